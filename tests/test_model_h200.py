@@ -58,9 +58,8 @@ def held(found: Fit, keep: Callable[[str], bool]) -> Iterator[Held]:
             workload = Workload((part, Wait()), layer=layer)
             predicted = predict(workload, with_calls(found, workload), way)
             measured_s = row.value * kernels
-            half_width = (predicted.high_s - predicted.low_s) / 2 / predicted.step_s
             share = part.durations_s[0] * kernels / measured_s
-            yield Held(way, layer, predicted.step_s / measured_s - 1, half_width, share)
+            yield Held(way, layer, predicted.step_s / measured_s - 1, predicted.half_width, share)
 
 
 def split(run: Run, keep: Callable[[str], bool]) -> Run:

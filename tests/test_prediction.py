@@ -194,7 +194,7 @@ def changes(workload: Workload, **what: object) -> tuple[Change, ...]:
 
 def after(workload: Workload, **what: object) -> Forecast:
     then = changed(workload, make_fit(), GPU, Changes(**what))
-    return forecast(then.workload, then.fit)
+    return forecast(workload, then.fit, then.change)
 
 
 def test_a_shorter_call_or_gap_shortens_the_step_that_it_bounds_by_as_much() -> None:
@@ -212,7 +212,7 @@ def test_another_layer_launches_all_of_it() -> None:
     parts = (Kernels(10, (0.0,), arguments=1), Kernels(10, (0.0,), arguments=1, layer="cupy_raw"), Wait())
     workload = Workload(parts, layer="torch_eager")
     then = changed(workload, make_fit(), GPU, Changes(layer="loop"))
-    assert then.workload.layers == ("loop",)
+    assert then.change(workload, then.fit).layers == ("loop",)
     assert then.changes[0][1:3] == ("PyTorch eager and CuPy RawKernel", "the compiled loop")
     with pytest.raises(UsageError, match="no launches through triton") as caught:
         changed(workload, make_fit(), GPU, Changes(layer="triton"))
@@ -256,7 +256,8 @@ def test_a_link_that_is_not_known_cannot_be_scaled(gpu: GpuInfo | None) -> None:
 
 
 def whatif_findings(workload: Workload, **what: object) -> dict[str, Finding]:
-    every = findings(predicted(workload), after(workload, **what), changes(workload, **what), ("now", "then"))
+    before, then = predicted(workload), after(workload, **what)
+    every = findings(before, then, changes(workload, **what), ("now", "then"), pairs(before, then))
     return {finding.rule: finding for finding in every}
 
 

@@ -16,13 +16,14 @@ from sections import some
 from microbench.analysis.evidence import evidence_by_device
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.model import GpuInfo, Measurement, Run
+from microbench.core.units import two_times
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.layers.base import layer_names
 from microbench.predict import fit as fitting
 from microbench.predict import step_file, unknowns, words
 from microbench.predict.constants import Fit, ModelCode
 from microbench.predict.forecast import Forecast, forecast
-from microbench.predict.whatif import Changes, changed, in_words, pairs
+from microbench.predict.whatif import Changes, changed, findings, in_words, pairs
 from microbench.predict.workload import Copies, HostWork, Kernels, Wait, Workload
 from microbench.runs import store
 
@@ -108,11 +109,89 @@ def test_the_verdict_flips_where_a_launch_takes_as_long_as_a_kernel_and_its_gap(
 def test_another_call_leaves_what_a_program_does_between_launches() -> None:
     workload, fit = chain(1000, 3e-6), with_examples()
     then = changed(workload, fit, None, Changes(submit_s=2e-6))
-    before, after = forecast(workload, fit), forecast(then.workload, then.fit)
+    before, after = forecast(workload, fit), forecast(workload, then.fit, then.change)
     saved = [first.step_s - later.step_s for first, later in zip(before.stream.ends, after.stream.ends, strict=True)]
     assert saved[1] == pytest.approx(1000 * (TORCH_S - 2e-6), rel=0.01)
     assert after.stream.ends[0].step_s == pytest.approx(1000 * (3e-6 + GAP_S), rel=0.02)
     assert in_words(pairs(before, after)[0]).endswith("as fast")
+
+
+def after(workload: Workload, **what: object) -> Forecast:
+    then = changed(workload, with_examples(), None, Changes(**what))
+    return forecast(workload, then.fit, then.change)
+
+
+CHANGES: tuple[dict[str, object], ...] = (
+    {"submit_s": 2e-6}, {"submit_s": 12e-6}, {"layer": "cupy_raw"}, {"host_time": 0.5}, {"host_time": 3.0},
+    {"kernel_time": 0.5}, {"gap_s": 3e-6},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_what_if_holds_for_every_program_within_the_range(what: dict[str, object]) -> None:
+    """A shorter call gains most where the step becomes launch-bound, which is at neither end of the range."""
+    fit = make_fit(call__cupy_raw__1=4e-6)
+    workload, fit = chain(500, 12e-6), with_examples(fit)
+    then = changed(workload, fit, None, Changes(**what))
+    (stream, _) = pairs(forecast(workload, fit), forecast(workload, then.fit, then.change))
+    low, high = stream.ends
+    for host_s in (0.0, 1e-6, 4e-6, 5e-6, 7e-6, 8e-6, 11e-6, 20e-6, 32e-6):
+        given = chain(500, 12e-6, host_s=host_s)
+        then = changed(given, fit, None, Changes(**what))
+        own = pairs(forecast(given, fit), forecast(given, then.fit, then.change))[0]
+        assert low.ratio * 0.999 <= own.own.ratio <= high.ratio * 1.001, host_s
+
+
+def test_a_shorter_call_gains_most_where_the_step_becomes_launch_bound() -> None:
+    (stream, graph) = pairs(forecast(chain(1000, 12e-6), with_examples()), after(chain(1000, 12e-6), submit_s=2e-6))
+    # A kernel and its gap take 13 us. A program of 11 us beside the call takes 19 us a launch, then 13 us.
+    assert stream.ends[1].ratio == pytest.approx(19 / 13, rel=0.01)
+    assert stream.ends[0].same
+    assert in_words(stream) == "the same to 1.46× as fast"
+    assert in_words(graph) == "the same"
+
+
+def test_a_longer_gap_is_said_in_order() -> None:
+    workload = chain(1000, 12e-6)
+    before, then = forecast(workload, with_examples()), after(workload, gap_s=3e-6)
+    ways = pairs(before, then)
+    assert in_words(ways[0]) == "the same to 1.15× as long"
+    told = changed(workload, with_examples(), None, Changes(gap_s=3e-6)).changes
+    title = findings(before, then, told, ("now", "then"), ways)
+    assert "stays the same or becomes up to 1.15× as long (the same in typical model code)" in title[0].title
+
+
+def test_another_layer_keeps_what_the_program_does_between_launches() -> None:
+    workload = chain(1000, 3e-6)
+    low, high = after(workload, layer="loop").stream.ends
+    call_s = make_fit().values["call.loop.0"] + 0.5e-6 / 2  # with one argument
+    assert high.step_s == pytest.approx(1000 * (30e-6 * 1.35 - TORCH_S + call_s), rel=0.01)
+    assert low.step_s == pytest.approx(1000 * (3e-6 + GAP_S), rel=0.02), "the kernels limit bare launches"
+    advice = {one.name: one for one in forecast(workload, with_examples()).advice}
+    assert advice["layer"].step_s == pytest.approx(1000 * (16e-6 - TORCH_S + call_s), rel=0.01)
+    assert advice["host"].step_s == pytest.approx(1000 * TORCH_S, rel=0.01)
+    given = {one.name: one for one in forecast(chain(1000, 3e-6, host_s=8e-6), with_examples()).advice}
+    assert advice["layer"].step_s == pytest.approx(given["layer"].step_s)
+
+
+def test_printed_times_rates_and_speed_ups_agree() -> None:
+    """They are those of the ends; the model's own error stands beside them."""
+    found = forecast(chain(1000, 3e-6), with_examples())
+    low, high = found.stream.ends
+    assert words.between(found.stream) == two_times(low.step_s, high.step_s)
+    assert found.speedups == pytest.approx([end.step_s / some(found.graph).step_s for end in (low, high)])
+    assert found.stream.low_s < low.step_s < high.step_s < found.stream.high_s
+
+
+def test_the_answer_names_typical_model_code_and_is_good_only_where_it_was_measured() -> None:
+    known, assumed = (words.gain(forecast(chain(1000, 3e-6), fit)) for fit in (with_examples(), make_fit()))
+    assert "(16.0 ms in typical model code): " in known.title
+    assert (known.severity, assumed.severity) == ("good", "note")
+    text = next(one.text for one in words.findings(forecast(chain(1000, 3e-6), with_examples()))
+                if one.rule == "prediction.stream")  # fmt: skip
+    assert text == "In one step kernels take the GPU 3.00 ms; calls take the host 16.0 ms in typical model code."
+    several = words.findings(forecast(side_by_side(), make_fit()))
+    assert any("GPU 2.00 ms, summed over streams; " in one.text for one in several)
 
 
 def side_by_side(**more: object) -> Workload:
@@ -281,9 +360,9 @@ def test_the_answer_stands_in_the_first_ten_lines(command: tuple[str, ...], widt
 @pytest.mark.parametrize("command", [("predict",), ("whatif", "--gap", "1us"), ("timeline",)])
 def test_each_command_takes_the_host_time_of_a_launch(command: tuple[str, ...], data: Path) -> None:
     asked = call(*command, *ASKED, COLUMNS="120").output
-    assert "Host time: " in asked or "of host time a launch" in asked
+    assert "Host time is not given: " in asked or "of host time a launch" in asked
     given = call(*command, *ASKED, "--host", "12us", COLUMNS="120").output
-    assert "Host time: " not in given
+    assert "Host time is not given: " not in given
     assert "of host time a launch" not in given
 
 
@@ -301,11 +380,13 @@ def test_host_time_is_added_to_each_call_and_replaces_that_of_a_file(data: Path)
     assert bare < 0.8 * usual
 
 
-def test_a_factor_on_host_time_that_nobody_gave_changes_nothing_and_says_how_to_give_it(data: Path) -> None:
-    for layer in ("loop", "torch"):
-        asked = ("--kernels", "100", "--duration", "6us", "--layer", layer, "--host-time", "3x")
-        text = " ".join(call("whatif", *asked, COLUMNS="120").output.split())
-        assert "This changes nothing: the step has no host time of its own; --host TIME gives it" in text
+def test_a_factor_on_host_time_changes_nothing_only_where_there_is_none(data: Path) -> None:
+    asked = ("--kernels", "100", "--duration", "6us", "--layer", "loop", "--host-time", "3x")
+    text = " ".join(call("whatif", *asked, COLUMNS="120").output.split())
+    assert "This changes nothing: the step has no host time of its own; --host TIME gives it" in text
+    unknown = " ".join(call("whatif", *ASKED, "--host-time", "0x", COLUMNS="120").output.split())
+    assert "changes nothing" not in unknown
+    assert "becomes up to 6.4× as fast (2.6× as fast in typical model code)" in unknown
     memory = call("whatif", "--kernels", "100", "--duration", "6us", "--memory", "2TB/s", COLUMNS="120").output
     assert "This changes nothing: nothing in the step uses the GPU's memory" in memory
     given = call("whatif", *ASKED, "--host-time", "3x", "--host", "12us", COLUMNS="120").output

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -37,6 +37,14 @@ WARM_UPS: Mapping[str, int] = {"torch_eager": 3, "torch_out": 3}
 LONGEST_LAUNCH_S, HALVINGS = 1e-3, 16
 ENDS: tuple[unknowns.End, unknowns.End] = ("low", "high")
 
+# What a what-if does to a step whose host time and shares of the SMs are filled in; the fit has the calls of both.
+Change = Callable[[Workload, Fit], Workload]
+
+
+def unchanged(workload: Workload, fit: Fit) -> Workload:
+    """The step as it is."""
+    return workload
+
 
 class Prediction(msgspec.Struct, frozen=True):
     """One way of submitting a step: its time with a 95 % interval, and what it rests on.
@@ -45,6 +53,7 @@ class Prediction(msgspec.Struct, frozen=True):
     what they were spent on. ``outside`` says where the step goes beyond what was measured. ``names`` are the constants
     used. ``played`` is one step from an idle machine. ``ends`` are the shortest and the longest time of a step that is
     only known within a range, each a prediction of its own; the interval then reaches from the one's to the other's.
+    No interval begins below the kernels' own time.
     """
 
     way: Way
@@ -70,8 +79,8 @@ class Prediction(msgspec.Struct, frozen=True):
 
     @property
     def half_width(self) -> float:
-        """Half the interval as a share of the time."""
-        return (self.high_s - self.low_s) / 2 / self.step_s if self.step_s > 0 else 0.0
+        """How far the interval reaches above the time, as a share of it."""
+        return (self.high_s - self.step_s) / self.step_s if self.step_s > 0 else 0.0
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -100,7 +109,8 @@ class Forecast(msgspec.Struct, frozen=True):
     description leaves out. If that makes a range, ``ends`` are the forecasts at all its ends by their time in the
     stream, and the forecast's own figures are those of typical model code with kernels side by side. ``host`` is the
     range of the host time for each launch where nobody gave it, and ``launch_bound_s`` the shortest with which the step
-    is launch-bound, None if it never is.
+    is launch-bound, None if it never is. ``change`` was made to the filled workload: of a what-if, ``workload`` and
+    ``host`` are those before the change.
     """
 
     workload: Workload
@@ -114,6 +124,15 @@ class Forecast(msgspec.Struct, frozen=True):
     ends: tuple[Forecast, ...] = ()
     host: HostTime | None = None
     launch_bound_s: float | None = None
+    change: Change = unchanged
+
+    def at(self, host: unknowns.End | float = "typical", share: unknowns.End = "typical") -> Workload:
+        """The workload as it is played with that host time and share of the SMs; see ``unknowns.filled``."""
+        return self.change(unknowns.filled(self.workload, self.fit, host, share), self.fit)
+
+    def step_s(self, way: Way, host: unknowns.End | float, share: unknowns.End) -> float:
+        """The time of a step with that host time and share of the SMs."""
+        return _flow(self.at(host, share), self.fit.values, way).step_s
 
     @property
     def speedup(self) -> float:
@@ -132,21 +151,22 @@ class Forecast(msgspec.Struct, frozen=True):
         return sum(self.making)
 
 
-def forecast(workload: Workload, fit: Fit) -> Forecast:
-    """Both ways, and what to change.
+def forecast(workload: Workload, fit: Fit, change: Change = unchanged) -> Forecast:
+    """Both ways, and what to change. ``change`` is made once it is filled in what the workload leaves out.
 
     Raises UsageError where the fit lacks a constant; ``fit.missing`` tells which benchmarks measure it.
     """
     fit = with_calls(fit, workload)
     host = unknowns.host_of(workload, fit)
     shares = unknowns.unknown_shares(workload, fit.sms)
-    found = _known(unknowns.filled(workload, fit), fit)
+
+    def at(*corner: unknowns.End) -> Forecast:
+        return _known(change(unknowns.filled(workload, fit, *corner), fit), fit)
+
+    found = msgspec.structs.replace(at(), workload=workload, change=change)
     if host is not None or shares:
         hosts = ENDS if host is not None else ENDS[:1]
-        corners = [
-            _known(unknowns.filled(workload, fit, *corner), fit)
-            for corner in itertools.product(hosts, ENDS if shares else ENDS[:1])
-        ]
+        corners = itertools.starmap(at, itertools.product(hosts, ENDS if shares else ENDS[:1]))
         ends = tuple(sorted(corners, key=lambda end: end.stream.step_s))
         streams, graphed = [end.stream for end in ends], [end.graph for end in ends if end.graph is not None]
         found = msgspec.structs.replace(
@@ -155,9 +175,9 @@ def forecast(workload: Workload, fit: Fit) -> Forecast:
             graph=None if found.graph is None else _between(found.graph, graphed),
             ends=ends,
             host=host,
-            launch_bound_s=None if host is None else _launch_bound_s(workload, fit),
+            launch_bound_s=launch_bound_s(found, host) if host is not None else None,
         )
-    return msgspec.structs.replace(found, workload=workload, advice=_advice(workload, fit, found.stream, found.graph))
+    return msgspec.structs.replace(found, advice=_advice(found))
 
 
 def _known(known: Workload, fit: Fit) -> Forecast:
@@ -178,13 +198,15 @@ def _between(middle: Prediction, ends: Sequence[Prediction]) -> Prediction:
     return msgspec.structs.replace(middle, low_s=low.low_s, high_s=high.high_s, ends=(low, high))
 
 
-def _launch_bound_s(workload: Workload, fit: Fit) -> float | None:
-    """The shortest host time for each launch with which the stream is launch-bound; None if it never is."""
-    short, values = _shortened(workload, LONGEST_PERTURBED), fit.values
+def launch_bound_s(found: Forecast, host: HostTime, share: unknowns.End = "typical") -> float | None:
+    """The shortest host time for each launch with which the stream is launch-bound; None if it never is.
+
+    It includes the call as it was measured, also where a what-if changes the call or the layer.
+    """
+    short = msgspec.structs.replace(found, workload=_shortened(found.workload, LONGEST_PERTURBED))
 
     def launch_bound(launch_s: float) -> bool:
-        known = unknowns.filled(unknowns.with_host_time(short, fit, launch_s), fit)
-        shares = _flow(known, values, "stream").shares
+        shares = _flow(short.at(launch_s - host.call_s, share), found.fit.values, "stream").shares
         return max(LIMITS, key=lambda name: shares.get(name, 0.0)) == "host"
 
     low_s, high_s = 0.0, LONGEST_LAUNCH_S
@@ -232,7 +254,7 @@ def predict(workload: Workload, fit: Fit, way: Way) -> Prediction:
     return Prediction(
         way=way,
         step_s=flow.step_s,
-        low_s=max(flow.step_s - half_s, 0.0),
+        low_s=max(flow.step_s - half_s, min(_own_s(workload), flow.step_s)),
         high_s=flow.step_s + half_s,
         idle_share=max(1 - flow.busy_s / flow.step_s, 0.0) if flow.step_s > 0 else 0.0,
         shares=flow.shares,
@@ -240,6 +262,17 @@ def predict(workload: Workload, fit: Fit, way: Way) -> Prediction:
         names=names,
         played=played,
     )
+
+
+def _own_s(workload: Workload) -> float:
+    """The kernels' own time: the given durations of the stream that has most of them, without any gap."""
+    streams = [0.0] * workload.streams
+    dealt = itertools.cycle(range(workload.streams))
+    for part in workload.parts:
+        if isinstance(part, Kernels):
+            for duration_s in itertools.islice(itertools.cycle(part.durations_s), part.count):
+                streams[next(dealt) if part.stream is None else part.stream % workload.streams] += duration_s
+    return max(streams)
 
 
 class _Flow(msgspec.Struct, frozen=True):
@@ -338,9 +371,10 @@ def _outside(workload: Workload, fit: Fit) -> Iterator[str]:
         yield f"copies of {largest} bytes (measured: up to {reach.copy_bytes})"
 
 
-def _advice(workload: Workload, fit: Fit, stream: Prediction, graph: Prediction | None) -> tuple[Advice, ...]:
+def _advice(found: Forecast) -> tuple[Advice, ...]:
     """The changes that save at least WORTH, the largest saving first."""
-    tried = [(name, what, _tried(changed, fit)) for name, what, changed in _changes(workload)]
+    stream, graph = found.stream, found.graph
+    tried = [(name, what, _tried(changed, found.fit)) for name, what, changed in _changes(found.filled, found.fit)]
     if graph is not None:
         tried.append(("graph", "replay it as a graph", graph.step_s))
     worth = [
@@ -354,19 +388,18 @@ def _advice(workload: Workload, fit: Fit, stream: Prediction, graph: Prediction 
 def _tried(changed: Workload, fit: Fit) -> float | None:
     """The time of the changed step in a stream; None where the fit lacks a constant for it."""
     known = with_calls(fit, changed)
-    changed = unknowns.filled(changed, known)
     if any(name not in known.constants for name in needed(changed, "stream")):
         return None
     return _flow(changed, known.values, "stream").step_s
 
 
-def _changes(workload: Workload) -> Iterator[tuple[str, str, Workload]]:
+def _changes(workload: Workload, fit: Fit) -> Iterator[tuple[str, str, Workload]]:
     """Each change that applies: its name, what to do, and the step with that done."""
     kernels = [part for part in workload.parts if isinstance(part, Kernels)]
     if any(layer != LOOP_LAYER for layer in workload.layers):
-        compiled = _each_kernels(workload, {"layer": LOOP_LAYER})
-        yield "layer", "launch from compiled code", msgspec.structs.replace(compiled, layer=LOOP_LAYER)
-    if any(part.host_s for part in kernels):
+        compiled = with_calls(fit, _each_kernels(workload, {"layer": LOOP_LAYER}))
+        yield "layer", "launch from compiled code", unknowns.relaunched(workload, compiled, LOOP_LAYER)
+    if any((part.host_s or 0.0) > 0 for part in kernels):
         yield "host", "leave out the program's own host time between launches", _each_kernels(workload, {"host_s": 0.0})
     waits = [index for index, part in enumerate(workload.parts) if isinstance(part, Wait)]
     if len(waits) > 1:

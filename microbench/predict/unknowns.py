@@ -82,11 +82,12 @@ def _lacks_share(part: Part, workload: Workload, sms: int | None) -> bool:
     return not (part.blocks is not None and sms) and not part.bytes and any(part.durations_s)
 
 
-def filled(workload: Workload, fit: Fit, host: End = "typical", share: End = "typical") -> Workload:
+def filled(workload: Workload, fit: Fit, host: End | float = "typical", share: End = "typical") -> Workload:
     """The workload with host time and share of the SMs given for all its kernels, at these ends where they are unknown.
 
-    At the low end of the share and at the typical one kernels of several streams run side by side, at the high end one
-    after another. A kernel with as many blocks as SMs, or more, fills the GPU.
+    ``host`` can also be the host time of each launch beyond its layer's call, in seconds. It is negative where a launch
+    takes less than the measured call. At the low end of the share and at the typical one kernels of several streams run
+    side by side, at the high end one after another. A kernel with as many blocks as SMs, or more, fills the GPU.
     """
 
     def known(part: Part) -> Part:
@@ -104,16 +105,22 @@ def filled(workload: Workload, fit: Fit, host: End = "typical", share: End = "ty
     return msgspec.structs.replace(workload, parts=tuple(known(part) for part in workload.parts))
 
 
-def with_host_time(workload: Workload, fit: Fit, launch_s: float) -> Workload:
-    """The workload with that host time for each launch, call included, where nobody gave one."""
+def relaunched(workload: Workload, fit: Fit, layer: str) -> Workload:
+    """The workload with all kernels launched through another layer, between which the program does what it did before.
 
-    def given(part: Part) -> Part:
-        if not isinstance(part, Kernels) or not _lacks_host(part, workload):
+    A launch that took less than its layer's call takes the same share of the new call.
+    """
+
+    def through(part: Part) -> Part:
+        if not isinstance(part, Kernels):
             return part
-        call = call_name(part.layer or workload.layer, part.arguments)
-        return msgspec.structs.replace(part, host_s=launch_s - fit.values.get(call, 0.0))
+        host_s = part.host_s
+        if host_s is not None and host_s < 0:
+            calls = [fit.values[call_name(name, part.arguments)] for name in (part.layer or workload.layer, layer)]
+            host_s *= calls[1] / calls[0]
+        return msgspec.structs.replace(part, layer=None, host_s=host_s)
 
-    return msgspec.structs.replace(workload, parts=tuple(given(part) for part in workload.parts))
+    return msgspec.structs.replace(workload, parts=tuple(through(part) for part in workload.parts), layer=layer)
 
 
 def host_of(workload: Workload, fit: Fit) -> HostTime | None:
@@ -146,13 +153,14 @@ def host_time(fit: Fit, layer: str, arguments: int) -> HostTime:
     return HostTime(layer, call_s, low_s, typical_s, high_s, source, False, names)
 
 
-def _beyond_s(fit: Fit, layer: str, arguments: int, end: End) -> float:
-    """Host time beyond the call. Where a what-if changes the call, that time stays, and a bare operation stays the same
-    share of the call."""
-    host = host_time(fit, layer, arguments)
-    if end == "low" and host.call_s > 0:
-        return fit.values.get(call_name(layer, arguments), 0.0) * (host.low_s / host.call_s - 1)
-    return host.at(end) - host.call_s
+def _beyond_s(fit: Fit, layer: str, arguments: int, host: End | float) -> float:
+    """Host time beyond the call. Where a what-if changes the call, that time stays, and a launch that takes less than
+    the call stays the same share of it."""
+    known = host_time(fit, layer, arguments)
+    beyond_s = host if isinstance(host, float) else known.at(host) - known.call_s
+    if beyond_s < 0 < known.call_s:
+        return fit.values.get(call_name(layer, arguments), 0.0) * beyond_s / known.call_s
+    return beyond_s
 
 
 def _call_s(fit: Fit, layer: str, arguments: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -13,10 +14,12 @@ from microbench.analysis.limits import ASSUMED_PAYLOAD_BYTES, pcie_rate
 from microbench.core.errors import UsageError, run_command
 from microbench.core.model import GpuInfo, LinkInfo
 from microbench.core.units import MISSING, as_time, quantity, round_percent, times
+from microbench.predict import forecast as forecasting
+from microbench.predict import unknowns
 from microbench.predict.constants import Constant, Fit
 from microbench.predict.fit import missing, with_calls
-from microbench.predict.forecast import Forecast, Prediction
-from microbench.predict.model import WAYS, call_name, needed, replay_name
+from microbench.predict.forecast import ENDS, Forecast, Prediction
+from microbench.predict.model import WAYS, Way, call_name, needed, replay_name
 from microbench.predict.words import between, idle, outside, paces
 from microbench.predict.workload import HostWork, Kernels, Part, Workload
 
@@ -59,10 +62,10 @@ class Change(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """The workload and the fit after the changes."""
+    """The fit after the changes, what changes the workload once it is filled in, and the changes in words."""
 
-    workload: Workload
     fit: Fit
+    change: forecasting.Change
     changes: tuple[Change, ...]
 
 
@@ -72,7 +75,8 @@ def changed(workload: Workload, fit: Fit, gpu: GpuInfo | None, changes: Changes,
     Raises UsageError for a layer that the run did not measure, and for another link where its own is not known.
     ``adding`` are the options with which `microbench run` adds to that run.
     """
-    then, described = _other_step(workload, changes, fit.titles)
+    change = partial(_other_step, changes=changes)
+    then, described = change(workload, fit), list(_described_step(workload, changes, fit.titles))
     absent = missing(fit, then, WAYS)
     if absent:
         raise UsageError(
@@ -88,7 +92,7 @@ def changed(workload: Workload, fit: Fit, gpu: GpuInfo | None, changes: Changes,
         described.append(_described(what, fit, known, used))
     before = {name: fit.constants[name].value for name in new if name.startswith("call.")}
     fit = msgspec.structs.replace(fit, constants={**fit.constants, **new}, measured_calls=before)
-    return Changed(then, fit, tuple(described))
+    return Changed(fit, change, tuple(described))
 
 
 def _described(what: str, fit: Fit, new: Mapping[str, Constant], used: set[str]) -> Change:
@@ -100,21 +104,26 @@ def _described(what: str, fit: Fit, new: Mapping[str, Constant], used: set[str])
     return Change(what, quantity(fit.constants[name].value, unit), quantity(new[name].value, unit), name in used)
 
 
-def _other_step(workload: Workload, changes: Changes, titles: Mapping[str, str]) -> tuple[Workload, list[Change]]:
-    """The step with another layer, with longer or shorter kernels, with more or less host time."""
-    described: list[Change] = []
+def _described_step(workload: Workload, changes: Changes, titles: Mapping[str, str]) -> Iterator[Change]:
+    """The changes of the step itself in words."""
     kernels = [part for part in workload.parts if isinstance(part, Kernels)]
     if changes.layer is not None:
         before = listed([title_of(layer, titles) for layer in workload.layers])
-        described.append(Change("who launches", before, title_of(changes.layer, titles), True))
+        yield Change("who launches", before, title_of(changes.layer, titles), True)
     if changes.kernel_time is not None:
         lasting = any(part.bytes or any(part.durations_s) for part in kernels)
-        described.append(Change("what kernels do", times(1.0), times(changes.kernel_time), lasting))
+        yield Change("what kernels do", times(1.0), times(changes.kernel_time), lasting)
     if changes.host_time is not None:
         own = any(part.host_s for part in kernels) or any(isinstance(part, HostWork) for part in workload.parts)
-        described.append(Change(HOST_TIME, times(1.0), times(changes.host_time), own))
-    parts = tuple(_other_part(part, changes) for part in workload.parts)
-    return msgspec.structs.replace(workload, parts=parts, layer=changes.layer or workload.layer), described
+        own = own or unknowns.unknown_host(workload)
+        yield Change(HOST_TIME, times(1.0), times(changes.host_time), own)
+
+
+def _other_step(workload: Workload, fit: Fit, changes: Changes) -> Workload:
+    """The step with another layer, with longer or shorter kernels, with more or less host time."""
+    if changes.layer is not None:
+        workload = unknowns.relaunched(workload, fit, changes.layer)
+    return msgspec.structs.replace(workload, parts=tuple(_other_part(part, changes) for part in workload.parts))
 
 
 def _other_part(part: Part, changes: Changes) -> Part:
@@ -128,8 +137,8 @@ def _other_part(part: Part, changes: Changes) -> Part:
         part,
         durations_s=tuple(length * kernel_time for length in part.durations_s),
         bytes=part.bytes * kernel_time,  # they bound its length from below
-        host_s=None if part.host_s is None else part.host_s * host_time,
-        layer=None if changes.layer is not None else part.layer,
+        # A launch that takes less than its call has no host time of the program.
+        host_s=part.host_s if part.host_s is None or part.host_s < 0 else part.host_s * host_time,
     )
 
 
@@ -189,59 +198,97 @@ SUITE = "what if"
 SAME = 0.02
 
 
-class Pair(NamedTuple):
-    """One way of submitting the step, before and after."""
+class Times(NamedTuple):
+    """The time of a step before and after, in seconds."""
 
-    before: Prediction
-    after: Prediction
-
-    @property
-    def ends(self) -> tuple[Pair, ...]:
-        """The pairs of the short and of the long ends, where either time is a range; else this pair."""
-        first, then = self.before.ends or (self.before,) * 2, self.after.ends or (self.after,) * 2
-        pairs = tuple(Pair(*pair) for pair in zip(first, then, strict=True))
-        return pairs if self.before.ends or self.after.ends else (self,)
+    before_s: float
+    after_s: float
 
     @property
     def ratio(self) -> float:
         """How many times as fast it becomes."""
-        return self.before.step_s / self.after.step_s if self.after.step_s > 0 else 1.0
+        return self.before_s / self.after_s if self.after_s > 0 else 1.0
 
     @property
     def same(self) -> bool:
         """Whether it stays as it is, or nearly."""
-        return abs(self.after.step_s - self.before.step_s) <= SAME * self.before.step_s
+        return abs(self.after_s - self.before_s) <= SAME * self.before_s
+
+
+class Pair(NamedTuple):
+    """One way of submitting the step, before and after. ``cases`` are its times for all that is not known of it."""
+
+    before: Prediction
+    after: Prediction
+    cases: tuple[Times, ...] = ()
+
+    @property
+    def both(self) -> tuple[Prediction, Prediction]:
+        """Before and after."""
+        return self.before, self.after
+
+    @property
+    def own(self) -> Times:
+        """The times of the predictions themselves: of a range, those of its typical case."""
+        return Times(self.before.step_s, self.after.step_s)
+
+    @property
+    def ends(self) -> tuple[Times, Times]:
+        """The cases with the least and the largest speed-up."""
+        several = (self.own, *self.cases)
+        return min(several, key=lambda one: one.ratio), max(several, key=lambda one: one.ratio)
 
 
 def pairs(before: Forecast, after: Forecast) -> list[Pair]:
     """The stream and, where both have one, the graph."""
-    result = [Pair(before.stream, after.stream)]
+    result = [Pair(before.stream, after.stream, tuple(_cases(before, after, "stream")))]
     if before.graph is not None and after.graph is not None:
-        result.append(Pair(before.graph, after.graph))
+        result.append(Pair(before.graph, after.graph, tuple(_cases(before, after, "graph"))))
     return result
+
+
+def _cases(before: Forecast, after: Forecast, way: Way) -> Iterator[Times]:
+    """The times at both ends of what is not known, for typical model code, and where either becomes launch-bound: a
+    change of the call gains most there. A graph spends no host time between kernels."""
+    both = (before, after)
+    shares = ENDS if any(unknowns.unknown_shares(one.workload, one.fit.sms) for one in both) else ENDS[:1]
+    for share in shares:
+        # Typical model code with kernels side by side is the pair itself.
+        hosts: list[unknowns.End | float] = ["typical"] if share == "high" else []
+        if way == "stream" and before.host is not None:
+            bounds = [forecasting.launch_bound_s(one, before.host, share) for one in both]
+            within = [bound for bound in bounds if bound and before.host.low_s <= bound <= before.host.high_s]
+            hosts += [*ENDS, *(bound_s - before.host.call_s for bound_s in within)]
+        for host in hosts:
+            yield Times(*(one.step_s(way, host, share) for one in both))
 
 
 def in_words(pair: Pair) -> str:
     """How the time changes: "1.29× as fast", "2.9× as long", "the same", "about the same"; of a range, at both ends:
-    "the same to 4.2× as fast"."""
-    if len(pair.ends) > 1:
-        several = list(dict.fromkeys(in_words(end) for end in pair.ends))
-        if all(end.same for end in pair.ends) and len(several) > 1:
-            return "about the same"
-        if len({words.rpartition("× ")[2] for words in several}) == 1 and len(several) > 1:
-            several[0] = several[0].partition(" ")[0]
-        return " to ".join(several)
+    "the same to 4.2× as fast", "1.10× to 1.49× as fast"."""
+    low, high = pair.ends
+    first, last = map(_times_in_words, (low, high) if high.ratio > 1 and not high.same else (high, low))
+    if first == last:
+        return first
+    if low.same and high.same:
+        return "about the same"
+    number, _, how = first.partition(" ")
+    return f"{number} to {last}" if last.endswith(f"× {how}") else f"{first} to {last}"
+
+
+def _times_in_words(pair: Times) -> str:
     if pair.same:
-        return "the same" if as_time(pair.after.step_s) == as_time(pair.before.step_s) else "about the same"
+        return "the same" if as_time(pair.after_s) == as_time(pair.before_s) else "about the same"
     return f"{times(pair.ratio)} as fast" if pair.ratio > 1 else f"{times(1 / pair.ratio)} as long"
 
 
-def findings(before: Forecast, after: Forecast, changes: Sequence[Change], names: tuple[str, str]) -> list[Finding]:
+def findings(
+    before: Forecast, after: Forecast, changes: Sequence[Change], names: tuple[str, str], ways: Sequence[Pair]
+) -> list[Finding]:
     """The verdict first; then each way, changes without effect, and extrapolations.
 
-    ``names`` say what before and after are called.
+    ``names`` say what before and after are called. ``ways`` are the ``pairs`` of the two.
     """
-    ways = pairs(before, after)
     stream, *graph = ways
     if changes and not any(change.matters for change in changes):
         title = f"This changes nothing: nothing in the step uses {listed([change.what for change in changes])}"
@@ -250,15 +297,15 @@ def findings(before: Forecast, after: Forecast, changes: Sequence[Change], names
                 "This changes nothing: the step has no host time of its own; --host TIME gives it some for each launch"
             )
     elif changes:
-        title = f"In the stream the step {_becomes(stream)}"
+        title = f"In the stream the step {_becomes(stream, typical=before.host is not None)}"
         title += "".join(f", as a graph it {_becomes(pair)}" for pair in graph)
     else:
         title = f"In the stream the step takes {between(stream.before)} {names[0]}, "
         title += f"{between(stream.after)} {names[1]}"
         title += "".join(f"; as a graph it {_becomes(pair)}" for pair in graph)
     every = [end for pair in ways for end in pair.ends]
-    same = all(pair.same for pair in every)
-    better = bool(changes) and not same and all(pair.same or pair.ratio > 1 for pair in every)
+    same = all(end.same for end in every)
+    better = bool(changes) and not same and all(end.same or end.ratio > 1 for end in every)
     verdict = Finding(
         rule="whatif.gain",
         severity="good" if better else "note",
@@ -270,18 +317,21 @@ def findings(before: Forecast, after: Forecast, changes: Sequence[Change], names
     return [verdict, *(_way(pair, names) for pair in ways), *_unused(changes), *outside(after)]
 
 
-def _becomes(pair: Pair) -> str:
-    if len(pair.ends) > 1 and pair.ends[0].same and not pair.ends[1].same:
-        return f"stays the same or becomes up to {in_words(pair.ends[1])}"
-    if len(pair.ends) > 1:
-        return f"{'stays' if all(end.same for end in pair.ends) else 'becomes'} {in_words(pair)}"
-    return f"{'stays' if pair.same else 'becomes'} {in_words(pair)}"
+def _becomes(pair: Pair, *, typical: bool = False) -> str:
+    """How the step changes; ``typical`` adds the case of typical model code."""
+    low, high = pair.ends
+    if low.same and high.same:
+        return f"stays {in_words(pair)}"
+    often = f" ({_times_in_words(pair.own)} in typical model code)" if typical and low != high else ""
+    if low.same or high.same:
+        return f"stays the same or becomes up to {_times_in_words(high if low.same else low)}{often}"
+    return f"becomes {in_words(pair)}{often}"
 
 
 def _way(pair: Pair, names: tuple[str, str]) -> Finding:
     """What sets the pace of one way, before and after."""
     first, then = paces(pair.before), paces(pair.after)
-    idling = [idle(prediction) for prediction in pair]
+    idling = [idle(prediction) for prediction in pair.both]
     where = "In the stream" if pair.after.way == "stream" else "As a graph"
     title = f"{where} {first} {names[0]}, {then} {names[1]}"
     return Finding(

@@ -48,8 +48,12 @@ def described(workload: Workload, titles: Mapping[str, str]) -> str:
 
 
 def between(prediction: Prediction) -> str:
-    """The time of a step: "8.19 ms", or the range it lies in: "8.05 to 37.1 ms"."""
-    return two_times(prediction.low_s, prediction.high_s) if prediction.ends else as_time(prediction.step_s)
+    """The time of a step: "8.19 ms", or the times at the ends of what is not known: "8.05 to 37.1 ms".
+
+    The model's own error is left out, so that speed-ups and rates follow from these times.
+    """
+    times_s = [end.step_s for end in prediction.ends or (prediction,)]
+    return two_times(times_s[0], times_s[-1])
 
 
 def idle(prediction: Prediction) -> str:
@@ -66,7 +70,7 @@ def speedup(forecast: Forecast) -> str:
 def findings(forecast: Forecast) -> list[Finding]:
     """What the figures mean; the first finding is the verdict."""
     result = [gain(forecast), *outside(forecast), *_host(forecast)]
-    result += [_pace(way) for way in (forecast.stream, forecast.graph) if way is not None]
+    result += [_pace(forecast, way) for way in (forecast.stream, forecast.graph) if way is not None]
     if not forecast.advice:
         result.append(
             Finding(
@@ -110,8 +114,9 @@ def gain(forecast: Forecast) -> Finding:
         title = f"The step takes {between(stream)}; nothing of it can be a graph"
         text = "Kernels and pinned copies can be captured; waits, host work and pageable copies cannot."
     elif most > LITTLE:
-        severity = "good" if least > LITTLE else "note"
-        title = f"As a graph the step takes {between(graph)} instead of {between(stream)}: {speedup(forecast)}"
+        severity = "good" if least > LITTLE and not (forecast.host is not None and forecast.host.assumed) else "note"
+        title = f"As a graph the step takes {between(graph)} instead of {between(stream)}"
+        title += f"{_typical(forecast)}: {speedup(forecast)}"
     elif least > 1 / LITTLE:
         title = f"A graph changes little: {between(graph)} instead of {between(stream)}"
     else:
@@ -125,6 +130,12 @@ def gain(forecast: Forecast) -> Finding:
         threshold=f"predicted, not measured; good above {LITTLE:g}×",
         rests_on=forecast.fit.rests_on(used(forecast)),
     )
+
+
+def _typical(forecast: Forecast) -> str:
+    """The time in the stream between the ends of an unknown host time, in parentheses."""
+    known = forecast.host is None or not forecast.stream.ends
+    return "" if known else f" ({as_time(forecast.stream.step_s)} in typical model code)"
 
 
 def paying(forecast: Forecast) -> str:
@@ -157,8 +168,8 @@ def unknown(forecast: Forecast) -> Iterator[str]:
     host = forecast.host
     if host is not None:
         yield (
-            f"Host time: {two_times(host.low_s, host.high_s)} a launch, from bare operations to model code; "
-            f"{_flips(forecast)}. Give yours beyond the call's {as_time(host.call_s)} by --host."
+            f"Host time is not given: {two_times(host.low_s, host.high_s)} a launch (bare operations to model code). "
+            f"{_flips(forecast)}. --host takes your time per launch less the call's {as_time(host.call_s)}."
         )
     if unknown_shares(forecast.workload, forecast.fit.sms):
         yield (
@@ -171,11 +182,11 @@ def _flips(forecast: Forecast) -> str:
     """From which host time on the step is launch-bound."""
     host, bound_s = forecast.host, forecast.launch_bound_s
     if bound_s is None or host is None:
-        return "it is never launch-bound"
+        return "The step is never launch-bound"
     if bound_s <= host.low_s:
-        return f"it is launch-bound from {as_time(bound_s)} on, so at any of these"
+        return f"The step is launch-bound from {as_time(bound_s)} on, so at any of these"
     where = ", so at none of these" if bound_s > host.high_s else ""
-    return f"it is launch-bound from {as_time(bound_s)} on{where}"
+    return f"The step is launch-bound from {as_time(bound_s)} on{where}"
 
 
 def drawn_as(forecast: Forecast) -> Iterator[str]:
@@ -209,12 +220,15 @@ def _host(forecast: Forecast) -> Iterator[Finding]:
         )
 
 
-def _pace(way: Prediction) -> Finding:
+def _pace(forecast: Forecast, way: Prediction) -> Finding:
     """What limits the step submitted one way, and how long GPU and host or link are busy."""
     busy_s = dict.fromkeys(("host", "gpu", "h2d", "d2h"), 0.0)
     for span in (*way.played.host, *way.played.work):
         busy_s[span.lane] = busy_s.get(span.lane, 0.0) + span.end_s - span.begin_s
     other = f"calls take the host {as_time(busy_s['host'])}"
+    if forecast.host is not None and way.way == "stream":
+        other += " in typical model code"
+    summed = ", summed over streams" if forecast.workload.streams > 1 else ""
     if way.limit == "link":
         other = f"copies take the link {as_time(busy_s['h2d'] + busy_s['d2h'])}"
     name = "In the stream" if way.way == "stream" else "As a graph"
@@ -222,7 +236,7 @@ def _pace(way: Prediction) -> Finding:
         rule=f"prediction.{way.way}",
         severity="note",
         title=f"{name} {paces(way)}: the GPU idles for {idle(way)} of the time",
-        text=f"In one step kernels take the GPU {as_time(busy_s['gpu'])}, {other}.",
+        text=f"In one step kernels take the GPU {as_time(busy_s['gpu'])}{summed}; {other}.",
         threshold="what most of the critical path is spent on",
     )
 
@@ -251,9 +265,7 @@ def _certainty(forecast: Forecast) -> Finding:
     ways = [way for way in (forecast.stream, forecast.graph) if way is not None]
     misfits = [forecast.fit.misfit[way.way, "host" if way.limit == "host" else "gpu"] for way in ways]
     names = {"stream": "in the stream", "graph": "as a graph"}
-    within = [
-        f"{f'from {between(way)}' if way.ends else f'within {spread(way.half_width)}'} {names[way.way]}" for way in ways
-    ]
+    within = [f"{_known_within(way)} {names[way.way]}" for way in ways]
     steps, most = sum(misfit.steps for misfit in misfits), percent(max(misfit.most for misfit in misfits))
     text = f"The model misses 95 % of the {steps} steps that the run measured by at most {most} of their overhead."
     if not steps:
@@ -269,6 +281,13 @@ def _certainty(forecast: Forecast) -> Finding:
             f"of the overhead and of {round_percent(OWN_SCATTERS)} of the kernels' and copies' own time"
         ),
     )
+
+
+def _known_within(way: Prediction) -> str:
+    """How well a step's time is known: "within ±2.0 %", "from 8.05 to 37.1 ms, each ±2.0 %,"."""
+    if not way.ends:
+        return f"within {spread(way.half_width)}"
+    return f"from {between(way)}, each {spread(max(end.half_width for end in way.ends))},"
 
 
 def _assumed(forecast: Forecast) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from microbench.core.model import GpuInfo, Run
 from microbench.core.units import MISSING, as_time, percent, quantity, rate_of, spread
 from microbench.predict import timeline, whatif, words
 from microbench.predict.constants import Constant
-from microbench.predict.forecast import Forecast, Prediction, forecast
+from microbench.predict.forecast import Forecast, Prediction, forecast, unchanged
 from microbench.predict.model import CONSTANTS, LIMITS, Limit
 from microbench.predict.whatif import Change, Changes, Pair, changed
 from microbench.predict.workload import Workload
@@ -144,7 +144,7 @@ def ways_table(forecast: Forecast) -> Table:
 
 
 def _time(prediction: Prediction) -> Cell:
-    """The time of a step with its interval, or the range that it lies in."""
+    """The time of a step with its interval, or the times at both ends of what is not known."""
     if prediction.ends:
         return Cell(words.between(prediction), tone="strong")
     return Cell(as_time(prediction.step_s), spread(prediction.half_width), "strong")
@@ -152,7 +152,7 @@ def _time(prediction: Prediction) -> Cell:
 
 def _pace(prediction: Prediction, workload: Workload) -> Cell:
     """The rate of the workload's unit: "46.3 tokens/s"; a range has one at either end."""
-    ends_s = (prediction.high_s, prediction.low_s) if prediction.ends else (prediction.step_s,)
+    ends_s = [end.step_s for end in reversed(prediction.ends)] or [prediction.step_s]
     if min(ends_s) <= 0:
         return Cell(MISSING)
     rates = [rate_of(workload.per_step / seconds, f"{workload.unit}s") for seconds in ends_s]
@@ -185,6 +185,7 @@ def _advice_table(forecast: Forecast) -> Table:
     )
     titles = (Column(""), Column("", "left"), Column("a step then takes"), Column("saves"))
     about = f"each by itself, against {as_time(forecast.stream.step_s)} in the stream"
+    about += " in typical model code" if forecast.host is not None else ""
     return Table("What to change first", about, titles, rows)
 
 
@@ -255,7 +256,7 @@ def changed_sheet(before: Side, changes: Changes) -> Report:
         for change in then.changes
     )
     table = Table("What is changed", "", columns("", NOW, THEN), rows)
-    after = forecast(then.workload, then.fit)
+    after = forecast(before.forecast.workload, then.fit, then.change)
     section = _comparing_section(before.forecast, after, then.changes, (NOW, THEN), [table])
     return headed(before, sections=(section,), footer=(f"constants of {run_words(before.run)}",))
 
@@ -274,12 +275,12 @@ def against_sheet(first: Side, second: Side) -> Report:
 def _comparing_section(
     before: Forecast, after: Forecast, changes: Sequence[Change], names: tuple[str, str], tables: Sequence[Table]
 ) -> Section:
-    verdict, *findings = whatif.findings(before, after, changes, names)
     pairs = whatif.pairs(before, after)
+    verdict, *findings = whatif.findings(before, after, changes, names, pairs)
     stacks = tuple(
         _stack(f"{prediction.way} {_short(name)}", prediction)
         for pair in pairs
-        for name, prediction in zip(names, pair, strict=True)
+        for name, prediction in zip(names, pair.both, strict=True)
     )
     title = f"what if: {words.described(before.workload, before.fit.titles)}"
     path = "; ".join(dict.fromkeys((PATH, *words.drawn_as(before), *words.drawn_as(after))))
@@ -295,7 +296,8 @@ def _both_table(before: Forecast, after: Forecast, pairs: Sequence[Pair], names:
     """Two rows for each way of submitting: the step before and after, its rate, its limit, and the speed-up."""
     left = Column("", "left")
     titles = (left, left, Column("a step takes"), Column("that makes", drop=1), Column("limited by"), left)
-    notes = tuple(dict.fromkeys((*words.unknown(before), *words.unknown(after))))
+    sides = (before, after) if after.change is unchanged else (before,)  # a change makes nothing known
+    notes = tuple(dict.fromkeys(note for side in sides for note in words.unknown(side)))
     rows = [
         (
             Cell("" if changed else prediction.way, tone="strong"),
@@ -306,7 +308,7 @@ def _both_table(before: Forecast, after: Forecast, pairs: Sequence[Pair], names:
             Cell(whatif.in_words(pair) if changed else "", tone="strong"),
         )
         for pair in pairs
-        for changed, prediction in enumerate(pair)
+        for changed, prediction in enumerate(pair.both)
     ]
     return Table(WAYS, "", titles, tuple(rows), notes)
 

@@ -356,5 +356,13 @@ def _length(predicted: Forecast, step: Step) -> Lane:
     spans = [Span(0.0, step.played.end_s, words, "plain", "distance")]
     stream_s = predicted.stream.played.end_s
     if step.played.end_s < stream_s:
-        spans.append(Span(step.played.end_s, stream_s, f"−{as_time(stream_s - step.played.end_s)}", "good", "distance"))
+        spans.append(
+            Span(
+                step.played.end_s,
+                stream_s,
+                f"{as_time(stream_s - step.played.end_s)} saved (as drawn)",
+                "good",
+                "distance",
+            )
+        )
     return Lane("", tuple(spans))
