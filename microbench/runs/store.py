@@ -32,9 +32,12 @@ LIST_THEM = "`microbench history` lists the recorded runs, `microbench show --he
 def data_folder() -> Path:
     """The folder of recorded runs: MICROBENCH_DATA, or the user's data folder. It may not exist yet."""
     chosen = os.environ.get("MICROBENCH_DATA")
-    if not chosen:
+    if chosen:
+        return Path(os.path.expanduser(chosen))  # pathlib's raises for an unknown ~user
+    try:
         return platformdirs.user_data_path("microbench", appauthor=False)
-    return Path(os.path.expanduser(chosen))  # pathlib's raises for an unknown ~user
+    except RuntimeError:  # a user id without an account, and no HOME: containers then take the root folder
+        return Path("/.local/share/microbench")
 
 
 def new_run_id(now: datetime) -> str:
