@@ -1,13 +1,23 @@
 """Tests that odd machines, odd files in the data folder and forged files end in one line, soon and in little memory."""
 
+import lzma
+import tracemalloc
 from pathlib import Path
 
 import pytest
+from make_run import make_run
+from make_small_run import RUN
+from msgspec.structs import replace
 from numba.core.caching import CacheImpl
 
+from microbench.compare.compare import compare
+from microbench.core.errors import RunUnreadableError, UsageError
+from microbench.core.ops import LOOP_LAYER
 from microbench.host import loops
+from microbench.predict import step_file
+from microbench.predict.workload import Kernels
 from microbench.run import doctor
-from microbench.runs import store
+from microbench.runs import schema, store
 
 
 @pytest.fixture
@@ -32,3 +42,47 @@ def test_without_a_folder_for_its_cache_a_loop_is_compiled_all_the_same(monkeypa
     for kind in CacheImpl.__subclasses__():
         monkeypatch.setattr(kind, "_locator_classes", [])
     assert loops.compiled(lambda number: number + 1)(1) == 2
+
+
+@pytest.mark.parametrize("text", [
+    ".".join("a" * 2000) + " = 1", "[" + " . ".join(['"a\\""'] * 2000) + "]", "x = {" + ".".join("a" * 2000),
+    "streams = " + "1" * 4301, "per_step = 0x" + "f" * 4301, "part = [{kernels = 0x" + "f" * 5000 + "}]",
+])  # fmt: skip
+def test_a_long_key_or_number_of_a_step_is_refused_before_it_is_parsed(text: str) -> None:
+    with pytest.raises(UsageError, match="a key of over 16 words or a number of over 200 digits"):
+        step_file.parsed(text, "step.toml", {})
+
+
+def test_durations_beyond_the_number_of_kernels_are_dropped() -> None:
+    text = "[[part]]\nkernels = 2\nduration = [" + '"6us",' * 1000 + "]"
+    (part,) = step_file.parsed(text, "step.toml", {LOOP_LAYER: LOOP_LAYER}).parts
+    assert isinstance(part, Kernels)
+    assert len(part.durations_s) == 2
+
+
+@pytest.mark.parametrize(("filler", "count"), [(b'{"a":{}},', 9 << 17), (b"1,", 17 << 20)])
+def test_a_small_packed_file_of_many_values_is_not_decoded(filler: bytes, count: int, tmp_path: Path) -> None:
+    path = tmp_path / "run.json.xz"
+    whole = schema.encode(RUN)
+    path.write_bytes(lzma.compress(whole.replace(b'"outcomes":[', b'"outcomes":[' + filler * count, 1), preset=0))
+    assert path.stat().st_size < 1 << 17
+    tracemalloc.start()
+    with pytest.raises(RunUnreadableError, match="too many values"):
+        store.read(path)
+    most_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most_bytes < 512 << 20
+
+
+def test_thousands_of_rounds_are_compared_in_little_memory() -> None:
+    base, new = (
+        replace(make_run(rounds=1), run_id=name, outcomes=tuple(
+            replace(make_run(rounds=1).outcomes[0], round=number) for number in range(2000)
+        ))
+        for name in ("a", "b")
+    )  # fmt: skip
+    tracemalloc.start()
+    compare(base, new)
+    most_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most_bytes < 64 << 20

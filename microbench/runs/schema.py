@@ -34,6 +34,8 @@ INSIDE_BRACKETS = NUMBERS.replace(b"[]", b"")
 DIGIT = re.compile(rb"[0-9]")
 # msgspec writes no blanks, and quotes inside a text are escaped, so this can only be the key.
 OUTCOMES_BEGIN = b'"outcomes":['
+# A run of 200 MB has half a million objects and sixteen million values; each fills up to 200 bytes of memory.
+MOST_OBJECTS, MOST_VALUES = 1 << 21, 1 << 24
 LEAST_INT, MOST_INT = -(1 << 63), (1 << 64) - 1
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -91,6 +93,8 @@ def decode(data: bytes, name: str = "the file") -> Run:
     An incomplete last line of a growing file, as a killed process leaves it, is dropped. Raises RunUnreadableError,
     with ``name`` in its text, for all other data that is not a run of a known format.
     """
+    if data.count(b"{") > MOST_OBJECTS or data.count(b",") > MOST_VALUES:
+        raise RunUnreadableError(f"{name} holds too many values to be a run", NEXT_STEP)
     try:
         run = _decoded(data, name)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

@@ -21,8 +21,8 @@ FINISHED = ".json"
 GROWING = ".jsonl"
 PACKED = ".xz"  # follows FINISHED: a run compressed by xz is read like any other and never added to
 XZ_MAGIC = b"\xfd7"  # the first two of its six bytes, which no JSON begins with; two also identify a truncated file
-# A full run of every suite is a few MB. A larger file is not a run, and would fill the memory.
-LARGEST_BYTES = 2 << 30
+# A full run of every suite is about 10 MB. A larger file, packed or not, is not a run and would fill the memory.
+LARGEST_BYTES = 1 << 28
 # Sessions and benchmarks come before the outcomes: about 30 kB, more in a run with many sessions.
 HEAD_BYTES, MOST_HEAD_BYTES = 1 << 16, 1 << 24
 NAMES_COMPARED = 200  # to suggest a similar name; comparing more would take longer than reading a run
@@ -148,9 +148,10 @@ def read(path: Path) -> Run:
     name = plain(path)
     try:
         with files.open_regular(path) as file:
-            if os.fstat(file.fileno()).st_size > LARGEST_BYTES:
+            size_bytes = os.fstat(file.fileno()).st_size
+            if size_bytes > LARGEST_BYTES:
                 raise _too_large(name)
-            data = file.read()
+            data = file.read(size_bytes)
     except OSError as error:
         raise RunUnreadableError(f"{name} cannot be read: {error.strerror or error}", "check the path") from None
     if data.startswith(XZ_MAGIC):
