@@ -32,10 +32,15 @@ NEXT_STEP = "show another run, or measure again"
 NUMBERS = b"0123456789+-.eE,[] \t\r\n"
 INSIDE_BRACKETS = NUMBERS.replace(b"[]", b"")
 DIGIT = re.compile(rb"[0-9]")
+# No sample is below 1e-99 or from 1e100 on: such numbers overflow in what is derived from them.
+LARGE_EXPONENT = re.compile(rb"e[-+]?0*[1-9][0-9][0-9]")
+LONGEST_SAMPLE = 90
 # msgspec writes no blanks, and quotes inside a text are escaped, so this can only be the key.
 OUTCOMES_BEGIN = b'"outcomes":['
 # A run of 200 MB has half a million objects and sixteen million values; each fills up to 200 bytes of memory.
 MOST_OBJECTS, MOST_VALUES = 1 << 21, 1 << 24
+# Parameters that count what a case does at least once.
+COUNTS = ("nodes",)
 LEAST_INT, MOST_INT = -(1 << 63), (1 << 64) - 1
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -101,7 +106,30 @@ def decode(data: bytes, name: str = "the file") -> Run:
         raise RunUnreadableError(f"{name} cannot be read as a run: {_why(error)}", NEXT_STEP) from None
     if fault := _fault(run):
         raise RunUnreadableError(f"{name} {fault}", NEXT_STEP)
-    return msgspec.structs.replace(run, deviations={})  # a file has none, whatever it claims
+    outcomes = tuple(_without_damage(outcome) for outcome in run.outcomes)
+    return msgspec.structs.replace(run, outcomes=outcomes, deviations={})  # a file has none, whatever it claims
+
+
+def _without_damage(outcome: Outcome) -> Outcome:
+    """The outcome; with an impossible number in it, a failed one without measurements that says so."""
+    damaged = next((each.metric for each in outcome.measurements if _is_impossible(each)), None)
+    if damaged is None and (zero := next((name for name in COUNTS if outcome.case.params.get(name) == 0), None)):
+        damaged = f"{zero}=0"
+    if damaged is None:
+        return outcome
+    reason = f"damaged: {damaged} is an impossible number"
+    return msgspec.structs.replace(outcome, status="failed", reason=reason, measurements=(), series=())
+
+
+def _is_impossible(measurement: Measurement) -> bool:
+    calls = measurement.per_call
+    samples = bytes(measurement.samples).replace(b"E", b"e")
+    figures = (calls.p1, calls.p50, calls.p90, calls.p99, calls.min, calls.max, calls.first_edge) if calls else ()
+    return (
+        LARGE_EXPONENT.search(samples) is not None
+        or max(map(len, samples.split(b","))) > LONGEST_SAMPLE
+        or any(figure and not 1e-99 <= abs(figure) < 1e100 for figure in figures)
+    )
 
 
 def decode_head(beginning: bytes) -> Run | None:
