@@ -15,7 +15,7 @@ from numba.core.caching import CacheImpl
 
 from microbench.compare.compare import compare
 from microbench.core.errors import ResultNotWrittenError, RunUnreadableError, UsageError
-from microbench.core.model import Case
+from microbench.core.model import NO_WORK, Case, Telemetry
 from microbench.core.ops import LOOP_LAYER
 from microbench.host import loops
 from microbench.predict import step_file
@@ -149,3 +149,13 @@ def test_a_link_with_the_name_of_a_temporary_file_is_not_followed(
     with pytest.raises(ResultNotWrittenError):
         remarks.change(tmp_path / "run.json", label="x")
     assert target.read_bytes() == b"precious"
+
+
+def test_an_impossible_clock_or_a_rate_without_work_is_damaged() -> None:
+    clock = replace(RUN.outcomes[0], telemetry={"GPU-1": Telemetry(sm_clock_begin_hz=-1.0)})
+    work = replace(RUN.outcomes[0], measurements=(replace(RUN.outcomes[0].measurements[0], work=NO_WORK),))
+    read = schema.decode(schema.encode(replace(RUN, outcomes=(clock, work)))).outcomes
+    assert [(each.reason or "").partition(" is ")[0] for each in read] == [
+        "damaged: its SM clock",
+        "damaged: rate without its work",
+    ]
