@@ -48,6 +48,16 @@ DIGITS = UUID.removeprefix("GPU-")
         ("host_10.0.0.5 at...10.0.0.5", "host_IP-1 at...IP-1"),
         ("fe80::3eec:efff:fe12:345a%eth0 is up", "IP-1%eth0 is up"),
         ("[2001:db8::1]:8080 = 2001:0DB8:0:0:0:0:0:1: ok", "[IP-1]:8080 = IP-1: ok"),
+        ("hostname=node17, HOSTNAME: node17; nodename node18", "hostname=HOST-1, HOSTNAME: HOST-1; nodename node18"),
+        ('{"host": "node17", "user":"alice"} host=node18', '{"host": "HOST-1", "user":"USER-1"} host=HOST-2'),
+        ('\\"host\\": \\"node17\\"', '\\"host\\": \\"HOST-1\\"'),
+        ("nodename=node17 MASTER_ADDR=node18:29500", "nodename=HOST-1 MASTER_ADDR=HOST-2:29500"),
+        ("SLURM_NODELIST=gpu[01-04,07],cpu1 SLURM_JOB_USER=alice", "SLURM_NODELIST=HOST-1 SLURM_JOB_USER=USER-1"),
+        ("user=alice, username: bob", "user=USER-1, username: USER-2"),
+        ("board_serial=1650523001234. SN: PM12345678. S/N: 7", "board_serial=SERIAL-1. SN: SERIAL-2. S/N: SERIAL-3"),
+        ("ip-10-17-23-199 is ip-10-17-23-199.ec2.internal.", "HOST-1 is HOST-2."),
+        (f"uuid{DIGITS.replace('-', '')} uuid={'0a' * 16}", "uuidID-1 uuid=ID-2"),
+        ("enx3cecef12345a is 3c:ec:ef:12:34:5a", "enxMAC-1 is MAC-1"),
         ("via fe80::/10 or ::ffff:10.0.0.9", "via IP-1/10 or IP-2"),
     ],
 )
@@ -65,6 +75,7 @@ def test_paths_uuids_and_addresses_are_replaced(text: str, shown: str) -> None:
         "/proc/self/status Cpus_allowed_list, /sys/devices/system/cpu/cpu*/topology, /dev/nvidia0",
         "PCI 0000:00:06.0, commit 32904dfddf24111da71c24873c73089725c591b4, 20260102T030405Z-0011aabb",
         "GPU-accelerated, GPU-1, GPU 0, NVIDIA H200, GPU-P2P",
+        "the host: touch it; node: 3, user: alone; serial: none, SN: unknown, launches are serial; host=200",
         "root complex, a user's own test on the host: 3.2 µs; root@localhost; 2026-11-21T10:54:40+00:00",
         "1.2.3.4.5, 1.2.3.256, 96.00.74.00.01, 127.0.0.1, ::1, 0.0.0.0:0, netmask 255.255.255.0",
         "12:34:56, 2026-01-02-10-54-40, 2026:01:02 12:34:56, 10de:2335, 2026.01.02, 1234.5678",
@@ -84,7 +95,8 @@ def test_known_names_are_found_as_words_in_any_case() -> None:
 
 @pytest.mark.parametrize(
     "piece",
-    ["a", ".", "-", "/", "/a", "a/", ":1", "~", '"', "@", "a@", " ", "0123-", "GPU-", "GPU-abcd-", "GPU-aaaaaaaa", "x://",
+    ["host=", "serial", "a_", "SN:", "enx", "ip-1-", "nodelist=a,", "0a", '"host": "', "hostname=", "user", "S/N",
+     "a", ".", "-", "/", "/a", "a/", ":1", "~", '"', "@", "a@", " ", "0123-", "GPU-", "GPU-abcd-", "GPU-aaaaaaaa", "x://",
      "aaaa-aaaa-", "é", "/home/", "aaaa:", "1.", "1:", "::", "00:", "00-", "1.1.1.1 ", "a.a@", "(", "\n"],
 )  # fmt: skip
 def test_a_hostile_text_takes_linear_time(piece: str) -> None:

@@ -25,6 +25,8 @@ BoolArray = npt.NDArray[np.bool_]
 Undecided = Literal["levels", "unconfirmed", "host", "gpu", "noise"]
 Unchanged = Literal["same", "within 10 %"]
 
+# Differences between rounds that are held at once: 32 MB.
+MOST_DIFFERENCES = 1 << 22
 # A smaller change is not worth acting on, and two runs of one machine an hour apart may differ by it.
 SMALLEST_CHANGE = math.log(1.015)
 # A figure is "the same" if its whole interval lies within this and includes 0; `compare --same-within` sets it.
@@ -278,7 +280,12 @@ def _confirmed(found: BoolArray, judged: Shifts, figures: Figures) -> BoolArray:
 def _measured(figures: Figures, base: FloatArray, new: FloatArray) -> Measured:
     """The shift of each figure, and what its rounds say about its error."""
     n, m = np.isfinite(base).sum(axis=1), np.isfinite(new).sum(axis=1)
-    shift = _median((new[:, :, None] - base[:, None, :]).reshape(len(base), -1), axis=1)
+    differences = base.shape[1] * new.shape[1]
+    step = max(1, MOST_DIFFERENCES // max(1, differences))
+    shift = np.concatenate([
+        _median((new[at : at + step, :, None] - base[at : at + step, None, :]).reshape(-1, differences), axis=1)
+        for at in range(0, max(1, len(base)), step)
+    ])  # fmt: skip
     freedom = (n + m - 2).astype(np.float64)
     spread = _moderated((_squares(base) + _squares(new)) / freedom, freedom, figures.within, figures.family)
     error = spread.variance * (1 / n + 1 / m)

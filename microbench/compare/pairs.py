@@ -17,6 +17,8 @@ from microbench.compare.decision import BoolArray, Figures, FloatArray, IntArray
 from microbench.core.model import GpuInfo, Outcome, Run
 
 MINIMUM_ROUNDS = 5
+# More rounds narrow no verdict, and every round of one run is compared with every round of the other.
+MOST_ROUNDS = 256
 # Host-timed work that no driver takes part in, so that it shows what the host did: the host suite, and of the link
 # suite what the host's own pages and copies cost. Large copies take their time in the host's copy, not in the call.
 CONTROL_SUITE = "host"
@@ -327,8 +329,10 @@ def _within(pair: Pair) -> float:
 
 
 def _padded(rounds: Sequence[Sequence[float]]) -> FloatArray:
-    result = np.full((len(rounds), max(map(len, rounds), default=0)), np.nan)
-    for index, values in enumerate(rounds):
+    """A row for each figure; of more than MOST_ROUNDS rounds, evenly spaced ones."""
+    used = [values[:: math.ceil(len(values) / MOST_ROUNDS) or 1] for values in rounds]
+    result = np.full((len(used), max(map(len, used), default=0)), np.nan)
+    for index, values in enumerate(used):
         result[index, : len(values)] = values
     return result
 

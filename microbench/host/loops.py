@@ -10,6 +10,7 @@ returns the first code that is not 0; 0 is success.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -28,7 +29,13 @@ SPIN_TIMEOUT_NS = 10_000_000_000
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
-compiled = numba.njit(nogil=True, cache=True)
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """The loop, compiled by Numba at its first call and cached; without a folder to write to, each process compiles."""
+    try:
+        return numba.njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # Numba found no folder for its cache
+        return numba.njit(nogil=True)(function)
 
 
 def _call(builder: Any, address: Any, arguments: Any, result: Any = _I32) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -235,9 +236,10 @@ def _kernels(table: Table, where: str, layers: LayerNames) -> Kernels:
     if "duration" not in table and "bytes" not in table:
         raise UsageError(f"{where}: nothing says how long its kernels take", EXAMPLES["duration"])
     layer = table.get("layer")
+    count = whole(table["kernels"], f"{where}, kernels", 1, MOST_KERNELS)
     return Kernels(
-        count=whole(table["kernels"], f"{where}, kernels", 1, MOST_KERNELS),
-        durations_s=durations(table.get("duration", 0), f"{where}, duration"),
+        count=count,
+        durations_s=durations(table.get("duration", 0), f"{where}, duration")[:count],
         bytes=float(size_bytes(table.get("bytes", 0), f"{where}, bytes")),
         arguments=whole(table.get("arguments", 0), f"{where}, arguments", 0, MOST_ARGUMENTS),
         host_s=seconds(table["host"], f"{where}, host") if "host" in table else None,
@@ -293,10 +295,18 @@ MOST_REPLAYS = 10**9
 # What fits a column of a table.
 MOST_PER_STEP, LONGEST_UNIT = 10**9, 24
 AN_EXAMPLE = "see the examples: microbench predict --help names them"
+# The parser's time grows with the square of a dotted key's words, and Python refuses to write an endless whole number.
+MOST_WORDS, MOST_DIGITS = 16, 200
+TOO_MUCH = re.compile(
+    rf"""(?:\.[ \t]*(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*){{{MOST_WORDS}}}|\d\w{{{MOST_DIGITS}}}"""
+)
 
 
 def parsed(text: str, name: str, layers: LayerNames) -> Workload:
     """The workload that a TOML text describes; ``name`` is the file's, for errors. Raises UsageError."""
+    if TOO_MUCH.search(text):
+        cause = f"{name} has a key of over {MOST_WORDS} words or a number of over {MOST_DIGITS} digits"
+        raise UsageError(cause, AN_EXAMPLE)
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:

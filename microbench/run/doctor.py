@@ -142,7 +142,7 @@ def loop_cache_folder() -> str | None:
     """Where Numba caches compiled loops, in its order: NUMBA_CACHE_DIR, the package itself, the user's cache folder."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     package = Path(microbench.__file__).parent / "host"
-    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numba"
+    user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "numba"
     return next((str(path) for path in ((Path(chosen),) if chosen else (package, user)) if free_bytes(path)[0]), None)
 
 

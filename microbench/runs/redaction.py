@@ -2,7 +2,7 @@
 
 The fields of a run are known, so a field that holds a UUID, host name, user name, serial number or path is replaced by
 its kind. In all other text this machine's and user's names are replaced, and paths, UUIDs, e-mail-like, MAC and IP
-addresses by one pattern each.
+addresses by one pattern each. A short list of keys marks other names: hostname=X, "user": "X", SN: X.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OWN_WORDS: dict[type, tuple[str, ...]] = {
 # Facts whose whole value is a name, and facts that hold paths.
 FACT_KINDS: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"(^|_)serial(_number|_no)?$", re.IGNORECASE), "SERIAL"),
-    (re.compile(r"(^|_)(host_?name|node_?name|fqdn)$", re.IGNORECASE), "HOST"),
+    (re.compile(r"(^|_)(host_?name|node_?name|fqdn|master_addr|node_?list)$", re.IGNORECASE), "HOST"),
     (re.compile(r"(^|_)(user|user_?name|login|log_?name)$", re.IGNORECASE), "USER"),
     (re.compile(r"(^preloaded_libraries|_(path|directory|file))$", re.IGNORECASE), "PATH"),
 )
@@ -71,6 +71,20 @@ IPV4 = re.compile(r"(?<!\d)(?<!\d\.)\d{1,3}(?:\.\d{1,3}){3}(?!\d|\.\d)")
 IPV6 = re.compile(
     r"(?<![\w.])(?<![0-9A-Fa-f:]:)(?<!IP-)[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,8}(?:(?:\.\d{1,3}){3})?(?![\w:])"
 )
+# Names that a key marks. The keys that are plain words ("host: 3.2 µs") mark one only in quotes or before "=".
+KEYED = re.compile(
+    r"(?<!\w)(?:"
+    r"(?P<host>\w*(?:host_?name|node_?name|fqdn|master_addr|(?P<nodes>node_?list))|host(?=\\?[\"']|=))"
+    r"|(?P<user>\w*(?:user_?name|log_?name)|(?:\w*_)?(?:user|login)(?=\\?[\"']|=))"
+    r"|(?P<serial>(?:\w*_)?(?:serial(?:_?(?:number|no|num))?|s/?n)(?=\\?[\"']?\s?[=:]\s?\\?[\"']?[A-Z-]{0,8}\d))"
+    r")\\?[\"']?\s?[=:]\s?\\?[\"']?"
+    r"(?P<value>[A-Z0-9](?:[\w.-]*\w)?(?(nodes)(?:\[[\d,-]*\]|,[A-Z0-9][\w.-]*)*))",
+    re.IGNORECASE,
+)
+# Names that tell an address or an id by their form: a cloud's ip-10-0-0-1, a network card's enx3cecef12345a.
+IP_NAME = re.compile(r"(?<![A-Za-z0-9-])ip(?:-\d{1,3}){4}(?:\.[A-Za-z0-9][\w-]*)*(?![\w-])", re.IGNORECASE)
+CARD = re.compile(r"(?<![A-Za-z0-9])(enx)([0-9a-f]{12})(?![A-Za-z0-9])", re.IGNORECASE)
+GLUED_UUID = re.compile(r"(?:(?<=uuid)|(?<![A-Za-z0-9]))[0-9a-f]{32}(?![A-Za-z0-9])", re.IGNORECASE)
 USER_AT_HOST = re.compile(r"(?<![\w.@-])([A-Za-z_][\w.-]*)(@\[?)([A-Za-z0-9](?:[\w.-]*\w)?)")
 
 
@@ -169,11 +183,14 @@ class Redactor:
     def text(self, text: str) -> str:
         """A text with known names, paths, UUIDs and addresses replaced."""
         text = UUID.sub(self._uuid, PATH.sub(self._path, text))
-        text = MAC.sub(lambda match: self._numbered(match[0].lower().replace("-", ":"), "MAC"), text)
+        text = MAC.sub(lambda match: self._numbered(re.sub("[:-]", "", match[0].lower()), "MAC"), text)
         text = IPV4.sub(self._address, IPV6.sub(self._address, text))
         text = USER_AT_HOST.sub(
             lambda match: self.name(match[1], "USER") + match[2] + self.name(match[3], "HOST"), text
         )
+        text = GLUED_UUID.sub(lambda match: self._numbered(match[0].lower(), "ID"), text)
+        text = CARD.sub(lambda match: match[1] + self._numbered(match[2].lower(), "MAC"), text)
+        text = IP_NAME.sub(lambda match: self.name(match[0], "HOST"), KEYED.sub(self._keyed, text))
         return self._words.sub(lambda match: self._names[match[0].casefold()], text)
 
     def version(self, text: str) -> str:
@@ -195,6 +212,10 @@ class Redactor:
     def _path(self, match: re.Match[str]) -> str:
         path = match[0].rstrip(".!?") or match[0]
         return self.name(path, "PATH") + match[0][len(path) :]
+
+    def _keyed(self, match: re.Match[str]) -> str:
+        kind: Kind = "HOST" if match["host"] else "USER" if match["user"] else "SERIAL"
+        return match[0][: match.start("value") - match.start()] + self.name(match["value"], kind)
 
     def _uuid(self, match: re.Match[str]) -> str:
         """A GPU may be named by the beginning of its UUID, and a text may be cut short in one."""

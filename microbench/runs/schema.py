@@ -10,13 +10,13 @@ import contextlib
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
 import msgspec
 
 from microbench.core.errors import MeasurementError, RunUnreadableError
-from microbench.core.model import SAMPLES_KEPT, Measurement, Outcome, Run
+from microbench.core.model import NO_WORK, SAMPLES_KEPT, Measurement, Outcome, Run
 
 # History
 #   1  the first: a run with sessions, benchmarks and outcomes; samples are arrays of numbers.
@@ -32,8 +32,17 @@ NEXT_STEP = "show another run, or measure again"
 NUMBERS = b"0123456789+-.eE,[] \t\r\n"
 INSIDE_BRACKETS = NUMBERS.replace(b"[]", b"")
 DIGIT = re.compile(rb"[0-9]")
+# No sample is below 1e-99 or from 1e100 on: such numbers overflow in what is derived from them.
+LARGE_EXPONENT = re.compile(rb"e[-+]?0*[1-9][0-9][0-9]")
+LONGEST_SAMPLE = 90
 # msgspec writes no blanks, and quotes inside a text are escaped, so this can only be the key.
 OUTCOMES_BEGIN = b'"outcomes":['
+# A run of 200 MB has half a million objects and sixteen million values; each fills up to 200 bytes of memory.
+MOST_OBJECTS, MOST_VALUES = 1 << 21, 1 << 24
+# The beginning of the reason of an outcome with an impossible number.
+DAMAGED = "damaged: "
+# Parameters that count what a case does at least once.
+COUNTS = ("nodes",)
 LEAST_INT, MOST_INT = -(1 << 63), (1 << 64) - 1
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -92,13 +101,54 @@ def decode(data: bytes, name: str = "the file") -> Run:
     first are skipped and counted. Raises RunUnreadableError, with ``name`` in its text, for all other data that is not
     a run of a known format.
     """
+    if data.count(b"{") > MOST_OBJECTS or data.count(b",") > MOST_VALUES:
+        raise RunUnreadableError(f"{name} holds too many values to be a run", NEXT_STEP)
     try:
         run = _decoded(data, name)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise RunUnreadableError(f"{name} cannot be read as a run: {_why(error)}", NEXT_STEP) from None
     if fault := _fault(run):
         raise RunUnreadableError(f"{name} {fault}", NEXT_STEP)
-    return msgspec.structs.replace(run, deviations={})  # a file has none, whatever it claims
+    rates = {(info.name, metric.name) for info in run.benchmarks for metric in info.metrics if metric.kind == "rate"}
+    outcomes = tuple(_without_damage(outcome, rates) for outcome in run.outcomes)
+    return msgspec.structs.replace(run, outcomes=outcomes, deviations={})  # a file has none, whatever it claims
+
+
+def _without_damage(outcome: Outcome, rates: Set[tuple[str, str]]) -> Outcome:
+    """The outcome; with an impossible number in it, a failed one without measurements that says so."""
+    damaged = next((each.metric for each in outcome.measurements if _is_impossible(each)), None)
+    if damaged is None:
+        benchmark = outcome.case.benchmark
+        damaged = next(
+            (
+                f"{each.metric} without its work"
+                for each in outcome.measurements
+                if (benchmark, each.metric) in rates and each.work == NO_WORK
+            ),
+            None,
+        )
+    clocks = [state.sm_clock_begin_hz for state in outcome.telemetry.values()]
+    clocks += [state.sm_clock_end_hz for state in outcome.telemetry.values()]
+    if damaged is None and any(clock and not 1 <= clock < 1e12 for clock in clocks):
+        damaged = "its SM clock"
+    if damaged is None and (zero := next((name for name in COUNTS if outcome.case.params.get(name) == 0), None)):
+        damaged = f"{zero}=0"
+    if damaged is None:
+        return outcome
+    reason = f"{DAMAGED}{damaged} is an impossible number"
+    return msgspec.structs.replace(outcome, status="failed", reason=reason, measurements=(), series=())
+
+
+def _is_impossible(measurement: Measurement) -> bool:
+    calls = measurement.per_call
+    samples = bytes(measurement.samples).replace(b"E", b"e")
+    figures = (calls.p1, calls.p50, calls.p90, calls.p99, calls.min, calls.max, calls.first_edge) if calls else ()
+    figures = (*figures, measurement.floor_s or 0.0, measurement.resolution or 0.0)
+    return (
+        LARGE_EXPONENT.search(samples) is not None
+        or max(map(len, samples.split(b","))) > LONGEST_SAMPLE
+        or any(figure and not 1e-99 <= abs(figure) < 1e100 for figure in figures)
+    )
 
 
 def decode_head(beginning: bytes) -> Run | None:

@@ -21,8 +21,8 @@ FINISHED = ".json"
 GROWING = ".jsonl"
 PACKED = ".xz"  # follows FINISHED: a run compressed by xz is read like any other and never added to
 XZ_MAGIC = b"\xfd7"  # the first two of its six bytes, which no JSON begins with; two also identify a truncated file
-# A full run of every suite is a few MB. A larger file is not a run, and would fill the memory.
-LARGEST_BYTES = 2 << 30
+# A full run of every suite is about 10 MB. A larger file, packed or not, is not a run and would fill the memory.
+LARGEST_BYTES = 1 << 28
 # Sessions and benchmarks come before the outcomes: about 30 kB, more in a run with many sessions.
 HEAD_BYTES, MOST_HEAD_BYTES = 1 << 16, 1 << 24
 NAMES_COMPARED = 200  # to suggest a similar name; comparing more would take longer than reading a run
@@ -32,9 +32,12 @@ LIST_THEM = "`microbench history` lists the recorded runs, `microbench show --he
 def data_folder() -> Path:
     """The folder of recorded runs: MICROBENCH_DATA, or the user's data folder. It may not exist yet."""
     chosen = os.environ.get("MICROBENCH_DATA")
-    if not chosen:
+    if chosen:
+        return Path(os.path.expanduser(chosen))  # pathlib's raises for an unknown ~user
+    try:
         return platformdirs.user_data_path("microbench", appauthor=False)
-    return Path(os.path.expanduser(chosen))  # pathlib's raises for an unknown ~user
+    except RuntimeError:  # a user id without an account, and no HOME: containers then take the root folder
+        return Path("/.local/share/microbench")
 
 
 def new_run_id(now: datetime) -> str:
@@ -145,9 +148,10 @@ def read(path: Path) -> Run:
     name = plain(path)
     try:
         with files.open_regular(path) as file:
-            if os.fstat(file.fileno()).st_size > LARGEST_BYTES:
+            size_bytes = os.fstat(file.fileno()).st_size
+            if size_bytes > LARGEST_BYTES:
                 raise _too_large(name)
-            data = file.read()
+            data = file.read(size_bytes)
     except OSError as error:
         raise RunUnreadableError(f"{name} cannot be read: {error.strerror or error}", "check the path") from None
     if data.startswith(XZ_MAGIC):

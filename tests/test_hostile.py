@@ -1,0 +1,161 @@
+"""Tests that odd machines, odd files in the data folder and forged files end in one line, soon and in little memory."""
+
+import lzma
+import os
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from command_line import call
+from make_run import make_run
+from make_small_run import RUN
+from msgspec import Raw
+from msgspec.structs import replace
+from numba.core.caching import CacheImpl
+
+from microbench.compare.compare import compare
+from microbench.core.errors import ResultNotWrittenError, RunUnreadableError, UsageError
+from microbench.core.model import NO_WORK, Case, Telemetry
+from microbench.core.ops import LOOP_LAYER
+from microbench.host import loops
+from microbench.predict import step_file
+from microbench.predict.workload import Kernels
+from microbench.run import doctor
+from microbench.runs import files, history, remarks, schema, store
+
+
+@pytest.fixture
+def without_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user id without an account, and no HOME, as in a container."""
+
+    def no_account(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", no_account)
+    for name in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "MICROBENCH_DATA", "NUMBA_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("without_home")
+def test_without_a_home_the_data_folder_is_below_the_root_folder() -> None:
+    assert store.data_folder() == Path("/.local/share/microbench")
+    doctor.loop_cache_folder()  # does not raise
+
+
+def test_without_a_folder_for_its_cache_a_loop_is_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in CacheImpl.__subclasses__():
+        monkeypatch.setattr(kind, "_locator_classes", [])
+    assert loops.compiled(lambda number: number + 1)(1) == 2
+
+
+@pytest.mark.parametrize("text", [
+    ".".join("a" * 2000) + " = 1", "[" + " . ".join(['"a\\""'] * 2000) + "]", "x = {" + ".".join("a" * 2000),
+    "streams = " + "1" * 4301, "per_step = 0x" + "f" * 4301, "part = [{kernels = 0x" + "f" * 5000 + "}]",
+])  # fmt: skip
+def test_a_long_key_or_number_of_a_step_is_refused_before_it_is_parsed(text: str) -> None:
+    with pytest.raises(UsageError, match="a key of over 16 words or a number of over 200 digits"):
+        step_file.parsed(text, "step.toml", {})
+
+
+def test_durations_beyond_the_number_of_kernels_are_dropped() -> None:
+    text = "[[part]]\nkernels = 2\nduration = [" + '"6us",' * 1000 + "]"
+    (part,) = step_file.parsed(text, "step.toml", {LOOP_LAYER: LOOP_LAYER}).parts
+    assert isinstance(part, Kernels)
+    assert len(part.durations_s) == 2
+
+
+@pytest.mark.parametrize(("filler", "count"), [(b'{"a":{}},', 9 << 17), (b"1,", 17 << 20)])
+def test_a_small_packed_file_of_many_values_is_not_decoded(filler: bytes, count: int, tmp_path: Path) -> None:
+    path = tmp_path / "run.json.xz"
+    whole = schema.encode(RUN)
+    path.write_bytes(lzma.compress(whole.replace(b'"outcomes":[', b'"outcomes":[' + filler * count, 1), preset=0))
+    assert path.stat().st_size < 1 << 17
+    tracemalloc.start()
+    with pytest.raises(RunUnreadableError, match="too many values"):
+        store.read(path)
+    most_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most_bytes < 512 << 20
+
+
+def test_thousands_of_rounds_are_compared_in_little_memory() -> None:
+    base, new = (
+        replace(make_run(rounds=1), run_id=name, outcomes=tuple(
+            replace(make_run(rounds=1).outcomes[0], round=number) for number in range(2000)
+        ))
+        for name in ("a", "b")
+    )  # fmt: skip
+    tracemalloc.start()
+    compare(base, new)
+    most_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most_bytes < 64 << 20
+
+
+@pytest.mark.parametrize("sample", ["1e-320", "1E+308", "1" * 300, "0." + "0" * 300 + "1"])
+def test_an_impossible_sample_is_shown_as_damaged_and_left_out(sample: str, tmp_path: Path) -> None:
+    run = make_run(rounds=1)
+    damaged = replace(
+        run.outcomes[0],
+        measurements=tuple(
+            replace(one, samples=Raw(f"[{sample}]".encode()), n=1) for one in run.outcomes[0].measurements
+        ),
+    )
+    path = tmp_path / "run.json"
+    path.write_bytes(schema.encode(replace(run, outcomes=(damaged, *run.outcomes[1:]))))
+    read = store.read(path).outcomes[0]
+    assert read.status == "failed"
+    assert read.reason is not None
+    assert read.reason.startswith("damaged: ")
+    assert not read.measurements
+    for arguments in (["show", str(path), "--all"], ["export", str(path)], ["show", str(path), "launch"]):
+        assert call(*arguments).exit_code == 0
+    assert "damaged" in call("show", str(path), "--all").stdout
+
+
+def test_a_graph_of_no_nodes_is_damaged() -> None:
+    case = Case("graph_lifecycle", {"nodes": 0})
+    run = replace(RUN, outcomes=(replace(RUN.outcomes[0], case=case),))
+    assert schema.decode(schema.encode(run)).outcomes[0].reason == "damaged: nodes=0 is an impossible number"
+
+
+def test_pipes_and_devices_in_the_data_folder_end_in_one_line_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
+    good = tmp_path / "20260101T000000Z-00000001.json"
+    good.write_bytes(schema.encode(RUN))
+    os.mkfifo(good.with_suffix(".remarks"))
+    os.mkfifo(tmp_path / "20260102T000000Z-00000002.json")
+    (tmp_path / "20260103T000000Z-00000003.json").symlink_to("/dev/zero")
+    (tmp_path / "20260104T000000Z-00000004.json").write_bytes(b"[" * 1_000_000)
+    entries = history.entries(store.listing())
+    assert [bool(entry.head.problem) for entry in entries] == [True, True, True, False]
+    assert "unreadable" in call("history").stdout
+    assert call("history", "prune", "--keep", "1", "--yes").exit_code == 0
+    assert good.exists(), "its remarks cannot be read, so a person may have written some"
+
+
+def test_a_link_with_the_name_of_a_temporary_file_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"precious")
+    monkeypatch.setattr("secrets.token_hex", lambda count: "guessed")
+    for path in (tmp_path / "run.json", remarks.place(tmp_path / "run.json")):
+        path.with_name(f".{path.name}.guessed").symlink_to(target)
+        with pytest.raises(FileExistsError):
+            files.replace(path, b"new")
+    with pytest.raises(ResultNotWrittenError):
+        remarks.change(tmp_path / "run.json", label="x")
+    assert target.read_bytes() == b"precious"
+
+
+def test_an_impossible_clock_or_a_rate_without_work_is_damaged() -> None:
+    clock = replace(RUN.outcomes[0], telemetry={"GPU-1": Telemetry(sm_clock_begin_hz=-1.0)})
+    work = replace(RUN.outcomes[0], measurements=(replace(RUN.outcomes[0].measurements[0], work=NO_WORK),))
+    read = schema.decode(schema.encode(replace(RUN, outcomes=(clock, work)))).outcomes
+    assert [(each.reason or "").partition(" is ")[0] for each in read] == [
+        "damaged: its SM clock",
+        "damaged: rate without its work",
+    ]
