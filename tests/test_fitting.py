@@ -28,7 +28,7 @@ from microbench.analysis.evidence import Evidence, evidence_by_device, row_name
 from microbench.core.model import Measurement, Outcome, Run, Session, Work
 from microbench.predict.constants import Constant, Fit, Misfit, combined, middle, of_row, of_rows, own_s, straight
 from microbench.predict.fit import ASSUMED, Calibrated, Step, call_constant, fit, misfit, misfits, missing, with_calls
-from microbench.predict.model import WAYS, Way, acts, gap_s, needed, play
+from microbench.predict.model import WAYS, Way, acts, needed, play
 from microbench.predict.workload import Copies, Kernels, Wait, Workload
 
 STEP = Workload((Kernels(100, (2e-6,)), Wait()))
@@ -139,13 +139,14 @@ def test_gaps_behind_kernels_that_write_and_of_one_stream_are_measured(fitted: F
     values = fitted.values
     assert values["write_stream"] == pytest.approx(0.1e-6, abs=0.02e-6)
     assert values["one_stream_graph"] == pytest.approx(ONE_STREAM, abs=0.01e-6)
-    step = Workload((Kernels(100, (2e-6,)), Wait()))
-    layers = ("loop", "cupy_raw", "torch_eager")
-    gaps = {layer: gap_s(replace(step, layer=layer), step.parts[0], values, "graph") for layer in layers}
-    assert gaps["cupy_raw"] - gaps["loop"] == pytest.approx(ONE_STREAM, abs=0.01e-6)
-    assert gaps["torch_eager"] - gaps["cupy_raw"] == pytest.approx(values["code_graph"] - values["write_graph"])
-    plain = gap_s(step, replace(step.parts[0], writes=False), values, "graph")
-    assert gaps["loop"] - plain == pytest.approx(values["write_graph"])
+
+    def gap_s(layer: str, **kernels: bool) -> float:
+        step = Workload((Kernels(100, (2e-6,), **kernels), Wait()), layer=layer)
+        return acts(step, with_calls(fitted, step).values, "graph")[0].work[1].gap_s
+
+    assert gap_s("cupy_raw") - gap_s("loop") == pytest.approx(ONE_STREAM, abs=0.01e-6)
+    assert gap_s("torch_eager") - gap_s("cupy_raw") == pytest.approx(values["code_graph"] - values["write_graph"])
+    assert gap_s("loop") - gap_s("loop", writes=False) == pytest.approx(values["write_graph"])
 
 
 def test_graphs_of_one_size_say_that_the_rest_is_assumed() -> None:

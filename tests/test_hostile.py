@@ -143,7 +143,7 @@ def test_a_link_with_the_name_of_a_temporary_file_is_not_followed(
     target.write_bytes(b"precious")
     monkeypatch.setattr("secrets.token_hex", lambda count: "guessed")
     for path in (tmp_path / "run.json", remarks.place(tmp_path / "run.json")):
-        path.with_name(f".{path.name}.guessed").symlink_to(target)
+        path.with_name(f".{path.name}.guessed{files.ASIDE}").symlink_to(target)
         with pytest.raises(FileExistsError):
             files.replace(path, b"new")
     with pytest.raises(ResultNotWrittenError):

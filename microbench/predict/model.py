@@ -299,13 +299,6 @@ def one_stream(workload: Workload, way: Way) -> bool:
     return way == "stream" or all(layer in OWN_STREAM_LAYERS for layer in workload.layers)
 
 
-def gap_s(workload: Workload, part: Kernels, constants: Mapping[str, float], way: Way) -> float:
-    """The gap behind each of these kernels, in s; their durations are those that profilers report."""
-    longer_s = constants[_longer(workload, part, way)] if part.writes else 0.0
-    shorter_s = constants[f"one_stream_{way}"] if one_stream(workload, way) else 0.0
-    return constants[f"gap_{way}"] + longer_s - shorter_s
-
-
 def _longer(workload: Workload, part: Kernels, way: Way) -> str:
     """The constant by which the gap behind kernels that write is longer: in graphs, frameworks' kernels differ more."""
     in_graph = way == "graph" and (part.layer or workload.layer) in ARRAY_LAYERS
@@ -341,6 +334,9 @@ def acts(workload: Workload, constants: Mapping[str, float], way: Way) -> list[A
     copy part graphs. A replay does not spend the program's own time for each call.
     """
     result: list[Act] = []
+    gap = f"gap_{way}"
+    if one_stream(workload, way):
+        constants = {**constants, gap: constants[gap] - constants[f"one_stream_{way}"]}
     stream = itertools.cycle(range(workload.streams))
     for captured, parts in itertools.groupby(workload.parts, key=_capturable):
         if captured and way == "graph":
@@ -369,7 +365,7 @@ def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stre
     match part:
         case Kernels():
             call_s = constants[call_name(part.layer or workload.layer, part.arguments)] + (part.host_s or 0.0)
-            for work in _kernels(part, constants, gap_s(workload, part, constants, "stream"), workload.streams):
+            for work in _kernels(part, constants, _gap_s(workload, part, constants, "stream"), workload.streams):
                 to = next(stream) if part.stream is None else part.stream
                 yield Act("launch", call_s, constants["way"], (work,), to)
         case Copies(memory="pinned"):
@@ -397,7 +393,7 @@ def _replay(workload: Workload, parts: list[Part], constants: Mapping[str, float
     stream = itertools.cycle(range(workload.streams))
     for part in parts:
         if isinstance(part, Kernels):
-            for kernel in _kernels(part, constants, gap_s(workload, part, constants, "graph"), workload.streams):
+            for kernel in _kernels(part, constants, _gap_s(workload, part, constants, "graph"), workload.streams):
                 work.append(kernel._replace(branch=next(stream) if part.stream is None else part.stream))
         elif isinstance(part, Copies):
             work += [_copy(part, constants)] * part.count
@@ -416,6 +412,11 @@ def _roots(work: Sequence[Work]) -> list[int]:
     for index, one in enumerate(work[:joined]):
         first.setdefault(one.branch, index)
     return list(first.values()) if len(first) > 1 else []
+
+
+def _gap_s(workload: Workload, part: Kernels, constants: Mapping[str, float], way: Way) -> float:
+    """The gap behind each of these kernels, in s; their durations are those that profilers report."""
+    return constants[f"gap_{way}"] + (constants[_longer(workload, part, way)] if part.writes else 0.0)
 
 
 def _kernels(part: Kernels, constants: Mapping[str, float], gap_s: float, streams: int) -> Iterator[Work]:

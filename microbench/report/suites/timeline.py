@@ -360,7 +360,7 @@ def _length(predicted: Forecast, step: Step) -> Lane:
             Span(
                 step.played.end_s,
                 stream_s,
-                f"{as_time(stream_s - step.played.end_s)} saved (as drawn)",
+                f"saves {as_time(stream_s - step.played.end_s)}",
                 "good",
                 "distance",
             )
