@@ -76,7 +76,7 @@ def transformer_block(torch: Any, device: str) -> Program:
 
 
 def adamw_step(torch: Any, device: str) -> Program:
-    """AdamW over the 48 parameters of such blocks, not fused, foreach as it is by default.
+    """AdamW over the 48 parameters of four blocks, not fused, with foreach, which is PyTorch's default.
 
     It is capturable, as a graph needs: its step counts lie on the GPU.
     """
