@@ -37,9 +37,9 @@ class Effects:
     """What else may differ between the runs and the rounds of one machine, beside the scatter of every world.
 
     ``run_rows`` and ``run_common`` are deviations between runs: of each row timed by the device, and of all of them
-    together. ``drift_rows`` and ``drift_common`` are changes a round, of such a row either way and of all of them; the
-    drift starts anew in NEW, or goes on from BASE if ``continues``. ``memory`` is the correlation of one round's noise
-    with the next one's. ``sticky`` is the share of rows that sit at one of two levels for a whole run.
+    together. ``drift_rows`` and ``drift_common`` are changes a round: of each of these rows, up or down, and of all
+    together; the drift starts anew in NEW, or goes on from BASE if ``continues``. ``memory`` is the correlation of one
+    round's noise with the next one's. ``sticky`` is the share of rows that sit at one of two levels for a whole run.
     """
 
     run_rows: float = 0.0

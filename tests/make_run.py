@@ -196,7 +196,16 @@ METRICS: dict[str, tuple[model.Metric, ...]] = {
     "launch_streams": (metric("rate", RATE, "1/s"), metric("resident", COUNT, "launch")),
     "launch_sync": tuple(
         metric(name)
-        for name in ("complete", "idle_stream", "idle_event", "record", "record_untimed", "query", "wait_event")
+        for name in (
+            "complete",
+            "from_kernel",
+            "idle_stream",
+            "idle_event",
+            "record",
+            "record_untimed",
+            "query",
+            "wait_event",
+        )
     ),
     "launch_kind": (metric("submit", unit="s/launch"), metric("gap")),
     "launch_cold": (metric("seconds"),),

@@ -229,8 +229,7 @@ PROFILED_LONGER = Constant(
 
 def profiled_longer(evidence: Evidence) -> Constant:
     """A profiler's duration of a kernel less the time between the kernel's own first and last instruction."""
-    rows = [evidence.row("launch_gap", name, **SPINNING) for name in ("duration", "stamped")]
-    duration, stamped = rows
+    duration, stamped = (evidence.row("launch_gap", name, **SPINNING) for name in ("duration", "stamped"))
     return PROFILED_LONGER if duration is None or stamped is None else of_rows(((1, duration), (-1, stamped)))
 
 

@@ -4,11 +4,11 @@ Question
     How long after a kernel's end does the host return from a wait by spinning, by yielding and by blocking, after
     kernels of different lengths, and what do the calls around events cost?
 Method
-    complete: one kernel at a time is launched and waited for. The kernel reads %globaltimer as its last act; exchanges
-    of flags before and after each batch tie that timer to the host clock, so neither the launch nor the kernel's
-    duration is in the figure, and no other thread runs meanwhile. A wait mode belongs to the context, so each has a
-    process of its own; blocking_event is an event with the flag for blocking waits, in a context that spins. The other
-    metrics: bursts of calls on an idle stream and on completed events, which use the mode of the context.
+    from_kernel: one kernel at a time is launched and waited for. The kernel reads %globaltimer as its last act;
+    exchanges of flags before and after each batch tie that timer to the host clock, so neither the launch nor the
+    kernel's duration is in the figure, and no other thread runs meanwhile. A wait mode belongs to the context, so each
+    has a process of its own; blocking_event is an event with the flag for blocking waits, in a context that spins. The
+    other metrics: bursts of calls on an idle stream and on completed events, which use the mode of the context.
 Reading
     A spin wait answers first and keeps a core busy. A blocking wait frees the core and pays for the wake-up, which
     takes longer the longer the host slept. Where single waits fall into two groups, both belong to the answer.
@@ -50,7 +50,8 @@ def measure(gpu: Gpu, meter: Meter, wait: str, duration_ns: int) -> Iterator[Mea
     blocking_event = wait == "blocking_event"
     count = max(min(MOST_WAITS, BATCH_NS // max(duration_ns, 1)), 1)
     yield from meter.collect_stamps(
-        lambda: gpu.launch_stamps(count, duration_ns, blocking_event=blocking_event).stamps, {"complete": Between(3, 4)}
+        lambda: gpu.launch_stamps(count, duration_ns, blocking_event=blocking_event).stamps,
+        {"from_kernel": Between(3, 4)},
     )
     if duration_ns == 0 and not blocking_event:
         for name, op in CALLS.items():
@@ -60,7 +61,7 @@ def measure(gpu: Gpu, meter: Meter, wait: str, duration_ns: int) -> Iterator[Mea
 BENCHMARK = Benchmark(
     title="Waiting for the GPU",
     metrics=(
-        Metric("complete", "time", "s", "from the kernel's last act until the wait for it returns"),
+        Metric("from_kernel", "time", "s", "from the kernel's last instruction until the wait for it returns"),
         Metric("idle_stream", "time", "s", "cuStreamSynchronize of an idle stream"),
         Metric("idle_event", "time", "s", "cuEventSynchronize of a completed event"),
         Metric("record", "time", "s", "cuEventRecord of a timing event"),
