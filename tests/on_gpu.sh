@@ -5,19 +5,18 @@
 # BABELSTREAM name the programs), chains (C++, CuPy, PyTorch and microbench in turn, see tests/chains.py), held_out (the
 # model against steps that it never saw; HELD_OUT names the file of an earlier session), real_steps (twelve steps of
 # PyTorch against their predictions), without_nvmath, presets (a whole run in its time), reference, reference_graph,
-# reference_link and reference_memory (the bundled run anew, a session a suite, each under 10 minutes; REFERENCE names
-# the file that they grow), reference_compute (that of the compute suite, with the memory's rate as its roof; or into
-# the run that COMPUTED names), reference_peers (that of two GPUs), pack (as they are bundled).
+# reference_link, reference_memory and reference_compute (the bundled run anew, ROUNDS processes a case, each step under
+# 10 minutes; REFERENCE names the file that they grow), reference_peers (that of two GPUs), pack (as they are bundled).
 # SANITIZED names the files of tests that the sanitizer looks at, all by default.
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
 folder=${1:?usage: tests/on_gpu.sh FOLDER [STEP …]}
 shift
 steps=("$@")
+rounds=${ROUNDS:-5}
 [ "${#steps[@]}" -gt 0 ] || steps=(tests sanitizer repeats presets reference reference_graph reference_link pack)
 reference=${REFERENCE:-$folder/nvidia-h200.json}
 peers=$folder/nvidia-h200-x2.json
-computed=${COMPUTED:-$folder/nvidia-h200-compute.json}
 python=${PYTHON:-python3}
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} COLUMNS=120
 failed=0
@@ -83,38 +82,26 @@ repeats() {
     "$python" tests/overlap.py "$folder"/repeat?.json | tee "$folder/overlap.txt"
 }
 
-reference() {
-    run run host --rounds 5 --out "$reference" >"$folder/reference.txt" 2>&1 || failed=1
-    run run launch --rounds 5 --time-limit 540 --into "$reference" >>"$folder/reference.txt" 2>&1 || failed=1
-    run show "$reference" | tail -40
+# More sessions of the bundled run, of these benchmarks.
+recorded() {
+    local into=--into
+    [ -f "$reference" ] || into=--out
+    run run "$@" --time-limit 540 "$into" "$reference" >>"$folder/reference.txt" 2>&1 || failed=1
 }
 
-reference_graph() {
-    run run graph --rounds 5 --time-limit 540 --into "$reference" >"$folder/reference_graph.txt" 2>&1 || failed=1
-    run show "$reference" | tail -40
-}
+reference() { recorded host --rounds "$rounds" && recorded launch --rounds "$rounds"; }
 
-reference_link() {
-    run run link --rounds 5 --time-limit 540 --into "$reference" >"$folder/reference_link.txt" 2>&1 || failed=1
-    run show "$reference" | tail -40
-}
+reference_graph() { recorded graph --rounds "$rounds"; }
 
-reference_memory() {
-    run run memory --rounds 5 --time-limit 540 --into "$reference" >"$folder/reference_memory.txt" 2>&1 || failed=1
-    run show "$reference" | tail -60
-}
+reference_link() { recorded link --rounds "$rounds"; }
 
+reference_memory() { recorded memory --rounds "$rounds"; }
+
+# Sustained ratios of libraries need blocks of a second, which full runs take.
 reference_compute() {
-    : >"$folder/reference_compute.txt"
-    # A file that is there already has the memory suite.
-    [ -f "$computed" ] || run run memory_stream --set kernel=read --set implementation=cuda --rounds 5 --out "$computed" \
-        >>"$folder/reference_compute.txt" 2>&1 || failed=1
-    run run compute --rounds 5 --time-limit 500 --into "$computed" >>"$folder/reference_compute.txt" 2>&1 || failed=1
-    # Sustained ratios of libraries need blocks of a second, which full runs take.
-    run run gemm_throughput --full --set library=cupy,torch --set size=8192 --rounds 3 --into "$computed" \
-        >>"$folder/reference_compute.txt" 2>&1 || failed=1
-    run run gemm_sustained --set duration_s=30 --into "$computed" >>"$folder/reference_compute.txt" 2>&1 || failed=1
-    run show "$computed" | tail -60
+    recorded compute --rounds "$rounds"
+    recorded gemm_throughput --full --set library=cupy,torch --set size=8192 --rounds 3
+    recorded gemm_sustained --set duration_s=30
 }
 
 reference_peers() {
@@ -178,7 +165,7 @@ presets() {
 }
 
 pack() {
-    for file in "$reference" "$peers" "$computed"; do
+    for file in "$reference" "$peers"; do
         [ ! -f "$file" ] || xz -9ec "$file" >"$folder/$(basename "$file").xz" || failed=1
     done
 }
