@@ -22,11 +22,13 @@ ROOMS: dict[str, str] = {
     "predict": "analysis core",
     "explain": "predict host analysis core",
     "runs": "explain analysis core",
+    "traces": "runs core",
+    "diagnose": "traces predict analysis core",
     "run": "runs measure explain gpu host analysis core",
-    "report": "run runs explain predict compare analysis core",
-    "cli": "report run runs explain predict compare gpu analysis core",
+    "report": "diagnose traces run runs explain predict compare analysis core",
+    "cli": "report diagnose traces run runs explain predict compare gpu analysis core",
 }
-MOST_ROOMS, MOST_ARROWS = 16, 60
+MOST_ROOMS, MOST_ARROWS = 18, 70
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 
 # Where a package may be imported. The longest name counts: numba.cuda is not numba.
@@ -39,7 +41,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "jinja2": ("report.page",),
     "markupsafe": ("report.page",),
     "llvmlite": ("gpu", "_kernels", "host.loops"),
-    "numba": ("gpu", "_kernels", "host.loops", "host.graph_loops"),
+    "numba": ("gpu", "_kernels", "host.loops", "host.graph_loops", "traces.scanner"),
     "numba.cuda": ("gpu", "_kernels"),
     "nvmath": ("gpu", "_kernels"),
     "pynvml": ("gpu.machine.nvml",),

@@ -1,0 +1,93 @@
+"""Defines a recorded trace: what the GPU did, which calls submitted it, and what the host's code was doing meanwhile.
+
+Each table is a numpy structured array, sorted by ``begin_ns``. Times are integers in ns on one clock, the one of
+``Trace.epoch_ns``. Names are kept once, in ``Trace.names``; tables hold their index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, get_args
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Table = npt.NDArray[np.void]
+Format = Literal["PyTorch profiler", "Nsight Systems", "XLA profiler", "microbench recording"]
+
+WorkKind = Literal["kernel", "copy", "memset", "graph"]  # "graph": one row for a whole replay, without its kernels
+WORK_KINDS: tuple[WorkKind, ...] = get_args(WorkKind)
+Memory = Literal["unknown", "pageable", "pinned", "device", "managed"]
+MEMORIES: tuple[Memory, ...] = get_args(Memory)
+RangeKind = Literal["annotation", "operator", "python", "overhead"]  # "overhead": the profiler's own work
+RANGE_KINDS: tuple[RangeKind, ...] = get_args(RangeKind)
+SyncKind = Literal["event", "stream_wait_event", "stream", "context"]
+SYNC_KINDS: tuple[SyncKind, ...] = get_args(SyncKind)
+
+NONE = -1  # an index or a number that the trace does not have
+
+# Work of a GPU. ``call`` is the place in CALLS of the call that submitted it (all nodes of a graph have the replay's).
+# ``kind``, ``source`` and ``target`` (memories of a copy) are places in WORK_KINDS and MEMORIES. ``blocks`` and
+# ``threads`` of a kernel, ``bytes`` of a copy or memset. ``node`` is the number of a graph's node, NONE outside graphs.
+WORK = np.dtype(
+    [
+        ("begin_ns", "i8"), ("end_ns", "i8"), ("stream", "i8"), ("bytes", "i8"), ("blocks", "i8"), ("node", "i8"),
+        ("call", "i4"), ("name", "i4"), ("threads", "i4"), ("device", "i2"), ("kind", "i1"), ("source", "i1"),
+        ("target", "i1"),
+    ]
+)  # fmt: skip
+# CUDA calls of the host, runtime and driver. ``thread`` is a place in Trace.threads.
+CALLS = np.dtype([("begin_ns", "i8"), ("end_ns", "i8"), ("name", "i4"), ("thread", "i4")])
+# What host code was doing: operators, Python functions, annotations (NVTX too), and the profiler's own overhead.
+RANGES = np.dtype([("begin_ns", "i8"), ("end_ns", "i8"), ("name", "i4"), ("thread", "i4"), ("kind", "i1")])
+# What a call waited for, where the recorder says so. ``stream`` waits (NONE: the host), for ``on_stream`` (NONE: all) as
+# it was when the call ``on_call`` recorded an event.
+SYNCS = np.dtype(
+    [
+        ("begin_ns", "i8"), ("end_ns", "i8"), ("stream", "i8"), ("on_stream", "i8"), ("call", "i4"), ("on_call", "i4"),
+        ("kind", "i1"),
+    ]
+)  # fmt: skip
+
+
+class Thread(NamedTuple):
+    """A thread of the host: its process, its number there, and its name if it has one."""
+
+    process: int
+    number: int
+    name: str = ""
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """One file's recording, of one process or several.
+
+    ``gpus`` are the names of the GPUs by their number; ``versions`` what the recorder says of software. ``epoch_ns`` is
+    the Unix time of time 0, None if unknown. ``resolution_ns`` is the step of the times. ``lost`` are records that the
+    recorder says it lost, by kind; ``unread`` those that this reader left out although they may matter. ``has_syncs``
+    and ``has_operators`` say whether such records were asked for at all. ``rank`` is the number of this process in a
+    distributed program.
+    """
+
+    source: str
+    format: Format
+    work: Table
+    calls: Table
+    ranges: Table
+    syncs: Table
+    names: tuple[str, ...]
+    threads: tuple[Thread, ...]
+    gpus: Mapping[int, str] = {}
+    versions: Mapping[str, str] = {}
+    epoch_ns: int | None = None
+    resolution_ns: int = 1
+    lost: Mapping[str, int] = {}
+    unread: Mapping[str, int] = {}
+    has_syncs: bool = False
+    has_operators: bool = False
+    rank: int | None = None
+
+
+def empty(dtype: np.dtype[np.void]) -> Table:
+    """A table without rows."""
+    return np.empty(0, dtype=dtype)
