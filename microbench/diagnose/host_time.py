@@ -29,7 +29,7 @@ ALLOCATING = (
     "MemMap",
     "MemRelease",
 )
-LOADING = ("ModuleLoad", "LibraryLoad", "ModuleUnload", "LibraryUnload", "FuncGetAttributes", "ModuleGetFunction")
+LOADING = ("ModuleLoad", "LibraryLoad", "ModuleUnload", "LibraryUnload", "ModuleGetFunction")
 
 
 def doing(name: str) -> Doing:
