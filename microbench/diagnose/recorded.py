@@ -39,9 +39,10 @@ class Recorded(msgspec.Struct, frozen=True):
     """A step as it was recorded, with the recorder's costs in it.
 
     ``workload`` holds ``steps`` steps and has a part for each launch. Its ``host_s`` is the whole host time since the
-    call before it, the launch call included: the cost of a layer's call is not to be added. ``calls``, ``operators`` and ``functions`` are how
-    many records of each the recorder made in a step. ``replays`` counts launches of graphs, ``launches`` those of
-    kernels. ``threads`` is how many threads submit, ``streams`` how many streams are used.
+    call before it, the launch call included: a layer's call is not to be added. ``calls``, ``operators`` and
+    ``functions`` are how many records of each the recorder made in a step. ``replays`` counts launches of graphs,
+    ``launches`` those of kernels. ``threads`` is how many threads submit. ``pauses_s`` is host time in a step that no
+    graph removes.
     """
 
     workload: Workload
@@ -137,11 +138,14 @@ def _doings(trace: Trace) -> npt.NDArray[np.int8]:
 
 
 def _ranges(trace: Trace, steps: Steps, kind: RangeKind) -> float:
-    """How many ranges of a kind begin in a step."""
-    calls = trace.calls["begin_ns"]
-    begin_ns, end_ns = calls[steps.calls[0]], calls[min(int(steps.calls[-1]), len(calls) - 1)]
+    """How many ranges of a kind begin in a step, outside of pauses."""
+    calls = trace.calls[int(steps.calls[0]) : int(steps.calls[-1]) + 1]
     own = trace.ranges["begin_ns"][trace.ranges["kind"] == RANGE_KINDS.index(kind)]
-    return float(np.sum((own >= begin_ns) & (own < end_ns))) / steps.count
+    ended = np.maximum.accumulate(calls["end_ns"])[:-1]
+    pausing = calls["begin_ns"][1:] - ended > PAUSE_S * 1e9
+    inside = np.searchsorted(own, calls["begin_ns"][-1]) - np.searchsorted(own, calls["begin_ns"][0])
+    paused = np.searchsorted(own, calls["begin_ns"][1:][pausing]) - np.searchsorted(own, ended[pausing])
+    return float(inside - paused.sum()) / steps.count
 
 
 def _typical(trace: Trace, steps: Steps, device: int) -> list[_Call]:
@@ -171,7 +175,8 @@ def _typical(trace: Trace, steps: Steps, device: int) -> list[_Call]:
         column = chosen + place
         names, counts = np.unique(table["name"][column], return_counts=True)
         name = trace.names[names[np.argmax(counts)]]
-        before_s = float(before[column].mean()) * 1e-9
+        # The time before a step's first call is taken before the next step, so that the calls add up to the steps.
+        before_s = float(before[column if place else column + int(lengths[0])].mean()) * 1e-9
         pause = before_s > PAUSE_S and not switches[column[-1]]
         works = _mean_work(trace, [submitted.get(int(call), []) for call in column])
         calls.append(_Call(name, doing(name), before_s, float(own[column].mean()) * 1e-9, pause, works))
