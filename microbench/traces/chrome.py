@@ -18,7 +18,7 @@ import numpy as np
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
 from microbench.traces.collector import MAX_NAME, NO_DURATION, NO_ROW, Category, Collector, Facts, Field, product
-from microbench.traces.stream import TraceStream, open_trace
+from microbench.traces.stream import open_trace
 from microbench.traces.trace import MEMORIES, NONE, Trace
 
 SMALL_BYTES = 32 << 20  # up to here, decoding the whole is quicker than loading the scanner, and takes 0.2 GB at most
@@ -29,7 +29,6 @@ CATEGORIES = {
     "operator": Category.OPERATOR, "python_function": Category.PYTHON, "user_annotation": Category.ANNOTATION,
     "overhead": Category.OVERHEAD,
 }  # fmt: skip
-HOST = (Category.OPERATOR, Category.PYTHON, Category.ANNOTATION, Category.OVERHEAD)  # their args are not needed
 VERSIONS = ("schemaVersion", "cuda_driver_version", "cuda_runtime_version", "cupti_version", "torch_version")
 NUMBER = re.compile(rb'\s*"?\s*([-+]?)(\d{1,30})(?:\.(\d{0,60}))?(?:[eE]([-+]?\d{1,3}))?\s*"?\s*')
 INTEGER = re.compile(r"\s*[-+]?\d{1,30}\s*")
@@ -116,9 +115,9 @@ def read(path: Path) -> Trace:
 
 def integer(value: object) -> int:
     """A number as a 64-bit integer, also when it is text; larger ones wrap around. NONE for anything else."""
-    if isinstance(value, str) and INTEGER.fullmatch(value) and value.isascii():
-        value = int(value)
-    elif isinstance(value, float) and value.is_integer():
+    if (isinstance(value, str) and INTEGER.fullmatch(value) and value.isascii()) or (
+        isinstance(value, float) and value.is_integer()
+    ):
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
         return NONE
@@ -127,6 +126,9 @@ def integer(value: object) -> int:
 
 def nanoseconds(text: bytes) -> int | None:
     """A time in us, written as a number or in quotes, in ns, rounded to the nearest; None if it is neither."""
+    whole, _, decimals = text.partition(b".")
+    if whole.isdigit() and len(decimals) <= 3 and len(whole) < 19 and (decimals.isdigit() or not decimals):
+        return int(whole + decimals.ljust(3, b"0"))  # the usual form, without a regular expression
     match = NUMBER.fullmatch(text)
     if match is None:
         return None
@@ -134,6 +136,7 @@ def nanoseconds(text: bytes) -> int | None:
     decimals = decimals or b""
     shift = 3 + int(exponent or 0) - len(decimals)
     digits = int(whole + decimals)
+    value: int
     if shift >= 0:
         value = digits * 10 ** min(shift, 40)
     else:
@@ -239,31 +242,42 @@ class ChromeReader:
     def _known(self, event: Event, category: Category | None) -> tuple[int, ...] | None:
         if category is None or (times := self._times(event)) is None:
             return None
+        name = self.collector.name(event.name)
+        thread = self._thread(event) if category >= Category.RUNTIME else NONE
+        if category >= Category.OPERATOR:  # their args are not needed
+            return (category, *times, name, thread, *NO_ROW[Field.CORRELATION :])
+        args = self._args(event)
+        if category in (Category.RUNTIME, Category.DRIVER):
+            return (category, *times, name, thread, integer(args.correlation), *NO_ROW[Field.STREAM :])
         fields = {
             Field.CATEGORY: int(category),
             Field.BEGIN_NS: times[0],
             Field.DURATION_NS: times[1],
-            Field.NAME: self.collector.name(event.name),
+            Field.NAME: name,
+            Field.THREAD: thread,
+            Field.CORRELATION: integer(args.correlation),
+            Field.STREAM: integer(args.stream),
         }
-        if category >= Category.RUNTIME:
-            fields[Field.THREAD] = self.collector.thread(_key(event.pid), _key(event.tid))
-        if category in HOST:
-            return _row(fields)
-        args = self._args(event)
-        fields[Field.CORRELATION] = integer(args.correlation)
-        fields[Field.STREAM] = integer(args.stream)
-        if category <= Category.MEMSET:
-            # Old recordings say the device and the stream only by the place where the event is drawn.
-            fields[Field.STREAM] = integer(event.tid if args.stream is None else args.stream)
-            fields[Field.DEVICE] = integer(event.pid if args.device is None else args.device)
-            fields[Field.BYTES] = integer(args.bytes)
-            fields[Field.BLOCKS] = product(args.grid)
-            fields[Field.THREADS] = product(args.block)
-            fields[Field.NODE] = integer(args.node) or NONE
-        elif category == Category.SYNC:
+        if category == Category.SYNC:
             fields[Field.ON_STREAM] = integer(args.on_stream)
             fields[Field.ON_CORRELATION] = integer(args.on_correlation)
+            return _row(fields)
+        # Old recordings say the device and the stream only by the place where the event is drawn.
+        fields[Field.STREAM] = integer(event.tid if args.stream is None else args.stream)
+        fields[Field.DEVICE] = integer(event.pid if args.device is None else args.device)
+        fields[Field.BYTES] = integer(args.bytes)
+        fields[Field.BLOCKS] = product(args.grid)
+        fields[Field.THREADS] = product(args.block)
+        fields[Field.NODE] = integer(args.node) or NONE
         return _row(fields)
+
+    def _thread(self, event: Event) -> int:
+        process, thread = event.pid, event.tid
+        if type(process) is int and type(thread) is int:  # most threads are; a bool is no number here
+            known = self.collector.threads.get((process, thread))
+            if known is not None:
+                return known
+        return self.collector.thread(_key(process), _key(thread))
 
     def _plain(self, event: Event) -> tuple[int, ...] | None:
         """An event without a category: JAX's, whose processes and threads are named after devices and streams."""
@@ -292,7 +306,7 @@ class ChromeReader:
             Field.CORRELATION: integer(args.correlation_id),
         }
         if not (device and stream):
-            fields[Field.THREAD] = self.collector.thread(_key(event.pid), _key(event.tid))
+            fields[Field.THREAD] = self._thread(event)
             if CUDA_CALL.match(name):
                 fields[Field.CATEGORY] = Category.RUNTIME if name.startswith("cuda") else Category.DRIVER
             elif args.step_num is not None:
@@ -336,7 +350,7 @@ class ChromeReader:
             self.collector.unread["begin and end events"] += 1
             return
         self._edge_count += 1
-        thread = self.collector.thread(_key(event.pid), _key(event.tid))
+        thread = self._thread(event)
         self._edges.setdefault(thread, []).append((begin, self._edge_count, row, begins))
 
     def _join_edges(self) -> None:

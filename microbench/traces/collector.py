@@ -108,7 +108,7 @@ def memories_of(name: str) -> tuple[int, int]:
     if not arrow:
         return 0, 0
     known = [MEMORY_WORDS.get(word.strip(), "unknown") for word in (source, target)]
-    return MEMORIES.index(known[0]), MEMORIES.index(known[1])  # type: ignore[arg-type]
+    return MEMORIES.index(known[0]), MEMORIES.index(known[1])
 
 
 @dataclass
@@ -258,7 +258,7 @@ class Collector:
         for name in set(fields[:, Field.NAME].tolist()) - self._sync_kinds.keys():
             text = texts[name].lower() if name != NONE else ""
             word = next((kind for word, kind in SYNC_WORDS if word in text), "context")
-            self._sync_kinds[name] = SYNC_KINDS.index(word)  # type: ignore[arg-type]
+            self._sync_kinds[name] = SYNC_KINDS.index(word)
         kinds = np.array([self._sync_kinds[name] for name in fields[:, Field.NAME].tolist()])
         stream, on_stream = fields[:, Field.STREAM], fields[:, Field.ON_STREAM]
         waits_itself = kinds == SYNC_KINDS.index("stream_wait_event")

@@ -1,4 +1,4 @@
-"""Reads a recording of another profiler, whichever it is: the content of the file decides, its name only where needed."""
+"""Reads a recording of another profiler, whichever it is: the file's content decides, its name only where needed."""
 
 from __future__ import annotations
 

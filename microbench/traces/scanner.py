@@ -39,7 +39,7 @@ def fnv(text: bytes) -> np.uint64:
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """The function compiled by Numba at its first call and cached; without a folder to write to, each process compiles."""
+    """The function, compiled by Numba at its first call and cached; without a folder to write to, by each process."""
     try:
         return numba.njit(nogil=True, cache=True)(function)
     except RuntimeError:  # Numba found no folder for its cache
@@ -114,17 +114,16 @@ def _value_end(data, place, size, depth):  # type: ignore[no-untyped-def]
                 return SHORT
             if depth == 0:
                 return place + 1
-        elif byte == OPEN or byte == OPEN_LIST:
+        elif byte in (OPEN, OPEN_LIST):
             depth += 1
-        elif byte == CLOSE or byte == CLOSE_LIST:
+        elif byte in (CLOSE, CLOSE_LIST):
             if depth == 0:
                 return place
             depth -= 1
             if depth == 0:
                 return place + 1
-        elif depth == 0:
-            if byte == COMMA or byte <= 32:
-                return place
+        elif depth == 0 and (byte == COMMA or byte <= 32):
+            return place
         place += 1
     return SHORT
 
@@ -157,7 +156,7 @@ def _number(data, place, size, decimals):  # type: ignore[no-untyped-def]
         return value, SHORT, False
     byte = data[place]
     # At most 15 digits: no overflow whatever the decimals.
-    good = 0 < digits and (byte == COMMA or byte == CLOSE or byte == CLOSE_LIST or byte <= 32)
+    good = digits > 0 and (byte in (COMMA, CLOSE, CLOSE_LIST) or byte <= 32)
     good = good and digits - fraction <= 15 and digits <= 40 and (decimals > 0 or not point)
     while fraction < decimals:
         value *= 10
@@ -181,7 +180,7 @@ def _big_integer(data, place, size):  # type: ignore[no-untyped-def]
     if place == size:
         return np.int64(0), SHORT, False
     byte = data[place]
-    good = 0 < place - first <= 30 and (byte == COMMA or byte == CLOSE or byte == CLOSE_LIST or byte <= 32)
+    good = 0 < place - first <= 30 and (byte in (COMMA, CLOSE, CLOSE_LIST) or byte <= 32)
     signed = np.int64(value)
     return -signed if negative else signed, place, good
 
@@ -196,7 +195,7 @@ def _product(data, place, size):  # type: ignore[no-untyped-def]
         if after == SHORT:
             return value, SHORT, False
         count += 1
-        if not good or size_value <= 0 or size_value > 1 << 20 and value > 1 << 20 or count > 3:
+        if not good or size_value <= 0 or (size_value > 1 << 20 and value > 1 << 20) or count > 3:
             return value, place, False
         if value > (1 << 40) or size_value >= 1 << 31:
             return value, place, False
@@ -267,7 +266,7 @@ def _args(data, place, size, row):  # type: ignore[no-untyped-def]
         elif key == A_BLOCK:
             column = F_THREADS
         after, good, value = place, True, np.int64(0)
-        if column == F_BLOCKS or column == F_THREADS:
+        if column in (F_BLOCKS, F_THREADS):
             good = data[place] == OPEN_LIST
             if good:
                 value, after, good = _product(data, place, size)
@@ -380,9 +379,9 @@ def scan(  # type: ignore[no-untyped-def]
                     if escapes:
                         usual = False
                         category = np.int64(0)
-                elif key == K_PID or key == K_TID:
+                elif key in (K_PID, K_TID):
                     bad_track = True
-                elif key == K_TS or key == K_DUR or key == K_ARGS:
+                elif key in (K_TS, K_DUR, K_ARGS):
                     usual = False
                 place += 1
             else:
@@ -401,19 +400,19 @@ def scan(  # type: ignore[no-untyped-def]
                     thread, after, good = _big_integer(data, place, size)
                     bad_track = bad_track or not good
                     good = True
-                elif key == K_ARGS and byte == OPEN and not FIRST_HOST_CATEGORY <= category:
+                elif key == K_ARGS and byte == OPEN and not category >= FIRST_HOST_CATEGORY:
                     after, good = _args(data, place, size, row)
                     if after == BROKEN:
                         intact = False
                         break
                 else:
-                    good = not (key == K_PH or key == K_NAME or key == K_CAT)
+                    good = key not in (K_PH, K_NAME, K_CAT)
                     after = _value_end(data, place, size, 0)
                 if after == SHORT:
                     return start, NEED_MORE
                 if not good:
                     usual = False
-                if not good or (bad_track and (key == K_PID or key == K_TID)):
+                if not good or (bad_track and (key in (K_PID, K_TID))):
                     after = _value_end(data, place, size, 0)
                     if after == SHORT:
                         return start, NEED_MORE
