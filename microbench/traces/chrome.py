@@ -40,11 +40,13 @@ XLA_SIZES = {size: re.compile(rf"\b{size}:(\d+),(\d+),(\d+)") for size in ("grid
 XLA_COPY = {word: re.compile(rf"\b{word}:(\w+)") for word in ("kind_src", "kind_dst", "size")}
 CUT_TAIL = "cut tail"
 DAMAGED = "damaged events"
+SHORT_ROW = Field.CORRELATION + 1  # rows of calls and of ranges end here
+ROWS_AT_ONCE = 1 << 16
 MAX_EDGES = 500_000  # begin and end events that are kept
 MAX_DEFERRED = 200_000  # events kept until the name of their process is known
 
 
-class Event(msgspec.Struct):
+class Event(msgspec.Struct, gc=False):
     """One event of the file, of any content. Numbers with decimals stay text: a float has too few digits for a ns."""
 
     ph: Any = None
@@ -57,7 +59,7 @@ class Event(msgspec.Struct):
     args: msgspec.Raw = msgspec.Raw()
 
 
-class Args(msgspec.Struct):
+class Args(msgspec.Struct, gc=False):
     """What an event says besides its time, of any content."""
 
     correlation: Any = None
@@ -183,6 +185,8 @@ class ChromeReader:
             row = self._row(event)
             if row is not None:
                 rows.append(row)
+                if len(rows) >= ROWS_AT_ONCE:
+                    self._flush()
         self._flush()
 
     def take_raw(self, events: Iterable[bytes]) -> None:
@@ -199,9 +203,13 @@ class ChromeReader:
         self.take(decoded)
 
     def _flush(self) -> None:
-        if self._rows:
-            self.collector.add(np.array(self._rows, np.int64))
-            self._rows.clear()
+        """Give the collected rows to the collector; most have only their first columns."""
+        for length in (SHORT_ROW, len(Field)):
+            if rows := [row for row in self._rows if len(row) == length]:
+                fields = np.tile(np.array(NO_ROW, np.int64), (len(rows), 1))
+                fields[:, :length] = np.array(rows, np.int64)
+                self.collector.add(fields)
+        self._rows.clear()
 
     def _row(self, event: Event) -> tuple[int, ...] | None:
         """An event's numbers; None if it has none, or not yet."""
@@ -245,10 +253,10 @@ class ChromeReader:
         name = self.collector.name(event.name)
         thread = self._thread(event) if category >= Category.RUNTIME else NONE
         if category >= Category.OPERATOR:  # their args are not needed
-            return (category, *times, name, thread, *NO_ROW[Field.CORRELATION :])
+            return category, *times, name, thread, NONE
         args = self._args(event)
         if category in (Category.RUNTIME, Category.DRIVER):
-            return (category, *times, name, thread, integer(args.correlation), *NO_ROW[Field.STREAM :])
+            return category, *times, name, thread, integer(args.correlation)
         fields = {
             Field.CATEGORY: int(category),
             Field.BEGIN_NS: times[0],
