@@ -20,7 +20,9 @@ WorkKind = Literal["kernel", "copy", "memset", "graph"]  # "graph": one row for 
 WORK_KINDS: tuple[WorkKind, ...] = get_args(WorkKind)
 Memory = Literal["unknown", "pageable", "pinned", "device", "managed"]
 MEMORIES: tuple[Memory, ...] = get_args(Memory)
-RangeKind = Literal["annotation", "operator", "python", "overhead"]  # "overhead": the profiler's own work
+# "overhead" is the profiler's own work; "driver" is CUDA's own within a call, which loads a module, compiles, or waits
+# for room in its queue.
+RangeKind = Literal["annotation", "operator", "python", "overhead", "driver"]
 RANGE_KINDS: tuple[RangeKind, ...] = get_args(RangeKind)
 SyncKind = Literal["event", "stream_wait_event", "stream", "context"]
 SYNC_KINDS: tuple[SyncKind, ...] = get_args(SyncKind)
@@ -41,8 +43,8 @@ WORK = np.dtype(
 CALLS = np.dtype([("begin_ns", "i8"), ("end_ns", "i8"), ("name", "i4"), ("thread", "i4")])
 # What host code was doing: operators, Python functions, annotations (NVTX too), and the profiler's own overhead.
 RANGES = np.dtype([("begin_ns", "i8"), ("end_ns", "i8"), ("name", "i4"), ("thread", "i4"), ("kind", "i1")])
-# What a call waited for, where the recorder says so. ``stream`` waits (NONE: the host), for ``on_stream`` (NONE: all) as
-# it was when the call ``on_call`` recorded an event.
+# What a call waited for, where the recorder says so. ``stream`` waits (NONE: the host), for ``on_stream`` (NONE: all)
+# as it was when the call ``on_call`` recorded an event.
 SYNCS = np.dtype(
     [
         ("begin_ns", "i8"), ("end_ns", "i8"), ("stream", "i8"), ("on_stream", "i8"), ("call", "i4"), ("on_call", "i4"),
