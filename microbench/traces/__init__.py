@@ -1,1 +1,1 @@
-"""Reads recordings of other profilers into one form: the calls of the host, the work of the GPU, ranges of host code."""
+"""Reads recordings of other profilers into one form: calls of the host, work of the GPU, ranges of host code."""

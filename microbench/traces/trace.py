@@ -30,8 +30,9 @@ SYNC_KINDS: tuple[SyncKind, ...] = get_args(SyncKind)
 NONE = -1  # an index or a number that the trace does not have
 
 # Work of a GPU. ``call`` is the place in CALLS of the call that submitted it (all nodes of a graph have the replay's).
-# ``kind``, ``source`` and ``target`` (memories of a copy) are places in WORK_KINDS and MEMORIES. ``blocks`` and
-# ``threads`` of a kernel, ``bytes`` of a copy or memset. ``node`` is the number of a graph's node, NONE outside graphs.
+# ``kind``, ``source`` and ``target`` (memories of a copy) are places in WORK_KINDS and MEMORIES. ``blocks`` is a
+# kernel's grid, ``threads`` its block; copies and memsets have ``bytes``. ``node`` is the number of a
+# graph's node, NONE outside of graphs.
 WORK = np.dtype(
     [
         ("begin_ns", "i8"), ("end_ns", "i8"), ("stream", "i8"), ("bytes", "i8"), ("blocks", "i8"), ("node", "i8"),
@@ -43,8 +44,8 @@ WORK = np.dtype(
 CALLS = np.dtype([("begin_ns", "i8"), ("end_ns", "i8"), ("name", "i4"), ("thread", "i4")])
 # What host code was doing: operators, Python functions, annotations (NVTX too), and the profiler's own overhead.
 RANGES = np.dtype([("begin_ns", "i8"), ("end_ns", "i8"), ("name", "i4"), ("thread", "i4"), ("kind", "i1")])
-# What a call waited for, where the recorder says so. ``stream`` waits (NONE: the host), for ``on_stream`` (NONE: all)
-# as it was when the call ``on_call`` recorded an event.
+# What a call waited for, where the recorder says so: ``stream`` (NONE: the host) waits for ``on_stream`` (NONE: all) up
+# to the event that the call ``on_call`` recorded.
 SYNCS = np.dtype(
     [
         ("begin_ns", "i8"), ("end_ns", "i8"), ("stream", "i8"), ("on_stream", "i8"), ("call", "i4"), ("on_call", "i4"),

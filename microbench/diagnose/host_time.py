@@ -1,0 +1,138 @@
+"""Says what a thread of the host was doing at any time: a CUDA call, the profiler's work, or named code."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from microbench.traces.trace import NONE, RANGE_KINDS, Table, Trace
+
+IntArray = npt.NDArray[np.int64]
+
+Doing = Literal["between", "launch", "wait", "copy", "allocation", "module", "other_call", "profiler"]
+DOINGS: tuple[Doing, ...] = get_args(Doing)
+
+OVERHEAD = RANGE_KINDS.index("overhead")
+FIRST_NS, LAST_NS = -(1 << 62), 1 << 62  # before and after every trace
+
+SUBMITTING = ("Launch", "Memset")
+ALLOCATING = (
+    "Malloc",
+    "MemAlloc",
+    "MemFree",
+    "cudaFree",
+    "HostAlloc",
+    "HostRegister",
+    "MemCreate",
+    "MemMap",
+    "MemRelease",
+)
+LOADING = ("ModuleLoad", "LibraryLoad", "ModuleUnload", "LibraryUnload", "FuncGetAttributes", "ModuleGetFunction")
+
+
+def doing(name: str) -> Doing:
+    """What a CUDA call does, by its name."""
+    if "Synchronize" in name:
+        return "wait"
+    if "Memcpy" in name:
+        return "copy"
+    if any(part in name for part in SUBMITTING):
+        return "launch"
+    if any(part in name for part in LOADING):
+        return "module"
+    if any(part in name for part in ALLOCATING):
+        return "allocation"
+    return "other_call"
+
+
+class Slices(NamedTuple):
+    """A thread's time without holes or overlaps: slice i lasts from ``edges_ns[i]`` to ``edges_ns[i + 1]``.
+
+    ``doing`` is a place in DOINGS. ``call`` is the CUDA call of the slice, or NONE; ``name`` the name of the innermost
+    range of code that the slice lies in, or NONE.
+    """
+
+    edges_ns: IntArray
+    doing: npt.NDArray[np.int8]
+    call: IntArray
+    name: IntArray
+
+
+class Part(NamedTuple):
+    """Parts of intervals: the place of the interval, the slice, and how many ns of the interval lie in the slice."""
+
+    interval: IntArray
+    slice: IntArray
+    ns: IntArray
+
+
+def slices(trace: Trace, thread: int) -> Slices:
+    """A thread's whole time. The profiler's own work counts before everything else, and a call before ranges."""
+    calls = np.flatnonzero(trace.calls["thread"] == thread)
+    own = trace.ranges[(trace.ranges["thread"] == thread) & (trace.ranges["kind"] != OVERHEAD)]
+    overhead = trace.ranges[trace.ranges["kind"] == OVERHEAD]
+    called = np.array([DOINGS.index(doing(name)) for name in trace.names], dtype=np.int8)
+    layers = [
+        (own, 0, np.full(len(own), NONE), own["name"]),
+        (trace.calls[calls], called[trace.calls["name"][calls]], calls, np.full(len(calls), NONE)),
+        (overhead, DOINGS.index("profiler"), np.full(len(overhead), NONE), np.full(len(overhead), NONE)),
+    ]
+    return _flat(layers)
+
+
+def _flat(layers: list[tuple[Table, npt.NDArray[np.int8] | int, IntArray, IntArray]]) -> Slices:
+    """One row of slices from nested intervals: later layers cover earlier ones, and in a layer the inner the outer."""
+    begin = np.concatenate([table["begin_ns"] for table, *_ in layers])
+    end = np.concatenate([table["end_ns"] for table, *_ in layers])
+    layer = np.concatenate([np.full(len(table), place) for place, (table, *_) in enumerate(layers)])
+    what = np.concatenate([np.full(len(table), kind) if isinstance(kind, int) else kind for table, kind, *_ in layers])
+    call = np.concatenate([calls for *_, calls, _ in layers])
+    name = np.concatenate([names for *_, names in layers])
+    order = np.lexsort((layer, -end, begin))
+    begins, ends, layers_of, names = begin.tolist(), end.tolist(), layer.tolist(), name.tolist()
+    edges, of = [FIRST_NS], [NONE]
+    around: list[int] = []  # the intervals around the present time, the innermost last
+
+    def close(until_ns: int) -> None:
+        """Ends the intervals that end by then."""
+        while around and ends[around[-1]] <= until_ns:
+            last = around.pop()
+            while around and ends[around[-1]] <= ends[last]:
+                around.pop()
+            edges.append(ends[last])
+            of.append(around[-1] if around else NONE)
+
+    for place in order.tolist():
+        close(begins[place])
+        if ends[place] <= begins[place] or (around and layers_of[around[-1]] > layers_of[place]):
+            continue
+        if names[place] == NONE and around:
+            names[place] = names[around[-1]]
+        edges.append(begins[place])
+        of.append(place)
+        around.append(place)
+    close(LAST_NS)
+    owner = np.array(of, dtype=np.int64)  # NONE, the last, reads the row that is added behind the others
+
+    def owned(values: IntArray, none: int) -> IntArray:
+        return np.append(values, none)[owner]
+
+    return Slices(
+        edges_ns=np.append(np.array(edges, dtype=np.int64), LAST_NS),
+        doing=owned(what, DOINGS.index("between")).astype(np.int8),
+        call=owned(call, NONE),
+        name=owned(np.array(names, dtype=np.int64), NONE),
+    )
+
+
+def overlaps(of: Slices, begins_ns: IntArray, ends_ns: IntArray) -> Part:
+    """How intervals (each with begin <= end) fall onto the slices of a thread."""
+    first = np.searchsorted(of.edges_ns, begins_ns, side="right") - 1
+    last = np.searchsorted(of.edges_ns, ends_ns, side="left")
+    counts = np.where(ends_ns > begins_ns, np.maximum(last - first, 0), 0)
+    interval = np.repeat(np.arange(len(begins_ns)), counts)
+    place = np.repeat(first, counts) + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    ns = np.minimum(ends_ns[interval], of.edges_ns[place + 1]) - np.maximum(begins_ns[interval], of.edges_ns[place])
+    return Part(interval, place, ns)
