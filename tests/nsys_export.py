@@ -154,11 +154,11 @@ def small() -> dict[str, list[dict[str, object]]]:
     }  # fmt: skip
 
 
-def write(path: Path, rows: Rows, schema: Mapping[str, str] = SCHEMA, then: str = "") -> Path:
+def write(path: Path, rows: Rows, schema: Mapping[str, str] = SCHEMA, then: str = "", strict: bool = False) -> Path:
     """Write the tables of a schema with these rows; a row's missing columns are NULL. ``then`` is more SQL."""
     with closing(sqlite3.connect(path)) as sql:
         for table, columns in schema.items():
-            sql.execute(f"CREATE TABLE {table} ({columns.replace('NOT NULL', '')})")
+            sql.execute(f"CREATE TABLE {table} ({columns.replace('NOT NULL', 'NOT NULL' if strict else '')})")
             for row in rows.get(table, ()):
                 marks = ", ".join("?" * len(row))
                 sql.execute(f"INSERT INTO {table} ({', '.join(f'[{name}]' for name in row)}) VALUES ({marks})", [*row.values()])
@@ -177,7 +177,7 @@ def write_large(path: Path, gigabytes: float) -> None:
          "text": f"aten::operator_{place}, op_id = {place}", "globalTid": GLOBAL_THREAD}
         for place in range(100)
     ]  # fmt: skip
-    write(path, step)
+    write(path, step, strict=True)
     grown = [table for table in step if table != "StringIds"]
     with closing(sqlite3.connect(path, isolation_level=None)) as sql:
         sql.execute("PRAGMA journal_mode = OFF")

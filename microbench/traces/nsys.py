@@ -65,7 +65,7 @@ TIMED = (KERNELS, COPIES, MEMSETS, GRAPHS, API, WAITS, *OVERHEADS, *LIBRARIES, N
 READ = {
     *TIMED, EVENTS, STRINGS, THREADS, GPUS, EPOCH, DIAGNOSTICS, EXPORTER, SYSTEM, MEMORY_KINDS, COPY_KINDS, SYNC_TYPES,
 }  # fmt: skip
-FUNCTIONS = {"ifnull", "typeof", "substr", "min", "max"}
+FUNCTIONS = {"ifnull", "typeof", "substr", "instr", "min", "max"}
 VERSIONS = {
     EXPORTER: {"EXPORT_PRODUCT_VERSION": "Nsight Systems", "EXPORT_SCHEMA_VERSION": "schema"},
     SYSTEM: {"NvDriverVersion": "driver", "CudaDriverVersion": "CUDA driver"},
@@ -75,15 +75,21 @@ VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){0,4}")
 MISSING = -(1 << 63)  # what stands for NULL, or for text where a number belongs
 CHUNK_ROWS = 1 << 16
 SMALLEST_ROW_BYTES = 8  # of any row in an SQLite file: its pointer, its size, its number, its header, its columns
-MOST_BYTES = 512 << 20  # of the tables in memory; of a longer recording the middle is read
-ROW_BYTES = {API: 80, NVTX: 70} | dict.fromkeys(OVERHEADS + LIBRARIES, 70)  # in memory, with what sorting needs
-WORK_ROW_BYTES = 160
+MOST_BYTES = 800 << 20  # of the tables in memory; of a longer recording the middle is read
+ROW_BYTES = {API: 60, NVTX: 50} | dict.fromkeys(OVERHEADS + LIBRARIES, 50)  # in memory, with what sorting needs
+WORK_ROW_BYTES = 120
 LONGEST_VALUE_BYTES = 16 << 20
 NO_STREAM = NO_EVENT = 0xFFFFFFFF
 STREAM_WAIT = 2
 MOST_CORRELATION = (1 << 40) - 1
 MOST_PROCESSES = 1 << 22
 UNNAMED = "(unnamed)"
+# PyTorch's own ranges (torch.autograd.profiler.emit_nvtx) end in numbers that are unique to each: "aten::mm, seq = 3,
+# op_id = 17". They are cut off here, up to and without the space, so that such a text ends in a comma.
+RANGE_TEXT = (
+    "CASE WHEN instr([text], ', seq = ') THEN substr([text], 1, instr([text], ', seq = '))"
+    " WHEN instr([text], ', op_id = ') THEN substr([text], 1, instr([text], ', op_id = ')) ELSE [text] END"
+)
 Part = TypeVar("Part")
 
 # The numbers of these kinds where an export does not explain them in a table of its own.
@@ -179,8 +185,11 @@ class _Export:
                 )
             if kind == b"table" and name in READ:
                 self.tables[name] = frozenset()
+        self._not_null: dict[tuple[str, str], bool] = {}
         for name in self.tables:
-            self.tables[name] = frozenset(_text(row[1]) for row in self._sql.execute(f"PRAGMA table_info([{name}])"))
+            columns = [(_text(row[1]), row[3]) for row in self._sql.execute(f"PRAGMA table_info([{name}])")]
+            self.tables[name] = frozenset(column for column, _ in columns)
+            self._not_null.update({(name, column): bool(not_null) for column, not_null in columns})
 
     def rows(self, table: str, columns: Sequence[str], where: str = "", texts: int = 0) -> Iterator[tuple[Any, ...]]:
         """Rows of a table; none if the export lacks the table or a column that ``where`` does not guard."""
@@ -216,7 +225,7 @@ class _Export:
     ) -> Iterator[tuple[Numbers, tuple[object, ...]]]:
         """Like ``numbers``, with the column "text" beside them."""
         columns = [self._expression(table, name, strict) for name in wanted]
-        text = "[text]" if "text" in self.tables[table] else "NULL"
+        text = RANGE_TEXT if "text" in self.tables[table] else "NULL"
         cursor = self._sql.execute(f"SELECT {', '.join((*columns, text))} FROM [{table}] {where}")
         while rows := list(islice(cursor, CHUNK_ROWS)):
             self._count(len(rows))
@@ -235,7 +244,8 @@ class _Export:
         value = "*".join(f"[{factor}]" for factor in name.split("*"))
         if strict:
             return f"CASE typeof({value}) WHEN 'integer' THEN {value} ELSE {MISSING} END"
-        return f"ifnull({value}, {MISSING})"
+        sure = "*" not in name and self._not_null[table, name]
+        return value if sure else f"ifnull({value}, {MISSING})"
 
     def string(self, number: int) -> str:
         """The string of this number in StringIds. Others are never looked at: they hold whole files and outputs."""
@@ -307,7 +317,7 @@ class _Reader:
         self.names, self.threads = Names(), Threads()
         self.unread = Counter({"rows outside of the middle that was read": unread})
         self._strings: dict[tuple[int, re.Pattern[str] | None], int] = {}
-        self._texts: dict[bytes, int] = {}
+        self._texts: dict[object, int] = {}
         self._processes: dict[int, int] = {}
 
     def trace(self, path: Path) -> Trace:
@@ -502,28 +512,19 @@ class _Reader:
         raise AssertionError("a strict reading takes any value")
 
     def name_ranges(self, table: Table, numbers: Numbers, texts: Sequence[object]) -> None:
-        """Names and kinds of ranges: PyTorch's own carry a number that is unique to each, which is cut off."""
-        kinds = RANGE_KINDS.index("annotation"), RANGE_KINDS.index("operator")
-        places, operators = [], []
-        known, strings = self._texts, self.string_places(numbers)
-        for text, string in zip(texts, strings.tolist(), strict=True):
-            if not isinstance(text, bytes):
-                places.append(string)
-                operators.append(False)
-                continue
-            cut = text.find(b", seq = ")
-            cut = cut if cut >= 0 else text.find(b", op_id = ")
-            operators.append(cut >= 0)
-            text = text[:cut] if cut >= 0 else text
-            place = known.get(text)
-            if place is None:
-                self.export.count_text(min(len(text), LONGEST_NAME))
-                if len(known) > MOST_NAMES:
-                    known.clear()
-                place = known[text] = self.names.place(_text(text) or UNNAMED)
-            places.append(place)
-        table["name"] = places
-        table["kind"] = np.where(operators, kinds[1], kinds[0])
+        """Names and kinds of ranges: by their text, by the number of a registered string if they have none."""
+        strings = self.string_places(numbers)
+        known = self._texts
+        if len(known) > MOST_NAMES:
+            known.clear()
+        for text in set(texts).difference(known):
+            written = _text(text)
+            self.export.count_text(min(len(written), LONGEST_NAME))
+            known[text] = self.names.place(written.removesuffix(",") or UNNAMED) if isinstance(text, bytes) else NONE
+        places = np.fromiter(map(known.__getitem__, texts), np.int64, len(texts))
+        operators = np.fromiter((isinstance(text, bytes) and text.endswith(b",") for text in texts), bool, len(texts))
+        table["name"] = np.where(places == NONE, strings, places)
+        table["kind"] = np.where(operators, RANGE_KINDS.index("operator"), RANGE_KINDS.index("annotation"))
 
     def keys(self, global_ids: Numbers, correlations: Numbers) -> Numbers:
         """One number for process and correlation id, which is unique in its process only; NONE if there is none."""
