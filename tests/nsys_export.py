@@ -1,6 +1,6 @@
 """Makes .sqlite files with the schema of Nsight Systems' export, for tests and for measuring the reader.
 
-    python tests/nsys_export.py LARGE.sqlite --gigabytes 10
+python tests/nsys_export.py LARGE.sqlite --gigabytes 10
 """
 
 import argparse
@@ -161,7 +161,9 @@ def write(path: Path, rows: Rows, schema: Mapping[str, str] = SCHEMA, then: str 
             sql.execute(f"CREATE TABLE {table} ({columns.replace('NOT NULL', 'NOT NULL' if strict else '')})")
             for row in rows.get(table, ()):
                 marks = ", ".join("?" * len(row))
-                sql.execute(f"INSERT INTO {table} ({', '.join(f'[{name}]' for name in row)}) VALUES ({marks})", [*row.values()])
+                sql.execute(
+                    f"INSERT INTO {table} ({', '.join(f'[{name}]' for name in row)}) VALUES ({marks})", [*row.values()]
+                )
         sql.executescript(then)
         sql.commit()
     return path
