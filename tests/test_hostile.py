@@ -156,6 +156,6 @@ def test_an_impossible_clock_or_a_rate_without_work_is_damaged() -> None:
     work = replace(RUN.outcomes[0], measurements=(replace(RUN.outcomes[0].measurements[0], work=NO_WORK),))
     read = schema.decode(schema.encode(replace(RUN, outcomes=(clock, work)))).outcomes
     assert [(each.reason or "").partition(" is ")[0] for each in read] == [
-        "damaged: its SM clock",
+        "damaged: its sm_clock_begin_hz",
         "damaged: rate without its work",
     ]
