@@ -94,7 +94,7 @@ def waiting_worker() -> WorkerProcess:
 def test_a_stopped_worker_is_waited_for_only_shortly_even_without_a_time_limit() -> None:
     worker = waiting_worker()
     os.kill(worker.pid, signal.SIGSTOP)
-    with pytest.raises(WorkerSilentError, match="^stopped for "):
+    with pytest.raises(WorkerSilentError, match=r"^stopped for "):
         worker.receive()
     assert not _is_alive(worker.pid)
 

@@ -221,6 +221,7 @@ def test_a_negative_time_is_damaged_unless_it_is_the_noise_of_a_difference() -> 
     assert status("[1.0e-06,0.02,100]", rate.measurements[0]) == "ok"
     assert status("[-1e-6,-2e-6,3e-6]", submit) == "failed"
     assert status("[-1e-6,2e-6,3e-6]", submit) == "ok"
+    assert status("[0.0,0,3e-6]", submit) == "ok"
 
 
 @pytest.mark.parametrize("change", [

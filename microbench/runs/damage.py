@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import msgspec
 
-from microbench.core.model import NO_WORK, Fact, Measurement, Outcome, Run, Session
+from microbench.core.model import NO_WORK, Fact, Measurement, Metric, Outcome, Run, Session
 
 DAMAGED = "damaged: "
 # No reading is below 1e-99 or from 1e100 on: such numbers overflow in what is derived from them.
 LEAST, MOST = 1e-99, 1e100
-LARGE_EXPONENT = re.compile(rb"e[-+]?0*[1-9][0-9][0-9]")
-LONGEST_SAMPLE = 90
-ZERO = re.compile(rb"(?<![0-9.e+-])-?0(?:\.0*)?(?:e[-+]?[0-9]+)?\s*[],]")
+LARGE_EXPONENT = re.compile(rb"[eE][-+]?0*[1-9][0-9][0-9]")
+# Samples with all digits alike, which shows long and negative numbers faster than a pattern does.
+BLANKS, SHAPE, LONG = b"+ \t\r\n", bytes.maketrans(b"012345678E[]", b"999999999e,,"), b"9" * 40
+# Samples without what zeros consist of.
+PARTS_OF_ZERO, BRACKETS = b"0.-+ \t\r\n", bytes.maketrans(b"E[]", b"e,,")
+# Counts of these units are never below zero, like times.
+NEVER_NEGATIVE = frozenset({"Hz", "W"})
 # No machine has more, and none has less than 1, except 0 of something.
 MOST_OF_A_GPU = {
     "sm_count": 1e5, "l2_bytes": 1e15, "memory_bytes": 1e18, "sm_clock_max_hz": 1e12, "memory_clock_max_hz": 1e12,
@@ -40,14 +44,13 @@ LARGEST_PARAMETER = 1e15
 NEVER_ZERO = frozenset({"nodes"})
 
 Part = TypeVar("Part", bound=msgspec.Struct)
-Names = Set[tuple[str, str]]
+Metrics = Mapping[tuple[str, str], Metric]
 
 
 def without_damage(run: Run) -> Run:
     """The run with failed outcomes and unknown facts in the place of those with impossible numbers."""
-    kinds = {(info.name, metric.name): metric.kind for info in run.benchmarks for metric in info.metrics}
-    rates, times = ({name for name, each in kinds.items() if each == kind} for kind in ("rate", "time"))
-    outcomes = tuple(_outcome(outcome, rates, times) for outcome in run.outcomes)
+    metrics = {(info.name, metric.name): metric for info in run.benchmarks for metric in info.metrics}
+    outcomes = tuple(_outcome(outcome, metrics) for outcome in run.outcomes)
     return msgspec.structs.replace(run, sessions=tuple(map(_session, run.sessions)), outcomes=outcomes)
 
 
@@ -93,11 +96,11 @@ def _is_sound(value: object) -> bool:
     return not isinstance(value, int | float) or value == 0 or LEAST_FACT <= value <= MOST_FACT
 
 
-def _outcome(outcome: Outcome, rates: Names, times: Names) -> Outcome:
+def _outcome(outcome: Outcome, metrics: Metrics) -> Outcome:
     """The outcome; with an impossible number in it, a failed one that says which, without figures."""
     if not all(_is_sound(fact.value) for fact in outcome.facts):
         outcome = msgspec.structs.replace(outcome, facts=tuple(map(_fact, outcome.facts)))
-    damage = next(_damage(outcome, rates, times), None)
+    damage = next(_damage(outcome, metrics), None)
     if damage is None:
         return outcome
     reason = f"{DAMAGED}{damage} is an impossible number"
@@ -106,12 +109,12 @@ def _outcome(outcome: Outcome, rates: Names, times: Names) -> Outcome:
     )
 
 
-def _damage(outcome: Outcome, rates: Names, times: Names) -> Iterator[str]:
+def _damage(outcome: Outcome, metrics: Metrics) -> Iterator[str]:
     for each in outcome.measurements:
-        name = outcome.case.benchmark, each.metric
-        if _is_impossible(each, is_rate=name in rates, is_time=name in times):
+        metric = metrics.get((outcome.case.benchmark, each.metric))
+        if _is_impossible(each, metric):
             yield each.metric
-        if name in rates and each.work == NO_WORK:
+        if metric is not None and metric.kind == "rate" and each.work == NO_WORK:
             yield f"{each.metric} without its work"
     for series in outcome.series:
         if any(value and not LEAST <= abs(value) < MOST for value in (*series.t_s, *series.values)):
@@ -126,16 +129,20 @@ def _damage(outcome: Outcome, rates: Names, times: Names) -> Iterator[str]:
         yield "its wall time"
 
 
-def _is_impossible(measurement: Measurement, *, is_rate: bool, is_time: bool) -> bool:
-    samples, calls = bytes(measurement.samples).replace(b"E", b"e"), measurement.per_call
-    if LARGE_EXPONENT.search(samples) or max(map(len, samples.split(b","))) > LONGEST_SAMPLE:
+def _is_impossible(measurement: Measurement, metric: Metric | None) -> bool:
+    samples, calls = bytes(measurement.samples), measurement.per_call
+    shape = samples.translate(SHAPE, BLANKS)
+    if LONG in shape or ((b"e-999" in shape or b"e999" in shape) and LARGE_EXPONENT.search(samples)):
         return True
-    negative = samples.count(b"-") - samples.count(b"e-")
-    # A difference of two times, such as that of a long chain and a short one, may be negative now and then.
-    if is_time and 2 * negative > samples.count(b",") + 1:
-        return True
-    if is_rate and (negative or ZERO.search(samples)):
-        return True
+    if b",-" in shape and metric is not None and (metric.kind != "count" or metric.unit in NEVER_NEGATIVE):
+        # Of a difference of times, such as that of a long chain and a short one, noise makes some samples negative.
+        mostly = 2 * shape.count(b",-") >= shape.count(b",")
+        if mostly or metric.kind == "rate":
+            return True
+    if metric is not None and metric.kind == "rate" and measurement.n:  # its time is above zero
+        left = samples.translate(BRACKETS, PARTS_OF_ZERO)
+        if b",," in left or b",e" in left:
+            return True
     if any(figure and not LEAST <= figure < MOST for figure in (measurement.floor_s, measurement.resolution)):
         return True
     if calls is None:
