@@ -230,6 +230,7 @@ def test_a_negative_time_is_damaged_unless_it_is_the_noise_of_a_difference() -> 
     {"telemetry": {"GPU-1": Telemetry(power_w=-5.0)}}, {"telemetry": {"GPU-1": Telemetry(memory_clock_hz=1e300)}},
     {"measurements": (replace(MEASUREMENT, per_call=replace(PER_CALL, ratio=1e200)),)},
     {"measurements": (replace(MEASUREMENT, floor_s=-1e-6),)},
+    {"measurements": (replace(MEASUREMENT, calls_per_sample=10**18),)},
 ])  # fmt: skip
 def test_an_outcome_with_an_impossible_number_anywhere_is_damaged(change: dict[str, Any]) -> None:
     run = replace(RUN, outcomes=(replace(RUN.outcomes[0], **change),))

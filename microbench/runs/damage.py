@@ -40,6 +40,7 @@ LEAST_FLOOR_S, LONGEST_FLOOR_S = 1e-15, 1e3
 LEAST_FACT, MOST_FACT = 1e-15, 1e20
 LONGEST_WALL_S = 1e9
 LARGEST_PARAMETER = 1e15
+MOST_CALLS = 1e12
 # Parameters that count what a case does at least once.
 NEVER_ZERO = frozenset({"nodes"})
 
@@ -132,6 +133,8 @@ def _damage(outcome: Outcome, metrics: Metrics) -> Iterator[str]:
 def _is_impossible(measurement: Measurement, metric: Metric | None) -> bool:
     samples, calls = bytes(measurement.samples), measurement.per_call
     shape = samples.translate(SHAPE, BLANKS)
+    if measurement.calls_per_sample > MOST_CALLS:
+        return True
     if LONG in shape or ((b"e-999" in shape or b"e999" in shape) and LARGE_EXPONENT.search(samples)):
         return True
     if b",-" in shape and metric is not None and (metric.kind != "count" or metric.unit in NEVER_NEGATIVE):
