@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +97,7 @@ LONGEST_ZERO_NS = 60_000_000_000  # a time of 0 is no time if all others are lat
 MAX_TIME_NS = 1 << 61  # times beyond are nonsense: Unix times of today are below 2^61 ns
 SURELY_UNIX_NS = 10**18  # a time beyond, of the year 2001, does not count from a computer's start
 NO_DURATION = NONE
+AT_ONCE = 1 << 16
 
 AT_ZERO = "records at time 0"
 BAD_TIME = "records with an impossible time"
@@ -129,12 +131,13 @@ class Rows:
         self.count += count
         return slice(self.count - count, self.count)
 
-    def keep(self, chosen: npt.NDArray[np.bool_]) -> None:
-        """Drop the rows that are not chosen."""
-        count = int(np.count_nonzero(chosen))
-        for column in (self.table, self.correlation, self.other):
+    def reorder(self, places: npt.NDArray[np.integer[Any]]) -> None:
+        """Keep the rows at these places, in this order; a column at a time, as a second table would not fit."""
+        count = len(places)
+        columns = [self.table[column] for column in self.table.dtype.names or ()]
+        for column in (*columns, self.correlation, self.other):
             if len(column):
-                column[:count] = column[: self.count][chosen]
+                column[:count] = column[: self.count][places]
         self.count = count
 
     @property
@@ -285,30 +288,20 @@ class Collector:
         table["kind"] = kind
 
     def finish(self, source: str, facts: Facts) -> Trace:
-        """The recording. The collector cannot be used again."""
-        tables = [self.work, self.calls, self.syncs, self.ranges]
-        self._drop_zero_times(tables)
+        """The recording. The collector cannot be used again: its tables are sorted where they are."""
+        self._drop_zero_times()
         names = tuple(self.names)
-        order, targets = self._order_calls()
-        calls = self.calls.rows[order]
-        work_order = np.argsort(self.work.rows["begin_ns"], kind="stable")
-        work, work_correlation = self.work.rows[work_order], self.work.correlation[work_order]
-        # The arrays that the tables were collected in go as soon as each sorted table is there: they are large.
-        finder = CallFinder(self.calls.rows["begin_ns"], self.calls.correlation[: self.calls.count], targets)
-        del work_order, order, targets
-        self.work = self.calls = Rows.of(WORK, 0, keys=0)
-        work["call"] = finder.calls(work_correlation, work["begin_ns"])
-        sync_order = np.argsort(self.syncs.rows["begin_ns"], kind="stable")
-        syncs = self.syncs.rows[sync_order]
-        syncs["call"] = finder.calls(self.syncs.correlation[sync_order], syncs["begin_ns"])
-        syncs["on_call"] = finder.calls(self.syncs.other[sync_order], syncs["begin_ns"])
-        del finder
-        ranges = self.ranges.rows
-        ranges = ranges[np.lexsort((-ranges["end_ns"], ranges["begin_ns"]))]
-        self.ranges = self.syncs
-        _name_memories(work, names)
-        _number_nodes(work, calls, names)
-        kept = (work, calls, ranges, syncs)
+        work, calls, syncs, ranges = self.work, self.calls, self.syncs, self.ranges
+        for rows in (work, syncs):
+            rows.reorder(np.argsort(rows.rows["begin_ns"], kind="stable"))
+        ranges.reorder(np.lexsort((-ranges.rows["end_ns"], ranges.rows["begin_ns"])))
+        finder = self._sort_calls()
+        work.rows["call"] = finder.calls(work.correlation[: work.count], work.rows["begin_ns"])
+        syncs.rows["call"] = finder.calls(syncs.correlation[: syncs.count], syncs.rows["begin_ns"])
+        syncs.rows["on_call"] = finder.calls(syncs.other[: syncs.count], syncs.rows["begin_ns"])
+        _name_memories(work.rows, names)
+        _number_nodes(work.rows, calls.rows, names)
+        kept = tuple(rows.rows for rows in (work, calls, ranges, syncs))
         resolution = _resolution(kept)
         first = min((int(table["begin_ns"][0]) for table in kept if len(table)), default=0)
         epoch = None if facts.base_ns is None else facts.base_ns + first
@@ -320,10 +313,10 @@ class Collector:
         return Trace(
             source=source,
             format=facts.format,
-            work=work,
-            calls=calls,
-            ranges=ranges,
-            syncs=syncs,
+            work=work.rows,
+            calls=calls.rows,
+            ranges=ranges.rows,
+            syncs=syncs.rows,
             names=names,
             threads=tuple(self._threads()),
             gpus=facts.gpus,
@@ -332,7 +325,7 @@ class Collector:
             resolution_ns=resolution,
             lost=dict(self.lost),
             unread=dict(self.unread),
-            has_syncs=len(syncs) > 0,
+            has_syncs=syncs.count > 0,
             has_operators=bool(self.range_counts["operator"] or self.range_counts["python"]),
             rank=facts.rank,
         )
@@ -347,22 +340,25 @@ class Collector:
             threads.append(Thread(number(process), number(thread), self.thread_names.get((process, thread), own)))
         return threads
 
-    def _drop_zero_times(self, tables: list[Rows]) -> None:
+    def _drop_zero_times(self) -> None:
         """Drop the records at time 0, unless the recording begins there: such a record never got its time."""
-        later = [table.rows["begin_ns"][table.rows["begin_ns"] > 0] for table in tables]
-        first = min((int(times.min()) for times in later if len(times)), default=0)
-        if first <= LONGEST_ZERO_NS:
+        tables = (self.work, self.calls, self.syncs, self.ranges)
+        latest = np.iinfo(np.int64).max
+        starts = [table.rows["begin_ns"] for table in tables]
+        first = min(int(start.min(where=start > 0, initial=latest)) for start in starts)
+        if first <= LONGEST_ZERO_NS or first == latest:
             return
-        for table in tables:
-            timed = table.rows["begin_ns"] > 0
-            if dropped := int(np.count_nonzero(~timed)):
-                self.unread[AT_ZERO] += dropped
+        for table, start in zip(tables, starts, strict=True):
+            timed = np.flatnonzero(start > 0)
+            self.unread[AT_ZERO] += len(start) - len(timed)
+            if len(timed) < len(start):
                 if table is self.calls:
-                    self.is_driver[: int(np.count_nonzero(timed))] = self.is_driver[: table.count][timed]
-                table.keep(timed)
+                    self.is_driver[: len(timed)] = self.is_driver[timed]
+                table.reorder(timed)
+        self.unread = +self.unread  # without those that are 0
 
-    def _order_calls(self) -> tuple[Integers, Integers]:
-        """The order of the calls to keep, and of each collected call its place among them.
+    def _sort_calls(self) -> CallFinder:
+        """Sort the calls, drop those that are part of another one, and give what finds each by its correlation.
 
         A call inside another one of its thread is part of it (a driver call below the runtime): the outer one counts
         once, and takes the place of the inner one.
@@ -370,32 +366,37 @@ class Collector:
         rows = self.calls.rows
         count = len(rows)
         begin, end = rows["begin_ns"], rows["end_ns"]
-        order = np.lexsort((self.is_driver[:count], -end, begin, rows["thread"]))
-        outer = np.arange(count)
-        # Inside its thread, a call that ends no later than one before it lies within that one.
+        order = np.lexsort((self.is_driver[:count], -end, begin, rows["thread"])).astype(np.int32)
+        outer = np.arange(count, dtype=np.int32)
         thread = rows["thread"][order]
-        starts = np.flatnonzero(np.diff(thread, prepend=thread[:1] - 1)) if count else outer
+        starts = np.flatnonzero(np.diff(thread, prepend=thread[:1] - 1))
+        del thread
         for first, last in zip(starts.tolist(), [*starts[1:].tolist(), count], strict=False):
             place = order[first:last]
             ends = end[place]
-            latest = np.maximum.accumulate(ends)
-            before = np.concatenate([[np.iinfo(np.int64).min], latest[:-1]])
-            inside = (ends <= before) & (ends > begin[place])  # one of no length may just touch the next
+            before = np.empty_like(ends)  # the latest end of the calls before it in the thread
+            before[0] = np.iinfo(np.int64).min
+            np.maximum.accumulate(ends[:-1], out=before[1:])
+            inside = ends <= before
+            inside &= ends > begin[place]  # one of no length may just touch the next
             inside &= begin[place] < before
             if inside.any():
-                leader = np.maximum.accumulate(np.where(ends > before, np.arange(len(place)), 0))
+                leader = np.maximum.accumulate(np.where(ends > before, np.arange(len(place), dtype=np.int32), 0))
                 outer[place[inside]] = place[leader[inside]]
-        kept = np.flatnonzero(outer == np.arange(count))
-        kept = kept[np.lexsort((-end[kept], begin[kept]))]
-        targets = np.full(count, NONE, np.int64)
-        targets[kept] = np.arange(len(kept))
-        return kept, targets[outer]
+        del order
+        kept = np.flatnonzero(outer == np.arange(count, dtype=np.int32))
+        kept = kept[np.lexsort((-end[kept], begin[kept]))].astype(np.int32)
+        targets = np.full(count, NONE, np.int32)
+        targets[kept] = np.arange(len(kept), dtype=np.int32)
+        finder = CallFinder(begin, self.calls.correlation[:count], targets[outer])
+        self.calls.reorder(kept)
+        return finder
 
 
 class CallFinder:
     """Finds the call of a correlation; of several with the same one, the last that began before the time given."""
 
-    def __init__(self, begin_ns: Integers, correlation: Integers, targets: Integers) -> None:
+    def __init__(self, begin_ns: Integers, correlation: Integers, targets: npt.NDArray[np.int32]) -> None:
         given = np.flatnonzero((correlation != NONE) & (correlation != 0))
         order = given[np.lexsort((begin_ns[given], correlation[given]))]
         self._keys, self._begin_ns, self._targets = correlation[order], begin_ns[order], targets[order]
@@ -448,8 +449,14 @@ def _number_nodes(work: Table, calls: Table, names: tuple[str, ...]) -> None:
 
 def _resolution(tables: tuple[Table, ...]) -> int:
     """The step of the times in ns: 1000 in recordings of whole microseconds."""
-    whole = all(not (table[column] % 1000).any() for table in tables for column in ("begin_ns", "end_ns"))
-    return 1000 if whole and any(len(table) for table in tables) else 1
+    some = False
+    for table in tables:
+        for column in (table["begin_ns"], table["end_ns"]):
+            for first in range(0, len(column), AT_ONCE):
+                some = True
+                if (column[first : first + AT_ONCE] % 1000).any():
+                    return 1
+    return 1000 if some else 1
 
 
 def product(sizes: object) -> int:

@@ -27,7 +27,7 @@ FORMATS = "a trace of torch.profiler (.json, .json.gz), Nsight Systems (.sqlite,
 def read(path: Path) -> Trace:
     """Read one file. Raises UsageError if it is no recording, cannot be read, or is of another maker's GPU."""
     with open_trace(path) as stream:
-        head, compressed = stream.peek(HEAD_BYTES), stream.compressed
+        head, compressed, fault = stream.peek(HEAD_BYTES), stream.compressed, stream.fault
     if JSON.match(head):
         return chrome.read(path)
     if compressed and (head.startswith(SQLITE) or path.name.endswith(".xplane.pb.gz")):
@@ -38,7 +38,7 @@ def read(path: Path) -> Trace:
         return _exported(path)
     if path.name.endswith(".pb") or head[:1] == bytes([XPLANE_PLANE]):
         return _other("xplane", path)
-    reason = "it is empty" if not head else "its content is of no known form"
+    reason = "its content is of no known form" if head else fault or "it is empty"
     raise UsageError(f"{plain(path.name)} is no trace: {reason}", f"give {FORMATS}")
 
 
