@@ -448,6 +448,4 @@ def _row(fields: dict[Field, int]) -> tuple[int, ...]:
 def _key(value: object) -> int | str:
     """A process or thread as the key of a table: its number, where it has one."""
     number = integer(value)
-    if number != NONE or value == NONE:
-        return number
-    return plain(value, MAX_NAME)
+    return number if number != NONE or value in (NONE, None) else plain(value, MAX_NAME)
