@@ -115,11 +115,14 @@ def memories_of(name: str) -> tuple[int, int]:
 
 @dataclass
 class Rows:
-    """One table while it grows, with the correlation of each row and, of a sync, that of the call it waits for."""
+    """One table while it grows, with the correlation of each row and, of a sync, that of the call it waits for.
+
+    Of a call, ``other`` says whether it is the driver's.
+    """
 
     table: Table
     correlation: Integers
-    other: Integers
+    other: npt.NDArray[np.integer[Any]]
     count: int = 0
 
     @classmethod
@@ -139,6 +142,20 @@ class Rows:
             if len(column):
                 column[:count] = column[: self.count][places]
         self.count = count
+
+    def sort_outer_first(self) -> None:
+        """Sort by begin; of rows that begin together, the longest first, and a driver's call after a runtime's."""
+        self.reorder(np.argsort(self.rows["begin_ns"], kind="stable"))
+        begin = self.rows["begin_ns"]
+        same = np.flatnonzero(begin[1:] == begin[:-1])
+        if not len(same):
+            return
+        tied = np.union1d(same, same + 1)
+        keys = (-self.rows["end_ns"][tied], begin[tied])
+        order = tied[np.lexsort((self.other[tied], *keys) if len(self.other) else keys)]
+        for column in (self.table, self.correlation, self.other):
+            if len(column):
+                column[tied] = column[order]
 
     @property
     def rows(self) -> Table:
@@ -165,7 +182,7 @@ class Collector:
         ranges = sum(sizes[kind] for kind in RANGE_KINDS)
         self.work = Rows.of(WORK, sizes["work"], keys=1)
         self.calls = Rows.of(CALLS, sizes["call"], keys=1)
-        self.is_driver = np.empty(sizes["call"], np.bool_)
+        self.calls.other = np.empty(sizes["call"], np.int8)  # 1 for a driver's call
         self.syncs = Rows.of(SYNCS, sizes["sync"], keys=2)
         self.ranges = Rows.of(RANGES, ranges if most is None else min(ranges, most), keys=0)
         self.range_counts = dict.fromkeys(RANGE_KINDS, 0)
@@ -248,7 +265,7 @@ class Collector:
         table["name"] = fields[:, Field.NAME]
         table["thread"] = fields[:, Field.THREAD]
         self.calls.correlation[place] = fields[:, Field.CORRELATION]
-        self.is_driver[place] = fields[:, Field.CATEGORY] == Category.DRIVER
+        self.calls.other[place] = fields[:, Field.CATEGORY] == Category.DRIVER
 
     def _add_syncs(self, fields: Integers) -> None:
         fields = self._room(self.syncs, fields, "sync", len(self.syncs.table) - self.syncs.count)
@@ -294,11 +311,11 @@ class Collector:
         work, calls, syncs, ranges = self.work, self.calls, self.syncs, self.ranges
         for rows in (work, syncs):
             rows.reorder(np.argsort(rows.rows["begin_ns"], kind="stable"))
-        ranges.reorder(np.lexsort((-ranges.rows["end_ns"], ranges.rows["begin_ns"])))
+        ranges.sort_outer_first()
         finder = self._sort_calls()
         work.rows["call"] = finder.calls(work.correlation[: work.count], work.rows["begin_ns"])
         syncs.rows["call"] = finder.calls(syncs.correlation[: syncs.count], syncs.rows["begin_ns"])
-        syncs.rows["on_call"] = finder.calls(syncs.other[: syncs.count], syncs.rows["begin_ns"])
+        syncs.rows["on_call"] = finder.calls(syncs.other[: syncs.count].astype(np.int64), syncs.rows["begin_ns"])
         _name_memories(work.rows, names)
         _number_nodes(work.rows, calls.rows, names)
         kept = tuple(rows.rows for rows in (work, calls, ranges, syncs))
@@ -352,8 +369,6 @@ class Collector:
             timed = np.flatnonzero(start > 0)
             self.unread[AT_ZERO] += len(start) - len(timed)
             if len(timed) < len(start):
-                if table is self.calls:
-                    self.is_driver[: len(timed)] = self.is_driver[timed]
                 table.reorder(timed)
         self.unread = +self.unread  # without those that are 0
 
@@ -363,16 +378,13 @@ class Collector:
         A call inside another one of its thread is part of it (a driver call below the runtime): the outer one counts
         once, and takes the place of the inner one.
         """
-        rows = self.calls.rows
-        count = len(rows)
-        begin, end = rows["begin_ns"], rows["end_ns"]
-        order = np.lexsort((self.is_driver[:count], -end, begin, rows["thread"])).astype(np.int32)
+        calls = self.calls
+        calls.sort_outer_first()
+        count = calls.count
+        begin, end, thread = (calls.rows[column] for column in ("begin_ns", "end_ns", "thread"))
         outer = np.arange(count, dtype=np.int32)
-        thread = rows["thread"][order]
-        starts = np.flatnonzero(np.diff(thread, prepend=thread[:1] - 1))
-        del thread
-        for first, last in zip(starts.tolist(), [*starts[1:].tolist(), count], strict=False):
-            place = order[first:last]
+        for one in np.unique(thread).tolist():
+            place = np.flatnonzero(thread == one).astype(np.int32)
             ends = end[place]
             before = np.empty_like(ends)  # the latest end of the calls before it in the thread
             before[0] = np.iinfo(np.int64).min
@@ -383,23 +395,26 @@ class Collector:
             if inside.any():
                 leader = np.maximum.accumulate(np.where(ends > before, np.arange(len(place), dtype=np.int32), 0))
                 outer[place[inside]] = place[leader[inside]]
-        del order
-        kept = np.flatnonzero(outer == np.arange(count, dtype=np.int32))
-        kept = kept[np.lexsort((-end[kept], begin[kept]))].astype(np.int32)
-        targets = np.full(count, NONE, np.int32)
-        targets[kept] = np.arange(len(kept), dtype=np.int32)
-        finder = CallFinder(begin, self.calls.correlation[:count], targets[outer])
-        self.calls.reorder(kept)
-        return finder
+        kept = outer == np.arange(count, dtype=np.int32)
+        targets = (np.cumsum(kept, dtype=np.int32) - 1)[outer]
+        correlation = calls.correlation[:count]
+        given = np.flatnonzero((correlation != NONE) & (correlation != 0)).astype(np.int32)
+        given = given[np.argsort(correlation[given], kind="stable")]
+        keys = correlation[given]
+        if not kept.all():
+            calls.reorder(np.flatnonzero(kept))
+        return CallFinder(keys, targets[given], calls.rows["begin_ns"])
 
 
 class CallFinder:
-    """Finds the call of a correlation; of several with the same one, the last that began before the time given."""
+    """Finds the call of a correlation; of several with the same one, the last that began before the time given.
 
-    def __init__(self, begin_ns: Integers, correlation: Integers, targets: npt.NDArray[np.int32]) -> None:
-        given = np.flatnonzero((correlation != NONE) & (correlation != 0))
-        order = given[np.lexsort((begin_ns[given], correlation[given]))]
-        self._keys, self._begin_ns, self._targets = correlation[order], begin_ns[order], targets[order]
+    ``keys`` are the correlations, sorted and then by time; ``targets`` the places of their calls in the table that
+    ``begin_ns`` is a column of.
+    """
+
+    def __init__(self, keys: Integers, targets: npt.NDArray[np.int32], begin_ns: Integers) -> None:
+        self._keys, self._targets, self._begin_ns = keys, targets, begin_ns
 
     def calls(self, correlation: Integers, time_ns: Integers) -> Integers:
         """Places of the calls; NONE where no call has the correlation."""
@@ -412,7 +427,7 @@ class CallFinder:
         low, high = first[known], last[known]
         while (open_spans := low < high).any():  # halves the span of the calls with one correlation
             middle = (low + high + 1) // 2
-            later = self._begin_ns[middle] > time_ns[known]
+            later = self._begin_ns[self._targets[middle]] > time_ns[known]
             high = np.where(open_spans & later, middle - 1, high)
             low = np.where(open_spans & ~later, middle, low)
         found[known] = self._targets[low]
