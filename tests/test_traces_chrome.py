@@ -17,7 +17,7 @@ import pytest
 
 from microbench.core.errors import UsageError
 from microbench.traces import chrome, reading, scanner
-from microbench.traces.collector import Collector
+from microbench.traces.collector import ROW_LIMITS, Collector
 from microbench.traces.stream import TraceStream
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS, Trace
 
@@ -588,7 +588,10 @@ def test_what_is_no_regular_file(tmp_path: Path) -> None:
 def test_other_formats_go_to_their_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
     empty = scanned(dumps(document(sample())))
-    monkeypatch.setattr(reading, "_other", lambda reader, path: asked.append((reader, path.name)) or empty)
+    for one in ("nsys", "xplane"):
+        monkeypatch.setattr(
+            getattr(reading, one), "read", lambda path, one=one: asked.append((one, path.name)) or empty
+        )
     for name, data in (
         ("report.json", b"SQLite format 3\0" + bytes(100)),  # the content counts
         ("host.xplane.pb", b"\x0a\x7b\x08\x01"),
@@ -614,7 +617,7 @@ def test_other_formats_go_to_their_readers(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_rows_beyond_the_limits_are_counted() -> None:
-    limits = {"work": 4, "call": 3, "sync": 0, "annotation": 1, "operator": 1, "python": 0, "overhead": 9}
+    limits = {**dict.fromkeys(ROW_LIMITS, 9), "work": 4, "call": 3, "annotation": 1, "operator": 1, "python": 0}
     for read in ("whole", "scanned"):
         reader = chrome.ChromeReader("x.json", limits)
         data = dumps(document(sample()))

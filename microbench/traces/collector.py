@@ -89,7 +89,7 @@ MEMORY_WORDS = {
 # At most as many rows are kept, by what they are: 0.6 GB in all. Those beyond are counted in Trace.unread.
 ROW_LIMITS = {
     "work": 4_000_000, "call": 4_000_000, "sync": 500_000, "annotation": 500_000, "operator": 1_500_000,
-    "python": 1_500_000, "overhead": 100_000,
+    "python": 1_500_000, "overhead": 100_000, "driver": 100_000,
 }  # fmt: skip
 MAX_TEXT_BYTES = 64_000_000  # of all names together
 MAX_NAMES = 500_000

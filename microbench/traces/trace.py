@@ -20,7 +20,9 @@ WorkKind = Literal["kernel", "copy", "memset", "graph"]  # "graph": one row for 
 WORK_KINDS: tuple[WorkKind, ...] = get_args(WorkKind)
 Memory = Literal["unknown", "pageable", "pinned", "device", "managed"]
 MEMORIES: tuple[Memory, ...] = get_args(Memory)
-RangeKind = Literal["annotation", "operator", "python", "overhead"]  # "overhead": the profiler's own work
+# "overhead" is the profiler's own work; "driver" is CUDA's own within a call, which loads a module, compiles, or waits
+# for room in its queue.
+RangeKind = Literal["annotation", "operator", "python", "overhead", "driver"]
 RANGE_KINDS: tuple[RangeKind, ...] = get_args(RangeKind)
 SyncKind = Literal["event", "stream_wait_event", "stream", "context"]
 SYNC_KINDS: tuple[SyncKind, ...] = get_args(SyncKind)

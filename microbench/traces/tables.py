@@ -1,0 +1,100 @@
+"""Builds the tables of a Trace from columns of numbers: names kept once, rows in order, work joined to its calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from microbench.traces.trace import NONE, Table, Thread
+
+Numbers = npt.NDArray[np.int64]
+
+LONGEST_NAME = 4096  # characters; the names of templated kernels reach some thousand
+MOST_NAMES = 100_000
+ALL_OTHERS = "(one of too many names)"
+FURTHEST_NS = 1 << 62  # times beyond are no times; differences of two within it fit 64 bits
+NUMBER = re.compile(r"\d+")
+
+
+class Names:
+    """Names by their place, each kept once.
+
+    After MOST_NAMES different names, those that differ only in numbers share one place; after twice as many, all new
+    names do.
+    """
+
+    def __init__(self) -> None:
+        self.all: list[str] = []
+        self._places: dict[str, int] = {}
+
+    def place(self, name: str) -> int:
+        """The place of a name, a new one at its first use."""
+        place = self._places.get(name)
+        if place is not None:
+            return place
+        kept = name[:LONGEST_NAME]
+        if len(self.all) >= MOST_NAMES:
+            kept = NUMBER.sub("#", kept) if len(self.all) < 2 * MOST_NAMES else ALL_OTHERS
+        place = self._places.setdefault(kept, len(self.all))
+        if place == len(self.all):
+            self.all.append(kept)
+        return place
+
+
+class Threads:
+    """Threads by their place, each kept once."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[int, int], int] = {}
+        self._names: dict[int, str] = {}
+
+    def place(self, process: int, number: int, name: str = "") -> int:
+        """The place of a thread. A name given once stays, whichever call gives it."""
+        place = self._places.setdefault((process, number), len(self._places))
+        if name:
+            self._names.setdefault(place, name[:LONGEST_NAME])
+        return place
+
+    def all(self) -> tuple[Thread, ...]:
+        return tuple(
+            Thread(process, number, self._names.get(place, "")) for (process, number), place in self._places.items()
+        )
+
+
+def timed(begin_ns: Numbers, end_ns: Numbers) -> npt.NDArray[np.bool_]:
+    """True for rows with a beginning and an end that a clock can have had; recorders write 0 for both if unknown."""
+    known: npt.NDArray[np.bool_] = (begin_ns > -FURTHEST_NS) & (end_ns < FURTHEST_NS) & (begin_ns <= end_ns)
+    known &= (begin_ns != 0) | (end_ns != 0)
+    return known
+
+
+def whole(numbers: Numbers, most: int = FURTHEST_NS) -> Numbers:
+    """The numbers, NONE for those below 0 or above ``most``."""
+    return np.where((numbers >= 0) & (numbers <= most), numbers, NONE)
+
+
+def joined(dtype: np.dtype[np.void], parts: Sequence[Table]) -> tuple[Table, npt.NDArray[np.intp] | None]:
+    """One table of all parts, sorted by ``begin_ns``; the order that sorted it, None if it was in order already."""
+    table = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype), *parts])
+    begins = table["begin_ns"]
+    if (begins[1:] >= begins[:-1]).all():
+        return table, None
+    order = np.argsort(begins, kind="stable")
+    return table[order], order
+
+
+def calls_of(calls: Numbers, rows: Numbers) -> npt.NDArray[np.int32]:
+    """For each row the place of the first call with the same key, NONE without one. A key below 0 is none."""
+    order = np.argsort(calls, kind="stable")
+    keys = calls[order]
+    found = np.full(len(rows), NONE, np.int32)
+    for begin in range(0, len(rows), 1 << 20):
+        wanted = rows[begin : begin + (1 << 20)]
+        places = np.searchsorted(keys, wanted)
+        places[places == len(keys)] = 0
+        if len(keys):
+            found[begin : begin + (1 << 20)] = np.where((keys[places] == wanted) & (wanted >= 0), order[places], NONE)
+    return found
