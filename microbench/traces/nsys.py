@@ -123,9 +123,10 @@ def read(path: Path, begin_ns: int | None = None, end_ns: int | None = None) -> 
     """
     try:
         return _read(path, begin_ns, end_ns)
-    except sqlite3.Error as error:
-        word = "it takes too long to read" if "interrupted" in str(error) else str(error)
-        raise _refusal(path, f"SQLite cannot read it: {word}") from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter from a message with bytes of a damaged schema
+        code = getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
+        cause = "it takes too long to read" if code == "SQLITE_INTERRUPT" else f"SQLite reports {code}"
+        raise _refusal(path, cause) from error
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror or error}", "check its name and permissions"
@@ -249,6 +250,8 @@ class _Export:
 
     def string(self, number: int) -> str:
         """The string of this number in StringIds. Others are never looked at: they hold whole files and outputs."""
+        if not self.tables.get(STRINGS, frozenset()) >= {"id", "value"}:
+            return ""
         found = self._sql.execute(f"SELECT substr(value, 1, {LONGEST_NAME}) FROM StringIds WHERE id = ?", (number,))
         row = found.fetchone()
         text = _text(row[0]) if row else ""

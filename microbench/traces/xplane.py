@@ -126,12 +126,12 @@ def _contents(path: Path, stack: ExitStack) -> mmap.mmap:
         raise _Damaged("it is not a file")
     file: IO[bytes] = stack.enter_context(path.open("rb"))
     if file.read(2) == GZIP:
-        packed = stack.enter_context(gzip.open(path))
-        file = stack.enter_context(tempfile.TemporaryFile())
-        while piece := packed.read(1 << 20):
-            if file.tell() > LARGEST_BYTES:
-                raise _Damaged("it is larger than 2 GiB")
-            file.write(piece)
+        file = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        with gzip.open(path) as packed:
+            while piece := packed.read(1 << 20):
+                if file.tell() > LARGEST_BYTES:
+                    raise _Damaged("it is larger than 2 GiB")
+                file.write(piece)
         file.flush()
     size = file.seek(0, 2)
     if not 0 < size <= LARGEST_BYTES:
@@ -384,7 +384,7 @@ class _Reader:
             end_ns = line.begin_ns + (begin_ps + _signed(duration_ps)) // 1000
             self.rows += 1
             if self.rows > MOST_ROWS:
-                self.unread["events beyond the first 8 million"] += 1
+                self.unread["events beyond the limit"] += 1
             elif not -SIGN < begin_ns <= end_ns < SIGN:
                 self.unread["events with impossible times"] += 1
             else:
