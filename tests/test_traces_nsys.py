@@ -193,8 +193,8 @@ def test_odd_values_where_numbers_should_be(value: object, tmp_path: Path) -> No
     }  # fmt: skip
     trace = nsys.read(write(tmp_path / "odd.sqlite", rows, schema))
     sound(trace)
-    assert trace.work["begin_ns"][0] == 900
-    assert trace.work["call"][0] == 0
+    (good,) = trace.work[trace.work["begin_ns"] == 900]
+    assert trace.calls[good["call"]]["begin_ns"] == 500
 
 
 def test_a_zero_length_and_times_of_zero(tmp_path: Path) -> None:
@@ -313,15 +313,16 @@ def fuzz(content: bytes, path: Path, seeds: range) -> int:
     return count
 
 
-def test_changed_exports_are_read_or_refused_in_little_memory(export: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", range(4))
+def test_changed_exports_are_read_or_refused_in_little_memory(part: int, export: Path, tmp_path: Path) -> None:
     content = export.read_bytes()
     tracemalloc.start()
     try:
-        count = fuzz(content, tmp_path / "changed.sqlite", range(1000))
+        count = fuzz(content, tmp_path / "changed.sqlite", range(part * 250, part * 250 + 250))
         most_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert 100 < count < 1000
+    assert 25 < count < 250
     assert most_bytes < 64 << 20
 
 

@@ -82,7 +82,7 @@ LONGEST_VALUE_BYTES = 16 << 20
 NO_STREAM = NO_EVENT = 0xFFFFFFFF
 STREAM_WAIT = 2
 MOST_CORRELATION = (1 << 40) - 1
-MOST_PROCESSES = 1 << 22
+MOST_PROCESSES = 1 << 16
 UNNAMED = "(unnamed)"
 # PyTorch's own ranges (torch.autograd.profiler.emit_nvtx) end in numbers that are unique to each: "aten::mm, seq = 3,
 # op_id = 17". They are cut off here, up to and without the space, so that such a text ends in a comma.
@@ -533,10 +533,11 @@ class _Reader:
         """One number for process and correlation id, which is unique in its process only; NONE if there is none."""
         processes, inverse = np.unique(global_ids >> 24, return_inverse=True)
         alone = len(self._processes) == 1
-        places = [
-            0 if alone and process < 0 else self._processes.setdefault(process, len(self._processes))
-            for process in processes.tolist()
-        ]
+        places = []
+        for process in processes.tolist():
+            if len(self._processes) < MOST_PROCESSES and not (alone and process < 0):
+                self._processes.setdefault(process, len(self._processes))
+            places.append(0 if alone and process < 0 else self._processes.get(process, MOST_PROCESSES))
         place = np.array(places, np.int64)[inverse]
         known = (correlations > 0) & (correlations <= MOST_CORRELATION) & (place < MOST_PROCESSES)
         return np.where(known, place << 40 | correlations, NONE)
@@ -551,6 +552,8 @@ class _Reader:
         """Places of the names with these numbers in StringIds, cut where a pattern matches."""
         different, inverse = np.unique(numbers, return_inverse=True)
         places = []
+        if len(self._strings) > 2 * MOST_NAMES:
+            self._strings.clear()
         for number in different.tolist():
             place = self._strings.get((number, without))
             if place is None:
