@@ -105,6 +105,7 @@ def test_nothing_of_the_environment_or_the_command_line_is_kept(export: Path, tr
 
 def test_sqlite_refuses_to_read_the_environment(export: Path) -> None:
     with closing(nsys._Export(export)) as opened:
+        opened.prepare()
         for table in ("META_DATA_CAPTURE", "PROCESSES", "ProcessStreams"):
             with pytest.raises(sqlite3.DatabaseError, match=r"prohibited|not authorized"):
                 opened._sql.execute(f"SELECT * FROM {table}").fetchall()

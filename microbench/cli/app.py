@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from microbench import __version__
-from microbench.cli import check, options, predict, share, show
+from microbench.cli import check, diagnose, options, predict, share, show
 from microbench.cli.output import (
     command,
     discard_unwritable_messages,
@@ -164,6 +164,7 @@ COMMANDS = (
     *show.COMMANDS,
     *check.COMMANDS,
     *predict.COMMANDS,
+    *diagnose.COMMANDS,
     *share.COMMANDS,
     (list_, "microbench list launch"),
     (doctor, "microbench doctor"),

@@ -105,6 +105,13 @@ Part = Annotated[
     Typed,
     _argument("[PART]", f"A suite, a benchmark or a figure ({NAMES}); default: one screen with all answers."),
 ]
+Traces = Annotated[list[Path], _argument("TRACE...", "Traces, or folders of them: one for each rank.")]
+TrueStep = Annotated[Typed, _option("TIME", "The time of a step without a profiler, if you know it: 1.93ms.", "--step")]
+DiagnosisFailOn = Annotated[
+    Typed, _option("LIMIT", "End with exit code 5 beyond this: launch-bound>30% or idle>50%.", "--fail-on")
+]
+DiagnosisJson = Annotated[bool, _flag("--json", "Print the diagnosis as JSON, in SI units.")]
+DiagnosisAll = Annotated[bool, _flag("--all", "Add tables: causes, places, changes, what a graph cannot hold.")]
 Everything = Annotated[bool, _flag("--all", "Show everything, with the tables of all benchmarks.")]
 Force = Annotated[bool, _flag("--force", "Overwrite the file.")]
 Why = Annotated[bool, _flag("--why", "Add to each finding the rule behind it, with its threshold.")]

@@ -14,7 +14,7 @@ IntArray = npt.NDArray[np.int64]
 Doing = Literal["between", "launch", "wait", "copy", "allocation", "module", "other_call", "profiler"]
 DOINGS: tuple[Doing, ...] = get_args(Doing)
 
-OVERHEAD = RANGE_KINDS.index("overhead")
+OVERHEAD, DRIVER = RANGE_KINDS.index("overhead"), RANGE_KINDS.index("driver")
 FIRST_NS, LAST_NS = -(1 << 62), 1 << 62  # before and after every trace
 
 SUBMITTING = ("Launch", "Memset")
@@ -29,7 +29,7 @@ ALLOCATING = (
     "MemMap",
     "MemRelease",
 )
-LOADING = ("ModuleLoad", "LibraryLoad", "ModuleUnload", "LibraryUnload", "FuncGetAttributes", "ModuleGetFunction")
+LOADING = ("ModuleLoad", "LibraryLoad", "ModuleUnload", "LibraryUnload", "ModuleGetFunction")
 
 
 def doing(name: str) -> Doing:
@@ -45,6 +45,11 @@ def doing(name: str) -> Doing:
     if any(part in name for part in ALLOCATING):
         return "allocation"
     return "other_call"
+
+
+def driven_by(name: str) -> Doing:
+    """What CUDA does by itself within a call, by the recorder's name for it."""
+    return "wait" if "Full" in name else "module"
 
 
 class Slices(NamedTuple):
@@ -71,23 +76,34 @@ class Part(NamedTuple):
 def slices(trace: Trace, thread: int) -> Slices:
     """A thread's whole time. The profiler's own work counts before everything else, and a call before ranges."""
     calls = np.flatnonzero(trace.calls["thread"] == thread)
-    own = trace.ranges[(trace.ranges["thread"] == thread) & (trace.ranges["kind"] != OVERHEAD)]
-    overhead = trace.ranges[trace.ranges["kind"] == OVERHEAD]
-    called = np.array([DOINGS.index(doing(name)) for name in trace.names], dtype=np.int8)
-    layers = [
-        (own, 0, np.full(len(own), NONE), own["name"]),
-        (trace.calls[calls], called[trace.calls["name"][calls]], calls, np.full(len(calls), NONE)),
-        (overhead, DOINGS.index("profiler"), np.full(len(overhead), NONE), np.full(len(overhead), NONE)),
-    ]
-    return _flat(layers)
+    kinds, here = trace.ranges["kind"], trace.ranges["thread"] == thread
+    code = trace.ranges[here & (kinds != OVERHEAD) & (kinds != DRIVER)]
+    driver, overhead = trace.ranges[here & (kinds == DRIVER)], trace.ranges[kinds == OVERHEAD]
+    called = np.array([DOINGS.index(doing(name)) for name in trace.names] or [0], dtype=np.int8)
+    driven = np.array([DOINGS.index(driven_by(name)) for name in trace.names] or [0], dtype=np.int8)
+
+    def nothing(table: Table) -> IntArray:
+        return np.full(len(table), NONE, dtype=np.int64)
+
+    return _flat(
+        [
+            (code, np.full(len(code), DOINGS.index("between"), np.int8), nothing(code), code["name"].astype(np.int64)),
+            (trace.calls[calls], called[trace.calls["name"][calls]], calls, nothing(trace.calls[calls])),
+            (driver, driven[driver["name"]], nothing(driver), driver["name"].astype(np.int64)),
+            (overhead, np.full(len(overhead), DOINGS.index("profiler"), np.int8), nothing(overhead), nothing(overhead)),
+        ]
+    )
 
 
-def _flat(layers: list[tuple[Table, npt.NDArray[np.int8] | int, IntArray, IntArray]]) -> Slices:
-    """One row of slices from nested intervals: later layers cover earlier ones, and in a layer the inner the outer."""
+def _flat(layers: list[tuple[Table, npt.NDArray[np.int8], IntArray, IntArray]]) -> Slices:
+    """One row of slices from nested intervals: later layers cover earlier ones, and in a layer the inner the outer.
+
+    A layer has its intervals, what the host does in each, the call that each is and its name, or NONE.
+    """
     begin = np.concatenate([table["begin_ns"] for table, *_ in layers])
     end = np.concatenate([table["end_ns"] for table, *_ in layers])
     layer = np.concatenate([np.full(len(table), place) for place, (table, *_) in enumerate(layers)])
-    what = np.concatenate([np.full(len(table), kind) if isinstance(kind, int) else kind for table, kind, *_ in layers])
+    what = np.concatenate([kinds for _, kinds, *_ in layers])
     call = np.concatenate([calls for *_, calls, _ in layers])
     name = np.concatenate([names for *_, names in layers])
     order = np.lexsort((layer, -end, begin))

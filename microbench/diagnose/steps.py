@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from microbench.traces.trace import NONE, RANGE_KINDS, Table, Trace
+from microbench.traces.trace import NONE, RANGE_KINDS, Trace
 
 IntArray = npt.NDArray[np.int64]
 
@@ -19,23 +19,27 @@ COVERED = 0.6  # the share of the trace that annotated steps must cover
 LIKE = 0.9  # the share of a step's calls that the next one must repeat
 REPEATED = 0.5  # the share of all calls of a trace that must be in such steps
 AHEAD = 33  # a step may make the same call up to this many times less one
+MOST_SHAPES = 16  # steps of this many kinds may take turns
+SAME = 0.01  # shares of equal calls that differ by less are the same
 CANDIDATES = 400  # distances between equal calls that are tried as a step's length
 NUMBER = re.compile(r"\d+")
 
 
 class Steps(msgspec.Struct, frozen=True):
-    """The whole steps of a trace, without the first, which often pays for what happens once.
+    """The whole steps of a trace, without the first, which often pays for what happens once, and without the last.
 
-    ``begins_ns`` are the begins of each step's first work on the GPU and the end of the last step: one more than there
-    are steps. ``calls`` are the places in Trace.calls at which each step begins, and the end, likewise.
-    ``likeness`` is the share of a step's work that the next step repeats, with the same sizes; ``same_kernels`` that
-    share by the kernels' names alone. ``found`` says by what the steps were found.
+    ``begins_ns`` are the begins of each step's first work on the GPU, the step behind the last one included: one more
+    than there are steps. ``calls`` are the places in Trace.calls at which these steps begin. ``every`` is the number of
+    steps after which they are most alike: 4 where four shapes take turns. ``likeness`` is the share of a step's calls
+    that the step ``every`` later repeats, with the same sizes; ``alike_next`` is that share for the next step.
+    ``found`` says by what the steps were found.
     """
 
     begins_ns: IntArray
     calls: IntArray
+    every: int
     likeness: float
-    same_kernels: float
+    alike_next: float
     found: Literal["annotations", "repetition"]
     name: str = ""
 
@@ -113,8 +117,7 @@ def _annotated(trace: Trace) -> list[Found]:
         apart = np.all(ranges["begin_ns"][1:] >= ranges["end_ns"][:-1])
         covered = float((ranges["end_ns"] - ranges["begin_ns"]).sum()) / max(span_ns, 1)
         if len(places) >= FEWEST and apart and covered >= COVERED:
-            edges = np.append(ranges["begin_ns"], ranges["end_ns"][-1])
-            begins = np.searchsorted(trace.calls["begin_ns"], edges)
+            begins = np.searchsorted(trace.calls["begin_ns"], ranges["begin_ns"])
             found.append((covered, (begins, "annotations", name.strip(" #_-"))))
     return [one for _, one in sorted(found, key=lambda each: -each[0])]
 
@@ -135,7 +138,7 @@ def _repeated(trace: Trace, tokens: _Tokens) -> list[Found]:
         pause = {offset: float(np.median(pauses_ns[offset:end:length])) for offset in offsets}
         behind = {offset: bool(offset and waits[offset - 1 : end : length].mean() > 1 - LIKE) for offset in offsets}
         first = max(offsets, key=lambda offset: (behind[offset], pause[offset]))
-        found.append((np.arange(first, end + 1, length), "repetition", ""))
+        found.append((np.arange(first, end, length), "repetition", ""))
     return found
 
 
@@ -185,28 +188,25 @@ def _steps(
     ]
     if np.any(np.diff(begins_ns) <= 0):
         return None
+    most = min(MOST_SHAPES, (len(begins) - 1) // 2)
+    alike = [_likeness(tokens.whole, begins, every) for every in range(1, most + 1)]
+    every = next(place for place, share in enumerate(alike, start=1) if share >= max(alike) - SAME)
     return Steps(
         begins_ns=begins_ns,
         calls=begins.astype(np.int64),
-        likeness=_likeness(tokens.whole, begins),
-        same_kernels=_likeness(tokens.names, begins),
+        every=every,
+        likeness=alike[every - 1],
+        alike_next=alike[0],
         found=found,
         name=name,
     )
 
 
-def _likeness(values: IntArray, begins: IntArray) -> float:
-    """The mean share of a step's calls that the next step has at the same place."""
+def _likeness(values: IntArray, begins: IntArray, every: int) -> float:
+    """The mean share of a step's calls that the step ``every`` later has at the same place."""
     shares = []
-    for begin, middle, end in zip(begins, begins[1:], begins[2:], strict=False):
-        length = max(middle - begin, end - middle)
-        both = min(middle - begin, end - middle)
-        if length:
-            shares.append(float(np.sum(values[begin : begin + both] == values[middle : middle + both])) / length)
+    for step in range(len(begins) - 1 - every):
+        own, other = (values[begins[one] : begins[one + 1]] for one in (step, step + every))
+        both = min(len(own), len(other))
+        shares.append(float(np.sum(own[:both] == other[:both])) / max(len(own), len(other), 1))
     return float(np.mean(shares)) if shares else 1.0
-
-
-def work_of(trace: Trace, begin: int, end: int) -> Table:
-    """The work that the calls from ``begin`` up to ``end`` submitted, in the order of submission."""
-    work = trace.work[(trace.work["call"] >= begin) & (trace.work["call"] < end)]
-    return work[np.lexsort((work["begin_ns"], work["call"]))]

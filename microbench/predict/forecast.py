@@ -264,6 +264,11 @@ def predict(workload: Workload, fit: Fit, way: Way) -> Prediction:
     )
 
 
+def step_time(workload: Workload, fit: Fit, way: Way) -> float:
+    """The time of a step in s, without an interval. The fit has every constant of ``needed``."""
+    return _flow(workload, fit.values, way).step_s
+
+
 def _own_s(workload: Workload) -> float:
     """The kernels' own time: the given durations of the stream that has most of them, without any gap."""
     streams = [0.0] * workload.streams

@@ -141,6 +141,7 @@ def _refusal(path: Path, cause: str) -> UsageError:
 
 def _read(path: Path, begin_ns: int | None, end_ns: int | None) -> Trace:
     with closing(_Export(path)) as export:
+        export.prepare()
         known = [table for table in TIMED if table in export.tables]
         if not known:
             raise _refusal(path, "it has none of the tables of CUDA or NVTX")
@@ -163,13 +164,9 @@ class _Export:
         self._deadline = time.monotonic() + 30 + self.size / 1e6
         self._sql = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)
         self.close = self._sql.close
-        try:
-            self._prepare()
-        except BaseException:
-            self.close()
-            raise
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
+        """Set the bounds on what SQLite may read and for how long, and look up the tables and their columns."""
         self._sql.text_factory = bytes
         self._sql.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE_BYTES)
         self._sql.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)

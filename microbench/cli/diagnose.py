@@ -1,0 +1,111 @@
+"""The command diagnose. Heavy imports stay inside it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from microbench.cli import options
+from microbench.cli.output import draw, print_bytes
+from microbench.cli.runs import consistent, is_reference, last_with, load
+from microbench.core.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from microbench.core.model import Run
+    from microbench.diagnose.diagnosis import Diagnosis
+    from microbench.predict.constants import Fit
+
+# Files of a folder that may be traces.
+ENDINGS = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".pb", ".pb.gz")
+LIMIT = re.compile(r"(launch-bound|idle)\s*>\s*(\d+(?:\.\d+)?)\s*%")
+
+
+def diagnose(
+    traces: options.Traces,
+    step: options.TrueStep = None,
+    run: options.PredictedRun = None,
+    fail_on: options.DiagnosisFailOn = None,
+    json: options.DiagnosisJson = False,
+    everything: options.DiagnosisAll = False,
+    why: options.Why = False,
+) -> int:
+    """Say why the GPU waits in a profiler's trace, and what a CUDA graph would give.
+
+    Reads traces of torch.profiler, Nsight Systems and JAX.
+    """
+    from microbench.core.units import typed_time
+    from microbench.diagnose.diagnosis import diagnose as found_in
+    from microbench.report.sheets import diagnosis as drawing
+    from microbench.traces.reading import read
+
+    limit = _limit(fail_on) if fail_on is not None else None
+    step_s = None
+    if step is not None:
+        try:
+            step_s = typed_time(step)
+        except ValueError as error:
+            raise UsageError(f"--step {step} is no time", "give it with its unit: 1.93ms") from error
+    fit, costs = _costs(run)
+    several = []
+    for path in _files(traces):
+        one = found_in(read(path), fit, step_s)
+        several.append(one)
+        if not json:
+            command = f"microbench diagnose {path}"
+            draw(drawing.screen(one, costs, command, everything=everything), why=why)
+    if json:
+        print_bytes(drawing.encoded(several))
+    changed = limit is not None and any(_beyond(one, *limit) for one in several)
+    return ExitCode.CHANGED if changed else ExitCode.MEASURED
+
+
+def _files(named: list[Path]) -> list[Path]:
+    """The files that are named, and those of named folders that may be traces."""
+    files: list[Path] = []
+    for path in named:
+        if not path.is_dir():
+            files.append(path)
+            continue
+        inside = sorted(one for one in path.iterdir() if one.name.endswith(ENDINGS) and one.is_file())
+        if not inside:
+            raise UsageError(f"the folder {path} has no trace", f"traces end in {', '.join(ENDINGS)}")
+        files += inside
+    return files
+
+
+def _costs(name: str | None) -> tuple[Fit, str]:
+    """The constants of the named run, or of the newest that has them, and in words whose they are."""
+    from microbench.predict.fit import fit_for, suits
+    from microbench.predict.workload import Kernels, Wait, Workload
+
+    usual = Workload((Kernels(10, (1e-6,)), Wait()))
+    path, run = load(name) if name is not None else last_with(lambda one: suits(one, usual))
+    with consistent(run):
+        _, fit = fit_for(run, usual)
+    return fit, _whose(run, reference=is_reference(path))
+
+
+def _whose(run: Run, *, reference: bool) -> str:
+    simulated = "SIMULATED " if run.simulated else ""
+    return f"{simulated}costs of {'the bundled reference' if reference else f'run {run.run_id}'}"
+
+
+def _limit(text: str) -> tuple[str, float]:
+    match = LIMIT.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"--fail-on {text} is not understood", "give launch-bound>30% or idle>50%")
+    return match[1], float(match[2]) / 100
+
+
+def _beyond(diagnosis: Diagnosis, what: str, most: float) -> bool:
+    """Whether a share of the time lies above the limit. Unknown shares count as above it."""
+    from microbench.diagnose import words
+
+    idle = diagnosis.idle
+    if idle is None:
+        return True
+    return (words.launch_share(diagnosis) if what == "launch-bound" else idle.idle_s / idle.span_s) > most
+
+
+COMMANDS = ((diagnose, "microbench diagnose trace.json.gz --step 1.93ms"),)

@@ -1,0 +1,304 @@
+"""Diagnoses a trace: whether the GPU waits, for what, and what a graph or another remedy would give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from microbench.core.errors import UsageError
+from microbench.core.ops import LOOP_LAYER
+from microbench.core.units import as_time
+from microbench.diagnose.health import Check, checks, forbidden
+from microbench.diagnose.idle import Cause, Idle, busiest, idle
+from microbench.diagnose.recorded import Blocker, Recorded, layer_of, recorded
+from microbench.diagnose.steps import Steps, find_steps
+from microbench.diagnose.unwatched import scaled, unwatched
+from microbench.predict.constants import Fit
+from microbench.predict.fit import with_calls
+from microbench.predict.forecast import predict, step_time
+from microbench.predict.model import Way, call_name, graphs
+from microbench.predict.workload import HostWork, Kernels, Part, Wait, Workload
+from microbench.traces.trace import Trace
+
+# Where host and GPU time are this close, neither alone is the limit.
+BUSY = 0.9
+# Idle time for these causes ends when the host submits sooner: the step is launch-bound if they are most of it.
+SUBMISSION: tuple[Cause, ...] = ("host between calls", "launch calls", "other calls", "way to the GPU", "module load")
+# The played step must last as long as the recorded one, within this share, or nothing is predicted from it.
+PLAYED = 0.02
+# A remedy is advised if it saves this share of the step.
+WORTH = 0.03
+# Halvings in the search for the host time with which the step lasts as long as it is said to.
+HALVINGS = 16
+LOOP_CALL = call_name(LOOP_LAYER, 0)
+# A given time of the step beyond these shares of the recorded one belongs to another step.
+LEAST_GIVEN, MOST_GIVEN = 0.25, 1.25
+
+Bound = Literal["launch-bound", "host-bound", "wait-bound", "copy-bound", "GPU-bound", "allocation-bound", "mixed"]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """The typical step: as recorded, and with its interval as it is when nobody records; times in s."""
+
+    count: int
+    found: str
+    kernels: float
+    likeness: float
+    every: int
+    watched_s: float
+    unwatched_s: float
+    low_s: float
+    high_s: float
+    given: bool = False
+
+
+class Remedy(msgspec.Struct, frozen=True):
+    """A change, the time of a step with it in s, and by how many times the step becomes faster."""
+
+    name: str
+    what: str
+    step_s: float
+    speedup: float
+
+    def saves(self, step: Step) -> float:
+        """The share of the step that it saves."""
+        return 1 - self.step_s / step.unwatched_s if step.unwatched_s > 0 else 0.0
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """The step with everything that can be captured replayed as ``graphs`` graphs: its time with an interval in s.
+
+    ``making_s`` is what making the graphs takes: the calls of the step, capture, instantiation and upload.
+    """
+
+    step_s: float
+    low_s: float
+    high_s: float
+    speedup: float
+    graphs: int
+    making_s: float
+    break_even: int | None
+    blockers: tuple[Blocker, ...]
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """What a trace shows. ``idle`` is that of whole steps, or of the whole trace without any; None if the trace cannot
+    carry it, and ``why_no_idle`` says why. Likewise ``graph`` and ``why_no_graph``."""
+
+    trace: Trace
+    health: tuple[Check, ...]
+    steps: Steps | None
+    step: Step | None
+    idle: Idle | None
+    why_no_idle: str
+    bound: Bound | None
+    recorded: Recorded | None
+    graph: Graph | None
+    why_no_graph: str
+    remedies: tuple[Remedy, ...]
+    run_id: str
+
+    def share(self, *causes: Cause) -> float:
+        """The share of the time that the GPU idles for these causes."""
+        if self.idle is None or self.idle.span_s <= 0:
+            return 0.0
+        return sum(self.idle.causes[cause] for cause in causes) / self.idle.span_s
+
+
+def diagnose(trace: Trace, fit: Fit, step_s: float | None = None) -> Diagnosis:
+    """Everything about a trace. ``step_s`` is the time of a step without the recorder, in s, where it is known.
+
+    Raises UsageError for a trace without work of a GPU.
+    """
+    if not len(trace.work):
+        raise UsageError(f"{trace.source} has no work of a GPU", "record with CUDA activities")
+    health = checks(trace)
+    device = busiest(trace)
+    steps = find_steps(trace)
+    begin_ns, end_ns = _window(trace, steps)
+    stopped = forbidden(health, "idle time")
+    found = idle(trace, begin_ns, end_ns, device) if stopped is None else None
+    typical = recorded(trace, steps, layer_of(trace), device) if steps is not None else None
+    step, graph, why, remedies = (
+        _foreseen(steps, typical, fit, health, step_s)
+        if steps is not None and typical is not None
+        else (None, None, "no step repeats in this trace", ())
+    )
+    pauses_s = typical.pauses_s * steps.count if typical is not None and steps is not None else 0.0
+    return Diagnosis(
+        trace=trace,
+        health=health,
+        steps=steps,
+        step=step,
+        idle=found,
+        why_no_idle="" if stopped is None else f"{stopped.count} {stopped.name}: {stopped.meaning}",
+        bound=_bound(found, pauses_s),
+        recorded=typical,
+        graph=graph,
+        why_no_graph=why,
+        remedies=remedies,
+        run_id=fit.run_id,
+    )
+
+
+def _window(trace: Trace, steps: Steps | None) -> tuple[int, int]:
+    """Whole steps; without them from the first work to the last."""
+    if steps is not None:
+        return int(steps.begins_ns[0]), int(steps.begins_ns[-1])
+    return int(trace.work["begin_ns"][0]), int(trace.work["end_ns"].max())
+
+
+def _bound(found: Idle | None, pauses_s: float) -> Bound | None:
+    """What most of the time goes to. ``pauses_s`` is the program's own work in the window."""
+    if found is None or found.span_s <= 0:
+        return None
+    if found.busy_s >= BUSY * found.span_s:
+        return "GPU-bound"
+    own_s = min(pauses_s, found.causes["host between calls"])
+    shares: dict[Bound, float] = {
+        "launch-bound": sum(found.causes[cause] for cause in SUBMISSION) - own_s,
+        "host-bound": own_s,
+        "wait-bound": found.causes["waits"] + found.causes["another stream"],
+        "copy-bound": found.causes["copies"],
+        "allocation-bound": found.causes["allocation"],
+        "GPU-bound": found.busy_s,
+    }
+    largest = max(shares, key=lambda name: shares[name])
+    return largest if shares[largest] >= found.span_s / 2 else "mixed"
+
+
+def _foreseen(
+    steps: Steps, typical: Recorded, fit: Fit, health: tuple[Check, ...], given_s: float | None
+) -> tuple[Step, Graph | None, str, tuple[Remedy, ...]]:
+    """The step without the recorder, as a graph, and with each remedy alone."""
+    watched_s = steps.step_s
+    fit = _free_calls(with_calls(fit, typical.workload), typical.workload)
+    why = _why_no_graph(typical, fit, health, watched_s)
+    free = unwatched(typical)
+    workload = free.workload if given_s is None else _lasting(typical, fit, given_s, watched_s)
+    alone_s = step_time(workload, fit, "stream") / typical.steps
+    around_s = (free.high_s - free.low_s) / 2 if given_s is None else 0.0
+    step_s = given_s or (watched_s if typical.replays else alone_s)
+    step = Step(
+        count=steps.count,
+        found=steps.found,
+        kernels=sum(isinstance(part, Kernels) for part in workload.parts) / typical.steps,
+        likeness=steps.likeness,
+        every=steps.every,
+        watched_s=watched_s,
+        unwatched_s=step_s,
+        low_s=max(step_s - around_s, 0.0),
+        high_s=max(step_s + around_s, 0.0),
+        given=given_s is not None,
+    )
+    if why:
+        return step, None, why, ()
+    longer = max(step_s / alone_s, 1.0)  # the GPU may have run at another clock than under the recorder
+    tried = (
+        (name, what, step_time(changed, fit, way) * longer / typical.steps)
+        for name, what, changed, way in _remedies(workload, typical, fit)
+    )
+    remedies = [Remedy(name, what, one_s, step_s / one_s) for name, what, one_s in tried]
+    worth = tuple(sorted((one for one in remedies if one.saves(step) >= WORTH), key=lambda one: one.step_s))
+    if all(one.name != "graph" for one in worth):
+        return step, None, f"a graph would save less than {WORTH:.0%} of the step", worth
+    return step, _graph(workload, typical, fit, step, longer), "", worth
+
+
+def _why_no_graph(typical: Recorded, fit: Fit, health: tuple[Check, ...], watched_s: float) -> str:
+    """Why nothing is predicted; empty if something is."""
+    stopped = forbidden(health, "prediction")
+    if stopped is not None:
+        return f"{stopped.count} {stopped.name}: {stopped.meaning}"
+    if typical.replays:
+        return "the step replays graphs already"
+    if not typical.launches:
+        return "the step launches no kernels"
+    off = step_time(typical.workload, fit, "stream") / typical.steps / watched_s - 1
+    if abs(off) > PLAYED:
+        return f"the model of the recorded step is {abs(off):.1%} too {'long' if off > 0 else 'short'}"
+    return ""
+
+
+def _free_calls(fit: Fit, workload: Workload) -> Fit:
+    """The fit with launch calls that take no time, because recorded host times include them."""
+    names = {call_name(workload.layer, part.arguments) for part in workload.parts if isinstance(part, Kernels)}
+    free = {name: msgspec.structs.replace(fit.constants[name], value=0.0, low=0.0, high=0.0) for name in names}
+    return msgspec.structs.replace(fit, constants={**fit.constants, **free})
+
+
+def _lasting(typical: Recorded, fit: Fit, step_s: float, watched_s: float) -> Workload:
+    """The workload with the share of its host time with which a step lasts ``step_s``.
+
+    Raises UsageError if that cannot be the time of the step that was found.
+    """
+    if not LEAST_GIVEN * watched_s <= step_s <= MOST_GIVEN * watched_s:
+        kernels = sum(isinstance(part, Kernels) for part in typical.workload.parts)
+        raise UsageError(
+            f"the step of {kernels} kernels that repeats in this trace takes {as_time(watched_s)} there",
+            "give --step the time of one such step without a profiler",
+        )
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        longer = step_time(scaled(typical.workload, middle), fit, "stream") > step_s * typical.steps
+        low, high = (low, middle) if longer else (middle, high)
+    return scaled(typical.workload, high)
+
+
+def _remedies(workload: Workload, typical: Recorded, fit: Fit) -> Iterator[tuple[str, str, Workload, Way]]:
+    """Each remedy alone: its name, what to do, the step with that done, and how it is submitted."""
+    yield "graph", "capture the step and replay it as a graph", workload, "graph"
+    if any(isinstance(part, Wait) for part in workload.parts):
+        yield "waits", "do not wait for the GPU inside the step", _without(workload, Wait), "stream"
+    if typical.pauses_s:
+        rest = _without(workload, HostWork)
+        yield "pauses", "take the program's own work between launches off this thread", rest, "stream"
+    yield "fuse", "fuse kernels in pairs", _in_pairs(workload), "stream"
+    if LOOP_CALL in fit.constants and workload.layer != LOOP_LAYER:
+        call_s = fit.constants[LOOP_CALL].value
+        calls = tuple(
+            msgspec.structs.replace(part, host_s=min(part.host_s or 0.0, call_s)) if isinstance(part, Kernels) else part
+            for part in workload.parts
+        )
+        yield "layer", "launch from compiled code", msgspec.structs.replace(workload, parts=calls), "stream"
+
+
+def _without(workload: Workload, kind: type[Part]) -> Workload:
+    return msgspec.structs.replace(workload, parts=tuple(p for p in workload.parts if not isinstance(p, kind)))
+
+
+def _in_pairs(workload: Workload) -> Workload:
+    """Each second of two neighbouring kernels of a stream becomes part of the first: its launch is gone."""
+    parts: list[Part] = []
+    single = False
+    for part in workload.parts:
+        last = parts[-1] if parts else None
+        if single and isinstance(part, Kernels) and isinstance(last, Kernels) and last.stream == part.stream:
+            both_s = last.durations_s[0] + part.durations_s[0]
+            parts[-1], single = msgspec.structs.replace(last, durations_s=(both_s,)), False
+        else:
+            parts.append(part)
+            single = isinstance(part, Kernels)
+    return msgspec.structs.replace(workload, parts=tuple(parts))
+
+
+def _graph(workload: Workload, typical: Recorded, fit: Fit, step: Step, longer: float) -> Graph:
+    """The step as graphs, with its interval, and what making them takes."""
+    found, nodes, values = predict(workload, fit, "graph"), graphs(workload), fit.values
+    step_s, low_s, high_s = (each * longer / typical.steps for each in (found.step_s, found.low_s, found.high_s))
+    calls_s = sum(part.host_s or 0.0 for part in workload.parts if isinstance(part, Kernels))
+    making_s = calls_s + sum(values["make"] + values["make_node"] * count for count in nodes)
+    return Graph(
+        step_s=step_s,
+        low_s=low_s,
+        high_s=high_s,
+        speedup=step.unwatched_s / step_s,
+        graphs=len(nodes),
+        making_s=making_s,
+        break_even=max(math.ceil(making_s / typical.steps / (step.unwatched_s - step_s)), 1),
+        blockers=typical.blockers,
+    )

@@ -1,0 +1,106 @@
+"""Checks what a trace can carry before anything is concluded from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from microbench.diagnose.host_time import doing
+from microbench.traces.trace import NONE, WORK_KINDS, Trace
+
+Verdict = Literal["idle time", "short gaps", "prediction"]
+
+# Shares of the work or the calls above which a verdict is not given.
+MOST_UNKNOWN = 0.05
+
+
+class Check(msgspec.Struct, frozen=True):
+    """Something odd in a trace: how many records, their share, what it means, and which verdicts it forbids."""
+
+    name: str
+    count: int
+    share: float
+    meaning: str
+    forbids: tuple[Verdict, ...] = ()
+
+
+def checks(trace: Trace) -> tuple[Check, ...]:
+    """What is odd about this trace; empty if nothing is."""
+    return tuple(_checks(trace))
+
+
+def forbidden(found: tuple[Check, ...], verdict: Verdict) -> Check | None:
+    """The first check that forbids a verdict; None if it may be given."""
+    return next((check for check in found if verdict in check.forbids), None)
+
+
+def _checks(trace: Trace) -> Iterator[Check]:
+    work, calls = trace.work, trace.calls
+    own = work["call"] != NONE
+    if missing := int((~own).sum()):
+        share = missing / len(work)
+        yield Check(
+            "work without a call", missing, share,
+            "the recording began after these were submitted, or lost their calls; what held them back is unknown",
+            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
+        )  # fmt: skip
+    submits = np.zeros(len(calls), dtype=bool)
+    submits[work["call"][own]] = True
+    launches = np.array([doing(name) == "launch" for name in trace.names] or [False])[calls["name"]]
+    if lost := int((launches & ~submits).sum()):
+        share = lost / max(int(launches.sum()), 1)
+        yield Check(
+            "launches without work", lost, share,
+            "their kernels are not in the trace, so the GPU may have been busy where it looks idle",
+            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
+        )  # fmt: skip
+    if graphs := int((work["kind"] == WORK_KINDS.index("graph")).sum()):
+        yield Check(
+            "graphs without their kernels", graphs, graphs / len(work),
+            "each replay is one row; record with --cuda-graph-trace=node to see its kernels",
+            ("prediction",),
+        )  # fmt: skip
+    for kind, count in trace.lost.items():
+        yield Check(
+            f"lost: {kind}", count, count / max(len(work), 1), "the recorder says that it lost records",
+            ("idle time", "prediction"),
+        )  # fmt: skip
+    if trace.resolution_ns >= 1000:
+        yield Check(
+            "whole microseconds", len(work), 1.0, "gaps of a few µs are rounded away; newer PyTorch writes ns",
+            ("short gaps", "prediction"),
+        )  # fmt: skip
+    begins = np.append(calls["begin_ns"], np.iinfo(np.int64).min)[work["call"]]
+    if early := int((own & (work["begin_ns"] < begins)).sum()):
+        share = early / len(work)
+        yield Check(
+            "work before its call", early, share, "the clocks of host and GPU are not aligned",
+            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
+        )  # fmt: skip
+    if empty := int((work["end_ns"] <= work["begin_ns"]).sum()):
+        share = empty / len(work)
+        yield Check(
+            "work without a length", empty, share, "begin and end are equal, or the end is missing",
+            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
+        )  # fmt: skip
+    if overlapping := _overlapping(trace):
+        yield Check(
+            "overlapping kernels of one stream", overlapping, overlapping / len(work),
+            "a kernel begins before the one before it ends: programmatic dependent launch, or rounded times",
+        )  # fmt: skip
+    processes = {trace.threads[thread].process for thread in np.unique(calls["thread"])}
+    if len(processes) > 1:
+        yield Check("several processes", len(processes), 1.0, "idle time is that of the GPU, whoever uses it")
+    for kind, count in trace.unread.items():
+        yield Check(f"left out: {kind}", count, 0.0, "too many to keep; host time there has no name")
+
+
+def _overlapping(trace: Trace) -> int:
+    """How many pieces of work begin before the end of the one before them in their stream."""
+    work = trace.work[trace.work["node"] == NONE]
+    work = work[np.lexsort((work["begin_ns"], work["stream"], work["device"]))]
+    same = (np.diff(work["stream"]) == 0) & (np.diff(work["device"]) == 0)
+    return int((same & (work["begin_ns"][1:] < work["end_ns"][:-1])).sum())

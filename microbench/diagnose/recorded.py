@@ -1,0 +1,238 @@
+"""Turns the steps of a trace into a workload: launches with their own host times, copies, waits, pauses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from microbench.core.ops import LOOP_LAYER
+from microbench.diagnose.host_time import DOINGS, Doing, doing
+from microbench.diagnose.steps import Steps
+from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
+from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, RangeKind, Trace
+
+# A pause between two calls of one thread is work of the program's own, which a graph does not remove, if it is this
+# long. Optimizers and autograd engines take up to 0.6 ms between two launches (H200, a busy host).
+PAUSE_S = 1e-3
+# With this many launches outstanding, a launch call may wait for room in the queue; then it counts as a median one.
+MANY_OUTSTANDING = 500
+# Steps whose calls are less alike than this, place by place, are represented by the ones nearest to the mean.
+ALIKE = 0.99
+# Blockers end a graph: what a stream capture refuses, or what the host must see before it can go on.
+BLOCKING: Mapping[Doing, str] = {"wait": "waits for the GPU", "allocation": "allocates", "module": "loads code"}
+
+
+class Blocker(msgspec.Struct, frozen=True):
+    """A call inside the step that no graph can hold: why, its name, the host code around it, and how often a step."""
+
+    why: str
+    call: str
+    place: str
+    count: float
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """A step as it was recorded, with the recorder's costs in it.
+
+    ``workload`` holds ``steps`` steps and has a part for each launch. Its ``host_s`` is the whole host time since the
+    call before it, the launch call included: a layer's call is not to be added. ``calls``, ``operators`` and
+    ``functions`` are how many records of each the recorder made in a step. ``replays`` counts launches of graphs,
+    ``launches`` those of kernels. ``threads`` is how many threads submit. ``pauses_s`` is host time in a step that no
+    graph removes.
+    """
+
+    workload: Workload
+    steps: int
+    blockers: tuple[Blocker, ...]
+    calls: float
+    operators: float
+    functions: float
+    launches: float
+    replays: float
+    threads: int
+    pauses_s: float
+
+
+class _Call(msgspec.Struct):
+    """A call of the step: host time before it and inside it in s, and the work that it submitted."""
+
+    name: str
+    doing: Doing
+    before_s: float
+    own_s: float
+    pause: bool
+    work: list[_Work]
+
+
+class _Work(msgspec.Struct, frozen=True):
+    kind: str
+    duration_s: float
+    stream: int
+    blocks: int
+    bytes: int
+    source: str
+    target: str
+    name: str
+
+
+def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
+    """The typical step; the mean of ``steps.every`` steps where kinds of steps take turns."""
+    calls = _typical(trace, steps, device)
+    numbers = dict.fromkeys(work.stream for call in calls for work in call.work)
+    streams = {stream: place for place, stream in enumerate(numbers)}
+    of = streams if len(streams) > 1 else {}
+    parts: list[Part] = []
+    host_s, pauses_s = 0.0, 0.0
+    for call in calls:
+        host_s += call.before_s
+        if call.pause:
+            parts, host_s, pauses_s = [*parts, HostWork(host_s)], 0.0, pauses_s + call.before_s
+        kernels = [work for work in call.work if work.kind != "copy" or work.source == work.target == "device"]
+        pageable = any("pageable" in (work.source, work.target) for work in call.work)
+        if call.doing == "wait" or (pageable and call.work[0].source == "device"):
+            parts, host_s = [*parts, HostWork(host_s), Wait()], 0.0
+        elif pageable or call.doing in BLOCKING:
+            parts, host_s = [*parts, HostWork(host_s + call.own_s)], 0.0
+        elif kernels:
+            for work in kernels:
+                parts.append(_kernel(work, of, host_s + call.own_s if work is kernels[0] else 0.0))
+            host_s = 0.0
+        elif call.work:
+            parts.append(_copy(call.work[0], of))
+            host_s += call.own_s
+        else:
+            host_s += call.own_s
+    parts = [part for part in [*parts, HostWork(host_s)] if not isinstance(part, HostWork) or part.seconds > 0]
+    begin, end = int(steps.calls[0]), int(steps.calls[-1])
+    names = [trace.names[name] for name in trace.calls["name"][begin:end]]
+    replays = sum("GraphLaunch" in name for name in names)
+    return Recorded(
+        workload=Workload(tuple(parts), layer=layer, streams=max(len(streams), 1), title=trace.source),
+        steps=steps.every,
+        blockers=tuple(_blockers(trace, steps)),
+        calls=(end - begin) / steps.count,
+        operators=_ranges(trace, steps, "operator"),
+        functions=_ranges(trace, steps, "python"),
+        launches=(sum(doing(name) == "launch" for name in names) - replays) / steps.count,
+        replays=replays / steps.count,
+        threads=len(np.unique(trace.calls["thread"][begin:end])),
+        pauses_s=pauses_s / steps.every,
+    )
+
+
+def _kernel(work: _Work, streams: Mapping[int, int], host_s: float) -> Kernels:
+    return Kernels(1, (work.duration_s,), host_s=host_s, stream=streams.get(work.stream), blocks=work.blocks or None)
+
+
+def _copy(work: _Work, streams: Mapping[int, int]) -> Copies:
+    return Copies("h2d" if work.target == "device" else "d2h", max(work.bytes, 1), stream=streams.get(work.stream))
+
+
+def _doings(trace: Trace) -> npt.NDArray[np.int8]:
+    """What a call of each name does, as a place in DOINGS."""
+    return np.array([DOINGS.index(doing(name)) for name in trace.names] or [0], dtype=np.int8)
+
+
+def _ranges(trace: Trace, steps: Steps, kind: RangeKind) -> float:
+    """How many ranges of a kind begin in a step, outside of pauses."""
+    calls = trace.calls[int(steps.calls[0]) : int(steps.calls[-1]) + 1]
+    own = trace.ranges["begin_ns"][trace.ranges["kind"] == RANGE_KINDS.index(kind)]
+    ended = np.maximum.accumulate(calls["end_ns"])[:-1]
+    pausing = calls["begin_ns"][1:] - ended > PAUSE_S * 1e9
+    inside = np.searchsorted(own, calls["begin_ns"][-1]) - np.searchsorted(own, calls["begin_ns"][0])
+    paused = np.searchsorted(own, calls["begin_ns"][1:][pausing]) - np.searchsorted(own, ended[pausing])
+    return float(inside - paused.sum()) / steps.count
+
+
+def _typical(trace: Trace, steps: Steps, device: int) -> list[_Call]:
+    """The calls of ``steps.every`` steps: their means over all steps that are alike, otherwise those of the steps whose
+    length is nearest to the mean."""
+    begins = steps.calls[:: steps.every]
+    lengths = np.diff(begins)
+    if steps.likeness >= ALIKE and np.all(lengths == lengths[0]):
+        chosen = begins[:-1]
+    else:
+        each = np.diff(steps.begins_ns[:: steps.every])
+        nearest = int(np.argmin(np.abs(each - each.mean())))
+        chosen, lengths = begins[nearest : nearest + 1], lengths[nearest : nearest + 1]
+    table, work = trace.calls, trace.work
+    ended = np.maximum.accumulate(np.concatenate([table["begin_ns"][:1], table["end_ns"]]))[:-1]
+    before = np.maximum(table["begin_ns"] - ended, 0)
+    own = np.maximum(table["end_ns"] - np.maximum(table["begin_ns"], ended), 0)
+    kinds, submitted = _doings(trace)[table["name"]], _submitted(trace, device)
+    begun = np.searchsorted(np.sort(work["begin_ns"]), table["begin_ns"])
+    outstanding = np.searchsorted(np.sort(work["call"]), np.arange(len(table))) - begun
+    full = (outstanding > MANY_OUTSTANDING) & (kinds == DOINGS.index("launch"))
+    if full.any() and not full.all():
+        own[full] = np.minimum(own[full], np.median(own[kinds == DOINGS.index("launch")]))
+    switches = np.append(False, np.diff(table["thread"]) != 0)
+    calls = []
+    for place in range(int(lengths[0])):
+        column = chosen + place
+        names, counts = np.unique(table["name"][column], return_counts=True)
+        name = trace.names[names[np.argmax(counts)]]
+        # The time before a step's first call is taken before the next step, so that the calls add up to the steps.
+        before_s = float(before[column if place else column + int(lengths[0])].mean()) * 1e-9
+        pause = before_s > PAUSE_S and not switches[column[-1]]
+        works = _mean_work(trace, [submitted.get(int(call), []) for call in column])
+        calls.append(_Call(name, doing(name), before_s, float(own[column].mean()) * 1e-9, pause, works))
+    return calls
+
+
+def _submitted(trace: Trace, device: int) -> dict[int, list[int]]:
+    """The work of each call, as places in the work table."""
+    result: dict[int, list[int]] = {}
+    chosen = np.flatnonzero((trace.work["device"] == device) & (trace.work["call"] != NONE))
+    for place, call in zip(chosen.tolist(), trace.work["call"][chosen].tolist(), strict=True):
+        result.setdefault(call, []).append(place)
+    return result
+
+
+def _mean_work(trace: Trace, several: list[list[int]]) -> list[_Work]:
+    """The work of one call, each with its mean duration over the steps in which the call had as much work."""
+    most = len(several[-1])
+    alike = np.array([places for places in several if len(places) == most], dtype=np.int64)
+    table = trace.work
+    result = []
+    for place in range(most):
+        column = alike[:, place]
+        row = table[column[-1]]
+        result.append(
+            _Work(
+                WORK_KINDS[row["kind"]], float((table["end_ns"] - table["begin_ns"])[column].mean()) * 1e-9,
+                int(row["stream"]), int(row["blocks"]), int(row["bytes"]), MEMORIES[row["source"]],
+                MEMORIES[row["target"]], trace.names[row["name"]],
+            )
+        )  # fmt: skip
+    return result
+
+
+def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
+    """The calls that part a step into several graphs, the most frequent first."""
+    from microbench.diagnose.host_time import slices
+
+    begin, end = int(steps.calls[0]), int(steps.calls[-1])
+    pageable = MEMORIES.index("pageable")
+    staged = set(trace.work["call"][(trace.work["source"] == pageable) | (trace.work["target"] == pageable)].tolist())
+    kinds = _doings(trace)
+    found: Counter[tuple[str, str, str]] = Counter()
+    of = {thread: slices(trace, thread) for thread in np.unique(trace.calls["thread"][begin:end]).tolist()}
+    for call in range(begin, end):
+        row = trace.calls[call]
+        why = "copies pageable memory" if call in staged else BLOCKING.get(DOINGS[kinds[row["name"]]])
+        if why is None:
+            continue
+        inside = of[int(row["thread"])]
+        name = int(inside.name[np.searchsorted(inside.edges_ns, row["begin_ns"], side="right") - 1])
+        found[why, trace.names[row["name"]], trace.names[name] if name != NONE else ""] += 1
+    for (why, call_name, place), count in found.most_common():
+        yield Blocker(why, call_name, place, count / steps.count)
+
+
+def layer_of(trace: Trace) -> str:
+    """The layer whose costs stand for the program's: the recorder's framework, else compiled code."""
+    return {"PyTorch profiler": "torch_eager", "XLA profiler": "jax_jit"}.get(trace.format, LOOP_LAYER)

@@ -1,0 +1,214 @@
+"""Writes the findings of a diagnosis, the verdict first: what the GPU waits for, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from microbench.analysis.evidence import Finding, Severity
+from microbench.core.units import as_time, percent, plain, round_percent, times, two_times
+from microbench.diagnose.diagnosis import SUBMISSION, WORTH, Bound, Diagnosis
+from microbench.diagnose.health import Check
+from microbench.diagnose.idle import Cause
+from microbench.diagnose.recorded import Blocker
+from microbench.predict.workload import Kernels
+
+SUITE = "diagnose"
+
+# Shares of the time above which idle time is a problem, a warning, or worth naming at all.
+PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
+LONGEST_NAME = 60
+
+BOUNDS: dict[Bound, str] = {
+    "launch-bound": "the host submits work more slowly than the GPU does it",
+    "host-bound": "the GPU waits for other work of the host",
+    "wait-bound": "the GPU runs dry while the host or a stream waits",
+    "copy-bound": "the GPU waits for copies",
+    "allocation-bound": "the GPU waits for memory to be allocated and freed",
+    "GPU-bound": "the GPU is busy",
+    "mixed": "no cause takes half of the time",
+}
+
+
+def findings(diagnosis: Diagnosis) -> list[Finding]:
+    """All findings; the first is the verdict, if the trace can carry one."""
+    return [*_verdict(diagnosis), *_health(diagnosis), *_graph(diagnosis), *_blockers(diagnosis), *_others(diagnosis)]
+
+
+def each(diagnosis: Diagnosis, seconds: float) -> float:
+    """Seconds of the window as seconds of a step; those of the window without steps."""
+    return seconds / diagnosis.steps.count if diagnosis.steps is not None else seconds
+
+
+def cause_words(diagnosis: Diagnosis, cause: Cause) -> str:
+    """A cause with its time: "host between calls 4.55 ms"."""
+    idle = diagnosis.idle
+    return f"{cause} {as_time(each(diagnosis, idle.causes[cause]))}" if idle is not None else cause
+
+
+def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
+    idle, bound = diagnosis.idle, diagnosis.bound
+    if idle is None or bound is None:
+        return
+    share = idle.idle_s / idle.span_s
+    causes = sorted(idle.causes, key=lambda cause: -idle.causes[cause])
+    named = [cause_words(diagnosis, cause) for cause in causes if idle.causes[cause] > NAMED * idle.span_s][:3]
+    span = "each recorded step" if diagnosis.steps is not None else "the trace"
+    severity: Severity = (
+        "good" if bound == "GPU-bound" else "problem" if share > PROBLEM else "warning" if share > WARNING else "note"
+    )
+    title = f"{bound}: the GPU works {percent(1 - share)} of {span} of {as_time(each(diagnosis, idle.span_s))}"
+    if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:
+        title += f", because the host takes {as_time(launch_s)} a launch"
+    yield Finding(
+        rule="diagnose.bound",
+        severity=severity,
+        title=title[0].upper() + title[1:],
+        text=f"In short, {BOUNDS[bound]}. It idles for: {', '.join(named) if named else 'no cause of note'}.",
+        threshold=f"what takes at least half of the time; GPU-bound from {round_percent(0.9)} of the time on",
+    )
+
+
+def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
+    for check in diagnosis.health:
+        if check.forbids:
+            yield Finding(
+                rule="diagnose.health",
+                severity="warning",
+                title=_check_words(check),
+                text=f"{check.meaning[0].upper()}{check.meaning[1:]}. No {' and no '.join(check.forbids)} is given.",
+                threshold="a check that forbids a verdict",
+                advice="Record again without what is odd",
+            )
+    step = diagnosis.step
+    if step is not None and not step.given and step.watched_s - step.unwatched_s > NAMED * step.watched_s:
+        yield Finding(
+            rule="diagnose.watched",
+            severity="note",
+            title=(
+                f"The profiler took about {as_time(step.watched_s - step.unwatched_s)} of each step: without it "
+                f"{two_times(step.low_s, step.high_s)}"
+            ),
+            text="This is estimated from the number of recorded calls, operators and Python functions.",
+            threshold=f"more than {round_percent(NAMED)} of the recorded step",
+            advice="Give the true time of a step by --step 1.9ms",
+        )
+
+
+def _check_words(check: Check) -> str:
+    return f"{check.count} {check.name} ({percent(check.share)})" if check.share else f"{check.count} {check.name}"
+
+
+def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
+    graph, step = diagnosis.graph, diagnosis.step
+    if step is None or diagnosis.recorded is None:
+        return
+    if graph is None:
+        if diagnosis.recorded.launches:
+            yield Finding(
+                rule="diagnose.no_graph",
+                severity="note",
+                title=f"No graph is advised: {diagnosis.why_no_graph}",
+                text="",
+                threshold=f"a graph is advised if it saves {round_percent(WORTH)} of a step that can be predicted",
+            )
+        return
+    how = "as a graph" if graph.graphs <= 1 else f"as {graph.graphs} graphs"
+    pays = f"Making it takes {as_time(graph.making_s)}, which pays after {graph.break_even} step" + (
+        "s" if graph.break_even != 1 else ""
+    )
+    shapes = f" {step.every} kinds of steps take turns, and each needs a graph of its own." if step.every > 1 else ""
+    yield Finding(
+        rule="diagnose.graph",
+        severity="advice",
+        title=(
+            f"Replayed {how} a step takes {as_time(graph.step_s)} ({two_times(graph.low_s, graph.high_s)}), "
+            f"{times(graph.speedup)} as fast"
+        ),
+        text=f"{pays}.{shapes} A trace cannot tell whether tensors keep their addresses; capturing the step does.",
+        threshold=f"a graph saves at least {round_percent(WORTH)} of the step",
+        advice=f"Capture the step{_except(graph.blockers)}",
+    )
+
+
+def _except(blockers: tuple[Blocker, ...]) -> str:
+    return " without the calls below, which stay outside" if blockers else ""
+
+
+def _blockers(diagnosis: Diagnosis) -> Iterator[Finding]:
+    recorded = diagnosis.recorded
+    if recorded is None or not recorded.blockers or diagnosis.graph is None:
+        return
+    named = [blocker_words(blocker) for blocker in recorded.blockers[:3]]
+    yield Finding(
+        rule="diagnose.blockers",
+        severity="advice",
+        title=f"A graph cannot hold {'; '.join(named)}",
+        text="They part the step into pieces. What lies between two of them can be one graph.",
+        threshold="a wait, a pageable copy, an allocation or a module load inside the step",
+        advice=ADVICE[recorded.blockers[0].why],
+    )
+
+
+ADVICE = {
+    "waits for the GPU": "Keep results on the GPU and wait once, after the step",
+    "copies pageable memory": "Copy from and to pinned memory",
+    "allocates": "Allocate before the step, or from a memory pool",
+    "loads code": "Run each kernel once before the capture",
+}
+
+
+def blocker_words(blocker: Blocker) -> str:
+    """A blocker in words: "cudaStreamSynchronize in aten::item (1 a step)"."""
+    place = f" in {plain(blocker.place, LONGEST_NAME)}" if blocker.place else ""
+    count = f"{blocker.count:.0f}" if blocker.count >= 1 else f"{blocker.count:.2f}"
+    return f"{blocker.call}{place} ({count} a step)"
+
+
+def _others(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Other remedies, and other causes that take a share worth naming."""
+    idle, recorded, step = diagnosis.idle, diagnosis.recorded, diagnosis.step
+    if recorded is not None and step is not None and recorded.pauses_s > NAMED * step.watched_s:
+        yield Finding(
+            rule="diagnose.pauses",
+            severity="advice",
+            title=f"The program's own work between launches takes {as_time(recorded.pauses_s)} of each step",
+            text="The host calls nothing of CUDA for more than 1 ms. No graph shortens that.",
+            threshold=f"pauses of more than 1 ms between two calls of one thread, {round_percent(NAMED)} of the step",
+            advice="Prepare data in another process or thread, ahead of the step",
+        )
+    if idle is None:
+        return
+    for cause, advice in (
+        ("allocation", "Allocate before the step, or from a memory pool"),
+        ("copies", "Pin the memory and copy ahead of the step, in another stream"),
+        ("waits", "Wait less often"),
+        ("module load", "Run each kernel once before what is timed"),
+    ):
+        seconds = idle.causes[cause]  # type: ignore[index]
+        if seconds > WARNING * idle.span_s and diagnosis.bound != f"{cause}-bound":
+            yield Finding(
+                rule=f"diagnose.{cause.replace(' ', '_')}",
+                severity="advice",
+                title=f"The GPU idles {percent(seconds / idle.span_s)} of the time for {cause}",
+                text="",
+                threshold=f"more than {round_percent(WARNING)} of the time",
+                advice=advice,
+            )
+
+
+def launch_time(diagnosis: Diagnosis) -> float | None:
+    """The host time for one launch of the recorded step in s, the call included; None for a step without launches."""
+    recorded = diagnosis.recorded
+    if recorded is None or not recorded.launches:
+        return None
+    host_s = sum(part.host_s or 0.0 for part in recorded.workload.parts if isinstance(part, Kernels))
+    return host_s / recorded.steps / recorded.launches
+
+
+def launch_share(diagnosis: Diagnosis) -> float:
+    """The share of the time that the GPU idles because work is submitted too slowly."""
+    own_s = 0.0
+    if diagnosis.recorded is not None and diagnosis.steps is not None:
+        own_s = diagnosis.recorded.pauses_s * diagnosis.steps.count
+    idle = diagnosis.idle
+    return max(diagnosis.share(*SUBMISSION) - (own_s / idle.span_s if idle is not None else 0.0), 0.0)

@@ -1,0 +1,186 @@
+"""Lays out a diagnosis: one screen, tables on request, and JSON."""
+
+from __future__ import annotations
+
+import msgspec
+
+from microbench.core.units import as_time, percent, plain, times, two_times
+from microbench.diagnose import words
+from microbench.diagnose.diagnosis import Diagnosis
+from microbench.diagnose.idle import CAUSES
+from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, columns
+
+# The named parts of idle time that the screen shows, and those of the table.
+SHOWN, LISTED = 4, 30
+LEAST_SHOWN = 0.005
+LONGEST_NAME = 48
+
+
+def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool = False) -> Screen:
+    """One screen. ``costs`` says whose constants the predictions use, ``command`` what was typed."""
+    found = words.findings(diagnosis)
+    lines = [*_step_lines(diagnosis), *_idle_lines(diagnosis), *_graph_lines(diagnosis)]
+    trace = diagnosis.trace
+    gpu = trace.gpus.get(diagnosis.idle.device) if diagnosis.idle is not None else None
+    about = [trace.format, *([gpu] if gpu else [])]
+    return Screen(
+        mark="",
+        run=costs,
+        banners=(),
+        blocks=(Block(plain(trace.source), tuple(about), tuple(lines)),),
+        tables=tuple(tables(diagnosis)) if everything else (),
+        findings=tuple(found),
+        distorting=(),
+        left_out="",
+        footer="" if everything else f"more: {command} --all · {command} --json",
+    )
+
+
+def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
+    step, trace = diagnosis.step, diagnosis.trace
+    if step is None:
+        counts = f"{len(trace.work)} pieces of work, {len(trace.calls)} calls"
+        return [AnswerLine("trace", (Cell(counts), Cell("no step repeats")))]
+    alike = f"alike to {percent(step.likeness)}" + (f", every {step.every} steps" if step.every > 1 else "")
+    parts = [Cell(f"{step.count} of {step.kernels:.0f} kernels, {alike}")]
+    parts.append(Cell(f"{as_time(step.watched_s)} as recorded"))
+    if step.given:
+        parts.append(Cell(f"{as_time(step.unwatched_s)} without the profiler, as given"))
+    elif step.unwatched_s < step.watched_s:
+        range_ = two_times(step.low_s, step.high_s)
+        parts.append(Cell(f"about {as_time(step.unwatched_s)} without the profiler ({range_})"))
+    return [AnswerLine("steps", tuple(parts))]
+
+
+def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
+    idle = diagnosis.idle
+    if idle is None:
+        return [AnswerLine("idle", (Cell(f"not given: {diagnosis.why_no_idle}"),), verdict="warning")]
+    verdict = words.findings(diagnosis)[0].severity if diagnosis.bound is not None else None
+    busy = (
+        Cell(f"works {percent(idle.busy_s / idle.span_s)}"),
+        Cell(f"idle {as_time(words.each(diagnosis, idle.idle_s))} of {as_time(words.each(diagnosis, idle.span_s))}"),
+    )
+    shown = [cause for cause in CAUSES if idle.causes[cause] > LEAST_SHOWN * idle.span_s]
+    causes = sorted(shown, key=lambda cause: -idle.causes[cause])
+    parts = tuple(
+        Cell(f"{words.cause_words(diagnosis, cause)} ({percent(idle.causes[cause] / idle.span_s)})") for cause in causes
+    )
+    places = tuple(
+        Cell(f"{plain(place.name, LONGEST_NAME)} {as_time(words.each(diagnosis, place.seconds))}")
+        for place in idle.places[:SHOWN]
+        if place.seconds > LEAST_SHOWN * idle.span_s
+    )
+    lines = [AnswerLine("GPU", busy, verdict=verdict)]
+    return lines + [AnswerLine(name, cells) for name, cells in (("idle for", parts), ("most in", places)) if cells]
+
+
+def _graph_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
+    graph = diagnosis.graph
+    if graph is None:
+        return []
+    parts = [
+        Cell(f"{as_time(graph.step_s)} a step ({two_times(graph.low_s, graph.high_s)})"),
+        Cell(times(graph.speedup)),
+        Cell(f"made in {as_time(graph.making_s)}: pays after {graph.break_even}"),
+    ]
+    return [AnswerLine("as a graph", tuple(parts))]
+
+
+def tables(diagnosis: Diagnosis) -> list[Table]:
+    """Idle time by cause and by place, remedies, blockers and health."""
+    result = []
+    idle = diagnosis.idle
+    if idle is not None:
+        each = "of a step" if diagnosis.steps is not None else "of the trace"
+        rows = [("work", idle.busy_s), *((cause, idle.causes[cause]) for cause in CAUSES)]
+        result.append(
+            Table(
+                "Where the time goes", f"the GPU with most work, {each}", columns("", "time", "share"),
+                tuple(_row(diagnosis, name, seconds) for name, seconds in rows if seconds > 0),
+                ("The parts add up to the recorded time.",),
+            )
+        )  # fmt: skip
+        result.append(
+            Table(
+                "What the host did while the GPU was idle", each, columns("", "cause", "time", "share", left=2),
+                tuple(
+                    (Cell(plain(place.name, LONGEST_NAME)), Cell(place.cause), *_row(diagnosis, "", place.seconds)[1:])
+                    for place in idle.places[:LISTED]
+                ),
+            )
+        )  # fmt: skip
+    if diagnosis.remedies and diagnosis.step is not None:
+        result.append(
+            Table(
+                "What to change", f"each by itself, against {as_time(diagnosis.step.unwatched_s)}",
+                columns("", "a step then takes", "speed-up"),
+                tuple(
+                    (Cell(one.what), Cell(as_time(one.step_s)), Cell(times(one.speedup)))
+                    for one in diagnosis.remedies
+                ),
+            )
+        )  # fmt: skip
+    if diagnosis.recorded is not None and diagnosis.recorded.blockers:
+        result.append(
+            Table(
+                "What a graph cannot hold", "", columns("call", "why", "in", "a step", left=3),
+                tuple(
+                    (Cell(one.call), Cell(one.why), Cell(plain(one.place, LONGEST_NAME)), Cell(f"{one.count:.2f}"))
+                    for one in diagnosis.recorded.blockers
+                ),
+            )
+        )  # fmt: skip
+    if diagnosis.health:
+        result.append(
+            Table(
+                "What is odd in this trace", "", columns("", "count", "meaning", "forbids", left=1),
+                tuple(
+                    (Cell(one.name), Cell(str(one.count)), Cell(one.meaning), Cell(", ".join(one.forbids)))
+                    for one in diagnosis.health
+                ),
+            )
+        )  # fmt: skip
+    return result
+
+
+def _row(diagnosis: Diagnosis, name: str, seconds: float) -> tuple[Cell, ...]:
+    span_s = diagnosis.idle.span_s if diagnosis.idle is not None else 0.0
+    return Cell(name), Cell(as_time(words.each(diagnosis, seconds))), Cell(percent(seconds / span_s if span_s else 0.0))
+
+
+def encoded(several: list[Diagnosis]) -> bytes:
+    """The diagnosis as one JSON object in SI units; a list of them for several traces."""
+    objects = [_object(one) for one in several]
+    return msgspec.json.format(msgspec.json.encode(objects[0] if len(objects) == 1 else objects), indent=2) + b"\n"
+
+
+def _object(diagnosis: Diagnosis) -> dict[str, object]:
+    trace, idle, step, graph = diagnosis.trace, diagnosis.idle, diagnosis.step, diagnosis.graph
+    whole: dict[str, object] = {
+        "trace": {
+            "source": plain(trace.source), "format": trace.format, "gpus": dict(trace.gpus), "rank": trace.rank,
+            "versions": dict(trace.versions), "work": len(trace.work), "calls": len(trace.calls),
+        },
+        "run": diagnosis.run_id,
+        "health": msgspec.to_builtins(diagnosis.health),
+        "step": None if step is None else msgspec.to_builtins(step),
+        "bound": diagnosis.bound,
+        "idle": None,
+        "why_no_idle": diagnosis.why_no_idle,
+        "graph": None if graph is None else msgspec.to_builtins(graph),
+        "why_no_graph": diagnosis.why_no_graph,
+        "advice": msgspec.to_builtins(diagnosis.remedies),
+        "findings": [
+            {"rule": one.rule, "severity": one.severity, "title": one.title, "text": one.text, "advice": one.advice}
+            for one in words.findings(diagnosis)
+        ],
+    }  # fmt: skip
+    if idle is not None:
+        whole["idle"] = {cause: words.each(diagnosis, seconds) for cause, seconds in idle.causes.items()}
+        whole["busy_s"], whole["span_s"] = (words.each(diagnosis, each) for each in (idle.busy_s, idle.span_s))
+        whole["places"] = [
+            {"cause": one.cause, "name": plain(one.name), "seconds": words.each(diagnosis, one.seconds)}
+            for one in idle.places[:LISTED]
+        ]
+    return whole

@@ -1,0 +1,461 @@
+"""Collects the records of a recording in columns and makes a Trace of them.
+
+Readers hand over numbers only, a row a record, in the columns of FIELDS. The collector keeps the tables in arrays whose
+pages cost memory only once they are written, leaves out what goes beyond ROW_LIMITS and counts it, and at the end finds
+which call submitted which work.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, auto
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from microbench.traces.trace import (
+    CALLS,
+    MEMORIES,
+    NONE,
+    RANGE_KINDS,
+    RANGES,
+    SYNC_KINDS,
+    SYNCS,
+    WORK,
+    Format,
+    Table,
+    Thread,
+    Trace,
+)
+
+Integers = npt.NDArray[np.int64]
+
+
+class Category(IntEnum):
+    """What a record is about. The first three are the places of WORK_KINDS."""
+
+    KERNEL = 0
+    COPY = 1
+    MEMSET = 2
+    RUNTIME = 3
+    DRIVER = 4
+    SYNC = 5
+    OPERATOR = 6
+    PYTHON = 7
+    ANNOTATION = 8
+    OVERHEAD = 9
+
+
+class Field(IntEnum):
+    """The columns of a row of numbers; NONE (-1) where a record does not have one. SOURCE and TARGET are memories."""
+
+    CATEGORY = 0
+    BEGIN_NS = auto()
+    DURATION_NS = auto()
+    NAME = auto()
+    THREAD = auto()
+    CORRELATION = auto()
+    STREAM = auto()
+    DEVICE = auto()
+    BYTES = auto()
+    BLOCKS = auto()
+    THREADS = auto()
+    NODE = auto()
+    ON_STREAM = auto()
+    ON_CORRELATION = auto()
+    SOURCE = auto()
+    TARGET = auto()
+
+
+NO_ROW = (NONE,) * (len(Field) - 2) + (0, 0)
+RANGE_KIND = {
+    Category.ANNOTATION: RANGE_KINDS.index("annotation"),
+    Category.OPERATOR: RANGE_KINDS.index("operator"),
+    Category.PYTHON: RANGE_KINDS.index("python"),
+    Category.OVERHEAD: RANGE_KINDS.index("overhead"),
+}
+SYNC_WORDS = (
+    ("wait event", "stream_wait_event"), ("event", "event"), ("stream", "stream"), ("context", "context"),
+    ("device", "context"),
+)  # fmt: skip
+MEMORY_WORDS = {
+    "pageable": "pageable", "pinned": "pinned", "device": "device", "array": "device", "device static": "device",
+    "managed": "managed", "managed static": "managed",
+}  # fmt: skip
+# At most as many rows are kept, by what they are: 0.6 GB in all. Those beyond are counted in Trace.unread.
+ROW_LIMITS = {"work": 4_000_000, "call": 4_000_000, "sync": 500_000, "annotation": 500_000, "operator": 2_000_000,
+              "python": 2_000_000, "overhead": 100_000, "driver": 100_000}  # fmt: skip
+MAX_TEXT_BYTES = 64_000_000  # of all names together
+MAX_NAMES = 500_000
+MAX_THREADS = 65_536
+MAX_NAME = 16_384  # characters of a name that are kept
+LONGEST_ZERO_NS = 60_000_000_000  # a time of 0 is no time if all others are later than this
+MAX_TIME_NS = 1 << 61  # times beyond are nonsense: Unix times of today are below 2^61 ns
+SURELY_UNIX_NS = 10**18  # a time beyond, of the year 2001, does not count from a computer's start
+NO_DURATION = NONE
+
+AT_ZERO = "records at time 0"
+BAD_TIME = "records with an impossible time"
+NO_DURATION_WORDS = "records without a duration"
+
+
+def memories_of(name: str) -> tuple[int, int]:
+    """Places in MEMORIES of source and target, from a copy's name such as ``Memcpy HtoD (Pageable -> Device)``."""
+    source, arrow, target = name.partition("(")[2].partition(")")[0].lower().partition(" -> ")
+    if not arrow:
+        return 0, 0
+    known = [MEMORY_WORDS.get(word.strip(), "unknown") for word in (source, target)]
+    return MEMORIES.index(known[0]), MEMORIES.index(known[1])
+
+
+@dataclass
+class Rows:
+    """One table while it grows, with the correlation of each row and, of a sync, that of the call it waits for."""
+
+    table: Table
+    correlation: Integers
+    other: Integers
+    count: int = 0
+
+    @classmethod
+    def of(cls, dtype: np.dtype[np.void], limit: int, *, keys: int) -> Rows:
+        columns = [np.empty(limit if place < keys else 0, np.int64) for place in range(2)]
+        return cls(np.empty(limit, dtype), columns[0], columns[1])
+
+    def extend(self, count: int) -> slice:
+        self.count += count
+        return slice(self.count - count, self.count)
+
+    def keep(self, chosen: npt.NDArray[np.bool_]) -> None:
+        """Drop the rows that are not chosen."""
+        count = int(np.count_nonzero(chosen))
+        for column in (self.table, self.correlation, self.other):
+            if len(column):
+                column[:count] = column[: self.count][chosen]
+        self.count = count
+
+    @property
+    def rows(self) -> Table:
+        return self.table[: self.count]
+
+
+@dataclass
+class Facts:
+    """What a recording says of itself besides its records."""
+
+    format: Format = "PyTorch profiler"
+    gpus: dict[int, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    base_ns: int | None = None
+    rank: int | None = None
+
+
+class Collector:
+    """Takes records by ``add`` and gives the Trace by ``finish``. ``most`` is the most records that can come."""
+
+    def __init__(self, most: int | None = None, limits: Mapping[str, int] = ROW_LIMITS) -> None:
+        self.limits = dict(limits)
+        sizes = {kind: limit if most is None else min(limit, most) for kind, limit in self.limits.items()}
+        ranges = sum(sizes[kind] for kind in RANGE_KINDS)
+        self.work = Rows.of(WORK, sizes["work"], keys=1)
+        self.calls = Rows.of(CALLS, sizes["call"], keys=1)
+        self.is_driver = np.empty(sizes["call"], np.bool_)
+        self.syncs = Rows.of(SYNCS, sizes["sync"], keys=2)
+        self.ranges = Rows.of(RANGES, ranges if most is None else min(ranges, most), keys=0)
+        self.range_counts = dict.fromkeys(RANGE_KINDS, 0)
+        self.lost: Counter[str] = Counter()
+        self.unread: Counter[str] = Counter()
+        self.names: dict[str, int] = {}
+        self.threads: dict[tuple[object, object], int] = {}
+        self.thread_names: dict[tuple[object, object], str] = {}
+        self._text_bytes = 0
+        self._sync_kinds: dict[int, int] = {}
+
+    def name(self, text: object) -> int:
+        """The number of a name; NONE for one beyond the limits."""
+        known = self.names.get(text) if isinstance(text, str) else None
+        if known is not None:
+            return known
+        text = (text if isinstance(text, str) else str(text))[:MAX_NAME]
+        if text in self.names:
+            return self.names[text]
+        self._text_bytes += 60 + len(text)
+        if len(self.names) >= MAX_NAMES or self._text_bytes > MAX_TEXT_BYTES:
+            self.unread["names"] += 1
+            return NONE
+        return self.names.setdefault(text, len(self.names))
+
+    def thread(self, process: object, number: object) -> int:
+        """The number of a thread; NONE for one beyond the limits."""
+        known = self.threads.get((process, number))
+        if known is None:
+            if len(self.threads) >= MAX_THREADS:
+                self.unread["threads"] += 1
+                return NONE
+            known = self.threads[process, number] = len(self.threads)
+        return known
+
+    def add(self, fields: Integers) -> None:
+        """Take records, a row each (see Field)."""
+        begin, duration = fields[:, Field.BEGIN_NS], fields[:, Field.DURATION_NS]
+        bad = (np.abs(begin) > MAX_TIME_NS) | (duration > MAX_TIME_NS) | (duration < NO_DURATION)
+        if bad.any():
+            self.unread[BAD_TIME] += int(np.count_nonzero(bad))
+            fields = fields[~bad]
+            duration = fields[:, Field.DURATION_NS]
+        if missing := int(np.count_nonzero(duration == NO_DURATION)):
+            self.lost[NO_DURATION_WORDS] += missing
+            fields[:, Field.DURATION_NS] = np.maximum(duration, 0)
+        category = fields[:, Field.CATEGORY]
+        self._add_work(fields[category <= Category.MEMSET])
+        self._add_calls(fields[(category == Category.RUNTIME) | (category == Category.DRIVER)])
+        self._add_syncs(fields[category == Category.SYNC])
+        for range_category, kind in RANGE_KIND.items():
+            self._add_ranges(fields[category == range_category], kind)
+
+    def _room(self, rows: Rows, fields: Integers, what: str, room: int) -> Integers:
+        """The fields that may still be kept."""
+        if len(fields) > room:
+            self.unread[what] += len(fields) - room
+        return fields[:room]
+
+    def _add_work(self, fields: Integers) -> None:
+        fields = self._room(self.work, fields, "work", len(self.work.table) - self.work.count)
+        place = self.work.extend(len(fields))
+        table = self.work.table[place]
+        _times(table, fields)
+        for column, source, largest in (
+            ("stream", Field.STREAM, None), ("bytes", Field.BYTES, None), ("blocks", Field.BLOCKS, None),
+            ("node", Field.NODE, None), ("name", Field.NAME, None), ("threads", Field.THREADS, 2**31 - 1),
+            ("device", Field.DEVICE, 2**15 - 1), ("kind", Field.CATEGORY, None), ("source", Field.SOURCE, None),
+            ("target", Field.TARGET, None),
+        ):  # fmt: skip
+            table[column] = fields[:, source] if largest is None else np.clip(fields[:, source], NONE, largest)
+        table["call"] = NONE
+        self.work.correlation[place] = fields[:, Field.CORRELATION]
+
+    def _add_calls(self, fields: Integers) -> None:
+        fields = self._room(self.calls, fields, "call", len(self.calls.table) - self.calls.count)
+        place = self.calls.extend(len(fields))
+        table = self.calls.table[place]
+        _times(table, fields)
+        table["name"] = fields[:, Field.NAME]
+        table["thread"] = fields[:, Field.THREAD]
+        self.calls.correlation[place] = fields[:, Field.CORRELATION]
+        self.is_driver[place] = fields[:, Field.CATEGORY] == Category.DRIVER
+
+    def _add_syncs(self, fields: Integers) -> None:
+        fields = self._room(self.syncs, fields, "sync", len(self.syncs.table) - self.syncs.count)
+        if not len(fields):
+            return
+        place = self.syncs.extend(len(fields))
+        table = self.syncs.table[place]
+        _times(table, fields)
+        texts = list(self.names)
+        for name in set(fields[:, Field.NAME].tolist()) - self._sync_kinds.keys():
+            text = texts[name].lower() if name != NONE else ""
+            word = next((kind for word, kind in SYNC_WORDS if word in text), "context")
+            self._sync_kinds[name] = SYNC_KINDS.index(word)
+        kinds = np.array([self._sync_kinds[name] for name in fields[:, Field.NAME].tolist()])
+        stream, on_stream = fields[:, Field.STREAM], fields[:, Field.ON_STREAM]
+        waits_itself = kinds == SYNC_KINDS.index("stream_wait_event")
+        table["kind"] = kinds
+        table["stream"] = np.where(waits_itself, stream, NONE)
+        table["on_stream"] = np.where(
+            waits_itself | (kinds == SYNC_KINDS.index("event")),
+            on_stream,
+            np.where(kinds == SYNC_KINDS.index("stream"), stream, NONE),
+        )
+        table["call"] = table["on_call"] = NONE
+        self.syncs.correlation[place] = fields[:, Field.CORRELATION]
+        self.syncs.other[place] = fields[:, Field.ON_CORRELATION]
+
+    def _add_ranges(self, fields: Integers, kind: int) -> None:
+        what = RANGE_KINDS[kind]
+        room = min(self.limits[what] - self.range_counts[what], len(self.ranges.table) - self.ranges.count)
+        fields = self._room(self.ranges, fields, what, room)
+        self.range_counts[what] += len(fields)
+        table = self.ranges.table[self.ranges.extend(len(fields))]
+        _times(table, fields)
+        table["name"] = fields[:, Field.NAME]
+        table["thread"] = fields[:, Field.THREAD]
+        table["kind"] = kind
+
+    def finish(self, source: str, facts: Facts) -> Trace:
+        """The recording. The collector cannot be used again."""
+        tables = [self.work, self.calls, self.syncs, self.ranges]
+        self._drop_zero_times(tables)
+        names = tuple(self.names)
+        order, targets = self._order_calls()
+        calls = self.calls.rows[order]
+        work_order = np.argsort(self.work.rows["begin_ns"], kind="stable")
+        work, work_correlation = self.work.rows[work_order], self.work.correlation[work_order]
+        # The arrays that the tables were collected in go as soon as each sorted table is there: they are large.
+        finder = CallFinder(self.calls.rows["begin_ns"], self.calls.correlation[: self.calls.count], targets)
+        del work_order, order, targets
+        self.work = self.calls = Rows.of(WORK, 0, keys=0)
+        work["call"] = finder.calls(work_correlation, work["begin_ns"])
+        sync_order = np.argsort(self.syncs.rows["begin_ns"], kind="stable")
+        syncs = self.syncs.rows[sync_order]
+        syncs["call"] = finder.calls(self.syncs.correlation[sync_order], syncs["begin_ns"])
+        syncs["on_call"] = finder.calls(self.syncs.other[sync_order], syncs["begin_ns"])
+        del finder
+        ranges = self.ranges.rows
+        ranges = ranges[np.lexsort((-ranges["end_ns"], ranges["begin_ns"]))]
+        self.ranges = self.syncs
+        _name_memories(work, names)
+        _number_nodes(work, calls, names)
+        kept = (work, calls, ranges, syncs)
+        resolution = _resolution(kept)
+        first = min((int(table["begin_ns"][0]) for table in kept if len(table)), default=0)
+        epoch = None if facts.base_ns is None else facts.base_ns + first
+        if first > SURELY_UNIX_NS:
+            epoch = first
+        for table in kept:
+            table["begin_ns"] -= first
+            table["end_ns"] -= first
+        return Trace(
+            source=source,
+            format=facts.format,
+            work=work,
+            calls=calls,
+            ranges=ranges,
+            syncs=syncs,
+            names=names,
+            threads=tuple(self._threads()),
+            gpus=facts.gpus,
+            versions=facts.versions,
+            epoch_ns=epoch,
+            resolution_ns=resolution,
+            lost=dict(self.lost),
+            unread=dict(self.unread),
+            has_syncs=len(syncs) > 0,
+            has_operators=bool(self.range_counts["operator"] or self.range_counts["python"]),
+            rank=facts.rank,
+        )
+
+    def _threads(self) -> list[Thread]:
+        def number(value: object) -> int:
+            return value if isinstance(value, int) else NONE
+
+        threads = []
+        for process, thread in self.threads:
+            own = "" if isinstance(thread, int) else str(thread)[:MAX_NAME]
+            threads.append(Thread(number(process), number(thread), self.thread_names.get((process, thread), own)))
+        return threads
+
+    def _drop_zero_times(self, tables: list[Rows]) -> None:
+        """Drop the records at time 0, unless the recording begins there: such a record never got its time."""
+        later = [table.rows["begin_ns"][table.rows["begin_ns"] > 0] for table in tables]
+        first = min((int(times.min()) for times in later if len(times)), default=0)
+        if first <= LONGEST_ZERO_NS:
+            return
+        for table in tables:
+            timed = table.rows["begin_ns"] > 0
+            if dropped := int(np.count_nonzero(~timed)):
+                self.unread[AT_ZERO] += dropped
+                if table is self.calls:
+                    self.is_driver[: int(np.count_nonzero(timed))] = self.is_driver[: table.count][timed]
+                table.keep(timed)
+
+    def _order_calls(self) -> tuple[Integers, Integers]:
+        """The order of the calls to keep, and of each collected call its place among them.
+
+        A call inside another one of its thread is part of it (a driver call below the runtime): the outer one counts
+        once, and takes the place of the inner one.
+        """
+        rows = self.calls.rows
+        count = len(rows)
+        begin, end = rows["begin_ns"], rows["end_ns"]
+        order = np.lexsort((self.is_driver[:count], -end, begin, rows["thread"]))
+        outer = np.arange(count)
+        # Inside its thread, a call that ends no later than one before it lies within that one.
+        thread = rows["thread"][order]
+        starts = np.flatnonzero(np.diff(thread, prepend=thread[:1] - 1)) if count else outer
+        for first, last in zip(starts.tolist(), [*starts[1:].tolist(), count], strict=False):
+            place = order[first:last]
+            ends = end[place]
+            latest = np.maximum.accumulate(ends)
+            before = np.concatenate([[np.iinfo(np.int64).min], latest[:-1]])
+            inside = (ends <= before) & (ends > begin[place])  # one of no length may just touch the next
+            inside &= begin[place] < before
+            if inside.any():
+                leader = np.maximum.accumulate(np.where(ends > before, np.arange(len(place)), 0))
+                outer[place[inside]] = place[leader[inside]]
+        kept = np.flatnonzero(outer == np.arange(count))
+        kept = kept[np.lexsort((-end[kept], begin[kept]))]
+        targets = np.full(count, NONE, np.int64)
+        targets[kept] = np.arange(len(kept))
+        return kept, targets[outer]
+
+
+class CallFinder:
+    """Finds the call of a correlation; of several with the same one, the last that began before the time given."""
+
+    def __init__(self, begin_ns: Integers, correlation: Integers, targets: Integers) -> None:
+        given = np.flatnonzero((correlation != NONE) & (correlation != 0))
+        order = given[np.lexsort((begin_ns[given], correlation[given]))]
+        self._keys, self._begin_ns, self._targets = correlation[order], begin_ns[order], targets[order]
+
+    def calls(self, correlation: Integers, time_ns: Integers) -> Integers:
+        """Places of the calls; NONE where no call has the correlation."""
+        found = np.full(len(correlation), NONE, np.int64)
+        if not len(self._keys):
+            return found
+        first = np.searchsorted(self._keys, correlation, "left")
+        last = np.searchsorted(self._keys, correlation, "right") - 1
+        known = np.flatnonzero(last >= first)
+        low, high = first[known], last[known]
+        while (open_spans := low < high).any():  # halves the span of the calls with one correlation
+            middle = (low + high + 1) // 2
+            later = self._begin_ns[middle] > time_ns[known]
+            high = np.where(open_spans & later, middle - 1, high)
+            low = np.where(open_spans & ~later, middle, low)
+        found[known] = self._targets[low]
+        return found
+
+
+def _times(table: Table, fields: Integers) -> None:
+    table["begin_ns"] = fields[:, Field.BEGIN_NS]
+    table["end_ns"] = fields[:, Field.BEGIN_NS] + fields[:, Field.DURATION_NS]
+
+
+def _name_memories(work: Table, names: tuple[str, ...]) -> None:
+    """Set the memories of the copies whose name says them."""
+    copies = np.flatnonzero((work["kind"] == Category.COPY) & (work["source"] == 0) & (work["target"] == 0))
+    used, inverse = np.unique(work["name"][copies], return_inverse=True)
+    memories = np.array([memories_of(names[name]) if name != NONE else (0, 0) for name in used.tolist()], np.int8)
+    if len(used):
+        work["source"][copies], work["target"][copies] = memories[inverse, 0], memories[inverse, 1]
+
+
+def _number_nodes(work: Table, calls: Table, names: tuple[str, ...]) -> None:
+    """Number the work of each replay of a graph that the recording does not number."""
+    replays = np.array([name.startswith(("cudaGraphLaunch", "cuGraphLaunch")) for name in names], np.bool_)
+    if not replays.any():
+        return
+    unnumbered = np.flatnonzero((work["call"] != NONE) & (work["node"] == NONE))
+    name = calls["name"][work["call"][unnumbered]]
+    chosen = unnumbered[(name != NONE) & replays[name]]
+    chosen = chosen[np.argsort(work["call"][chosen], kind="stable")]
+    call = work["call"][chosen]
+    starts = np.flatnonzero(np.diff(call, prepend=NONE))
+    work["node"][chosen] = np.arange(len(chosen)) - np.repeat(starts, np.diff(starts, append=len(chosen)))
+
+
+def _resolution(tables: tuple[Table, ...]) -> int:
+    """The step of the times in ns: 1000 in recordings of whole microseconds."""
+    whole = all(not (table[column] % 1000).any() for table in tables for column in ("begin_ns", "end_ns"))
+    return 1000 if whole and any(len(table) for table in tables) else 1
+
+
+def product(sizes: object) -> int:
+    """The product of a grid's or block's three sizes; NONE if they are no positive integers."""
+    if not isinstance(sizes, list) or not 0 < len(sizes) <= 3:
+        return NONE
+    if not all(isinstance(size, int) and 0 < size < 2**31 for size in sizes):
+        return NONE
+    return min(prod(sizes), 2**62)

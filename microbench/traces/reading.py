@@ -1,0 +1,70 @@
+"""Reads a recording of another profiler, whichever it is: the file's content decides, its name only where needed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+from microbench.core.errors import UsageError
+from microbench.core.units import plain
+from microbench.traces import chrome
+from microbench.traces.stream import open_trace
+from microbench.traces.trace import Trace
+
+HEAD_BYTES = 4096
+SQLITE = b"SQLite format 3\0"
+# The first bytes of JSON, not those of a protobuf message, whose first tag is a line feed.
+JSON = re.compile(rb'(\xef\xbb\xbf)?\s*(\{\s*["}]|\[\s*[\[\]{]|[\[{]\s*\Z)')
+XPLANE_PLANE = 0x0A  # the tag of the field "planes", of which a profile of XLA is a list
+REPORT_ENDINGS = (".nsys-rep", ".qdrep")
+FORMATS = "a trace of torch.profiler (.json, .json.gz), Nsight Systems (.sqlite, .nsys-rep) or JAX (.xplane.pb)"
+
+
+def read(path: Path) -> Trace:
+    """Read one file. Raises UsageError if it is no recording, cannot be read, or is of another maker's GPU."""
+    with open_trace(path) as stream:
+        head, compressed = stream.peek(HEAD_BYTES), stream.compressed
+    if JSON.match(head):
+        return chrome.read(path)
+    if compressed and (head.startswith(SQLITE) or path.name.endswith(".xplane.pb.gz")):
+        raise UsageError(f"{plain(path.name)} is compressed", f"unpack it first: gunzip {plain(path.name)}")
+    if head.startswith(SQLITE):
+        return _other("nsys", path)
+    if path.name.endswith(REPORT_ENDINGS):
+        return _exported(path)
+    if path.name.endswith(".pb") or head[:1] == bytes([XPLANE_PLANE]):
+        return _other("xplane", path)
+    reason = "it is empty" if not head else "its content is of no known form"
+    raise UsageError(f"{plain(path.name)} is no trace: {reason}", f"give {FORMATS}")
+
+
+def _other(reader: str, path: Path) -> Trace:
+    """Read by the reader of another format, which is loaded only then."""
+    trace: Trace = import_module(f"microbench.traces.{reader}").read(path)
+    return trace
+
+
+def _exported(path: Path) -> Trace:
+    """Read a report of Nsight Systems, which only its own program can read, through that program."""
+    program = shutil.which("nsys")
+    line = f"nsys export -t sqlite {plain(path.name)}"
+    if program is None:
+        raise UsageError(
+            f"{plain(path.name)} can be read only by Nsight Systems, and nsys is not found here",
+            f"type: {line}, then give the .sqlite file",
+        )
+    with tempfile.TemporaryDirectory(prefix="microbench-") as folder:
+        target = Path(folder) / "report.sqlite"
+        command = [program, "export", "-t", "sqlite", "-o", str(target), str(path.absolute())]
+        result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        if result.returncode or not target.is_file():
+            said = result.stderr.decode("utf-8", "replace").strip().splitlines()
+            raise UsageError(
+                f"nsys cannot export {plain(path.name)}: {plain(said[-1]) if said else 'it says no reason'}",
+                f"type: {line}, then give the .sqlite file",
+            )
+        return _other("nsys", target)

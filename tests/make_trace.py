@@ -1,0 +1,124 @@
+"""Records a made-up program into a Trace: calls take the times that are asked for, and the GPU works in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from microbench.traces.trace import (
+    CALLS,
+    MEMORIES,
+    NONE,
+    RANGE_KINDS,
+    RANGES,
+    SYNCS,
+    WORK,
+    WORK_KINDS,
+    Memory,
+    Thread,
+    Trace,
+    empty,
+)
+
+WAY_NS, GAP_NS = 2000, 900
+
+
+class Recorder:
+    """A host of one clock, ``now_ns``, and a GPU. Times are in ns."""
+
+    def __init__(self) -> None:
+        self.now_ns, self.thread = 0, 0
+        self.ends_ns: dict[int, int] = {}
+        self.work: list[tuple[int, ...]] = []
+        self.calls: list[tuple[int, ...]] = []
+        self.ranges: list[tuple[int, ...]] = []
+        self.names: dict[str, int] = {}
+
+    def name(self, text: str) -> int:
+        return self.names.setdefault(text, len(self.names))
+
+    def call(self, name: str, ns: int) -> int:
+        """A CUDA call; returns its place."""
+        self.calls.append((self.now_ns, self.now_ns + ns, self.name(name), self.thread))
+        self.now_ns += ns
+        return len(self.calls) - 1
+
+    def runs(self, ns: int) -> None:
+        """The host does something else."""
+        self.now_ns += ns
+
+    def launch(self, kernel: str, duration_ns: int, call_ns: int = 3000, stream: int = 7, blocks: int = 4) -> None:
+        self.submit(self.call("cudaLaunchKernel", call_ns), kernel, duration_ns, stream, blocks=blocks)
+
+    def submit(
+        self, call: int, name: str, duration_ns: int, stream: int = 7, *, kind: str = "kernel", blocks: int = 0,
+        memories: tuple[Memory, Memory] = ("unknown", "unknown"), node: int = NONE, size: int = 0,
+    ) -> None:  # fmt: skip
+        begin = self.calls[call][1] + WAY_NS
+        if stream in self.ends_ns:
+            begin = max(begin, self.ends_ns[stream] + GAP_NS)
+        self.ends_ns[stream] = begin + duration_ns
+        source, target = (MEMORIES.index(memory) for memory in memories)
+        kinds = [*WORK_KINDS].index(kind)  # type: ignore[arg-type]
+        self.work.append(
+            (
+                begin,
+                begin + duration_ns,
+                stream,
+                size,
+                blocks,
+                node,
+                call,
+                self.name(name),
+                128,
+                0,
+                kinds,
+                source,
+                target,
+            )
+        )
+
+    def wait(self, name: str = "cudaStreamSynchronize", ns: int = 1500) -> None:
+        """The host waits for the GPU, and ``ns`` longer."""
+        until = max(self.now_ns, *self.ends_ns.values()) if self.ends_ns else self.now_ns
+        self.call(name, until + ns - self.now_ns)
+
+    @contextmanager
+    def range(self, name: str, kind: str = "operator") -> Iterator[None]:
+        begin = self.now_ns
+        yield
+        kinds = [*RANGE_KINDS].index(kind)  # type: ignore[arg-type]
+        self.ranges.append((begin, self.now_ns, self.name(name), self.thread, kinds))
+
+    def trace(self, **changes: object) -> Trace:
+        def table(rows: list[tuple[int, ...]], dtype: np.dtype[np.void]) -> np.ndarray:
+            made = np.array(rows, dtype=dtype) if rows else empty(dtype)
+            return made[np.argsort(made["begin_ns"], kind="stable")]
+
+        fields: dict[str, object] = {
+            "source": "made.json", "format": "PyTorch profiler", "work": table(self.work, WORK),
+            "calls": table(self.calls, CALLS), "ranges": table(self.ranges, RANGES), "syncs": empty(SYNCS),
+            "names": tuple(self.names), "threads": (Thread(1, 1), Thread(1, 2)), "gpus": {0: "NVIDIA H200"},
+            "has_operators": bool(self.ranges),
+        }  # fmt: skip
+        return Trace(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def steps_of(
+    count: int = 12, kernels: int = 10, duration_ns: int = 2000, between_ns: int = 20_000, call_ns: int = 3000,
+    waits: bool = False, marked: bool = False, pause_ns: int = 0,
+) -> Recorder:  # fmt: skip
+    """Equal steps of kernels with different names, with host time before each."""
+    made = Recorder()
+    for step in range(count):
+        with made.range(f"step#{step}", "annotation") if marked else made.range(f"aten::step{step}", "operator"):
+            made.runs(pause_ns)
+            for kernel in range(kernels):
+                with made.range("aten::op"):
+                    made.runs(between_ns)
+                    made.launch(f"kernel_{kernel}", duration_ns, call_ns)
+            if waits:
+                made.wait()
+    return made

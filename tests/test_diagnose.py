@@ -1,0 +1,357 @@
+"""Diagnoses made-up programs whose times and causes are known."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from make_trace import GAP_NS, WAY_NS, Recorder, steps_of
+
+from microbench.cli.runs import load
+from microbench.core.errors import UsageError
+from microbench.diagnose import words
+from microbench.diagnose.diagnosis import Diagnosis, diagnose
+from microbench.diagnose.health import checks
+from microbench.diagnose.host_time import DOINGS, doing, overlaps, slices
+from microbench.diagnose.idle import CAUSES, idle
+from microbench.diagnose.steps import find_steps
+from microbench.predict.constants import Fit
+from microbench.predict.fit import fit_for
+from microbench.predict.workload import Kernels, Wait, Workload
+from microbench.traces.trace import NONE, RANGE_KINDS, RangeKind, Trace
+
+
+@cache
+def costs() -> Fit:
+    """The constants of the bundled reference."""
+    _, run = load("nvidia-h200")
+    return fit_for(run, Workload((Kernels(10, (1e-6,)), Wait())))[1]
+
+
+def diagnosed(made: Recorder, step_s: float | None = None) -> Diagnosis:
+    return diagnose(made.trace(), costs(), step_s)
+
+
+def rules(diagnosis: Diagnosis) -> list[str]:
+    return [finding.rule for finding in words.findings(diagnosis)]
+
+
+# Steps
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_steps_are_found_from_annotations_and_from_what_repeats(marked: bool) -> None:
+    made = steps_of(count=12, kernels=10, marked=marked)
+    steps = find_steps(made.trace())
+    assert steps is not None
+    assert steps.found == ("annotations" if marked else "repetition")
+    assert set(np.diff(steps.calls)) == {10}
+    assert steps.step_s == pytest.approx(10 * 23e-6)
+    assert (steps.likeness, steps.every) == (1.0, 1)
+    assert 8 <= steps.count <= 11
+
+
+def test_a_step_is_not_taken_for_one_of_its_layers() -> None:
+    made = Recorder()
+    for _ in range(8):
+        made.runs(5000)
+        made.launch("embedding", 2000)
+        for _ in range(30):
+            made.runs(5000)
+            made.launch("norm", 2000)
+            made.launch("product", 2000)
+        made.launch("head", 2000)
+    steps = find_steps(made.trace())
+    assert steps is not None
+    assert set(np.diff(steps.calls)) == {62}
+
+
+def test_steps_of_several_shapes_take_turns() -> None:
+    made = Recorder()
+    for step in range(24):
+        with made.range(f"ProfilerStep#{step}", "annotation"):
+            for kernel in range(5):
+                made.runs(9000)
+                made.launch(f"kernel_{kernel}", 2000, blocks=1 + step % 4)
+    steps = find_steps(made.trace())
+    assert steps is not None
+    assert (steps.every, steps.likeness) == (4, 1.0)
+    assert steps.alike_next < 0.1
+
+
+def test_calls_that_never_repeat_have_no_steps() -> None:
+    made = Recorder()
+    for kernel in range(40):
+        made.launch(f"kernel_{kernel}", 1000)
+    assert find_steps(made.trace()) is None
+    found = diagnosed(made)
+    assert found.step is None
+    assert found.why_no_graph == "no step repeats in this trace"
+
+
+# Idle time
+
+
+def whole(trace: Trace) -> tuple[int, int]:
+    return int(trace.work["begin_ns"][0]), int(trace.work["end_ns"].max())
+
+
+def test_the_causes_of_a_launch_bound_step_are_exact() -> None:
+    trace = steps_of(count=10, kernels=10, duration_ns=2000, between_ns=20_000, call_ns=3000).trace()
+    found = idle(trace, *whole(trace), 0)
+    # Between two kernels the host runs for 20 us, of which the first 4 us pass before the first kernel has ended.
+    assert found.gaps == 99
+    assert found.causes["launch calls"] == pytest.approx(99 * 3e-6)
+    assert found.causes["way to the GPU"] == pytest.approx(99 * WAY_NS * 1e-9)
+    assert found.causes["host between calls"] == pytest.approx(99 * 16e-6)
+    assert sum(found.causes.values()) == pytest.approx(found.idle_s, rel=1e-12)
+    assert found.busy_s == pytest.approx(100 * 2e-6)
+    named = {where.name: where.cause for where in found.places}
+    assert named["aten::op"] == "host between calls"
+    assert named["cudaLaunchKernel in aten::op"] == "launch calls"
+
+
+def test_kernels_that_wait_in_the_queue_have_gaps_of_the_device() -> None:
+    trace = steps_of(count=5, kernels=10, duration_ns=50_000, between_ns=100).trace()
+    found = idle(trace, *whole(trace), 0)
+    assert found.causes["device gaps"] == pytest.approx(49 * GAP_NS * 1e-9)
+    assert found.idle_s == pytest.approx(found.causes["device gaps"])
+
+
+@pytest.mark.parametrize(
+    ("call", "cause"),
+    [
+        ("cudaMalloc", "allocation"),
+        ("cudaFree", "allocation"),
+        ("cuModuleLoadData", "module load"),
+        ("cudaStreamSynchronize", "waits"),
+        ("cudaMemcpyAsync", "copies"),
+        ("cudaEventRecord", "other calls"),
+    ],
+)
+def test_what_the_host_called_meanwhile_is_the_cause(call: str, cause: str) -> None:
+    made = Recorder()
+    made.launch("first", 1000)
+    made.runs(10_000)
+    made.call(call, 40_000)
+    made.launch("second", 1000)
+    trace = made.trace()
+    found = idle(trace, *whole(trace), 0)
+    assert found.causes[cause] == pytest.approx(40e-6)  # type: ignore[index]
+    assert sum(found.causes.values()) == pytest.approx(found.idle_s)
+
+
+def test_the_profilers_own_work_counts_before_everything_else() -> None:
+    made = Recorder()
+    made.launch("first", 1000)
+    with made.range("aten::op"), made.range("Buffer Flush", "overhead"):
+        made.runs(50_000)
+    made.launch("second", 1000)
+    trace = made.trace()
+    assert idle(trace, *whole(trace), 0).causes["profiler"] == pytest.approx(47e-6)  # 3 us pass during the first
+
+
+def test_work_without_a_recorded_call_is_unknown() -> None:
+    trace = steps_of(count=3, kernels=4).trace()
+    trace.work["call"][5] = NONE
+    found = idle(trace, *whole(trace), 0)
+    assert found.causes["unknown"] == pytest.approx(21e-6)
+    assert ("unknown", "work without a recorded call") in {(where.cause, where.name) for where in found.places}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_causes_add_up_for_any_program(seed: int) -> None:
+    random, made = np.random.default_rng(seed), Recorder()
+    for _ in range(200):
+        made.thread = int(random.integers(2))
+        with made.range("outer", "python"), made.range("inner"):
+            made.runs(int(random.integers(30_000)))
+            match random.integers(6):
+                case 0:
+                    made.wait()
+                case 1:
+                    made.call("cudaMalloc", int(random.integers(9000)))
+                case _:
+                    made.launch("kernel", int(random.integers(1, 60_000)), stream=int(random.integers(3)))
+    trace = made.trace()
+    begin, end = whole(trace)
+    cut = begin + (end - begin) // 3
+    for window in ((begin, end), (cut, end), (begin, cut)):
+        found = idle(trace, *window, 0)
+        assert set(found.causes) == set(CAUSES)
+        assert sum(found.causes.values()) == pytest.approx(found.idle_s, abs=1e-12)
+        assert min(found.causes.values()) >= 0
+
+
+def test_slices_cover_a_threads_time_once() -> None:
+    made = steps_of(count=3, kernels=3, marked=True)
+    of = slices(made.trace(), 0)
+    assert np.all(np.diff(of.edges_ns) >= 0)
+    begins, ends = np.array([0, 5000, 30_000]), np.array([1000, 90_000, 30_000])
+    parts = overlaps(of, begins, ends)
+    assert [int(parts.ns[parts.interval == place].sum()) for place in range(3)] == [1000, 85_000, 0]
+
+
+def test_calls_are_told_apart_by_their_names() -> None:
+    told = {
+        "cudaLaunchKernelExC": "launch", "cuLaunchKernelEx": "launch", "cudaGraphLaunch": "launch",
+        "cudaMemsetAsync": "launch", "cudaMemcpyAsync": "copy", "cudaDeviceSynchronize": "wait",
+        "cudaFree": "allocation", "cudaHostAlloc": "allocation", "cuModuleLoadData": "module",
+        "cudaFuncGetAttributes": "other_call", "cudaEventQuery": "other_call",
+    }  # fmt: skip
+    assert {name: doing(name) for name in told} == told
+    assert set(told.values()) < set(DOINGS)
+
+
+# The diagnosis
+
+
+def test_a_launch_bound_step_gains_what_its_kernels_leave() -> None:
+    found = diagnosed(steps_of(count=12, kernels=50, duration_ns=4000, between_ns=20_000))
+    assert found.bound == "launch-bound"
+    assert found.step is not None
+    assert found.graph is not None
+    assert found.step.watched_s == pytest.approx(50 * 23e-6, rel=0.01)
+    # 50 kernels of 4 us, a gap behind each, and one replay.
+    assert found.graph.step_s == pytest.approx(50 * 4.4e-6 + 5e-6, rel=0.1)
+    assert found.graph.low_s < found.graph.step_s < found.graph.high_s
+    assert rules(found)[0] == "diagnose.bound"
+    assert "diagnose.graph" in rules(found)
+
+
+def test_the_time_of_the_step_may_be_given() -> None:
+    made = steps_of(count=12, kernels=50, duration_ns=4000, between_ns=20_000)
+    found = diagnosed(made, 800e-6)
+    assert found.step is not None
+    assert found.graph is not None
+    assert found.step.unwatched_s == 800e-6
+    assert found.graph.speedup == pytest.approx(800e-6 / found.graph.step_s)
+    assert "diagnose.watched" not in rules(found)
+    with pytest.raises(UsageError, match="50 kernels that repeats"):
+        diagnosed(made, 8e-3)
+
+
+def test_a_gpu_bound_step_is_left_alone() -> None:
+    found = diagnosed(steps_of(count=12, kernels=20, duration_ns=200_000, between_ns=10_000))
+    assert found.bound == "GPU-bound"
+    assert found.graph is None
+    assert "less than 3%" in found.why_no_graph.replace(" %", "%")
+    assert words.findings(found)[0].severity == "good"
+
+
+def test_a_step_that_replays_a_graph_gets_no_graph() -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.runs(10_000)
+        call = made.call("cudaGraphLaunch", 5000)
+        for node in range(20):
+            made.submit(call, f"kernel_{node}", 3000, node=node, blocks=4)
+    found = diagnosed(made)
+    assert found.why_no_graph == "the step replays graphs already"
+    assert found.step is not None
+    assert found.step.unwatched_s == found.step.watched_s
+
+
+@pytest.mark.parametrize(("kind", "graphs"), [("annotation", 2), ("operator", 1)])
+def test_a_wait_inside_the_step_parts_its_graph(kind: RangeKind, graphs: int) -> None:
+    made = Recorder()
+    for step in range(12):
+        begin_ns = made.now_ns
+        for kernel in range(20):
+            made.runs(15_000)
+            made.launch(f"kernel_{kernel}", 3000)
+        with made.range("aten::_local_scalar_dense"):
+            call = made.call("cudaMemcpyAsync", 9000)
+            made.submit(call, "Memcpy DtoH", 1000, kind="copy", memories=("device", "pageable"), size=8)
+            made.wait()
+        for kernel in range(20):
+            made.runs(15_000)
+            made.launch(f"other_{kernel}", 3000)
+        made.ranges.append((begin_ns, made.now_ns, made.name(f"step {step}"), 0, RANGE_KINDS.index(kind)))
+    found = diagnosed(made)
+    assert found.graph is not None
+    assert found.graph.graphs == graphs  # a step that is not marked begins behind its wait
+    named = {(blocker.why, blocker.place) for blocker in found.graph.blockers}
+    assert ("waits for the GPU", "aten::_local_scalar_dense") in named
+    assert "diagnose.blockers" in rules(found)
+
+
+def test_the_programs_own_work_stays_when_the_step_is_a_graph() -> None:
+    found = diagnosed(steps_of(count=12, kernels=20, duration_ns=3000, between_ns=10_000, pause_ns=3_000_000))
+    assert found.bound == "host-bound"
+    assert found.recorded is not None
+    assert found.recorded.pauses_s == pytest.approx(3.01e-3, rel=0.01)
+    assert found.graph is not None
+    assert found.graph.step_s > 3e-3
+    assert "diagnose.pauses" in rules(found)
+
+
+def test_a_pause_while_another_thread_begins_is_part_of_launching() -> None:
+    made = Recorder()
+    for _ in range(12):
+        for thread in (0, 1):
+            made.thread = thread
+            made.runs(1_500_000)
+            for kernel in range(20):
+                made.runs(10_000)
+                made.launch(f"kernel_{thread}_{kernel}", 3000)
+    found = diagnosed(made)
+    assert found.recorded is not None
+    assert found.recorded.pauses_s == 0
+    assert found.recorded.threads == 2
+
+
+def test_the_recorders_cost_follows_what_it_recorded() -> None:
+    bare = diagnosed(steps_of(count=12, kernels=50, between_ns=20_000, marked=True))
+    assert bare.step is not None
+    assert bare.recorded is not None
+    assert (bare.recorded.calls, bare.recorded.operators) == (50, 50)
+    assert bare.step.watched_s - bare.step.unwatched_s == pytest.approx(50 * 4.7e-6, rel=0.01)
+    assert bare.step.low_s < bare.step.unwatched_s < bare.step.high_s
+
+
+def test_a_trace_without_gpu_work_is_refused() -> None:
+    made = Recorder()
+    made.call("cudaMalloc", 1000)
+    with pytest.raises(UsageError, match="no work of a GPU"):
+        diagnosed(made)
+
+
+# Health
+
+
+def test_a_sound_trace_has_nothing_odd() -> None:
+    assert checks(steps_of().trace()) == ()
+
+
+def test_launches_without_their_kernels_forbid_idle_time() -> None:
+    made = steps_of(count=12, kernels=10)
+    trace = made.trace(work=made.trace().work[::2])
+    found = diagnose(trace, costs())
+    assert found.idle is None
+    assert "launches without work" in found.why_no_idle
+    assert "diagnose.health" in rules(found)
+    assert found.graph is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "forbids"),
+    [
+        ({"lost": {"GPU records": 7}}, "lost: GPU records", "idle time"),
+        ({"resolution_ns": 1000}, "whole microseconds", "prediction"),
+        ({"unread": {"operators": 5}}, "left out: operators", None),
+    ],
+)
+def test_what_the_recorder_says_of_itself_is_heard(changes: dict[str, object], name: str, forbids: str | None) -> None:
+    (check,) = checks(steps_of().trace(**changes))
+    assert check.name == name
+    assert (forbids in check.forbids) if forbids else not check.forbids
+
+
+def test_overlapping_and_early_work_is_counted() -> None:
+    trace = steps_of(count=4, kernels=5).trace()
+    trace.work["end_ns"][3] = trace.work["begin_ns"][4] + 10
+    trace.work["begin_ns"][7] = trace.calls["begin_ns"][7] - 5
+    names = {check.name: check.count for check in checks(trace)}
+    assert names == {"overlapping kernels of one stream": 1, "work before its call": 1}
