@@ -311,6 +311,32 @@ def test_the_recorders_cost_follows_what_it_recorded() -> None:
     assert bare.step.low_s < bare.step.unwatched_s < bare.step.high_s
 
 
+@pytest.mark.parametrize(
+    ("call", "ns", "rule"),
+    [
+        ("cudaMalloc", 200_000, "diagnose.allocation"),
+        ("cudaMemcpyAsync", 200_000, "diagnose.copies"),
+        ("cuModuleLoadData", 200_000, "diagnose.module_load"),
+        ("cudaEventSynchronize", 200_000, "diagnose.waits"),
+    ],
+)
+def test_a_call_that_takes_a_tenth_of_the_time_is_named(call: str, ns: int, rule: str) -> None:
+    made = Recorder()
+    for _ in range(12):
+        for kernel in range(10):
+            made.runs(10_000)
+            made.launch(f"kernel_{kernel}", 3000)
+        made.call(call, ns)
+    found = diagnosed(made)
+    titles = {finding.rule: finding.title for finding in words.findings(found)}
+    assert " % of the time for " in titles[rule]
+
+
+def test_why_no_graph_is_advised_is_said() -> None:
+    found = diagnosed(steps_of(count=12, kernels=20, duration_ns=200_000, between_ns=10_000))
+    assert "diagnose.no_graph" in rules(found)
+
+
 def test_a_trace_without_gpu_work_is_refused() -> None:
     made = Recorder()
     made.call("cudaMalloc", 1000)

@@ -166,7 +166,7 @@ def blocker_words(blocker: Blocker) -> str:
 
 def _others(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Other remedies, and other causes that take a share worth naming."""
-    idle, recorded, step = diagnosis.idle, diagnosis.recorded, diagnosis.step
+    recorded, step = diagnosis.recorded, diagnosis.step
     if recorded is not None and step is not None and recorded.pauses_s > NAMED * step.watched_s:
         yield Finding(
             rule="diagnose.pauses",
@@ -176,20 +176,19 @@ def _others(diagnosis: Diagnosis) -> Iterator[Finding]:
             threshold=f"pauses of more than 1 ms between two calls of one thread, {round_percent(NAMED)} of the step",
             advice="Prepare data in another process or thread, ahead of the step",
         )
-    if idle is None:
-        return
-    for cause, advice in (
-        ("allocation", "Allocate before the step, or from a memory pool"),
-        ("copies", "Pin the memory and copy ahead of the step, in another stream"),
-        ("waits", "Wait less often"),
-        ("module load", "Run each kernel once before what is timed"),
-    ):
-        seconds = idle.causes[cause]  # type: ignore[index]
-        if seconds > WARNING * idle.span_s and diagnosis.bound != f"{cause}-bound":
+    causes: tuple[tuple[Cause, str, str], ...] = (
+        ("allocation", "diagnose.allocation", "Allocate before the step, or from a memory pool"),
+        ("copies", "diagnose.copies", "Pin the memory and copy ahead of the step, in another stream"),
+        ("waits", "diagnose.waits", "Wait less often"),
+        ("module load", "diagnose.module_load", "Run each kernel once before what is timed"),
+    )
+    for cause, rule, advice in causes:
+        share = diagnosis.share(cause)
+        if share > WARNING:
             yield Finding(
-                rule=f"diagnose.{cause.replace(' ', '_')}",
+                rule=rule,
                 severity="advice",
-                title=f"The GPU idles {percent(seconds / idle.span_s)} of the time for {cause}",
+                title=f"The GPU idles {percent(share)} of the time for {cause}",
                 text="",
                 threshold=f"more than {round_percent(WARNING)} of the time",
                 advice=advice,
