@@ -152,7 +152,7 @@ def _window(trace: Trace, steps: Steps | None) -> tuple[int, int]:
 
 
 def _bound(found: Idle | None, pauses_s: float) -> Bound | None:
-    """What most of the time goes to. ``pauses_s`` is the program's own work in the window."""
+    """What most of the idle time goes to. ``pauses_s`` is the program's own work in the window."""
     if found is None or found.span_s <= 0:
         return None
     if found.busy_s >= BUSY * found.span_s:
@@ -164,10 +164,9 @@ def _bound(found: Idle | None, pauses_s: float) -> Bound | None:
         "wait-bound": found.causes["waits"] + found.causes["another stream"],
         "copy-bound": found.causes["copies"],
         "allocation-bound": found.causes["allocation"],
-        "GPU-bound": found.busy_s,
     }
     largest = max(shares, key=lambda name: shares[name])
-    return largest if shares[largest] >= found.span_s / 2 else "mixed"
+    return largest if shares[largest] >= found.idle_s / 2 else "mixed"
 
 
 def _foreseen(

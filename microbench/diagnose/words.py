@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from microbench.analysis.evidence import Finding, Severity
 from microbench.core.units import as_time, percent, plain, round_percent, times, two_times
-from microbench.diagnose.diagnosis import SUBMISSION, WORTH, Bound, Diagnosis
+from microbench.diagnose.diagnosis import BUSY, SUBMISSION, WORTH, Bound, Diagnosis
 from microbench.diagnose.health import Check
 from microbench.diagnose.idle import Cause
 from microbench.diagnose.recorded import Blocker
@@ -25,7 +25,7 @@ BOUNDS: dict[Bound, str] = {
     "copy-bound": "the GPU waits for copies",
     "allocation-bound": "the GPU waits for memory to be allocated and freed",
     "GPU-bound": "the GPU is busy",
-    "mixed": "no cause takes half of the time",
+    "mixed": "no cause takes half of the idle time",
 }
 
 
@@ -64,7 +64,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         severity=severity,
         title=title[0].upper() + title[1:],
         text=f"In short, {BOUNDS[bound]}. It idles for: {', '.join(named) if named else 'no cause of note'}.",
-        threshold=f"what takes at least half of the time; GPU-bound from {round_percent(0.9)} of the time on",
+        threshold=f"what takes at least half of the idle time; GPU-bound from {round_percent(BUSY)} of the time on",
     )
 
 

@@ -49,7 +49,7 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     elif step.unwatched_s < step.watched_s:
         range_ = two_times(step.low_s, step.high_s)
         parts.append(Cell(f"about {as_time(step.unwatched_s)} without the profiler ({range_})"))
-    return [AnswerLine("steps", tuple(parts))]
+    return [AnswerLine("steps" if step.found == "annotations" else "repeats", tuple(parts))]
 
 
 def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
