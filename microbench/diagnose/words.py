@@ -31,7 +31,14 @@ BOUNDS: dict[Bound, str] = {
 
 def findings(diagnosis: Diagnosis) -> list[Finding]:
     """All findings; the first is the verdict, if the trace can carry one."""
-    return [*_verdict(diagnosis), *_health(diagnosis), *_graph(diagnosis), *_blockers(diagnosis), *_others(diagnosis)]
+    return [
+        *_verdict(diagnosis),
+        *_health(diagnosis),
+        *_machine(diagnosis),
+        *_graph(diagnosis),
+        *_blockers(diagnosis),
+        *_others(diagnosis),
+    ]
 
 
 def each(diagnosis: Diagnosis, seconds: float) -> float:
@@ -91,6 +98,19 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
             text="This is estimated from the number of recorded calls, operators and Python functions.",
             threshold=f"more than {round_percent(NAMED)} of the recorded step",
             advice="Give the true time of a step by --step 1.9ms",
+        )
+
+
+def _machine(diagnosis: Diagnosis) -> Iterator[Finding]:
+    recorded_on = sorted(set(diagnosis.trace.gpus.values()))
+    if diagnosis.graph is not None and diagnosis.costs_of and recorded_on and diagnosis.costs_of not in recorded_on:
+        yield Finding(
+            rule="diagnose.machine",
+            severity="warning",
+            title=f"The trace is of {plain(recorded_on[0])}, the costs are of {plain(diagnosis.costs_of)}",
+            text="What a graph gives rests on costs of launches, gaps and waits, which differ between machines.",
+            threshold="the names of the GPUs differ",
+            advice="Run `microbench run` on the machine of the trace, and give that run by --run",
         )
 
 
