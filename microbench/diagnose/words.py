@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from microbench.analysis.evidence import Finding, Severity
 from microbench.core.units import as_time, percent, plain, round_percent, times, two_times
-from microbench.diagnose.diagnosis import SUBMISSION, WORTH, Bound, Diagnosis
+from microbench.diagnose.diagnosis import BUSY, SUBMISSION, WORTH, Bound, Diagnosis
 from microbench.diagnose.health import Check
 from microbench.diagnose.idle import Cause
 from microbench.diagnose.recorded import Blocker
@@ -25,13 +25,20 @@ BOUNDS: dict[Bound, str] = {
     "copy-bound": "the GPU waits for copies",
     "allocation-bound": "the GPU waits for memory to be allocated and freed",
     "GPU-bound": "the GPU is busy",
-    "mixed": "no cause takes half of the time",
+    "mixed": "no cause takes half of the idle time",
 }
 
 
 def findings(diagnosis: Diagnosis) -> list[Finding]:
     """All findings; the first is the verdict, if the trace can carry one."""
-    return [*_verdict(diagnosis), *_health(diagnosis), *_graph(diagnosis), *_blockers(diagnosis), *_others(diagnosis)]
+    return [
+        *_verdict(diagnosis),
+        *_health(diagnosis),
+        *_machine(diagnosis),
+        *_graph(diagnosis),
+        *_blockers(diagnosis),
+        *_others(diagnosis),
+    ]
 
 
 def each(diagnosis: Diagnosis, seconds: float) -> float:
@@ -64,7 +71,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         severity=severity,
         title=title[0].upper() + title[1:],
         text=f"In short, {BOUNDS[bound]}. It idles for: {', '.join(named) if named else 'no cause of note'}.",
-        threshold=f"what takes at least half of the time; GPU-bound from {round_percent(0.9)} of the time on",
+        threshold=f"what takes at least half of the idle time; GPU-bound from {round_percent(BUSY)} of the time on",
     )
 
 
@@ -91,6 +98,19 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
             text="This is estimated from the number of recorded calls, operators and Python functions.",
             threshold=f"more than {round_percent(NAMED)} of the recorded step",
             advice="Give the true time of a step by --step 1.9ms",
+        )
+
+
+def _machine(diagnosis: Diagnosis) -> Iterator[Finding]:
+    recorded_on = sorted(set(diagnosis.trace.gpus.values()))
+    if diagnosis.graph is not None and diagnosis.costs_of and recorded_on and diagnosis.costs_of not in recorded_on:
+        yield Finding(
+            rule="diagnose.machine",
+            severity="warning",
+            title=f"The trace is of {plain(recorded_on[0])}, the costs are of {plain(diagnosis.costs_of)}",
+            text="What a graph gives rests on costs of launches, gaps and waits, which differ between machines.",
+            threshold="the names of the GPUs differ",
+            advice="Run `microbench run` on the machine of the trace, and give that run by --run",
         )
 
 
