@@ -15,7 +15,7 @@ Chosen = npt.NDArray[np.bool_]
 
 def begin_of(trace: Trace) -> int:
     """The time of the trace's first event in ns."""
-    return min((int(table["begin_ns"].min()) for table in (trace.work, trace.calls, trace.ranges) if len(table)))
+    return min(int(table["begin_ns"].min()) for table in (trace.work, trace.calls, trace.ranges) if len(table))
 
 
 def between(trace: Trace, from_s: float | None, to_s: float | None) -> Trace:
@@ -35,7 +35,7 @@ def between(trace: Trace, from_s: float | None, to_s: float | None) -> Trace:
     work |= (trace.work["call"] == NONE) & _inside(trace.work, begin_ns, end_ns)
     if not work.any():
         raise UsageError(
-            f"no work of a GPU was submitted between {as_time(from_s or 0.0)} and {as_time((end_ns - first_ns) * 1e-9)}",
+            f"no work was submitted between {as_time(from_s or 0.0)} and {as_time((end_ns - first_ns) * 1e-9)}",
             f"give a longer window; the trace lasts {as_time((last_ns - first_ns) * 1e-9)}",
         )
     return with_only(trace, work, calls, _overlapping(trace.ranges, begin_ns, end_ns))
