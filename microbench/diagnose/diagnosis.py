@@ -136,6 +136,9 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
         if steps is not None and typical is not None
         else (None, None, "no step repeats in this trace", (), None)
     )
+    if free is not None and steps is not None and typical is not None:
+        about = f"recorded by {trace.format}, {steps.count} steps; without the recorder's costs"
+        free = msgspec.structs.replace(free, about=about, per_step=float(typical.steps))
     pauses_s = typical.pauses_s * steps.count if typical is not None and steps is not None else 0.0
     return Diagnosis(
         trace=trace,
