@@ -14,14 +14,16 @@ import msgspec
 from microbench import __version__
 from microbench.analysis.evidence import Finding
 from microbench.core.units import as_time, plain
+from microbench.diagnose import lanes
 from microbench.diagnose.diagnosis import Diagnosis
 from microbench.diagnose.idle import CAUSES
+from microbench.diagnose.lanes import Stretch
 from microbench.report.document import Screen, Span, Table, TimeLine, Tone
 from microbench.report.page.page import NOWHERE, packed
 from microbench.report.page.templates import WHOLE_WIDTH, environment, script, style
 from microbench.report.sheets import recorded_step
 from microbench.report.sheets.diagnosis import screen
-from microbench.report.sheets.recorded_step import TONES, WORK, Drawn
+from microbench.report.sheets.recorded_step import TONES
 
 ONLY_OWN = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -43,13 +45,13 @@ def build(several: Sequence[Diagnosis], costs: str) -> str:
     """The page of these diagnoses. ``costs`` says whose constants the predictions use."""
     parts, blocks = [], {}
     for place, diagnosis in enumerate(several):
-        begin_ns, end_ns = recorded_step.window(diagnosis)
-        drawn = recorded_step.drawn(
+        begin_ns, end_ns = lanes.window(diagnosis)
+        stretch = lanes.lanes_of(
             diagnosis, begin_ns, end_ns, threads=recorded_step.MOST_THREADS, streams=recorded_step.MOST_STREAMS,
             depth=recorded_step.MOST_DEPTH,
         )  # fmt: skip
-        parts.append(_part(diagnosis, f"trace-{place}", costs, drawn))
-        blocks[f"trace-{place}"] = packed(_encoded(drawn))
+        parts.append(_part(diagnosis, f"trace-{place}", costs, stretch))
+        blocks[f"trace-{place}"] = packed(_encoded(stretch))
     program = script()
     # Only this script runs, and nothing is fetched or sent.
     digest = base64.b64encode(hashlib.sha256(program.encode()).digest()).decode("ascii")
@@ -70,13 +72,13 @@ def build(several: Sequence[Diagnosis], costs: str) -> str:
     return environment().get_template("diagnosis.html").render(context)
 
 
-def _part(diagnosis: Diagnosis, name: str, costs: str, drawn: Drawn) -> _Part:
+def _part(diagnosis: Diagnosis, name: str, costs: str, stretch: Stretch) -> _Part:
     shown = screen(diagnosis, costs, "", everything=True)
     what = "A typical step" if diagnosis.steps is not None else "The trace"
-    title = f"{what}, {as_time(drawn.length_s)}"
-    line = TimeLine(title, recorded_step.about(diagnosis, drawn), drawn.length_s, (), drawn.lanes)
-    used = {span.tone for lane in drawn.lanes for span in lane.spans}
-    legend = [(WORK, "work of the GPU"), *((TONES[cause], cause) for cause in CAUSES)]
+    title = f"{what}, {as_time(stretch.length_s)}"
+    line = TimeLine(title, recorded_step.about(diagnosis, stretch), stretch.length_s, (), ())
+    used = {piece.what for lane in stretch.lanes for piece in lane.pieces}
+    legend = (("work", "work of the GPU"), *((cause, cause) for cause in CAUSES))
     return _Part(
         id=name,
         name=plain(diagnosis.trace.source),
@@ -84,7 +86,7 @@ def _part(diagnosis: Diagnosis, name: str, costs: str, drawn: Drawn) -> _Part:
         findings=shown.findings,
         step=line,
         still=recorded_step.pictures(diagnosis)[0],
-        legend=tuple((tone, words) for tone, words in legend if tone in used),
+        legend=tuple((TONES[what], words) for what, words in legend if what in used),
         tables=shown.tables,
     )
 
@@ -96,7 +98,7 @@ def _answer(shown: Screen) -> list[tuple[str, str]]:
     return [("trace", " · ".join(block.about)), *lines]
 
 
-def _encoded(drawn: Drawn) -> bytes:
+def _encoded(stretch: Stretch) -> bytes:
     """The drawing for the page's script: of each span its begin and length in s, name, tone, and if it is shaded."""
     names: dict[str, int] = {}
     tones: dict[str, int] = {}
@@ -106,5 +108,6 @@ def _encoded(drawn: Drawn) -> bytes:
         name, tone = names.setdefault(span.text, len(names)), tones.setdefault(span.tone, len(tones))
         return round(span.begin_s, 9), length_s, name, tone, int(span.kind == "shaded")
 
-    lanes = [{"name": lane.name, "spans": [encoded(span) for span in lane.spans]} for lane in drawn.lanes]
-    return msgspec.json.encode({"length": drawn.length_s, "lanes": lanes, "names": list(names), "tones": list(tones)})
+    drawn = recorded_step.drawn(stretch)
+    found = [{"name": lane.name, "spans": [encoded(span) for span in lane.spans]} for lane in drawn]
+    return msgspec.json.encode({"length": stretch.length_s, "lanes": found, "names": list(names), "tones": list(tones)})

@@ -9,7 +9,7 @@ from microbench.diagnose import ranks, words
 from microbench.diagnose.diagnosis import Diagnosis
 from microbench.diagnose.idle import CAUSES
 from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, Tone, columns
-from microbench.report.sheets.recorded_step import TONES, WORK
+from microbench.report.sheets.recorded_step import TONES
 
 # The named parts of idle time that the screen shows, and those of the table.
 SHOWN, LISTED = 4, 30
@@ -121,7 +121,7 @@ def tables(diagnosis: Diagnosis) -> list[Table]:
     idle = diagnosis.idle
     if idle is not None:
         each = "of a step" if diagnosis.steps is not None else "of the trace"
-        rows = [("work", idle.busy_s, WORK), *((cause, idle.causes[cause], TONES[cause]) for cause in CAUSES)]
+        rows = [("work", idle.busy_s, TONES["work"]), *((cause, idle.causes[cause], TONES[cause]) for cause in CAUSES)]
         result.append(
             Table(
                 "Where the time goes", f"the GPU with most work, {each}", columns("", "time", "share"),
