@@ -234,6 +234,18 @@ def test_the_typical_step_is_drawn_to_scale(tmp_path: Path, columns: str, monkey
     assert "Where the time goes" in result.output
 
 
+def test_a_long_step_shows_how_much_of_each_cell_is_covered(tmp_path: Path) -> None:
+    made = steps_of(kernels=200, duration_ns=12_000, between_ns=20_000)
+    result = call("diagnose", saved(tmp_path, made), "--timeline")
+    assert "height: the share of the time" in result.output
+    stream, calls = (
+        next(one for one in result.output.splitlines() if one.startswith(name)) for name in ("stream 7", "CUDA")
+    )
+    # A kernel runs for 12 of every 23 µs, a call for 3.
+    assert set(stream[12:].strip()) <= set("▃▄▅▆")
+    assert set(calls[12:].strip()) <= set("▁▂")
+
+
 def test_a_trace_without_steps_is_drawn_whole(tmp_path: Path) -> None:
     made = Recorder()
     for kernel in range(7):

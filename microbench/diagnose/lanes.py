@@ -83,7 +83,7 @@ def window(diagnosis: Diagnosis) -> tuple[int, int]:
 
 
 def lanes_of(diagnosis: Diagnosis, begin_ns: int, end_ns: int, *, threads: int, streams: int, depth: int) -> Stretch:
-    """All lanes of a stretch of time, with at most so many ``threads``, ``streams`` and nested rows of code (``depth``).
+    """All lanes of a stretch of time, with at most so many threads, streams and nested rows of code.
 
     A single row of code is that inside the steps' own annotations.
     """
