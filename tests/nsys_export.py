@@ -52,7 +52,8 @@ SCHEMA: Mapping[str, str] = {
     "contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, "
     "syncType INTEGER NOT NULL, eventId INTEGER NOT NULL, eventSyncId INTEGER",
     "CUPTI_ACTIVITY_KIND_CUDA_EVENT": "deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, "
-    "streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, eventId INTEGER NOT NULL, eventSyncId INTEGER",
+    "streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, eventId INTEGER NOT NULL, "
+    "eventSyncId INTEGER",
     "CUPTI_ACTIVITY_KIND_OVERHEAD": "start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL, "
     "globalTid INTEGER, correlationId INTEGER, nameId INTEGER, overheadType INTEGER NOT NULL",
     "PROFILER_OVERHEAD": "start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, nameId INTEGER NOT NULL, "
@@ -94,7 +95,8 @@ def small() -> dict[str, list[dict[str, object]]]:
             {"name": "PROCESS_ENVIRONMENT", "value": f"HF_TOKEN={SECRET}"}, {"name": "COMMAND_LINE", "value": SECRET},
         ],
         "META_DATA_EXPORT": [
-            {"name": "EXPORT_PRODUCT_VERSION", "value": "2026.2.1.210"}, {"name": "EXPORT_SCHEMA_VERSION", "value": "3.25.0"},
+            {"name": "EXPORT_PRODUCT_VERSION", "value": "2026.2.1.210"},
+            {"name": "EXPORT_SCHEMA_VERSION", "value": "3.25.0"},
             {"name": "EXPORT_COMMAND", "value": SECRET},
         ],
         "PROCESSES": [{"globalPid": GLOBAL_PROCESS, "pid": PROCESS, "name": SECRET}],
@@ -134,18 +136,19 @@ def small() -> dict[str, list[dict[str, object]]]:
             work(50_400, 6, streamId=7, syncType=0, eventId=0xFFFFFFFF, eventSyncId=0),
         ],
         "CUPTI_ACTIVITY_KIND_CUDA_EVENT": [
-            {"deviceId": 0, "contextId": 1, "streamId": 7, "correlationId": 5, "globalPid": GLOBAL_PROCESS, "eventId": 8,
-             "eventSyncId": 21},
+            {"deviceId": 0, "contextId": 1, "streamId": 7, "correlationId": 5, "globalPid": GLOBAL_PROCESS,
+             "eventId": 8, "eventSyncId": 21},
         ],
         "CUPTI_ACTIVITY_KIND_OVERHEAD": [
-            {"start": 11_000, "end": 11_500, "eventClass": 103, "globalTid": GLOBAL_THREAD, "nameId": 8, "overheadType": 7},
+            {"start": 11_000, "end": 11_500, "globalTid": GLOBAL_THREAD, "nameId": 8, "overheadType": 7},
         ],
         "PROFILER_OVERHEAD": [
             {"start": 13_000, "end": 13_900, "globalTid": GLOBAL_THREAD, "nameId": 9, "overheadType": 3},
         ],
         "NVTX_EVENTS": [
             {"start": 5_000, "end": 99_000, "eventType": 59, "textId": 7, "globalTid": GLOBAL_THREAD},
-            {"start": 6_000, "end": 9_000, "eventType": 59, "text": "aten::mm, seq = 3, op_id = 17", "globalTid": GLOBAL_THREAD},
+            {"start": 6_000, "end": 9_000, "eventType": 59, "text": "aten::mm, seq = 3, op_id = 17",
+             "globalTid": GLOBAL_THREAD},
             {"start": 6_500, "end": 8_000, "eventType": 60, "text": "step 3", "globalTid": GLOBAL_THREAD},
             {"start": 7_000, "end": None, "eventType": 34, "text": "mark", "globalTid": GLOBAL_THREAD},
             {"start": 7_500, "end": None, "eventType": 59, "text": "never closed", "globalTid": GLOBAL_THREAD},
@@ -161,22 +164,21 @@ def write(path: Path, rows: Rows, schema: Mapping[str, str] = SCHEMA, then: str 
             sql.execute(f"CREATE TABLE {table} ({columns.replace('NOT NULL', 'NOT NULL' if strict else '')})")
             for row in rows.get(table, ()):
                 marks = ", ".join("?" * len(row))
-                sql.execute(
-                    f"INSERT INTO {table} ({', '.join(f'[{name}]' for name in row)}) VALUES ({marks})", [*row.values()]
-                )
+                columns = ", ".join(f"[{name}]" for name in row)
+                sql.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", [*row.values()])
         sql.executescript(then)
         sql.commit()
     return path
 
 
 def write_large(path: Path, gigabytes: float) -> None:
-    """A step of 20 kernels, 40 calls and 100 ranges, repeated: doubled, then appended until the file is large enough."""
+    """A step of 20 kernels, 40 calls and 100 ranges, repeated until the file is large enough."""
     step: dict[str, list[dict[str, object]]] = {"StringIds": small()["StringIds"]}
     step["CUPTI_ACTIVITY_KIND_RUNTIME"] = [call(1_000_000 + 10_000 * place, place + 1) for place in range(40)]
     step["CUPTI_ACTIVITY_KIND_KERNEL"] = [kernel(1_012_000 + 20_000 * place, 2 * place + 1) for place in range(20)]
     step["NVTX_EVENTS"] = [
-        {"start": 1_000_000 + 4_000 * place, "end": 1_003_000 + 4_000 * place, "eventType": 59, "color": 1, "domainId": 0,
-         "text": f"aten::operator_{place}, op_id = {place}", "globalTid": GLOBAL_THREAD}
+        {"start": 1_000_000 + 4_000 * place, "end": 1_003_000 + 4_000 * place, "eventType": 59, "color": 1,
+         "domainId": 0, "text": f"aten::operator_{place}, op_id = {place}", "globalTid": GLOBAL_THREAD}
         for place in range(100)
     ]  # fmt: skip
     write(path, step, strict=True)

@@ -59,6 +59,15 @@ def test_a_command_imports_only_what_it_needs(action: str, heavy: tuple[str, ...
 README = Path(__file__).parent.parent / "README.md"
 
 
+def test_the_tests_that_the_security_policy_names_exist() -> None:
+    text = (README.parent / "SECURITY.md").read_text()
+    assert "SECURITY.md" in README.read_text()
+    tests = {name: (README.parent / name).read_text() for name in re.findall(r"tests/test_\w+\.py", text)}
+    named = re.findall(r"\btest_\w+(?=`)", text)
+    assert len(named) >= 3
+    assert all(f"def {name}(" in "".join(tests.values()) for name in named)
+
+
 def test_readme_opens_with_the_two_commands() -> None:
     first, second, *_ = (line for line in README.read_text().splitlines() if line.startswith("$ "))
     assert first.startswith("$ ./scripts/microbench run")

@@ -20,7 +20,7 @@ from worker_run import Recorder, outcomes, run
 from microbench.core.errors import ExitCode
 from microbench.run import session, supervisor
 from microbench.run.events import CaseDone, Event, RunEnded
-from microbench.run.messages import Job, Message
+from microbench.run.messages import Busy, Job, Message
 from microbench.run.process import Patience, UnkillableWorkerError, WorkerProcess, WorkerSilentError
 from microbench.run.request import Intent, RunRequest
 from microbench.run.session import NothingMeasuredError, Seams, execute
@@ -83,6 +83,36 @@ def test_the_time_of_a_run_bounds_every_wait(monkeypatch: pytest.MonkeyPatch) ->
     os.kill(worker.pid, signal.SIGSTOP)
     with pytest.raises(WorkerSilentError, match=r"no sign of life for 0\.1 s"):
         worker.receive(0.1)
+
+
+def waiting_worker() -> WorkerProcess:
+    """A worker that sends nothing until it is told to go."""
+    job = Job("host", None, "worker_benchmarks", "worker_backend", os.getpid(), waits=True)
+    return WorkerProcess(job, {}, Patience(silent_s=600, busy_s=600, stopped_s=0.2))
+
+
+def test_a_stopped_worker_is_waited_for_only_shortly_even_without_a_time_limit() -> None:
+    worker = waiting_worker()
+    os.kill(worker.pid, signal.SIGSTOP)
+    with pytest.raises(WorkerSilentError, match=r"^stopped for "):
+        worker.receive()
+    assert not _is_alive(worker.pid)
+
+
+def test_a_worker_outlives_a_parent_that_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-Z stops only the parent. An hour passes in its first look at the worker."""
+    worker, hours, read, clock = waiting_worker(), [0.0], WorkerProcess._read, time.monotonic
+
+    def stopped_meanwhile(self: WorkerProcess, timeout_s: float) -> bool:
+        hours[0] = 1.0
+        return read(self, timeout_s)
+
+    monkeypatch.setattr(WorkerProcess, "_read", stopped_meanwhile)
+    monkeypatch.setattr("microbench.run.process.time.monotonic", lambda: clock() + 3600 * hours[0])
+    worker.go()
+    assert isinstance(worker.receive(), Busy)
+    monkeypatch.undo()
+    worker.end()
 
 
 FAILURES = {

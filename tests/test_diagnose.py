@@ -10,7 +10,7 @@ from make_trace import GAP_NS, WAY_NS, Recorder, steps_of
 
 from microbench.cli.runs import load
 from microbench.core.errors import UsageError
-from microbench.diagnose import words
+from microbench.diagnose import ranks, words
 from microbench.diagnose.diagnosis import Diagnosis, diagnose
 from microbench.diagnose.health import checks
 from microbench.diagnose.host_time import DOINGS, doing, overlaps, slices
@@ -311,6 +311,32 @@ def test_the_recorders_cost_follows_what_it_recorded() -> None:
     assert bare.step.low_s < bare.step.unwatched_s < bare.step.high_s
 
 
+@pytest.mark.parametrize(
+    ("call", "ns", "rule"),
+    [
+        ("cudaMalloc", 200_000, "diagnose.allocation"),
+        ("cudaMemcpyAsync", 200_000, "diagnose.copies"),
+        ("cuModuleLoadData", 200_000, "diagnose.module_load"),
+        ("cudaEventSynchronize", 200_000, "diagnose.waits"),
+    ],
+)
+def test_a_call_that_takes_a_tenth_of_the_time_is_named(call: str, ns: int, rule: str) -> None:
+    made = Recorder()
+    for _ in range(12):
+        for kernel in range(10):
+            made.runs(10_000)
+            made.launch(f"kernel_{kernel}", 3000)
+        made.call(call, ns)
+    found = diagnosed(made)
+    titles = {finding.rule: finding.title for finding in words.findings(found)}
+    assert " % of the time for " in titles[rule]
+
+
+def test_why_no_graph_is_advised_is_said() -> None:
+    found = diagnosed(steps_of(count=12, kernels=20, duration_ns=200_000, between_ns=10_000))
+    assert "diagnose.no_graph" in rules(found)
+
+
 def test_a_trace_without_gpu_work_is_refused() -> None:
     made = Recorder()
     made.call("cudaMalloc", 1000)
@@ -355,3 +381,27 @@ def test_overlapping_and_early_work_is_counted() -> None:
     trace.work["begin_ns"][7] = trace.calls["begin_ns"][7] - 5
     names = {check.name: check.count for check in checks(trace)}
     assert names == {"overlapping kernels of one stream": 1, "work before its call": 1}
+
+
+def test_costs_of_another_gpu_are_said() -> None:
+    made = steps_of(count=12, kernels=50, duration_ns=4000)
+    assert "diagnose.machine" not in rules(diagnose(made.trace(), costs(), costs_of="NVIDIA H200"))
+    assert "diagnose.machine" in rules(diagnose(made.trace(), costs(), costs_of="NVIDIA B200"))
+
+
+# Ranks
+
+
+def test_the_rank_with_a_slow_host_is_named() -> None:
+    several = [
+        diagnose(steps_of(between_ns=20_000 + 100 * rank + 9000 * (rank == 5)).trace(rank=rank), costs())
+        for rank in range(8)
+    ]
+    odd = ranks.odd_ranks(several)
+    assert {one.name for one in odd} == {"rank 5"}
+    assert {one.what for one in odd} == {"a step", "host time for a launch"}
+    found = ranks.finding(several)
+    assert found.rule == "diagnose.ranks"
+    assert "rank 5" in found.title
+    assert ranks.finding(several[:5]).severity == "good"
+    assert "at least 3" in ranks.finding(several[:2]).title

@@ -164,6 +164,26 @@ def test_a_run_whose_progress_cannot_be_written_goes_on(report_to: str, data: Pa
     assert {outcome.status for outcome in store.load(path).outcomes} == {"ok"}
 
 
+@pytest.mark.parametrize("options", ["", "--json"])
+def test_a_report_that_nobody_reads_leaves_the_exit_code_of_the_run(options: str, data: Path) -> None:
+    code = """
+import dataclasses, sys
+from microbench.cli.app import main
+from microbench.run import session
+execute = session.execute
+session.execute = lambda *arguments: dataclasses.replace(execute(*arguments), exit_code=1)
+main()
+"""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", code, *RUN[3:], *filter(None, [options])]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert ended.returncode == ExitCode.SOME_FAILED
+    assert "Traceback" not in ended.stderr
+    assert len(store.listing()) == 1
+
+
 class GoneTerminal(io.StringIO):
     def flush(self) -> None:
         raise OSError(errno.EIO, "Input/output error")

@@ -4,24 +4,26 @@ import lzma
 import os
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import call
 from make_run import make_run
-from make_small_run import RUN
+from make_small_run import MEASUREMENT, PER_CALL, RUN
 from msgspec import Raw
 from msgspec.structs import replace
 from numba.core.caching import CacheImpl
 
 from microbench.compare.compare import compare
-from microbench.core.errors import ResultNotWrittenError, RunUnreadableError, UsageError
-from microbench.core.model import NO_WORK, Case, Telemetry
+from microbench.core import files
+from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
+from microbench.core.model import NO_WORK, Case, Fact, Measurement, Series, Telemetry
 from microbench.core.ops import LOOP_LAYER
 from microbench.host import loops
 from microbench.predict import step_file
 from microbench.predict.workload import Kernels
 from microbench.run import doctor
-from microbench.runs import files, history, remarks, schema, store
+from microbench.runs import history, remarks, schema, store
 
 
 @pytest.fixture
@@ -156,6 +158,82 @@ def test_an_impossible_clock_or_a_rate_without_work_is_damaged() -> None:
     work = replace(RUN.outcomes[0], measurements=(replace(RUN.outcomes[0].measurements[0], work=NO_WORK),))
     read = schema.decode(schema.encode(replace(RUN, outcomes=(clock, work)))).outcomes
     assert [(each.reason or "").partition(" is ")[0] for each in read] == [
-        "damaged: its SM clock",
+        "damaged: its sm_clock_begin_hz",
         "damaged: rate without its work",
     ]
+
+
+@pytest.mark.parametrize(("kind", "words"), [("pipe", "it is not a regular file"), ("folder", "not a regular file")])
+def test_only_a_regular_file_is_opened_as_a_step(kind: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "step.toml"
+    os.mkfifo(path) if kind == "pipe" else path.mkdir()
+    for command in (["predict"], ["whatif", "--submit", "2us"], ["timeline"]):
+        result = call(*command, str(path))
+        assert result.exit_code == ExitCode.USAGE
+        assert words in result.output
+
+
+IMPOSSIBLE = {
+    "sm_count": -1, "memory_bytes": 1 << 62, "sm_clock_max_hz": 1e-320, "memory_clock_max_hz": -1.0,
+    "memory_bus_bits": -1, "power_limit_w": 1e300, "compute_capability": (1 << 60, 0),
+}  # fmt: skip
+
+
+def test_impossible_numbers_of_the_machine_are_unknown_and_said_to_be_damaged(tmp_path: Path) -> None:
+    run = make_run(rounds=1)
+    (session,) = run.sessions
+    (gpu,) = session.environment.gpus
+    link = replace(gpu.link, generation_max=1 << 60, lanes_max=-1)
+    environment = replace(
+        session.environment, gpus=(replace(gpu, link=link, **IMPOSSIBLE),), facts=(Fact("cpu_count", -8, "here"),)
+    )
+    session = replace(session, environment=environment, floors=replace(session.floors, idle_sync_s=-1.0))
+    path = tmp_path / "run.json"
+    path.write_bytes(schema.encode(replace(run, sessions=(session,))))
+    read = store.read(path)
+    assert read.outcomes == schema.decode(schema.encode(run)).outcomes
+    for found in (read.sessions[0], store.read_head(path).sessions[0]):
+        (known,) = found.environment.gpus
+        assert [getattr(known, name) for name in IMPOSSIBLE] == [None] * len(IMPOSSIBLE)
+        assert (known.link.generation_max, known.link.lanes_max, known.l2_bytes) == (None, None, gpu.l2_bytes)
+        assert found.floors.idle_sync_s is None
+        assert {fact.reason for fact in found.environment.facts} >= {"damaged: -8 is an impossible number"}
+    named = ("gpu0_sm_count", "gpu0_link_lanes_max", "floor_idle_sync_s", "cpu_count")
+    for arguments in (["show", str(path)], ["show", str(path), "--all"], ["explain", "clocks", "--run", str(path)]):
+        words = " ".join(call(*arguments).stdout.replace("│", " ").split())
+        assert "DAMAGED" in words
+        assert all(name in words for name in named)
+
+
+def test_a_negative_time_is_damaged_unless_it_is_the_noise_of_a_difference() -> None:
+    rate, submit = RUN.outcomes[0], replace(RUN.outcomes[0].measurements[0], metric="submit")
+
+    def status(samples: str, of: Measurement) -> str:
+        changed = replace(of, samples=Raw(samples.encode()), n=3)
+        return (
+            schema.decode(schema.encode(replace(RUN, outcomes=(replace(rate, measurements=(changed,)),))))
+            .outcomes[0]
+            .status
+        )
+
+    for samples in ("[-1e-6,2e-6,3e-6]", "[1e-6,0,3e-6]", "[1e-6, 0.00,3e-6]", "[0e-6,1,2]", "[1e-6,2e-6, -0.0]"):
+        assert status(samples, rate.measurements[0]) == "failed", samples
+    assert status("[1.0e-06,0.02,100]", rate.measurements[0]) == "ok"
+    assert status("[-1e-6,-2e-6,3e-6]", submit) == "failed"
+    assert status("[-1e-6,2e-6,3e-6]", submit) == "ok"
+    assert status("[0.0,0,3e-6]", submit) == "ok"
+
+
+@pytest.mark.parametrize("change", [
+    {"wall_s": -1.0}, {"wall_s": 1e300}, {"case": Case("copy", {"size_bytes": -64})},
+    {"case": Case("copy", {"size_bytes": 1 << 62})}, {"series": (Series("rate", (0.0, 0.1), (1e9, 1e-320)),)},
+    {"telemetry": {"GPU-1": Telemetry(power_w=-5.0)}}, {"telemetry": {"GPU-1": Telemetry(memory_clock_hz=1e300)}},
+    {"measurements": (replace(MEASUREMENT, per_call=replace(PER_CALL, ratio=1e200)),)},
+    {"measurements": (replace(MEASUREMENT, floor_s=-1e-6),)},
+    {"measurements": (replace(MEASUREMENT, calls_per_sample=10**18),)},
+])  # fmt: skip
+def test_an_outcome_with_an_impossible_number_anywhere_is_damaged(change: dict[str, Any]) -> None:
+    run = replace(RUN, outcomes=(replace(RUN.outcomes[0], **change),))
+    (found,) = schema.decode(schema.encode(run)).outcomes
+    assert (found.status, found.measurements, found.wall_s) == ("failed", (), 0.0)
+    assert (found.reason or "").startswith("damaged: ")

@@ -22,7 +22,7 @@ ROOMS: dict[str, str] = {
     "predict": "analysis core",
     "explain": "predict host analysis core",
     "runs": "explain analysis core",
-    "traces": "runs core",
+    "traces": "core",
     "diagnose": "traces predict analysis core",
     "run": "runs measure explain gpu host analysis core",
     "report": "diagnose run runs explain predict compare analysis core",

@@ -221,8 +221,6 @@ def test_a_number_that_is_not_finite_is_not_written(number: float) -> None:
         schema.encode_outcome(replace(OUTCOMES[0], measurements=(measurement,)))
 
 
-NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
-POSSIBLE = st.floats(1e-90, 1e90) | st.floats(-1e90, -1e-90) | st.just(0.0)
 OUTCOMES_OF_ANY_KIND = st.builds(
     lambda params, samples, reason, number: replace(
         OUTCOMES[0],
@@ -231,10 +229,10 @@ OUTCOMES_OF_ANY_KIND = st.builds(
         wall_s=number,
         measurements=(replace(MEASUREMENT, samples=msgspec.Raw(msgspec.json.encode(samples)), n=len(samples)),),
     ),
-    st.dictionaries(any_text(max_size=5), st.integers(-(2**63), 2**63 - 1) | any_text(max_size=5), max_size=3),
-    st.lists(POSSIBLE, max_size=5),
+    st.dictionaries(any_text(max_size=5), st.integers(0, 2**49) | any_text(max_size=5), max_size=3),
+    st.lists(st.floats(1e-90, 1e90), max_size=5),
     st.none() | any_text(),
-    NUMBERS,
+    st.floats(0, 1e9),
 )
 
 

@@ -14,11 +14,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from command_line import call
 from make_small_run import OUTCOMES, RUN
 from msgspec.structs import replace
 
+from microbench.core import files
 from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError
-from microbench.runs import files, schema, store
+from microbench.runs import schema, store
 from microbench.runs.runfile import ResultLostError, RunFile
 
 EMPTY = replace(RUN, outcomes=())
@@ -434,3 +436,34 @@ def test_a_disk_that_fills_up_keeps_every_whole_outcome(folder: Path) -> None:
     with closing(RunFile(path, grow=False)) as file, largest_file(0), pytest.raises(ResultLostError):
         file.begin(EMPTY)
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_written_to_with_a_remark(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_locks(descriptor: object, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    path = tmp_path / "run.json"
+    file = RunFile(path, grow=False)
+    assert file.no_lock_reason == os.strerror(number)
+    file.begin(replace(RUN, outcomes=()))
+    for outcome in RUN.outcomes:
+        file.append(outcome)
+    file.finish(RUN)
+    assert len(store.load(path).outcomes) == len(RUN.outcomes)
+    assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_run_without_a_lock_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_locks(descriptor: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    path = tmp_path / "run.json"
+    result = call("run", "host_timer", "--quick", "--device", "fake", "--out", str(path))
+    assert result.exit_code == 0
+    assert "run.json cannot be locked (No locks available)" in " ".join(result.stderr.split())
+    assert path.exists()

@@ -46,16 +46,16 @@ def diagnose(
             step_s = typed_time(step)
         except ValueError as error:
             raise UsageError(f"--step {step} is no time", "give it with its unit: 1.93ms") from error
-    fit, costs = _costs(run)
-    several = []
-    for path in _files(traces):
-        one = found_in(read(path), fit, step_s)
-        several.append(one)
-        if not json:
-            command = f"microbench diagnose {path}"
-            draw(drawing.screen(one, costs, command, everything=everything), why=why)
+    fit, gpu, costs = _costs(run)
+    files = _files(traces)
+    several = [found_in(read(path), fit, step_s, gpu) for path in files]
     if json:
         print_bytes(drawing.encoded(several))
+    elif len(several) > 1:
+        draw(drawing.ranks_screen(several, costs), why=why)
+    else:
+        command = f"microbench diagnose {files[0]}"
+        draw(drawing.screen(several[0], costs, command, everything=everything), why=why)
     changed = limit is not None and any(_beyond(one, *limit) for one in several)
     return ExitCode.CHANGED if changed else ExitCode.MEASURED
 
@@ -74,16 +74,16 @@ def _files(named: list[Path]) -> list[Path]:
     return files
 
 
-def _costs(name: str | None) -> tuple[Fit, str]:
-    """The constants of the named run, or of the newest that has them, and in words whose they are."""
+def _costs(name: str | None) -> tuple[Fit, str, str]:
+    """The constants of the named run, or of the newest that has them, their GPU, and in words whose they are."""
     from microbench.predict.fit import fit_for, suits
     from microbench.predict.workload import Kernels, Wait, Workload
 
     usual = Workload((Kernels(10, (1e-6,)), Wait()))
     path, run = load(name) if name is not None else last_with(lambda one: suits(one, usual))
     with consistent(run):
-        _, fit = fit_for(run, usual)
-    return fit, _whose(run, reference=is_reference(path))
+        evidence, fit = fit_for(run, usual)
+    return fit, evidence.gpu.name if evidence.gpu is not None else "", _whose(run, reference=is_reference(path))
 
 
 def _whose(run: Run, *, reference: bool) -> str:

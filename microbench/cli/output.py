@@ -96,9 +96,12 @@ def progress() -> LiveProgress | PlainProgress:
 
 
 def print_bytes(data: bytes) -> None:
-    """Write bytes to standard output as they are."""
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    """Write bytes to standard output as they are; if its reader has stopped, they are discarded."""
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:  # the exit code of the command still counts
+        _discard_output()
 
 
 def check_new(path: Path, *, force: bool = False) -> None:
@@ -113,7 +116,7 @@ def check_new(path: Path, *, force: bool = False) -> None:
 
 def write_new(path: Path, data: bytes, *, force: bool = False) -> None:
     """Write a file whole or not at all. Raises ResultNotWrittenError."""
-    from microbench.runs import files
+    from microbench.core import files
 
     check_new(path, force=force)
     try:

@@ -85,8 +85,12 @@ class Graph(msgspec.Struct, frozen=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """What a trace shows. ``idle`` is that of whole steps, or of the whole trace without any; None if the trace cannot
-    carry it, and ``why_no_idle`` says why. Likewise ``graph`` and ``why_no_graph``."""
+    """What a trace shows.
+
+    ``idle`` is that of whole steps, or of the whole trace without any; None if the trace cannot carry it, and then
+    ``why_no_idle`` says why. Likewise ``graph`` and ``why_no_graph``. ``run_id`` is the run of the costs, and
+    ``costs_of`` the name of the GPU on which they were measured.
+    """
 
     trace: Trace
     health: tuple[Check, ...]
@@ -100,6 +104,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     why_no_graph: str
     remedies: tuple[Remedy, ...]
     run_id: str
+    costs_of: str = ""
 
     def share(self, *causes: Cause) -> float:
         """The share of the time that the GPU idles for these causes."""
@@ -108,8 +113,9 @@ class Diagnosis(msgspec.Struct, frozen=True):
         return sum(self.idle.causes[cause] for cause in causes) / self.idle.span_s
 
 
-def diagnose(trace: Trace, fit: Fit, step_s: float | None = None) -> Diagnosis:
-    """Everything about a trace. ``step_s`` is the time of a step without the recorder, in s, where it is known.
+def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str = "") -> Diagnosis:
+    """Everything about a trace. ``step_s`` is the time of a step without the recorder, in s, where it is known;
+    ``costs_of`` the name of the GPU whose costs the fit has.
 
     Raises UsageError for a trace without work of a GPU.
     """
@@ -141,6 +147,7 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None) -> Diagnosis:
         why_no_graph=why,
         remedies=remedies,
         run_id=fit.run_id,
+        costs_of=costs_of,
     )
 
 
@@ -152,7 +159,7 @@ def _window(trace: Trace, steps: Steps | None) -> tuple[int, int]:
 
 
 def _bound(found: Idle | None, pauses_s: float) -> Bound | None:
-    """What most of the time goes to. ``pauses_s`` is the program's own work in the window."""
+    """What most of the idle time goes to. ``pauses_s`` is the program's own work in the window."""
     if found is None or found.span_s <= 0:
         return None
     if found.busy_s >= BUSY * found.span_s:
@@ -164,10 +171,9 @@ def _bound(found: Idle | None, pauses_s: float) -> Bound | None:
         "wait-bound": found.causes["waits"] + found.causes["another stream"],
         "copy-bound": found.causes["copies"],
         "allocation-bound": found.causes["allocation"],
-        "GPU-bound": found.busy_s,
     }
     largest = max(shares, key=lambda name: shares[name])
-    return largest if shares[largest] >= found.span_s / 2 else "mixed"
+    return largest if shares[largest] >= found.idle_s / 2 else "mixed"
 
 
 def _foreseen(

@@ -170,17 +170,23 @@ def _typical(trace: Trace, steps: Steps, device: int) -> list[_Call]:
     if full.any() and not full.all():
         own[full] = np.minimum(own[full], np.median(own[kinds == DOINGS.index("launch")]))
     switches = np.append(False, np.diff(table["thread"]) != 0)
+    rows = chosen[:, None] + np.arange(int(lengths[0]))[None, :]
+    # The time before a step's first call is taken before the next step, so that the calls add up to the steps.
+    behind = rows.copy()
+    behind[:, 0] += int(lengths[0])
+    before_s, own_s = before[behind].mean(axis=0) * 1e-9, own[rows].mean(axis=0) * 1e-9
+    paused = (before_s > PAUSE_S) & ~switches[rows[-1]]
     calls = []
-    for place in range(int(lengths[0])):
-        column = chosen + place
-        names, counts = np.unique(table["name"][column], return_counts=True)
-        name = trace.names[names[np.argmax(counts)]]
-        # The time before a step's first call is taken before the next step, so that the calls add up to the steps.
-        before_s = float(before[column if place else column + int(lengths[0])].mean()) * 1e-9
-        pause = before_s > PAUSE_S and not switches[column[-1]]
-        works = _mean_work(trace, [submitted.get(int(call), []) for call in column])
-        calls.append(_Call(name, doing(name), before_s, float(own[column].mean()) * 1e-9, pause, works))
+    for place, column in enumerate(rows.T.tolist()):
+        name = _most(trace.calls["name"][column].tolist(), trace)
+        works = _mean_work(trace, [submitted.get(call, []) for call in column])
+        calls.append(_Call(name, doing(name), float(before_s[place]), float(own_s[place]), bool(paused[place]), works))
     return calls
+
+
+def _most(names: list[int], trace: Trace) -> str:
+    """The most frequent name."""
+    return trace.names[names[0] if len(set(names)) == 1 else Counter(names).most_common(1)[0][0]]
 
 
 def _submitted(trace: Trace, device: int) -> dict[int, list[int]]:
@@ -195,15 +201,17 @@ def _submitted(trace: Trace, device: int) -> dict[int, list[int]]:
 def _mean_work(trace: Trace, several: list[list[int]]) -> list[_Work]:
     """The work of one call, each with its mean duration over the steps in which the call had as much work."""
     most = len(several[-1])
+    if not most:
+        return []
     alike = np.array([places for places in several if len(places) == most], dtype=np.int64)
     table = trace.work
+    durations_s = (table["end_ns"][alike] - table["begin_ns"][alike]).mean(axis=0) * 1e-9
     result = []
     for place in range(most):
-        column = alike[:, place]
-        row = table[column[-1]]
+        row = table[alike[-1, place]]
         result.append(
             _Work(
-                WORK_KINDS[row["kind"]], float((table["end_ns"] - table["begin_ns"])[column].mean()) * 1e-9,
+                WORK_KINDS[row["kind"]], float(durations_s[place]),
                 int(row["stream"]), int(row["blocks"]), int(row["bytes"]), MEMORIES[row["source"]],
                 MEMORIES[row["target"]], trace.names[row["name"]],
             )

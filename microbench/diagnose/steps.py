@@ -135,6 +135,8 @@ def _repeated(trace: Trace, tokens: _Tokens) -> list[Found]:
             continue
         begin, end = _stretch(values, length)
         offsets = range(begin, begin + min(length, (end - begin) // FEWEST))
+        if not offsets:
+            continue
         pause = {offset: float(np.median(pauses_ns[offset:end:length])) for offset in offsets}
         behind = {offset: bool(offset and waits[offset - 1 : end : length].mean() > 1 - LIKE) for offset in offsets}
         first = max(offsets, key=lambda offset: (behind[offset], pause[offset]))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from microbench.analysis.evidence import Finding, Severity
 from microbench.core.units import as_time, percent, plain, round_percent, times, two_times
-from microbench.diagnose.diagnosis import SUBMISSION, WORTH, Bound, Diagnosis
+from microbench.diagnose.diagnosis import BUSY, SUBMISSION, WORTH, Bound, Diagnosis
 from microbench.diagnose.health import Check
 from microbench.diagnose.idle import Cause
 from microbench.diagnose.recorded import Blocker
@@ -25,13 +25,20 @@ BOUNDS: dict[Bound, str] = {
     "copy-bound": "the GPU waits for copies",
     "allocation-bound": "the GPU waits for memory to be allocated and freed",
     "GPU-bound": "the GPU is busy",
-    "mixed": "no cause takes half of the time",
+    "mixed": "no cause takes half of the idle time",
 }
 
 
 def findings(diagnosis: Diagnosis) -> list[Finding]:
     """All findings; the first is the verdict, if the trace can carry one."""
-    return [*_verdict(diagnosis), *_health(diagnosis), *_graph(diagnosis), *_blockers(diagnosis), *_others(diagnosis)]
+    return [
+        *_verdict(diagnosis),
+        *_health(diagnosis),
+        *_machine(diagnosis),
+        *_graph(diagnosis),
+        *_blockers(diagnosis),
+        *_others(diagnosis),
+    ]
 
 
 def each(diagnosis: Diagnosis, seconds: float) -> float:
@@ -64,7 +71,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         severity=severity,
         title=title[0].upper() + title[1:],
         text=f"In short, {BOUNDS[bound]}. It idles for: {', '.join(named) if named else 'no cause of note'}.",
-        threshold=f"what takes at least half of the time; GPU-bound from {round_percent(0.9)} of the time on",
+        threshold=f"what takes at least half of the idle time; GPU-bound from {round_percent(BUSY)} of the time on",
     )
 
 
@@ -91,6 +98,19 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
             text="This is estimated from the number of recorded calls, operators and Python functions.",
             threshold=f"more than {round_percent(NAMED)} of the recorded step",
             advice="Give the true time of a step by --step 1.9ms",
+        )
+
+
+def _machine(diagnosis: Diagnosis) -> Iterator[Finding]:
+    recorded_on = sorted(set(diagnosis.trace.gpus.values()))
+    if diagnosis.graph is not None and diagnosis.costs_of and recorded_on and diagnosis.costs_of not in recorded_on:
+        yield Finding(
+            rule="diagnose.machine",
+            severity="warning",
+            title=f"The trace is of {plain(recorded_on[0])}, the costs are of {plain(diagnosis.costs_of)}",
+            text="What a graph gives rests on costs of launches, gaps and waits, which differ between machines.",
+            threshold="the names of the GPUs differ",
+            advice="Run `microbench run` on the machine of the trace, and give that run by --run",
         )
 
 
@@ -166,7 +186,7 @@ def blocker_words(blocker: Blocker) -> str:
 
 def _others(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Other remedies, and other causes that take a share worth naming."""
-    idle, recorded, step = diagnosis.idle, diagnosis.recorded, diagnosis.step
+    recorded, step = diagnosis.recorded, diagnosis.step
     if recorded is not None and step is not None and recorded.pauses_s > NAMED * step.watched_s:
         yield Finding(
             rule="diagnose.pauses",
@@ -176,20 +196,19 @@ def _others(diagnosis: Diagnosis) -> Iterator[Finding]:
             threshold=f"pauses of more than 1 ms between two calls of one thread, {round_percent(NAMED)} of the step",
             advice="Prepare data in another process or thread, ahead of the step",
         )
-    if idle is None:
-        return
-    for cause, advice in (
-        ("allocation", "Allocate before the step, or from a memory pool"),
-        ("copies", "Pin the memory and copy ahead of the step, in another stream"),
-        ("waits", "Wait less often"),
-        ("module load", "Run each kernel once before what is timed"),
-    ):
-        seconds = idle.causes[cause]  # type: ignore[index]
-        if seconds > WARNING * idle.span_s and diagnosis.bound != f"{cause}-bound":
+    causes: tuple[tuple[Cause, str, str], ...] = (
+        ("allocation", "diagnose.allocation", "Allocate before the step, or from a memory pool"),
+        ("copies", "diagnose.copies", "Pin the memory and copy ahead of the step, in another stream"),
+        ("waits", "diagnose.waits", "Wait less often"),
+        ("module load", "diagnose.module_load", "Run each kernel once before what is timed"),
+    )
+    for cause, rule, advice in causes:
+        share = diagnosis.share(cause)
+        if share > WARNING:
             yield Finding(
-                rule=f"diagnose.{cause.replace(' ', '_')}",
+                rule=rule,
                 severity="advice",
-                title=f"The GPU idles {percent(seconds / idle.span_s)} of the time for {cause}",
+                title=f"The GPU idles {percent(share)} of the time for {cause}",
                 text="",
                 threshold=f"more than {round_percent(WARNING)} of the time",
                 advice=advice,

@@ -94,7 +94,7 @@ def noise(evidence: Evidence, suite: str) -> Finding | None:
         return Finding(
             rule=f"{suite}.noise",
             severity="warning",
-            title=f"{len(noisy)} figures of this suite are noisy or throttled ({percent(share)})",
+            title=f"{len(noisy)} figures of the {suite} suite are noisy or throttled ({percent(share)})",
             text="Something else runs on this machine, or its clocks move.",
             advice=f"See what distorts this run, close other work and repeat{again}.",
             threshold=(

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from microbench.analysis.evidence import listed
+from microbench.core import files
 from microbench.core.errors import UsageError
 from microbench.core.model import TRANSFERS_PER_S
 from microbench.core.ops import LOOP_LAYER
@@ -374,8 +375,8 @@ def read(name: str | Path, layers: LayerNames) -> Workload:
     path = _path(str(name))
     file_name = plain(path.name)
     try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_BYTES + 1)  # a device or a pipe has no size to ask for, and may have no end
+        with files.open_regular(path) as file:
+            data = file.read(LARGEST_BYTES + 1)
         if len(data) > LARGEST_BYTES:
             raise UsageError(f"{file_name} is too large to describe a step", AN_EXAMPLE)
         text = data.decode()

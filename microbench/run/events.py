@@ -12,6 +12,13 @@ from microbench.core.model import Environment, Outcome
 RunStatus = Literal["complete", "interrupted", "stopped"]
 
 
+class NotLocked(msgspec.Struct, frozen=True):
+    """The file system of the run's file has no locks, so nothing keeps another process from adding to the same run."""
+
+    path: Path
+    reason: str
+
+
 class Probed(msgspec.Struct, frozen=True):
     """The machine was probed, and nothing is planned yet. A display can say now why there is no GPU."""
 
@@ -63,7 +70,7 @@ class RunEnded(msgspec.Struct, frozen=True):
     status: RunStatus
 
 
-Event = Probed | PlanMade | CaseStarted | CaseTick | CaseDone | RunEnded
+Event = NotLocked | Probed | PlanMade | CaseStarted | CaseTick | CaseDone | RunEnded
 
 
 class Listener(Protocol):

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -33,11 +34,12 @@ LONGEST_LINE_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait for a worker: for its next message, for the message after Busy (or for the first one), for its
-    exit when it has nothing to do, and for its end when killed."""
+    """How long to wait for a worker: for its next message, for the message after Busy (or for the first one), for a
+    stopped one (SIGSTOP) to be continued, for its exit when it has nothing to do, and for its end when killed."""
 
     silent_s: float = 60.0
     busy_s: float = 180.0
+    stopped_s: float = 10.0
     leave_s: float = 5.0
     killed_s: float = 10.0
 
@@ -47,7 +49,7 @@ class WorkerCrashedError(Exception):
 
 
 class WorkerSilentError(Exception):
-    """The worker sent nothing for too long and was killed."""
+    """The worker was stopped or sent nothing for too long, and was killed."""
 
 
 class UnkillableWorkerError(MicrobenchError):
@@ -124,21 +126,27 @@ class WorkerProcess:
     def receive(self, longest_s: float | None = None) -> Message:
         """The next message.
 
-        Raises WorkerCrashedError if it exited instead, WorkerSilentError if it sent nothing for as long as patience
-        lasts (``longest_s`` at most), UnkillableWorkerError if it then could not be killed. After the first two the
-        process is gone.
+        Raises WorkerCrashedError if it exited instead, WorkerSilentError if it was stopped or sent nothing for as long
+        as patience lasts (``longest_s`` at most), UnkillableWorkerError if it then could not be killed. After the first
+        two the process is gone.
         """
-        wait_s = self._wait_s if longest_s is None else min(self._wait_s, longest_s)
-        deadline_s = time.monotonic() + wait_s
+        wait_s = left_s = self._wait_s if longest_s is None else min(self._wait_s, longest_s)
+        stopped_s = 0.0
         while (end := self._buffer.find(b"\n")) < 0 and len(self._buffer) < LONGEST_LINE_BYTES:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
+            if left_s <= 0 or stopped_s >= self._patience.stopped_s:
                 self.end()
-                raise WorkerSilentError(f"no sign of life for {wait_s:.3g} s{self._stderr_tail()}")
-            ended = self._has_ended()
-            if not self._read(0.0 if ended else min(left_s, self._look_every_s)) and ended:
+                words = f"no sign of life for {wait_s:.3g} s" if left_s <= 0 else f"stopped for {stopped_s:.3g} s"
+                raise WorkerSilentError(words + self._stderr_tail())
+            state = self._state()
+            look_s = 0.0 if state == "ended" else min(left_s, self._look_every_s)
+            began_s = time.monotonic()
+            if not self._read(look_s) and state == "ended":
                 self.end()
                 raise WorkerCrashedError(f"{_exit_words(self._process.returncode)}{self._stderr_tail()}")
+            # While this process itself was stopped (Ctrl-Z) or the machine suspended, nobody waited.
+            passed_s = min(time.monotonic() - began_s, look_s)
+            left_s -= passed_s
+            stopped_s = stopped_s + passed_s if state == "stopped" else 0.0
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         try:
@@ -167,12 +175,14 @@ class WorkerProcess:
         lines = [line.strip() for line in self._errors.decode(errors="replace").splitlines() if line.strip()]
         return f": {' | '.join(map(plain, lines[-STDERR_LINES_SHOWN:]))}" if lines else ""
 
-    def _has_ended(self) -> bool:
-        """True once it is a zombie. It is not reaped, so that its group's number stays its own until the group is
-        killed."""
+    def _state(self) -> Literal["running", "stopped", "ended"]:
+        """A process that ended is not reaped, so that its group's number stays its own until the group is killed."""
         if self._process.returncode is not None:
-            return True
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+            return "ended"
+        found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT | os.WNOHANG)
+        if found is None or found.si_code == os.CLD_TRAPPED:  # a debugger may hold it for as long as it likes
+            return "running"
+        return "stopped" if found.si_code == os.CLD_STOPPED else "ended"
 
     def leave(self) -> None:
         """Let it begin to exit; ``close`` waits for that."""
@@ -185,7 +195,7 @@ class WorkerProcess:
         if self._process.returncode is None and self._process.stdin is not None:
             self._process.stdin.close()
             deadline_s = time.monotonic() + self._patience.leave_s
-            while not self._has_ended() and time.monotonic() < deadline_s:
+            while self._state() != "ended" and time.monotonic() < deadline_s:
                 self._read(LOOK_SOON_S)
         self.end()
 

@@ -30,7 +30,7 @@ from microbench.core.model import Environment, Floors, Outcome, Run, Session
 from microbench.core.units import plain
 from microbench.host.affinity import find_cores, pinned
 from microbench.run.budget import LIMITS_S, Budget
-from microbench.run.events import CaseDone, Event, Listener, PlanMade, Probed, RunEnded, RunStatus
+from microbench.run.events import CaseDone, Event, Listener, NotLocked, PlanMade, Probed, RunEnded, RunStatus
 from microbench.run.messages import EnvironmentFound, FloorsFound, Job, Ready, Refused
 from microbench.run.plan import Plan, PlannedCase, Process, make_plan
 from microbench.run.process import Patience, UnkillableWorkerError, WorkerCrashedError, WorkerProcess, WorkerSilentError
@@ -92,7 +92,10 @@ def execute(request: RunRequest, listener: Listener = lambda event: None, seams:
         if intent.earlier is not None:  # another process may have added to the run before its file was locked
             name = "into" if request.into is not None else "resume"
             intent = examine(replace(request, **{name: str(intent.path)}), catalogue, now)  # type: ignore[arg-type]
-        return _Session(intent, _never_raising(listener), seams, file, now.isoformat(timespec="seconds")).run()
+        listener = _never_raising(listener)
+        if file.no_lock_reason is not None:
+            listener(NotLocked(intent.path, file.no_lock_reason))
+        return _Session(intent, listener, seams, file, now.isoformat(timespec="seconds")).run()
 
 
 def _make_data_folder(folder: Path) -> None:

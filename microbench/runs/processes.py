@@ -17,8 +17,8 @@ from statistics import median
 import msgspec
 
 from microbench.analysis.stats import STABLE_ROUNDS, Row, deviation_key, model_of, rows
+from microbench.core import files
 from microbench.core.model import HOST, Deviation, Deviations, Run
-from microbench.runs import files
 
 SHIPPED = Path(__file__).with_name("processes.json")
 # In the data folder; the ending keeps it out of the list of runs.

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from microbench.core import files
 from microbench.core.errors import ResultNotWrittenError, UsageError
 from microbench.core.units import plain
-from microbench.runs import files
 
 SUFFIX = ".remarks"
 RUN_SUFFIX = re.compile(r"\.jsonl?(\.xz)?$")

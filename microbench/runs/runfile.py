@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from microbench.core import files
 from microbench.core.errors import MicrobenchError, ResultNotWrittenError
 from microbench.core.model import Outcome, Run
 from microbench.core.units import plain
-from microbench.runs import files, schema
+from microbench.runs import schema
 from microbench.runs.store import FINISHED, finished_path, growing_path
 
 # Measuring an outcome takes about 0.1 s, and fsync 1-10 ms. The page cache survives a crash of this process, so fsync
@@ -29,7 +30,10 @@ class ResultLostError(MicrobenchError):
 
 
 class RunFile:
-    """The file ``path`` of a run and the growing file next to it, which one process at a time can lock."""
+    """The file ``path`` of a run and the growing file next to it, which one process at a time can lock.
+
+    ``no_lock_reason`` says why there is no lock, where the file system has none.
+    """
 
     def __init__(self, path: Path, *, grow: bool) -> None:
         """Reserve ``path``: with ``grow`` an existing run is added to, otherwise the file must be new.
@@ -38,6 +42,7 @@ class RunFile:
         """
         self.path = path
         self.growing = growing_path(path)
+        self.no_lock_reason: str | None = None
         self._forced_s = 0.0
         self._whole = True  # the growing file has every outcome
         if not grow and _exists(path):
@@ -63,11 +68,13 @@ class RunFile:
                 raise _cannot_write(self.path, error) from None
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 os.close(self._descriptor)
                 raise ResultNotWrittenError(
                     f"another microbench is measuring into {plain(self.path)}", "wait for it, or choose another file"
                 ) from None
+            except OSError as error:  # some network file systems have no locks
+                self.no_lock_reason = error.strerror or str(error)
             if self._has_its_name():
                 return self._descriptor
             os.close(self._descriptor)  # its owner replaced or removed it after it was opened here

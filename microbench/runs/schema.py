@@ -10,13 +10,14 @@ import contextlib
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from microbench.core.errors import MeasurementError, RunUnreadableError
-from microbench.core.model import NO_WORK, SAMPLES_KEPT, Measurement, Outcome, Run
+from microbench.core.model import SAMPLES_KEPT, Measurement, Outcome, Run
+from microbench.runs.damage import without_damage
 
 # History
 #   1  the first: a run with sessions, benchmarks and outcomes; samples are arrays of numbers.
@@ -32,17 +33,10 @@ NEXT_STEP = "show another run, or measure again"
 NUMBERS = b"0123456789+-.eE,[] \t\r\n"
 INSIDE_BRACKETS = NUMBERS.replace(b"[]", b"")
 DIGIT = re.compile(rb"[0-9]")
-# No sample is below 1e-99 or from 1e100 on: such numbers overflow in what is derived from them.
-LARGE_EXPONENT = re.compile(rb"e[-+]?0*[1-9][0-9][0-9]")
-LONGEST_SAMPLE = 90
 # msgspec writes no blanks, and quotes inside a text are escaped, so this can only be the key.
 OUTCOMES_BEGIN = b'"outcomes":['
 # A run of 200 MB has half a million objects and sixteen million values; each fills up to 200 bytes of memory.
 MOST_OBJECTS, MOST_VALUES = 1 << 21, 1 << 24
-# The beginning of the reason of an outcome with an impossible number.
-DAMAGED = "damaged: "
-# Parameters that count what a case does at least once.
-COUNTS = ("nodes",)
 LEAST_INT, MOST_INT = -(1 << 63), (1 << 64) - 1
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -109,46 +103,7 @@ def decode(data: bytes, name: str = "the file") -> Run:
         raise RunUnreadableError(f"{name} cannot be read as a run: {_why(error)}", NEXT_STEP) from None
     if fault := _fault(run):
         raise RunUnreadableError(f"{name} {fault}", NEXT_STEP)
-    rates = {(info.name, metric.name) for info in run.benchmarks for metric in info.metrics if metric.kind == "rate"}
-    outcomes = tuple(_without_damage(outcome, rates) for outcome in run.outcomes)
-    return msgspec.structs.replace(run, outcomes=outcomes, deviations={})  # a file has none, whatever it claims
-
-
-def _without_damage(outcome: Outcome, rates: Set[tuple[str, str]]) -> Outcome:
-    """The outcome; with an impossible number in it, a failed one without measurements that says so."""
-    damaged = next((each.metric for each in outcome.measurements if _is_impossible(each)), None)
-    if damaged is None:
-        benchmark = outcome.case.benchmark
-        damaged = next(
-            (
-                f"{each.metric} without its work"
-                for each in outcome.measurements
-                if (benchmark, each.metric) in rates and each.work == NO_WORK
-            ),
-            None,
-        )
-    clocks = [state.sm_clock_begin_hz for state in outcome.telemetry.values()]
-    clocks += [state.sm_clock_end_hz for state in outcome.telemetry.values()]
-    if damaged is None and any(clock and not 1 <= clock < 1e12 for clock in clocks):
-        damaged = "its SM clock"
-    if damaged is None and (zero := next((name for name in COUNTS if outcome.case.params.get(name) == 0), None)):
-        damaged = f"{zero}=0"
-    if damaged is None:
-        return outcome
-    reason = f"{DAMAGED}{damaged} is an impossible number"
-    return msgspec.structs.replace(outcome, status="failed", reason=reason, measurements=(), series=())
-
-
-def _is_impossible(measurement: Measurement) -> bool:
-    calls = measurement.per_call
-    samples = bytes(measurement.samples).replace(b"E", b"e")
-    figures = (calls.p1, calls.p50, calls.p90, calls.p99, calls.min, calls.max, calls.first_edge) if calls else ()
-    figures = (*figures, measurement.floor_s or 0.0, measurement.resolution or 0.0)
-    return (
-        LARGE_EXPONENT.search(samples) is not None
-        or max(map(len, samples.split(b","))) > LONGEST_SAMPLE
-        or any(figure and not 1e-99 <= abs(figure) < 1e100 for figure in figures)
-    )
+    return msgspec.structs.replace(without_damage(run), deviations={})  # a file has none, whatever it claims
 
 
 def decode_head(beginning: bytes) -> Run | None:
@@ -160,7 +115,7 @@ def decode_head(beginning: bytes) -> Run | None:
         run = msgspec.json.decode(beginning[:end] + OUTCOMES_BEGIN + b"]}", type=Run)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
-    return run if run.schema_version == SCHEMA_VERSION and _fault(run) is None else None
+    return without_damage(run) if run.schema_version == SCHEMA_VERSION and _fault(run) is None else None
 
 
 def run_schema() -> dict[str, Any]:

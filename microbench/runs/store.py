@@ -12,10 +12,11 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
+from microbench.core import files
 from microbench.core.errors import RunUnreadableError
 from microbench.core.model import Run
 from microbench.core.units import plain
-from microbench.runs import files, processes, remarks, schema
+from microbench.runs import processes, remarks, schema
 
 FINISHED = ".json"
 GROWING = ".jsonl"

@@ -13,7 +13,8 @@ from microbench.analysis.stats import Interval, Row, Trust, rows
 from microbench.core.errors import RunUnreadableError, UsageError
 from microbench.core.model import Param, Run
 from microbench.core.units import plain
-from microbench.runs import schema, store
+from microbench.runs import store
+from microbench.runs.damage import DAMAGED
 
 HEADS_SEARCHED = 20
 MOST_CASES = 3
@@ -80,7 +81,7 @@ def points(run: Run, benchmark: str, metric: str, path: Path) -> list[Point]:
     info = run.benchmark(benchmark)
     outcomes = [outcome for outcome in run.outcomes if outcome.case.benchmark == benchmark]
     found = [_point(run, row, info.version, name_of(path)) for row in rows(run, outcomes, only=metric)] if info else []
-    if not found and any((outcome.reason or "").startswith(schema.DAMAGED) for outcome in outcomes):
+    if not found and any((outcome.reason or "").startswith(DAMAGED) for outcome in outcomes):
         raise ValueError("every case is damaged")
     return found
 

@@ -82,7 +82,7 @@ LONGEST_VALUE_BYTES = 16 << 20
 NO_STREAM = NO_EVENT = 0xFFFFFFFF
 STREAM_WAIT = 2
 MOST_CORRELATION = (1 << 40) - 1
-MOST_PROCESSES = 1 << 22
+MOST_PROCESSES = 1 << 16
 UNNAMED = "(unnamed)"
 # PyTorch's own ranges (torch.autograd.profiler.emit_nvtx) end in numbers that are unique to each: "aten::mm, seq = 3,
 # op_id = 17". They are cut off here, up to and without the space, so that such a text ends in a comma.
@@ -123,9 +123,10 @@ def read(path: Path, begin_ns: int | None = None, end_ns: int | None = None) -> 
     """
     try:
         return _read(path, begin_ns, end_ns)
-    except sqlite3.Error as error:
-        word = "it takes too long to read" if "interrupted" in str(error) else str(error)
-        raise _refusal(path, f"SQLite cannot read it: {word}") from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter from a message with bytes of a damaged schema
+        code = getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
+        cause = "it takes too long to read" if code == "SQLITE_INTERRUPT" else f"SQLite reports {code}"
+        raise _refusal(path, cause) from error
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror or error}", "check its name and permissions"
@@ -140,6 +141,7 @@ def _refusal(path: Path, cause: str) -> UsageError:
 
 def _read(path: Path, begin_ns: int | None, end_ns: int | None) -> Trace:
     with closing(_Export(path)) as export:
+        export.prepare()
         known = [table for table in TIMED if table in export.tables]
         if not known:
             raise _refusal(path, "it has none of the tables of CUDA or NVTX")
@@ -162,13 +164,9 @@ class _Export:
         self._deadline = time.monotonic() + 30 + self.size / 1e6
         self._sql = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)
         self.close = self._sql.close
-        try:
-            self._prepare()
-        except BaseException:
-            self.close()
-            raise
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
+        """Set the bounds on what SQLite may read and for how long, and look up the tables and their columns."""
         self._sql.text_factory = bytes
         self._sql.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE_BYTES)
         self._sql.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
@@ -249,6 +247,8 @@ class _Export:
 
     def string(self, number: int) -> str:
         """The string of this number in StringIds. Others are never looked at: they hold whole files and outputs."""
+        if not self.tables.get(STRINGS, frozenset()) >= {"id", "value"}:
+            return ""
         found = self._sql.execute(f"SELECT substr(value, 1, {LONGEST_NAME}) FROM StringIds WHERE id = ?", (number,))
         row = found.fetchone()
         text = _text(row[0]) if row else ""
@@ -530,10 +530,11 @@ class _Reader:
         """One number for process and correlation id, which is unique in its process only; NONE if there is none."""
         processes, inverse = np.unique(global_ids >> 24, return_inverse=True)
         alone = len(self._processes) == 1
-        places = [
-            0 if alone and process < 0 else self._processes.setdefault(process, len(self._processes))
-            for process in processes.tolist()
-        ]
+        places = []
+        for process in processes.tolist():
+            if len(self._processes) < MOST_PROCESSES and not (alone and process < 0):
+                self._processes.setdefault(process, len(self._processes))
+            places.append(0 if alone and process < 0 else self._processes.get(process, MOST_PROCESSES))
         place = np.array(places, np.int64)[inverse]
         known = (correlations > 0) & (correlations <= MOST_CORRELATION) & (place < MOST_PROCESSES)
         return np.where(known, place << 40 | correlations, NONE)
@@ -548,6 +549,8 @@ class _Reader:
         """Places of the names with these numbers in StringIds, cut where a pattern matches."""
         different, inverse = np.unique(numbers, return_inverse=True)
         places = []
+        if len(self._strings) > 2 * MOST_NAMES:
+            self._strings.clear()
         for number in different.tolist():
             place = self._strings.get((number, without))
             if place is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from microbench.core.errors import UsageError
-from microbench.runs.files import open_regular
+from microbench.core.files import open_regular
 
 GZIP = b"\x1f\x8b"
 READ_BYTES = 1 << 16  # also what is lost before damaged data

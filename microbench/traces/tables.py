@@ -14,6 +14,7 @@ Numbers = npt.NDArray[np.int64]
 
 LONGEST_NAME = 4096  # characters; the names of templated kernels reach some thousand
 MOST_NAMES = 100_000
+MOST_THREADS = 65_536
 ALL_OTHERS = "(one of too many names)"
 FURTHEST_NS = 1 << 62  # times beyond are no times; differences of two within it fit 64 bits
 NUMBER = re.compile(r"\d+")
@@ -45,7 +46,7 @@ class Names:
 
 
 class Threads:
-    """Threads by their place, each kept once."""
+    """Threads by their place, each kept once; after MOST_THREADS all new ones are the first."""
 
     def __init__(self) -> None:
         self._places: dict[tuple[int, int], int] = {}
@@ -53,7 +54,10 @@ class Threads:
 
     def place(self, process: int, number: int, name: str = "") -> int:
         """The place of a thread. A name given once stays, whichever call gives it."""
-        place = self._places.setdefault((process, number), len(self._places))
+        known = self._places.get((process, number))
+        if known is None and len(self._places) >= MOST_THREADS:
+            return 0
+        place = self._places.setdefault((process, number), len(self._places)) if known is None else known
         if name:
             self._names.setdefault(place, name[:LONGEST_NAME])
         return place

@@ -126,12 +126,12 @@ def _contents(path: Path, stack: ExitStack) -> mmap.mmap:
         raise _Damaged("it is not a file")
     file: IO[bytes] = stack.enter_context(path.open("rb"))
     if file.read(2) == GZIP:
-        packed = stack.enter_context(gzip.open(path))
-        file = stack.enter_context(tempfile.TemporaryFile())
-        while piece := packed.read(1 << 20):
-            if file.tell() > LARGEST_BYTES:
-                raise _Damaged("it is larger than 2 GiB")
-            file.write(piece)
+        file = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        with gzip.open(path) as packed:
+            while piece := packed.read(1 << 20):
+                if file.tell() > LARGEST_BYTES:
+                    raise _Damaged("it is larger than 2 GiB")
+                file.write(piece)
         file.flush()
     size = file.seek(0, 2)
     if not 0 < size <= LARGEST_BYTES:
@@ -139,12 +139,9 @@ def _contents(path: Path, stack: ExitStack) -> mmap.mmap:
     return stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-class _Field(NamedTuple):
-    """One field of a message: a number, or the place of ``stop - value`` bytes if ``stop`` is not NONE."""
-
-    number: int
-    value: int
-    stop: int
+# One field of a message: its number, and a value and NONE, or where its bytes begin and stop. A plain tuple: there are
+# millions of them.
+Field = tuple[int, int, int]
 
 
 def _varint(data: Bytes, at: int, stop: int) -> tuple[int, int]:
@@ -158,23 +155,28 @@ def _varint(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     raise _Damaged("a number runs on without end")
 
 
-def _fields(data: Bytes, at: int, stop: int) -> Iterator[_Field]:
-    """The fields of the message in these bytes."""
+def _fields(data: Bytes, at: int, stop: int) -> Iterator[Field]:
+    """The fields of the message in these bytes. Most numbers are a single byte, and are read here."""
     while at < stop:
         key = data[at]
         at += 1
         if key >= 128:
             key, at = _varint(data, at - 1, stop)
         wire = key & 7
-        if wire == 0:
-            value, at = _varint(data, at, stop)
-            yield _Field(key >> 3, value, NONE)
-        elif wire == 2:
-            length, at = _varint(data, at, stop)
-            if length > stop - at:
+        if wire == 0 or wire == 2:
+            if at >= stop:
                 raise _Damaged("it is cut short, or no XSpace message")
-            yield _Field(key >> 3, at, at + length)
-            at += length
+            value = data[at]
+            at += 1
+            if value >= 128:
+                value, at = _varint(data, at - 1, stop)
+            if wire == 0:
+                yield key >> 3, value, NONE
+            elif value > stop - at:
+                raise _Damaged("it is cut short, or no XSpace message")
+            else:
+                yield key >> 3, at, at + value
+                at += value
         elif wire in (1, 5):
             at += 8 if wire == 1 else 4
             if at > stop:
@@ -384,7 +386,7 @@ class _Reader:
             end_ns = line.begin_ns + (begin_ps + _signed(duration_ps)) // 1000
             self.rows += 1
             if self.rows > MOST_ROWS:
-                self.unread["events beyond the first 8 million"] += 1
+                self.unread["events beyond the limit"] += 1
             elif not -SIGN < begin_ns <= end_ns < SIGN:
                 self.unread["events with impossible times"] += 1
             else:

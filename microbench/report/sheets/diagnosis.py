@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from microbench.core.units import as_time, percent, plain, times, two_times
-from microbench.diagnose import words
+from microbench.core.units import MISSING, as_time, percent, plain, quantity, times, two_times
+from microbench.diagnose import ranks, words
 from microbench.diagnose.diagnosis import Diagnosis
 from microbench.diagnose.idle import CAUSES
 from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, columns
@@ -49,7 +49,7 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     elif step.unwatched_s < step.watched_s:
         range_ = two_times(step.low_s, step.high_s)
         parts.append(Cell(f"about {as_time(step.unwatched_s)} without the profiler ({range_})"))
-    return [AnswerLine("steps", tuple(parts))]
+    return [AnswerLine("steps" if step.found == "annotations" else "repeats", tuple(parts))]
 
 
 def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
@@ -85,6 +85,33 @@ def _graph_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         Cell(f"made in {as_time(graph.making_s)}: pays after {graph.break_even}"),
     ]
     return [AnswerLine("as a graph", tuple(parts))]
+
+
+def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
+    """Several traces of one program beside each other, and the odd one named."""
+    rows = tuple(
+        (
+            Cell(plain(ranks.rank_name(one), LONGEST_NAME)),
+            *(Cell(quantity(figure(one), "s")) for _, figure in ranks.FIGURES),
+            Cell(percent(one.idle.idle_s / one.idle.span_s) if one.idle is not None and one.idle.span_s else MISSING),
+            Cell(one.bound or MISSING),
+            Cell(times(one.graph.speedup) if one.graph is not None else MISSING),
+        )
+        for one in several
+    )
+    titles = ("", *(what for what, _ in ranks.FIGURES), "GPU idle", "bound", "as a graph")
+    table = Table("The ranks beside each other", "each as it was recorded", columns(*titles), rows)
+    return Screen(
+        mark="",
+        run=costs,
+        banners=(),
+        blocks=(Block(f"{len(several)} traces", (several[0].trace.format,), ()),),
+        tables=(table,),
+        findings=(ranks.finding(several),),
+        distorting=(),
+        left_out="",
+        footer="more: microbench diagnose with one of the files",
+    )
 
 
 def tables(diagnosis: Diagnosis) -> list[Table]:

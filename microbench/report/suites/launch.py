@@ -122,11 +122,12 @@ def anatomy(evidence: Evidence) -> TimeLine | None:
 
 def durations(evidence: Evidence) -> Curve | None:
     """Time per kernel over kernel duration, with the kernel's own duration and the crossover."""
-    stream, gated = sweep(evidence, "period"), sweep(evidence, "gated")
-    if len(stream) < 2:
+    drawn, behind = (
+        [(max(x, SHORTEST_DRAWN_S), row.value) for x, row in sweep(evidence, metric) if row.value > 0]
+        for metric in ("period", "gated")
+    )
+    if len(drawn) < 2:
         return None
-    drawn = [(max(x, SHORTEST_DRAWN_S), row.value) for x, row in stream]
-    behind = [(max(x, SHORTEST_DRAWN_S), row.value) for x, row in gated]
     low_y = min(y for _, y in drawn + behind)
     own = tuple((x, x) for x, _ in drawn if x >= low_y / 2)
     lines = [Line("in a stream, as the host submits", tuple(drawn), "first")]

@@ -20,7 +20,7 @@ from microbench.core.units import quantity, spread, wall
 from microbench.report.document import Tone
 from microbench.report.tables import STATUS_WORDS
 from microbench.report.terminal.terminal import Painter
-from microbench.run.events import CaseDone, CaseStarted, CaseTick, Event, PlanMade, Probed, RunEnded
+from microbench.run.events import CaseDone, CaseStarted, CaseTick, Event, NotLocked, PlanMade, Probed, RunEnded
 
 REFRESHES_PER_S = 4
 RECENT_CASES = 8
@@ -45,6 +45,10 @@ def figures(outcome: Outcome, metrics: MetricsByBenchmark) -> str:
     if not words and outcome.facts:
         words.append(f"{len(outcome.facts)} facts")
     return ", ".join(words) + (" within this process" if any("±" in word for word in words) else "")
+
+
+def _not_locked(event: NotLocked) -> str:
+    return f"{event.path} cannot be locked ({event.reason}): measure nothing else into it meanwhile"
 
 
 class CasesDone:
@@ -81,7 +85,9 @@ class PlainProgress:
         if self._skipped and not (isinstance(event, CaseDone) and _alike(event.outcome, self._skipped[0])):
             self._skips()
         self._cases.see(event)
-        if isinstance(event, PlanMade):
+        if isinstance(event, NotLocked):
+            self._line(_not_locked(event))
+        elif isinstance(event, PlanMade):
             self._total = event.total_cases
             cases = f"{event.total_cases} cases of {', '.join(event.suites)}"
             if event.budget_s is not None and 0 < event.core_cases < event.total_cases:
@@ -147,7 +153,9 @@ class LiveProgress:
     def __call__(self, event: Event) -> None:
         """Remember what the next refresh shows."""
         self._cases.see(event)
-        if isinstance(event, PlanMade):
+        if isinstance(event, NotLocked):
+            self._live.console.print(self._painter.text(_not_locked(event)))
+        elif isinstance(event, PlanMade):
             self._plan, self._begun_s = event, self._clock()
         elif isinstance(event, CaseStarted):
             self._case, self._tick = event, None

@@ -73,11 +73,11 @@ def open_console(stream: IO[str] | None = None, width: int | None = None) -> Con
 
 
 class QuietConsole(Console):
-    """A console that lets its caller handle a closed pipe (`| head`)."""
+    """A console that discards its output once the reader of a pipe has stopped (`| head`)."""
 
     def on_broken_pipe(self) -> None:
-        """Raises BrokenPipeError."""
-        raise BrokenPipeError
+        """The command goes on, because its exit code still counts."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
 def draw(

@@ -1,0 +1,96 @@
+"""Compares the traces of the ranks of one program and names those that are unlike the others."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from microbench.analysis.evidence import Finding
+from microbench.core.units import as_time, percent
+from microbench.diagnose import words
+from microbench.diagnose.diagnosis import Diagnosis
+
+# With fewer traces nobody can tell which one is odd.
+FEWEST = 3
+# A rank is odd if it lies this many median deviations, and this share, from the median of all ranks. 1.4826 times the
+# median deviation is the standard deviation of normal noise.
+DEVIATIONS, LEAST_SHARE = 3.5 * 1.4826, 0.05
+
+
+class Odd(msgspec.Struct, frozen=True):
+    """A trace that is unlike the others: in what, its value, and the median of all."""
+
+    name: str
+    what: str
+    value: str
+    median: str
+
+
+def rank_name(diagnosis: Diagnosis) -> str:
+    """What a trace is called: its rank, else its file."""
+    rank = diagnosis.trace.rank
+    return diagnosis.trace.source if rank is None else f"rank {rank}"
+
+
+def busy_s(diagnosis: Diagnosis) -> float | None:
+    """The time in which the GPU works, of a step in s."""
+    return words.each(diagnosis, diagnosis.idle.busy_s) if diagnosis.idle is not None else None
+
+
+def step_s(diagnosis: Diagnosis) -> float | None:
+    """The time of a recorded step in s."""
+    return diagnosis.step.watched_s if diagnosis.step is not None else None
+
+
+def host_s(diagnosis: Diagnosis) -> float | None:
+    """The host time for a launch in s."""
+    return words.launch_time(diagnosis)
+
+
+FIGURES: tuple[tuple[str, Callable[[Diagnosis], float | None]], ...] = (
+    ("a step", step_s),
+    ("work of the GPU in a step", busy_s),
+    ("host time for a launch", host_s),
+)
+
+
+def odd_ranks(several: Sequence[Diagnosis]) -> list[Odd]:
+    """The ranks that are unlike the others, by figure."""
+    found = []
+    for what, figure in FIGURES:
+        known = [(one, value) for one in several if (value := figure(one)) is not None]
+        if len(known) < FEWEST:
+            continue
+        median = statistics.median(value for _, value in known)
+        deviation = statistics.median(abs(value - median) for _, value in known)
+        limit = max(DEVIATIONS * deviation, LEAST_SHARE * median)
+        found += [
+            Odd(rank_name(one), what, as_time(value), as_time(median))
+            for one, value in known
+            if abs(value - median) > limit
+        ]
+    return found
+
+
+def finding(several: Sequence[Diagnosis]) -> Finding:
+    """Which ranks are odd, in words."""
+    odd = odd_ranks(several)
+    threshold = f"farther than {percent(LEAST_SHARE)} and 3.5 standard deviations from the median of the ranks"
+    if len(several) < FEWEST:
+        title = f"{len(several)} traces: at least {FEWEST} are needed to say which one is odd"
+        return Finding(rule="diagnose.ranks", severity="note", title=title, text="", threshold=threshold)
+    if not odd:
+        title = f"{len(several)} traces are alike"
+        return Finding(rule="diagnose.ranks", severity="good", title=title, text="", threshold=threshold)
+    names = list(dict.fromkeys(one.name for one in odd))
+    first = odd[0]
+    return Finding(
+        rule="diagnose.ranks",
+        severity="warning",
+        title=f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}: unlike the other ranks",
+        text=f"{first.name}: {first.what} takes {first.value}, in the median {first.median}.",
+        threshold=threshold,
+        advice=f"{first.name} takes {first.value} for {first.what} (median {first.median}). Look at that rank's host",
+    )

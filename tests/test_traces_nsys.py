@@ -1,0 +1,338 @@
+"""Tests of the reader of Nsight Systems' exports: what it reads, what it never reads, and what damaged files get."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import sqlite3
+import time
+import tracemalloc
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from nsys_export import (
+    GLOBAL_PROCESS,
+    GLOBAL_THREAD,
+    SCHEMA,
+    SECRET,
+    THREAD,
+    call,
+    kernel,
+    small,
+    work,
+    write,
+    write_large,
+)
+
+from microbench.core.errors import MicrobenchError, UsageError
+from microbench.traces import nsys, tables
+from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS, Table, Trace
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("nsys") / "small.sqlite", small())
+
+
+@pytest.fixture(scope="module")
+def trace(export: Path) -> Trace:
+    return nsys.read(export)
+
+
+def names(trace: Trace, table: Table) -> list[str]:
+    return [trace.names[place] for place in table["name"]]
+
+
+def test_calls_are_sorted_and_named_without_their_version(trace: Trace) -> None:
+    assert trace.calls["begin_ns"].tolist() == [10_000, 20_000, 30_000, 35_000, 40_000, 50_000, 60_000, 70_000]
+    assert names(trace, trace.calls)[:3] == ["cudaLaunchKernel", "cudaMemcpyAsync", "cudaGraphLaunch"]
+    assert [trace.threads[place].number for place in trace.calls["thread"]] == [THREAD] * 7 + [78]
+    assert trace.threads[trace.calls["thread"][0]].name == "python3"
+
+
+def test_work_names_its_call_by_correlation_within_its_process(trace: Trace) -> None:
+    assert [WORK_KINDS[kind] for kind in trace.work["kind"]] == [
+        "kernel", "copy", "kernel", "kernel", "memset", "kernel", "kernel", "graph",
+    ]  # fmt: skip
+    assert trace.work["call"].tolist() == [0, 1, 2, 2, 6, 7, NONE, 2]
+    assert trace.work["device"].tolist() == [0, 0, 0, 0, 0, 1, 0, 0]
+    assert trace.work["node"].tolist() == [NONE, NONE, 5, 6, NONE, NONE, NONE, NONE]
+
+
+def test_kernels_have_grids_and_copies_have_bytes_and_memories(trace: Trace) -> None:
+    first, copy, memset, graph = trace.work[0], trace.work[1], trace.work[4], trace.work[7]
+    assert (first["blocks"], first["threads"], first["stream"], first["bytes"]) == (8, 128, 7, NONE)
+    assert (copy["bytes"], MEMORIES[copy["source"]], MEMORIES[copy["target"]]) == (4096, "pageable", "device")
+    assert (memset["bytes"], MEMORIES[memset["target"]]) == (64, "device")
+    assert [trace.names[row["name"]] for row in (first, copy, memset, graph)] == [
+        "void gemm<128, 64>(float*)", "Memcpy HtoD (Pageable -> Device)", "Memset (Device Static)", "CUDA graph 9",
+    ]  # fmt: skip
+
+
+def test_waits_name_the_stream_and_the_call_of_the_event(trace: Trace) -> None:
+    assert [SYNC_KINDS[kind] for kind in trace.syncs["kind"]] == ["stream_wait_event", "stream", "context", "stream"]
+    assert trace.syncs["stream"].tolist() == [9, NONE, NONE, NONE]
+    assert trace.syncs["on_stream"].tolist() == [7, 7, NONE, 7]
+    assert trace.syncs["call"].tolist() == [4, 5, 5, 5]
+    assert trace.syncs["on_call"].tolist() == [3, NONE, NONE, NONE]
+    assert trace.unread["rows of an unknown type in CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"] == 1
+
+
+def test_ranges_are_annotations_operators_overhead_and_the_drivers_own_work(trace: Trace) -> None:
+    kinds = [RANGE_KINDS[kind] for kind in trace.ranges["kind"]]
+    assert list(zip(names(trace, trace.ranges), kinds, strict=True)) == [
+        ("decode", "annotation"), ("aten::mm", "operator"), ("step 3", "annotation"),
+        ("Lazy Function Loading", "driver"), ("CUPTI Buffer flush", "overhead"),
+    ]  # fmt: skip
+    assert trace.unread["rows without times in NVTX_EVENTS"] == 1  # the range that never ends; a mark is none
+
+
+def test_facts_of_the_recording(trace: Trace) -> None:
+    assert trace.gpus == {0: "NVIDIA H200"}
+    assert trace.versions == {"Nsight Systems": "2026.2.1.210", "schema": "3.25.0", "CUDA driver": "13.0"}
+    assert trace.epoch_ns == 1_779_782_330_176_752_435
+    assert trace.lost == {"CUDA events": 1 + 1}  # one warning for each of the two processes with calls
+    assert (trace.has_syncs, trace.has_operators) == (True, True)
+
+
+def test_nothing_of_the_environment_or_the_command_line_is_kept(export: Path, trace: Trace) -> None:
+    for kept in (pickle.dumps(trace), repr(trace).encode(), str(vars(type(trace))).encode()):
+        assert SECRET.encode() not in kept
+    assert SECRET.encode() in export.read_bytes()
+
+
+def test_sqlite_refuses_to_read_the_environment(export: Path) -> None:
+    with closing(nsys._Export(export)) as opened:
+        opened.prepare()
+        for table in ("META_DATA_CAPTURE", "PROCESSES", "ProcessStreams"):
+            with pytest.raises(sqlite3.DatabaseError, match=r"prohibited|not authorized"):
+                opened._sql.execute(f"SELECT * FROM {table}").fetchall()
+
+
+def test_an_error_says_nothing_of_the_environment(tmp_path: Path) -> None:
+    path = write(tmp_path / "view.sqlite", small(), then="CREATE VIEW x AS SELECT * FROM META_DATA_CAPTURE")
+    with pytest.raises(UsageError) as raised:
+        nsys.read(path)
+    assert SECRET not in str(raised.value) + raised.value.next_step
+
+
+def test_a_part_is_read_between_two_times(export: Path) -> None:
+    part = nsys.read(export, begin_ns=20_000, end_ns=40_000)
+    assert part.calls["begin_ns"].tolist() == [20_000, 30_000, 35_000]
+    assert part.work["call"].tolist() == [0, 1, 1]
+    assert len(nsys.read(export, begin_ns=65_000).calls) == 1
+
+
+def test_of_a_long_recording_the_middle_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_large(tmp_path / "long.sqlite", 0.002)
+    whole = nsys.read(tmp_path / "long.sqlite")
+    monkeypatch.setattr(nsys, "MOST_BYTES", 400_000)
+    middle = nsys.read(tmp_path / "long.sqlite")
+    assert 0 < len(middle.work) < len(whole.work) / 2
+    left_out = sum(len(getattr(whole, name)) - len(getattr(middle, name)) for name in ("work", "calls", "ranges"))
+    assert middle.unread["rows outside of the middle that was read"] == pytest.approx(left_out, rel=0.05)
+    center = (whole.work["begin_ns"][0] + whole.work["begin_ns"][-1]) / 2
+    assert middle.work["begin_ns"][0] < center < middle.work["begin_ns"][-1]
+
+
+def test_a_table_or_column_less_is_no_error(tmp_path: Path) -> None:
+    for place, table in enumerate(SCHEMA):
+        schema = {name: columns for name, columns in SCHEMA.items() if name != table}
+        rows = {name: rows for name, rows in small().items() if name != table}
+        assert isinstance(nsys.read(write(tmp_path / f"{place}.sqlite", rows, schema)), Trace)
+
+
+@pytest.mark.parametrize("table", [
+    "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+])  # fmt: skip
+def test_an_older_export_without_a_column_is_read_all_the_same(table: str, tmp_path: Path) -> None:
+    columns = [column.split()[0] for column in SCHEMA[table].split(", ")]
+    for place, gone in enumerate(columns):
+        schema = SCHEMA | {table: ", ".join(f"{column} INTEGER" for column in columns if column != gone)}
+        rows = small() | {
+            table: [{name: value for name, value in row.items() if name != gone} for row in small()[table]]
+        }
+        trace = nsys.read(write(tmp_path / f"{place}.sqlite", rows, schema))
+        if gone in ("start", "end"):
+            continue
+        assert len(trace.work) == 8
+        if gone == "globalPid" and table.endswith("KERNEL"):
+            assert trace.work["call"].tolist().count(NONE) >= 1
+
+
+def test_without_processes_of_kernels_a_lone_process_is_theirs(tmp_path: Path) -> None:
+    rows = {
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [call(1_000, 5)],
+        "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(2_000, 5, globalPid=None)],
+    }
+    assert nsys.read(write(tmp_path / "one.sqlite", rows)).work["call"].tolist() == [0]
+
+
+@pytest.mark.parametrize("value", ["text", b"blob", None, 1.5, float("inf"), 1 << 62, -1, -(1 << 63), (1 << 63) - 1])
+def test_odd_values_where_numbers_should_be(value: object, tmp_path: Path) -> None:
+    odd = [
+        {**kernel(1_000, 1), name: value}
+        for name in ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName", "gridX",
+                     "blockX", "graphNodeId")
+    ]  # fmt: skip
+    copies = [work(3_000, 1, bytes=value, copyKind=value, srcKind=value, dstKind=value)]
+    waits = [work(3_000, value, streamId=value, syncType=3, eventId=value, eventSyncId=value)]
+    calls = [call(500, 1), call(600, value), call(700, 2, globalTid=value), call(800, 3, nameId=value)]
+    ranges = [{"start": 10, "end": 20, "eventType": 59, "text": value, "textId": value, "globalTid": value}]
+    schema = {table: columns.replace("INTEGER", "") for table, columns in SCHEMA.items()}
+    rows = {
+        "StringIds": [{"id": 2, "value": value}], "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(900, 1), *odd],
+        "CUPTI_ACTIVITY_KIND_MEMCPY": copies, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": waits, "NVTX_EVENTS": ranges,
+        "CUPTI_ACTIVITY_KIND_RUNTIME": calls, "TARGET_INFO_GPU": [{"id": value, "name": value}],
+        "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": value}],
+        "ThreadNames": [{"globalTid": value, "nameId": value}],
+        "META_DATA_EXPORT": [{"name": "EXPORT_SCHEMA_VERSION", "value": value}],
+        "DIAGNOSTIC_EVENT": [{"text": value, "globalPid": value}],
+    }  # fmt: skip
+    trace = nsys.read(write(tmp_path / "odd.sqlite", rows, schema))
+    sound(trace)
+    (good,) = trace.work[trace.work["begin_ns"] == 900]
+    assert trace.calls[good["call"]]["begin_ns"] == 500
+
+
+def test_a_zero_length_and_times_of_zero(tmp_path: Path) -> None:
+    rows = {"CUPTI_ACTIVITY_KIND_KERNEL": [kernel(5, 1, end=5), kernel(0, 1, end=0), kernel(9, 1, end=8)]}
+    trace = nsys.read(write(tmp_path / "zero.sqlite", rows))
+    assert trace.work["begin_ns"].tolist() == [5]
+    assert trace.unread == {"rows without times in CUPTI_ACTIVITY_KIND_KERNEL": 2}
+
+
+ENDLESS = "WITH RECURSIVE n(start) AS (SELECT 1 UNION ALL SELECT start + 1 FROM n) SELECT start, start AS end FROM n"
+
+
+@pytest.mark.parametrize("sql", [
+    f"CREATE VIEW CUDNN_EVENTS AS {ENDLESS}", f"CREATE VIEW other AS {ENDLESS}",
+    "CREATE TRIGGER t AFTER INSERT ON StringIds BEGIN DELETE FROM StringIds; END",
+    "CREATE VIRTUAL TABLE CUBLAS_EVENTS USING fts5(start, end)",
+])  # fmt: skip
+def test_views_triggers_and_virtual_tables_are_refused(sql: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "view.sqlite", small(), then=sql)
+    with pytest.raises(UsageError, match="views, triggers or virtual tables"):
+        nsys.read(path)
+
+
+def test_a_generated_column_is_not_computed(tmp_path: Path) -> None:
+    schema = SCHEMA | {
+        "CUDNN_EVENTS": "start INTEGER, end INTEGER GENERATED ALWAYS AS (start + length(zeroblob(1 << 29)))"
+    }
+    path = write(tmp_path / "generated.sqlite", small() | {"CUDNN_EVENTS": [{"start": 1}]}, schema)
+    assert isinstance(nsys.read(path), Trace)
+
+
+def test_what_is_no_export_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file.sqlite"
+    for content in (b"", b"SQLite format 3\0", b"SQLite format 3\0" + bytes(4096), b"{}" * 4096):
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match="no usable export"):
+            nsys.read(path)
+    path.unlink()
+    with pytest.raises(UsageError, match="none of the tables"):
+        nsys.read(write(path, {}, {"other": "a INTEGER"}))
+    with pytest.raises(UsageError, match="not a file"):
+        nsys.read(tmp_path)
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        nsys.read(tmp_path / "absent.sqlite")
+
+
+def test_a_name_with_odd_letters_in_its_path(tmp_path: Path) -> None:
+    assert len(nsys.read(write(tmp_path / "a?b#c%20 ü.sqlite", small())).calls) == 8
+
+
+def test_many_names_share_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MOST_NAMES", 10)
+    ranges = [{"start": place, "end": place + 1, "eventType": 59, "text": f"step {place}"} for place in range(100)]
+    words = [{"start": 200 + n, "end": 300, "eventType": 59, "text": "x" * (n + 1)} for n in range(100)]
+    trace = nsys.read(write(tmp_path / "names.sqlite", {"NVTX_EVENTS": [*ranges, *words]}))
+    assert len(trace.ranges) == 200
+    assert len(trace.names) <= 22
+    assert "step #" in trace.names
+
+
+def sound(trace: Trace) -> None:
+    """Assert that the tables of a trace can be used without another look."""
+    assert len(trace.threads) < 1 << 31
+    for table, of_calls in (
+        (trace.work, ("call",)),
+        (trace.calls, ()),
+        (trace.ranges, ()),
+        (trace.syncs, ("call", "on_call")),
+    ):
+        assert (np.diff(table["begin_ns"]) >= 0).all()
+        assert (table["end_ns"] >= table["begin_ns"]).all()
+        for column in of_calls:
+            assert ((table[column] >= NONE) & (table[column] < len(trace.calls))).all()
+        if "name" in (table.dtype.names or ()):
+            assert ((table["name"] >= 0) & (table["name"] < len(trace.names))).all()
+        if "thread" in (table.dtype.names or ()):
+            assert ((table["thread"] >= 0) & (table["thread"] < len(trace.threads))).all()
+    assert ((trace.work["kind"] >= 0) & (trace.work["kind"] < len(WORK_KINDS))).all()
+    assert ((trace.ranges["kind"] >= 0) & (trace.ranges["kind"] < len(RANGE_KINDS))).all()
+
+
+def fuzz(content: bytes, path: Path, seeds: range) -> int:
+    """Change bytes, cut, repeat or swap pages of an export; the number of changed exports that were read."""
+    count = 0
+    for seed in seeds:
+        chance = random.Random(seed)
+        changed = bytearray(content)
+        for _ in range(chance.choice((1, 1, 2, 5, 30))):
+            at = chance.randrange(len(changed))
+            way = chance.randrange(5)
+            if way == 0:
+                changed[at] = chance.randrange(256)
+            elif way == 1:
+                changed[at : at + 8] = chance.randbytes(8)
+            elif way == 2:
+                page, other = (
+                    chance.randrange(len(changed) // 4096) * 4096,
+                    chance.randrange(len(changed) // 4096) * 4096,
+                )
+                changed[page : page + 4096] = changed[other : other + 4096]
+            elif way == 3:
+                at = chance.randrange(2000)  # the header and the schema
+                changed[at] = chance.randrange(256)
+            elif len(changed) > 8192:
+                del changed[chance.randrange(4096, len(changed)) :]
+        path.write_bytes(changed)
+        began = time.monotonic()
+        try:
+            trace = nsys.read(path)
+        except MicrobenchError:
+            pass
+        else:
+            sound(trace)
+            count += 1
+        assert time.monotonic() - began < 30
+    return count
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_changed_exports_are_read_or_refused_in_little_memory(part: int, export: Path, tmp_path: Path) -> None:
+    content = export.read_bytes()
+    tracemalloc.start()
+    try:
+        count = fuzz(content, tmp_path / "changed.sqlite", range(part * 250, part * 250 + 250))
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 25 < count < 250
+    assert most_bytes < 64 << 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("part", range(10))
+def test_many_changed_exports_are_read_or_refused(part: int, export: Path, tmp_path: Path) -> None:
+    fuzz(export.read_bytes(), tmp_path / "changed.sqlite", range(1000 + part * 10_000, 1000 + (part + 1) * 10_000))
+
+
+def test_keys_of_processes_are_apart() -> None:
+    assert GLOBAL_THREAD & ~0xFFFFFF == GLOBAL_PROCESS

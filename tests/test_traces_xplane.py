@@ -1,0 +1,308 @@
+"""Tests of the reader of XLA's xplane files, encoded here by hand, and of what damaged or hostile files get."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import time
+import tracemalloc
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from test_traces_nsys import names, sound
+
+from microbench.core.errors import MicrobenchError, UsageError
+from microbench.traces import xplane
+from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS, Trace
+
+START_NS = 1_771_595_639_214_724_894
+SECRET = b"hostname-of-somebody"
+US = 1_000_000  # picoseconds
+
+
+def varint(value: int) -> bytes:
+    value &= (1 << 64) - 1
+    parts = []
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*parts, value])
+
+
+def number(field: int, value: int) -> bytes:
+    return varint(field << 3) + varint(value)
+
+
+def block(field: int, content: bytes | str) -> bytes:
+    content = content.encode() if isinstance(content, str) else content
+    return varint(field << 3 | 2) + varint(len(content)) + content
+
+
+class Plane:
+    """A plane while it is made; names of events and values get their numbers at first use."""
+
+    def __init__(self, name: str, **stats: int | str) -> None:
+        self.name, self.lines = name, b""
+        self.events: dict[str, int] = {}
+        self.values: dict[str, int] = {}
+        self.stats = b"".join(block(6, self.stat(key, value)) for key, value in stats.items())
+
+    def value(self, name: str) -> int:
+        return self.values.setdefault(name, len(self.values) + 1)
+
+    def stat(self, name: str, value: int | str) -> bytes:
+        key = number(1, self.value(name))
+        if isinstance(value, str):  # XLA writes a text as the name of another value, or in place
+            return key + (number(7, self.value(value)) if len(value) > 6 else block(5, value))
+        return key + number(3 if value >= 0 else 4, value)
+
+    def line(
+        self, name: str, line_number: int, events: Sequence[tuple[str, float, float, Mapping[str, int | str]]]
+    ) -> None:
+        content = bytearray(number(1, line_number) + block(2, name) + number(3, 1_000))
+        for title, begin_us, length_us, stats in events:
+            event = number(1, self.events.setdefault(title, len(self.events) + 1)) + number(2, int(begin_us * US))
+            event += number(3, int(length_us * US))
+            content += block(4, event + b"".join(block(4, self.stat(key, value)) for key, value in stats.items()))
+        self.lines += block(3, bytes(content))
+
+    def encoded(self) -> bytes:
+        content = block(2, self.name) + self.lines + self.stats
+        for field, known in ((4, self.events), (5, self.values)):
+            for name, key in known.items():
+                content += block(field, number(1, key) + block(2, number(1, key) + block(2, name)))
+        return block(1, content)
+
+
+def gpu_plane(vendor: str = "Nvidia") -> Plane:
+    plane = Plane("/device:GPU:0", device_vendor=vendor, gpu_device_name="NVIDIA H200")
+    shape = "regs:32 static_shared:0 dynamic_shared:0 grid:16,2,1 block:128,2,1 occ_pct:100"
+    operator = {"hlo_op": "dot.1", "hlo_module": "jit_step"}
+    copy = "kind_src:pageable kind_dst:device size:4096 dest:0 async:1"
+    plane.line("Stream #17(Compute,MemcpyH2D)", 17, [
+        ("gemm_kernel", 20, 5, {"correlation_id": 5, "kernel_details": shape, **operator}),
+        ("MemcpyH2D", 10, 2, {"correlation_id": 4, "memcpy_details": copy}),
+        ("Memset 3", 13, 1, {"correlation_id": 9, "Memset_details": "kind:device num_bytes:64 async:1"}),
+        ("in_graph", 31, 1.5, {"correlation_id": 6, "cuda_graph_node_id": 3, "kernel_details": shape}),
+        ("in_graph", 33, 1, {"correlation_id": 6, "cuda_graph_node_id": 4, "kernel_details": shape}),
+        ("CudaGraphExec:12", 40, 9, {"correlation_id": 7, "cuda_graph_exec_id": 12}),
+        ("cuStreamSynchronize", 60, 3, {"correlation_id": 8}),
+        ("Memory device", 61, 1, {"MemoryResidency_details": "kind:device num_bytes:1 addr:0x0"}),
+        ("UM_GPU_PAGE_FAULT", 62, 1, {}),
+    ])  # fmt: skip
+    plane.line("XLA Ops", 99, [("dot.1", 20, 5, {})])
+    plane.line("CUPTI overhead", 98, [("BUFFER_FLUSH", 50, 2, {})])
+    return plane
+
+
+def space(vendor: str = "Nvidia") -> bytes:
+    calls = Plane("/host:CUPTI")
+    calls.line("Host Threads/77", 77, [
+        ("cuMemcpyHtoDAsync_v2", 8, 3, {"correlation_id": 4, "device_id": 0}),
+        ("cuLaunchKernel", 15, 2, {"correlation_id": 5}),
+        ("cuGraphLaunch (CudaGraph:12)", 28, 2, {"correlation_id": 6}),
+        ("cuGraphLaunch (CudaGraph:12)", 38, 2, {"correlation_id": 7}),
+        ("cuStreamSynchronize", 59, 5, {"correlation_id": 8}),
+        ("NVTX:mine", 1, 80, {}),
+    ])  # fmt: skip
+    host = Plane("/host:CPU")
+    host.line("python", 77, [
+        ("train", 0, 90, {"step_num": 3, "_r": 1}), ("$model.py:88 forward", 2, 40, {}),
+        ("PjitFunction(step)", 3, 30, {}),
+    ])  # fmt: skip
+    host.line("tf_XLAPjRt/9", -5, [("ThunkExecute", 16, 10, {})])
+    task = Plane("Task Environment", profile_start_time=START_NS, profile_options=SECRET.decode())
+    dropped = "Detected GPU events dropped on host: 7 events dropped because total device(activity) events reaches max."
+    planes = gpu_plane(vendor).encoded() + calls.encoded() + host.encoded() + task.encoded()
+    return planes + block(3, dropped) + block(4, SECRET)
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    path = tmp_path_factory.mktemp("xplane") / "host.xplane.pb"
+    path.write_bytes(space())
+    return xplane.read(path)
+
+
+def test_calls_and_the_work_they_submitted(trace: Trace) -> None:
+    sound(trace)
+    assert names(trace, trace.calls) == [
+        "cuMemcpyHtoDAsync_v2", "cuLaunchKernel", "cuGraphLaunch", "cuGraphLaunch", "cuStreamSynchronize",
+    ]  # fmt: skip
+    assert [WORK_KINDS[kind] for kind in trace.work["kind"]] == [
+        "copy",
+        "memset",
+        "kernel",
+        "kernel",
+        "kernel",
+        "graph",
+    ]
+    assert trace.work["call"].tolist() == [0, NONE, 1, 2, 2, 3]
+    assert trace.work["node"].tolist() == [NONE, NONE, NONE, 3, 4, NONE]
+    assert set(trace.work["stream"].tolist()) == {17}
+    assert trace.work["begin_ns"].tolist() == [11_000, 14_000, 21_000, 32_000, 34_000, 41_000]
+    assert trace.work["end_ns"][3] == 33_500
+
+
+def test_details_of_work_are_read_from_their_texts(trace: Trace) -> None:
+    copy, memset, kernel = trace.work[:3]
+    assert (copy["bytes"], MEMORIES[copy["source"]], MEMORIES[copy["target"]]) == (4096, "pageable", "device")
+    assert (memset["bytes"], MEMORIES[memset["target"]], memset["blocks"]) == (64, "device", NONE)
+    assert (kernel["blocks"], kernel["threads"], kernel["bytes"]) == (32, 256, NONE)
+    assert names(trace, trace.work) == [
+        "Memcpy HtoD (Pageable -> Device)", "Memset (Device)", "gemm_kernel (dot.1 of jit_step)", "in_graph",
+        "in_graph", "CUDA graph 12",
+    ]  # fmt: skip
+
+
+def test_ranges_of_python_annotations_operators_and_overhead(trace: Trace) -> None:
+    kinds = [RANGE_KINDS[kind] for kind in trace.ranges["kind"]]
+    assert list(zip(names(trace, trace.ranges), kinds, strict=True)) == [
+        ("train#3", "annotation"), ("mine", "annotation"), ("model.py:88 forward", "python"),
+        ("PjitFunction(step)", "operator"), ("ThunkExecute", "operator"), ("BUFFER_FLUSH", "overhead"),
+    ]  # fmt: skip
+    threads = [trace.threads[place] for place in trace.ranges["thread"]]
+    assert [thread.number for thread in threads] == [77, 77, 77, 77, -5, 0]
+    assert threads[0].name == "python"
+    assert set(trace.calls["thread"].tolist()) == {trace.ranges["thread"][0]}
+
+
+def test_waits_and_facts(trace: Trace) -> None:
+    assert [SYNC_KINDS[kind] for kind in trace.syncs["kind"]] == ["stream"]
+    assert trace.syncs["call"].tolist() == [4]
+    assert trace.gpus == {0: "NVIDIA H200"}
+    assert trace.epoch_ns == START_NS
+    assert trace.lost == {"device events": 7}
+    assert trace.unread == {"records of unified memory": 1}
+    assert SECRET.decode() not in repr(trace)
+
+
+def test_times_since_1970_have_epoch_0(tmp_path: Path) -> None:
+    plane = Plane("/host:CPU")
+    plane.lines = block(3, number(1, 1) + block(2, "python") + number(3, START_NS) + block(4, number(2, 5_000)))
+    (tmp_path / "x.pb").write_bytes(plane.encoded())
+    trace = xplane.read(tmp_path / "x.pb")
+    assert trace.epoch_ns == 0
+    assert trace.ranges["begin_ns"].tolist() == [START_NS + 5]
+    assert names(trace, trace.ranges) == ["(unnamed)"]
+
+
+def test_a_packed_file_is_the_same(trace: Trace, tmp_path: Path) -> None:
+    (tmp_path / "x.pb.gz").write_bytes(gzip.compress(space()))
+    packed = xplane.read(tmp_path / "x.pb.gz")
+    assert packed.names == trace.names
+    assert (packed.work == trace.work).all()
+    (tmp_path / "x.pb.gz").write_bytes(gzip.compress(space())[:-20])
+    with pytest.raises(UsageError, match="gzip cannot unpack"):
+        xplane.read(tmp_path / "x.pb.gz")
+
+
+def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xplane, "LARGEST_BYTES", 4 << 20)
+    (tmp_path / "x.pb.gz").write_bytes(gzip.compress(bytes(16 << 20)))
+    with pytest.raises(UsageError, match="larger than 2 GiB"):
+        xplane.read(tmp_path / "x.pb.gz")
+
+
+def test_an_amd_gpu_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.pb").write_bytes(space("AMD"))
+    with pytest.raises(UsageError, match="AMD GPU"):
+        xplane.read(tmp_path / "x.pb")
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (b"", "empty"), (b"{}" * 100, "no XSpace message|cut short"), (b"\x0a\xff\xff\xff\xff\x0f", "cut short"),
+    (b"\x0a" + b"\xff" * 20, "runs on without end"), (b"\x80" * 30, "runs on without end"),
+    (b"\x0a\x05\x0a", "cut short"),
+    (b"\x0b" * 1000, "no XSpace message"), (b"\x08\x01", "no plane"), (block(1, block(3, b"\x22\x7f")), "cut short"),
+    (b"\x09\x01", "cut short"),
+])  # fmt: skip
+def test_what_is_no_space_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+    if words == "cut short" and content.startswith(b"\x0a") and content.endswith(b"\x7f"):
+        content = block(1, block(2, "/host:CPU") + block(3, b"\x22\x7f"))
+    (tmp_path / "x.pb").write_bytes(content)
+    with pytest.raises(UsageError, match=words):
+        xplane.read(tmp_path / "x.pb")
+    with pytest.raises(UsageError, match="not a file"):
+        xplane.read(tmp_path)
+
+
+def test_messages_nested_without_end_are_skipped(tmp_path: Path) -> None:
+    nested = b""
+    for _ in range(3000):
+        nested = block(3, nested)
+    (tmp_path / "x.pb").write_bytes(space() + block(1, nested))
+    assert len(xplane.read(tmp_path / "x.pb").calls) == 5
+
+
+def test_impossible_times_and_numbers_are_left_out(tmp_path: Path) -> None:
+    plane = Plane("/device:GPU:0")
+    details = "grid:4294967295,4294967295,4294967295 block:1,1,1"
+    stats = {"correlation_id": -4, "kernel_details": details, "cuda_graph_node_id": -1}
+    plane.line(
+        "Stream #-3", -3, [("good", 5, 1, stats), ("backwards", 5, -1, stats), ("far", 9e18 / US, 9e18 / US, stats)]
+    )
+    (tmp_path / "x.pb").write_bytes(plane.encoded())
+    trace = xplane.read(tmp_path / "x.pb")
+    sound(trace)
+    row = trace.work[0]
+    assert (row["stream"], row["blocks"], row["node"], row["call"]) == (NONE, NONE, NONE, NONE)
+    assert trace.unread["events with impossible times"] == 1
+
+
+def test_events_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xplane, "MOST_ROWS", 10)
+    (tmp_path / "x.pb").write_bytes(space())
+    assert xplane.read(tmp_path / "x.pb").unread["events beyond the limit"] == 10
+
+
+def fuzz(path: Path, seeds: range) -> int:
+    """Change, cut, repeat and insert bytes; the number of changed files that were read."""
+    content, count = space(), 0
+    for seed in seeds:
+        chance = random.Random(seed)
+        changed = bytearray(content)
+        for _ in range(chance.choice((1, 1, 2, 5, 30))):
+            at = chance.randrange(len(changed))
+            way = chance.randrange(5)
+            if way == 0:
+                changed[at] = chance.randrange(256)
+            elif way == 1:
+                changed[at : at + 1] = varint(chance.choice((1 << 63, (1 << 64) - 1, 1 << 31, 1 << 40, 0)))
+            elif way == 2:
+                changed[at:at] = changed[at : at + chance.randrange(200)]
+            elif way == 3:
+                changed[at] ^= 1 << chance.randrange(8)
+            elif len(changed) > 200:
+                del changed[chance.randrange(100, len(changed)) :]
+        path.write_bytes(gzip.compress(changed, 1) if seed % 16 == 0 else changed)
+        began = time.monotonic()
+        try:
+            trace = xplane.read(path)
+        except MicrobenchError:
+            pass
+        else:
+            sound(trace)
+            count += 1
+        assert time.monotonic() - began < 30
+    return count
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_changed_files_are_read_or_refused_in_little_memory(part: int, tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        count = fuzz(tmp_path / "changed.pb", range(part * 750, part * 750 + 750))
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 25 < count < 750
+    assert most_bytes < 32 << 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("part", range(10))
+def test_many_changed_files_are_read_or_refused(part: int, tmp_path: Path) -> None:
+    fuzz(tmp_path / "changed.pb", range(3000 + part * 10_000, 3000 + (part + 1) * 10_000))
