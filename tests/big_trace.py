@@ -23,10 +23,13 @@ import numpy as np
 SHIFTED = re.compile(r'("ts": |"correlation": |"wait_on_cuda_event_record_corr_id": )(-?\d+(?:\.\d+)?)')
 
 
+def opened(target: Path) -> IO[bytes]:
+    return gzip.open(target, "wb", compresslevel=5) if target.suffix == ".gz" else target.open("wb")
+
+
 def make(source: Path, target: Path, size: int) -> None:
-    opened = gzip.open(source, "rb") if source.suffix == ".gz" else source.open("rb")
-    with opened as file:
-        document = json.load(file)
+    content = source.read_bytes()
+    document = json.loads(gzip.decompress(content) if source.suffix == ".gz" else content)
     text = ",\n".join(json.dumps(event) for event in document.pop("traceEvents")).replace("%", "%%")
     numbers = [(kind, value) for kind, value in SHIFTED.findall(text)]
     is_time = np.array([kind == '"ts": ' for kind, _ in numbers])
@@ -36,8 +39,7 @@ def make(source: Path, target: Path, size: int) -> None:
     pieces = np.repeat(np.arange(len(values)), np.where(is_time, 2, 1))
     second = np.concatenate([[False], pieces[1:] == pieces[:-1]])
     first = np.concatenate([second[1:], [False]])
-    output: IO[bytes] = gzip.open(target, "wb", compresslevel=5) if target.suffix == ".gz" else target.open("wb")
-    with output:
+    with opened(target) as output:
         written = output.write(json.dumps(document)[:-1].encode() + b', "traceEvents": [\n')
         copy = 0
         while written < size:

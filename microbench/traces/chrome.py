@@ -8,7 +8,7 @@ threads, times in quotes) is decoded here, event by event, by the same code as t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +17,17 @@ import numpy as np
 
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
-from microbench.traces.collector import MAX_NAME, NO_DURATION, NO_ROW, Category, Collector, Facts, Field, product
+from microbench.traces.collector import (
+    MAX_NAME,
+    NO_DURATION,
+    NO_ROW,
+    ROW_LIMITS,
+    Category,
+    Collector,
+    Facts,
+    Field,
+    product,
+)
 from microbench.traces.stream import open_trace
 from microbench.traces.trace import MEMORIES, NONE, Trace
 
@@ -98,7 +108,7 @@ decode_event = msgspec.json.Decoder(Event).decode
 decode_args = msgspec.json.Decoder(Args).decode
 decode_document = msgspec.json.Decoder(Document).decode
 decode_array = msgspec.json.Decoder(list[Event]).decode
-MALFORMED = (msgspec.MsgspecError, RecursionError)
+MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def read(path: Path) -> Trace:
@@ -149,10 +159,11 @@ def nanoseconds(text: bytes) -> int | None:
 class ChromeReader:
     """Turns events into rows for the collector, and keeps what the file says of itself."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, limits: Mapping[str, int] = ROW_LIMITS) -> None:
+        self._name = plain(name)
+        self._limits = limits
         self.facts = Facts()
-        self.collector = Collector()
+        self.collector = Collector(limits=limits)
         self.found_events = False
         self._rows: list[tuple[int, ...]] = []
         self._processes: dict[object, str] = {}
@@ -174,7 +185,7 @@ class ChromeReader:
         self.found_events = True
         for key in FACT_KEYS:
             self.fact(key, getattr(document, key))
-        self.collector = Collector(most=2 * len(document.traceEvents))
+        self.collector = Collector(2 * len(document.traceEvents), self._limits)
         self.take(document.traceEvents)
         return True
 
@@ -437,6 +448,4 @@ def _row(fields: dict[Field, int]) -> tuple[int, ...]:
 def _key(value: object) -> int | str:
     """A process or thread as the key of a table: its number, where it has one."""
     number = integer(value)
-    if number != NONE or value == NONE:
-        return number
-    return plain(value, MAX_NAME)
+    return number if number != NONE or value in (NONE, None) else plain(value, MAX_NAME)

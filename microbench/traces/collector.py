@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -86,8 +87,10 @@ MEMORY_WORDS = {
     "managed": "managed", "managed static": "managed",
 }  # fmt: skip
 # At most as many rows are kept, by what they are: 0.6 GB in all. Those beyond are counted in Trace.unread.
-ROW_LIMITS = {"work": 4_000_000, "call": 4_000_000, "sync": 500_000, "annotation": 500_000, "operator": 2_000_000,
-              "python": 2_000_000, "overhead": 100_000, "driver": 100_000}  # fmt: skip
+ROW_LIMITS = {
+    "work": 4_000_000, "call": 4_000_000, "sync": 500_000, "annotation": 500_000, "operator": 1_500_000,
+    "python": 1_500_000, "overhead": 100_000, "driver": 100_000,
+}  # fmt: skip
 MAX_TEXT_BYTES = 64_000_000  # of all names together
 MAX_NAMES = 500_000
 MAX_THREADS = 65_536
@@ -96,6 +99,7 @@ LONGEST_ZERO_NS = 60_000_000_000  # a time of 0 is no time if all others are lat
 MAX_TIME_NS = 1 << 61  # times beyond are nonsense: Unix times of today are below 2^61 ns
 SURELY_UNIX_NS = 10**18  # a time beyond, of the year 2001, does not count from a computer's start
 NO_DURATION = NONE
+AT_ONCE = 1 << 16
 
 AT_ZERO = "records at time 0"
 BAD_TIME = "records with an impossible time"
@@ -113,11 +117,14 @@ def memories_of(name: str) -> tuple[int, int]:
 
 @dataclass
 class Rows:
-    """One table while it grows, with the correlation of each row and, of a sync, that of the call it waits for."""
+    """One table while it grows, with the correlation of each row and, of a sync, that of the call it waits for.
+
+    Of a call, ``other`` says whether it is the driver's.
+    """
 
     table: Table
     correlation: Integers
-    other: Integers
+    other: npt.NDArray[np.integer[Any]]
     count: int = 0
 
     @classmethod
@@ -129,13 +136,28 @@ class Rows:
         self.count += count
         return slice(self.count - count, self.count)
 
-    def keep(self, chosen: npt.NDArray[np.bool_]) -> None:
-        """Drop the rows that are not chosen."""
-        count = int(np.count_nonzero(chosen))
+    def reorder(self, places: npt.NDArray[np.integer[Any]]) -> None:
+        """Keep the rows at these places, in this order; a column at a time, as a second table would not fit."""
+        count = len(places)
+        columns = [self.table[column] for column in self.table.dtype.names or ()]
+        for column in (*columns, self.correlation, self.other):
+            if len(column):
+                column[:count] = column[: self.count][places]
+        self.count = count
+
+    def sort_outer_first(self) -> None:
+        """Sort by begin; of rows that begin together, the longest first, and a driver's call after a runtime's."""
+        self.reorder(np.argsort(self.rows["begin_ns"], kind="stable"))
+        begin = self.rows["begin_ns"]
+        same = np.flatnonzero(begin[1:] == begin[:-1])
+        if not len(same):
+            return
+        tied = np.union1d(same, same + 1)
+        keys = (-self.rows["end_ns"][tied], begin[tied])
+        order = tied[np.lexsort((self.other[tied], *keys) if len(self.other) else keys)]
         for column in (self.table, self.correlation, self.other):
             if len(column):
-                column[:count] = column[: self.count][chosen]
-        self.count = count
+                column[tied] = column[order]
 
     @property
     def rows(self) -> Table:
@@ -162,7 +184,7 @@ class Collector:
         ranges = sum(sizes[kind] for kind in RANGE_KINDS)
         self.work = Rows.of(WORK, sizes["work"], keys=1)
         self.calls = Rows.of(CALLS, sizes["call"], keys=1)
-        self.is_driver = np.empty(sizes["call"], np.bool_)
+        self.calls.other = np.empty(sizes["call"], np.int8)  # 1 for a driver's call
         self.syncs = Rows.of(SYNCS, sizes["sync"], keys=2)
         self.ranges = Rows.of(RANGES, ranges if most is None else min(ranges, most), keys=0)
         self.range_counts = dict.fromkeys(RANGE_KINDS, 0)
@@ -245,7 +267,7 @@ class Collector:
         table["name"] = fields[:, Field.NAME]
         table["thread"] = fields[:, Field.THREAD]
         self.calls.correlation[place] = fields[:, Field.CORRELATION]
-        self.is_driver[place] = fields[:, Field.CATEGORY] == Category.DRIVER
+        self.calls.other[place] = fields[:, Field.CATEGORY] == Category.DRIVER
 
     def _add_syncs(self, fields: Integers) -> None:
         fields = self._room(self.syncs, fields, "sync", len(self.syncs.table) - self.syncs.count)
@@ -285,30 +307,20 @@ class Collector:
         table["kind"] = kind
 
     def finish(self, source: str, facts: Facts) -> Trace:
-        """The recording. The collector cannot be used again."""
-        tables = [self.work, self.calls, self.syncs, self.ranges]
-        self._drop_zero_times(tables)
+        """The recording. The collector cannot be used again: its tables are sorted where they are."""
+        self._drop_zero_times()
         names = tuple(self.names)
-        order, targets = self._order_calls()
-        calls = self.calls.rows[order]
-        work_order = np.argsort(self.work.rows["begin_ns"], kind="stable")
-        work, work_correlation = self.work.rows[work_order], self.work.correlation[work_order]
-        # The arrays that the tables were collected in go as soon as each sorted table is there: they are large.
-        finder = CallFinder(self.calls.rows["begin_ns"], self.calls.correlation[: self.calls.count], targets)
-        del work_order, order, targets
-        self.work = self.calls = Rows.of(WORK, 0, keys=0)
-        work["call"] = finder.calls(work_correlation, work["begin_ns"])
-        sync_order = np.argsort(self.syncs.rows["begin_ns"], kind="stable")
-        syncs = self.syncs.rows[sync_order]
-        syncs["call"] = finder.calls(self.syncs.correlation[sync_order], syncs["begin_ns"])
-        syncs["on_call"] = finder.calls(self.syncs.other[sync_order], syncs["begin_ns"])
-        del finder
-        ranges = self.ranges.rows
-        ranges = ranges[np.lexsort((-ranges["end_ns"], ranges["begin_ns"]))]
-        self.ranges = self.syncs
-        _name_memories(work, names)
-        _number_nodes(work, calls, names)
-        kept = (work, calls, ranges, syncs)
+        work, calls, syncs, ranges = self.work, self.calls, self.syncs, self.ranges
+        for rows in (work, syncs):
+            rows.reorder(np.argsort(rows.rows["begin_ns"], kind="stable"))
+        ranges.sort_outer_first()
+        finder = self._sort_calls()
+        work.rows["call"] = finder.calls(work.correlation[: work.count], work.rows["begin_ns"])
+        syncs.rows["call"] = finder.calls(syncs.correlation[: syncs.count], syncs.rows["begin_ns"])
+        syncs.rows["on_call"] = finder.calls(syncs.other[: syncs.count].astype(np.int64), syncs.rows["begin_ns"])
+        _name_memories(work.rows, names)
+        _number_nodes(work.rows, calls.rows, names)
+        kept = tuple(rows.rows for rows in (work, calls, ranges, syncs))
         resolution = _resolution(kept)
         first = min((int(table["begin_ns"][0]) for table in kept if len(table)), default=0)
         epoch = None if facts.base_ns is None else facts.base_ns + first
@@ -320,10 +332,10 @@ class Collector:
         return Trace(
             source=source,
             format=facts.format,
-            work=work,
-            calls=calls,
-            ranges=ranges,
-            syncs=syncs,
+            work=work.rows,
+            calls=calls.rows,
+            ranges=ranges.rows,
+            syncs=syncs.rows,
             names=names,
             threads=tuple(self._threads()),
             gpus=facts.gpus,
@@ -332,7 +344,7 @@ class Collector:
             resolution_ns=resolution,
             lost=dict(self.lost),
             unread=dict(self.unread),
-            has_syncs=len(syncs) > 0,
+            has_syncs=syncs.count > 0,
             has_operators=bool(self.range_counts["operator"] or self.range_counts["python"]),
             rank=facts.rank,
         )
@@ -347,58 +359,64 @@ class Collector:
             threads.append(Thread(number(process), number(thread), self.thread_names.get((process, thread), own)))
         return threads
 
-    def _drop_zero_times(self, tables: list[Rows]) -> None:
+    def _drop_zero_times(self) -> None:
         """Drop the records at time 0, unless the recording begins there: such a record never got its time."""
-        later = [table.rows["begin_ns"][table.rows["begin_ns"] > 0] for table in tables]
-        first = min((int(times.min()) for times in later if len(times)), default=0)
-        if first <= LONGEST_ZERO_NS:
+        tables = (self.work, self.calls, self.syncs, self.ranges)
+        latest = np.iinfo(np.int64).max
+        starts = [table.rows["begin_ns"] for table in tables]
+        first = min(int(start.min(where=start > 0, initial=latest)) for start in starts)
+        if first <= LONGEST_ZERO_NS or first == latest:
             return
-        for table in tables:
-            timed = table.rows["begin_ns"] > 0
-            if dropped := int(np.count_nonzero(~timed)):
-                self.unread[AT_ZERO] += dropped
-                if table is self.calls:
-                    self.is_driver[: int(np.count_nonzero(timed))] = self.is_driver[: table.count][timed]
-                table.keep(timed)
+        for table, start in zip(tables, starts, strict=True):
+            timed = np.flatnonzero(start > 0)
+            self.unread[AT_ZERO] += len(start) - len(timed)
+            if len(timed) < len(start):
+                table.reorder(timed)
+        self.unread = +self.unread  # without those that are 0
 
-    def _order_calls(self) -> tuple[Integers, Integers]:
-        """The order of the calls to keep, and of each collected call its place among them.
+    def _sort_calls(self) -> CallFinder:
+        """Sort the calls, drop those that are part of another one, and give what finds each by its correlation.
 
         A call inside another one of its thread is part of it (a driver call below the runtime): the outer one counts
         once, and takes the place of the inner one.
         """
-        rows = self.calls.rows
-        count = len(rows)
-        begin, end = rows["begin_ns"], rows["end_ns"]
-        order = np.lexsort((self.is_driver[:count], -end, begin, rows["thread"]))
-        outer = np.arange(count)
-        # Inside its thread, a call that ends no later than one before it lies within that one.
-        thread = rows["thread"][order]
-        starts = np.flatnonzero(np.diff(thread, prepend=thread[:1] - 1)) if count else outer
-        for first, last in zip(starts.tolist(), [*starts[1:].tolist(), count], strict=False):
-            place = order[first:last]
+        calls = self.calls
+        calls.sort_outer_first()
+        count = calls.count
+        begin, end, thread = (calls.rows[column] for column in ("begin_ns", "end_ns", "thread"))
+        outer = np.arange(count, dtype=np.int32)
+        for one in np.unique(thread).tolist():
+            place = np.flatnonzero(thread == one).astype(np.int32)
             ends = end[place]
-            latest = np.maximum.accumulate(ends)
-            before = np.concatenate([[np.iinfo(np.int64).min], latest[:-1]])
-            inside = (ends <= before) & (ends > begin[place])  # one of no length may just touch the next
+            before = np.empty_like(ends)  # the latest end of the calls before it in the thread
+            before[0] = np.iinfo(np.int64).min
+            np.maximum.accumulate(ends[:-1], out=before[1:])
+            inside = ends <= before
+            inside &= ends > begin[place]  # one of no length may just touch the next
             inside &= begin[place] < before
             if inside.any():
-                leader = np.maximum.accumulate(np.where(ends > before, np.arange(len(place)), 0))
+                leader = np.maximum.accumulate(np.where(ends > before, np.arange(len(place), dtype=np.int32), 0))
                 outer[place[inside]] = place[leader[inside]]
-        kept = np.flatnonzero(outer == np.arange(count))
-        kept = kept[np.lexsort((-end[kept], begin[kept]))]
-        targets = np.full(count, NONE, np.int64)
-        targets[kept] = np.arange(len(kept))
-        return kept, targets[outer]
+        kept = outer == np.arange(count, dtype=np.int32)
+        targets = (np.cumsum(kept, dtype=np.int32) - 1)[outer]
+        correlation = calls.correlation[:count]
+        given = np.flatnonzero((correlation != NONE) & (correlation != 0)).astype(np.int32)
+        given = given[np.argsort(correlation[given], kind="stable")]
+        keys = correlation[given]
+        if not kept.all():
+            calls.reorder(np.flatnonzero(kept))
+        return CallFinder(keys, targets[given], calls.rows["begin_ns"])
 
 
 class CallFinder:
-    """Finds the call of a correlation; of several with the same one, the last that began before the time given."""
+    """Finds the call of a correlation; of several with the same one, the last that began before the time given.
 
-    def __init__(self, begin_ns: Integers, correlation: Integers, targets: Integers) -> None:
-        given = np.flatnonzero((correlation != NONE) & (correlation != 0))
-        order = given[np.lexsort((begin_ns[given], correlation[given]))]
-        self._keys, self._begin_ns, self._targets = correlation[order], begin_ns[order], targets[order]
+    ``keys`` are the correlations, sorted and then by time; ``targets`` the places of their calls in the table that
+    ``begin_ns`` is a column of.
+    """
+
+    def __init__(self, keys: Integers, targets: npt.NDArray[np.int32], begin_ns: Integers) -> None:
+        self._keys, self._targets, self._begin_ns = keys, targets, begin_ns
 
     def calls(self, correlation: Integers, time_ns: Integers) -> Integers:
         """Places of the calls; NONE where no call has the correlation."""
@@ -411,7 +429,7 @@ class CallFinder:
         low, high = first[known], last[known]
         while (open_spans := low < high).any():  # halves the span of the calls with one correlation
             middle = (low + high + 1) // 2
-            later = self._begin_ns[middle] > time_ns[known]
+            later = self._begin_ns[self._targets[middle]] > time_ns[known]
             high = np.where(open_spans & later, middle - 1, high)
             low = np.where(open_spans & ~later, middle, low)
         found[known] = self._targets[low]
@@ -448,8 +466,14 @@ def _number_nodes(work: Table, calls: Table, names: tuple[str, ...]) -> None:
 
 def _resolution(tables: tuple[Table, ...]) -> int:
     """The step of the times in ns: 1000 in recordings of whole microseconds."""
-    whole = all(not (table[column] % 1000).any() for table in tables for column in ("begin_ns", "end_ns"))
-    return 1000 if whole and any(len(table) for table in tables) else 1
+    some = False
+    for table in tables:
+        for column in (table["begin_ns"], table["end_ns"]):
+            for first in range(0, len(column), AT_ONCE):
+                some = True
+                if (column[first : first + AT_ONCE] % 1000).any():
+                    return 1
+    return 1000 if some else 1
 
 
 def product(sizes: object) -> int:

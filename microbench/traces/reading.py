@@ -6,12 +6,11 @@ import re
 import shutil
 import subprocess
 import tempfile
-from importlib import import_module
 from pathlib import Path
 
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
-from microbench.traces import chrome
+from microbench.traces import chrome, nsys, xplane
 from microbench.traces.stream import open_trace
 from microbench.traces.trace import Trace
 
@@ -27,25 +26,19 @@ FORMATS = "a trace of torch.profiler (.json, .json.gz), Nsight Systems (.sqlite,
 def read(path: Path) -> Trace:
     """Read one file. Raises UsageError if it is no recording, cannot be read, or is of another maker's GPU."""
     with open_trace(path) as stream:
-        head, compressed = stream.peek(HEAD_BYTES), stream.compressed
+        head, compressed, fault = stream.peek(HEAD_BYTES), stream.compressed, stream.fault
     if JSON.match(head):
         return chrome.read(path)
     if compressed and (head.startswith(SQLITE) or path.name.endswith(".xplane.pb.gz")):
         raise UsageError(f"{plain(path.name)} is compressed", f"unpack it first: gunzip {plain(path.name)}")
     if head.startswith(SQLITE):
-        return _other("nsys", path)
+        return nsys.read(path)
     if path.name.endswith(REPORT_ENDINGS):
         return _exported(path)
     if path.name.endswith(".pb") or head[:1] == bytes([XPLANE_PLANE]):
-        return _other("xplane", path)
-    reason = "it is empty" if not head else "its content is of no known form"
+        return xplane.read(path)
+    reason = "its content is of no known form" if head else fault or "it is empty"
     raise UsageError(f"{plain(path.name)} is no trace: {reason}", f"give {FORMATS}")
-
-
-def _other(reader: str, path: Path) -> Trace:
-    """Read by the reader of another format, which is loaded only then."""
-    trace: Trace = import_module(f"microbench.traces.{reader}").read(path)
-    return trace
 
 
 def _exported(path: Path) -> Trace:
@@ -67,4 +60,4 @@ def _exported(path: Path) -> Trace:
                 f"nsys cannot export {plain(path.name)}: {plain(said[-1]) if said else 'it says no reason'}",
                 f"type: {line}, then give the .sqlite file",
             )
-        return _other("nsys", target)
+        return nsys.read(target)

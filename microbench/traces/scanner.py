@@ -14,7 +14,7 @@ import msgspec
 import numba
 import numpy as np
 
-from microbench.traces.chrome import CATEGORIES, CUT_TAIL, DAMAGED, FACT_KEYS, ChromeReader
+from microbench.traces.chrome import CATEGORIES, CUT_TAIL, DAMAGED, FACT_KEYS, MALFORMED, ChromeReader
 from microbench.traces.collector import MAX_NAMES, MAX_THREADS, NO_ROW, Field
 from microbench.traces.stream import TraceStream
 from microbench.traces.trace import NONE
@@ -497,7 +497,7 @@ def _text(raw: bytes) -> str:
     """A JSON string without its quotes as text."""
     try:
         return msgspec.json.decode(b'"%b"' % raw, type=str)
-    except msgspec.MsgspecError:
+    except MALFORMED:
         return raw.decode("utf-8", "replace")
 
 
@@ -633,6 +633,6 @@ def _document(scanner: _Scanner, reader: ChromeReader) -> bool:
         if name in FACT_KEYS and len(value) <= MAX_FACT_BYTES:
             try:
                 reader.fact(name, msgspec.json.decode(value))
-            except (msgspec.MsgspecError, RecursionError):
+            except MALFORMED:
                 reader.collector.unread["facts"] += 1
     return byte == b"}"

@@ -12,7 +12,7 @@ from microbench.core.errors import UsageError
 from microbench.core.files import open_regular
 
 GZIP = b"\x1f\x8b"
-READ_BYTES = 1 << 20
+READ_BYTES = 1 << 16  # also what is lost before damaged data
 
 
 class TraceStream:
