@@ -43,11 +43,14 @@ AS_NOBODY = (
 START = "import os, resource, sys; {}os.execv(sys.executable, [sys.executable, '-m', 'microbench', *sys.argv[1:]])"
 
 
+Streams = dict[str, IO[bytes]]
+
+
 class Started:
     """A microbench process: what it said so far, which outcomes it announced, and how it ended."""
 
     def __init__(
-        self, place: "Place", arguments: Collection[object], prelude: str, user: tuple[str, ...], streams: dict[str, IO[bytes]]
+        self, place: "Place", arguments: Collection[object], prelude: str, user: tuple[str, ...], streams: Streams
     ) -> None:
         place.count += 1
         self.place, self.log = place, place.root / f"log{place.count}"
@@ -79,7 +82,10 @@ class Started:
 
     def workers(self) -> list[int]:
         with suppress(OSError):
-            return [int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()]
+            return [
+                int(pid)
+                for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+            ]
         return []
 
     def kill(self, number: int, pid: int | None = None) -> None:
@@ -122,9 +128,7 @@ class Place:
             "HOME": str(self.root / "home"), "MICROBENCH_DATA": str(self.root / "data"),
         }  # fmt: skip
 
-    def start(
-        self, *arguments: object, prelude: str = "", user: tuple[str, ...] = (), **streams: IO[bytes]
-    ) -> Started:
+    def start(self, *arguments: object, prelude: str = "", user: tuple[str, ...] = (), **streams: IO[bytes]) -> Started:
         """Start `microbench run` with these arguments, by default a new run."""
         return Started(self, ("run", *(arguments or (*MEASURED, "--out", self.out))), prelude, user, streams)
 
@@ -262,7 +266,7 @@ def stream_lost(place: Place, seed: random.Random, name: str, how: str) -> None:
     if how == "closed":
         run = place.start(prelude=f"os.close({number}); ")
     elif how == "full":
-        run = place.start(**{name: open("/dev/full", "wb")})
+        run = place.start(**{name: os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb")})
     else:
         reading, writing = os.pipe()
         run = place.start(**{name: os.fdopen(writing, "wb")})
