@@ -119,9 +119,8 @@ def main() -> int:
     table(tally, file_kinds, ["read", "refused", "failed"])
     largest_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
     print(f"\nseed {asked.seed}, {len(os.sched_getaffinity(0))} cores, Python {sys.version.split()[0]}")
-    print(
-        f"{tally.of(fault_kinds)} faults in {faulted_s:.0f} s, {tally.of(file_kinds)} files in {took_s - faulted_s:.0f} s"
-    )
+    print(f"{tally.of(fault_kinds)} faults in {faulted_s:.0f} s")
+    print(f"{tally.of(file_kinds)} files in {took_s - faulted_s:.0f} s")
     print(f"most memory of a process: {max(peak_bytes, largest_bytes) / 1e6:.0f} MB")
     if max(peak_bytes, largest_bytes) > LARGEST_MEMORY_BYTES:
         print("failed: that is over 1 GiB")

@@ -1,7 +1,7 @@
 """The campaign's hostile files: mutated runs, remarks and steps, read by the functions and commands that read them.
 
 Each file is read, or refused by an error that the command prints in words. Any other exception is a failure, and so is
-a file that takes over ten seconds or a gigabyte.
+a file that takes over ten seconds of processor time, thirty in all, or a gigabyte.
 """
 
 import contextlib
@@ -41,17 +41,19 @@ from microbench.report.figures.catalogue import KINDS as FIGURES
 from microbench.runs import export, history, processes, remarks, schema, store
 from microbench.runs.redaction import redacted
 
-LONGEST_S = 10
+LONGEST_S, LONGEST_WAIT_S = 10, 30  # of processor time, and in all: other programs may use this machine
 MORE_MEMORY_BYTES = 1 << 30
 SENT_EVERY = 500
 LONGEST_BYTES = 1 << 20  # of a mutated file; bombs are larger
 CASES_OF_A_SUITE, SAMPLES = 24, 4
 
 TOKEN = re.compile(rb'-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|"(?:[^"\\]|\\.)*"|true|false|null')
+KEY = re.compile(rb'"\w+":|^\w+ *= *', re.MULTILINE)
 NUMBERS = (
     b"1e308", b"-1e308", b"1e309", b"1e400", b"1e-320", b"5e-324", b"1e99", b"1e-99", b"1e15", b"-0", b"-0.0", b"0",
     b"-1", b"1", b"2", b"0.1", b"65536", b"2147483648", b"9223372036854775808", b"18446744073709551616", b"NaN", b"nan",
-    b"inf", b"Infinity", b"-Infinity", b"1" * 4301, b"-" + b"9" * 400, b"0." + b"0" * 400 + b"1", b"0x" + b"f" * 5000, b"1_000",
+    b"inf", b"Infinity", b"-Infinity", b"1" * 4301, b"-" + b"9" * 400, b"0." + b"0" * 400 + b"1", b"0x" + b"f" * 5000,
+    b"1_000",
 )  # fmt: skip
 WORDS = (
     b'""', b'"' + b"x" * 100_000 + b'"', b'"\\ud800"', b'"\\u0000"', b'"\\u001b[31mred\\u001b[0m"', b'"\xff\xfe"',
@@ -69,25 +71,26 @@ def mutated(seed: random.Random, base: bytes) -> bytes:
     return data
 
 
-def _replaced(seed: random.Random, data: bytes, numeric: bool, values: tuple[bytes, ...]) -> bytes:
-    """A value from a random place on replaced; ``numeric`` says which ones."""
-    start = seed.randrange(len(data) + 1)
-    for found in TOKEN.finditer(data, start):
-        if not numeric or found[0][:1] in b"-0123456789":
-            return data[: found.start()] + seed.choice(values) + data[found.end() :]
-    return data
+def _value(seed: random.Random, data: bytes) -> bytes:
+    """A value at a random place replaced."""
+    return _replaced(seed, data, seed.randrange(len(data) + 1))
 
 
-def _number(seed: random.Random, data: bytes) -> bytes:
-    return _replaced(seed, data, True, NUMBERS)
+def _field(seed: random.Random, data: bytes) -> bytes:
+    """A value of a random key replaced: values of rare keys change as often as samples."""
+    places: dict[bytes, list[int]] = {}
+    for found in KEY.finditer(data):
+        places.setdefault(found[0], []).append(found.end())
+    return _replaced(seed, data, seed.choice(seed.choice(list(places.values())))) if places else data
 
 
-def _word(seed: random.Random, data: bytes) -> bytes:
-    return _replaced(seed, data, False, WORDS)
-
-
-def _type(seed: random.Random, data: bytes) -> bytes:
-    return _replaced(seed, data, False, OTHERS)
+def _replaced(seed: random.Random, data: bytes, start: int) -> bytes:
+    """The first value from ``start`` on replaced: a number mostly by a number."""
+    found = TOKEN.search(data, start)
+    if found is None:
+        return data
+    values = seed.choice((NUMBERS, NUMBERS, NUMBERS, OTHERS) if found[0][:1] in b"-0123456789" else (WORDS, OTHERS))
+    return data[: found.start()] + seed.choice(values) + data[found.end() :]
 
 
 def _flipped(seed: random.Random, data: bytes) -> bytes:
@@ -122,7 +125,7 @@ def _spliced(seed: random.Random, data: bytes) -> bytes:
     return data[:start] + data[source:end] + data[start:]
 
 
-MUTATIONS = (_number, _number, _number, _number, _type, _type, _word, _flipped, _cut, _repeated, _nested, _spliced)
+MUTATIONS = (_field, _field, _field, _field, _value, _value, _value, _flipped, _cut, _repeated, _nested, _spliced)
 
 
 def _thinned(outcome: Outcome) -> Outcome:
@@ -326,7 +329,7 @@ def kind_of(seed: int, only: str | None) -> str:
 
 
 def _work(reader: Reader, sent: Any, current: Any, only: str | None, seeds: range, until_s: float) -> None:
-    """Read the files of these seeds; each one ends this process if it takes too long."""
+    """Read the files of these seeds; one that takes too long ends this process."""
     counts = Counter[tuple[str, str]]()
     taken = int(re.search(r"VmSize:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10  # type: ignore[index]
     resource.setrlimit(resource.RLIMIT_AS, (taken + MORE_MEMORY_BYTES, resource.RLIM_INFINITY))
@@ -338,7 +341,8 @@ def _work(reader: Reader, sent: Any, current: Any, only: str | None, seeds: rang
             counts.clear()
         kind = kind_of(seed, only)
         current.value = seed
-        signal.alarm(LONGEST_S)
+        signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
+        signal.alarm(LONGEST_WAIT_S)
         outcome = "refused"
         try:
             KINDS[kind][0](reader, random.Random(f"{kind} {seed}"))
@@ -350,6 +354,7 @@ def _work(reader: Reader, sent: Any, current: Any, only: str | None, seeds: rang
             sent.put(({}, (kind, seed, f"{_place(error)} {error!r}"[:300])))
             outcome = ""
         signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         if outcome:
             counts[kind, outcome] += 1
         reader.clear()
