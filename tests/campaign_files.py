@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -332,6 +333,7 @@ def _work(reader: Reader, sent: Any, current: Any, only: str | None, seeds: rang
     """Read the files of these seeds; one that takes too long ends this process."""
     counts = Counter[tuple[str, str]]()
     taken = int(re.search(r"VmSize:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10  # type: ignore[index]
+    warnings.simplefilter("error")
     resource.setrlimit(resource.RLIMIT_AS, (taken + MORE_MEMORY_BYTES, resource.RLIM_INFINITY))
     for number, seed in enumerate(seeds):
         if time.monotonic() > until_s and not only:
