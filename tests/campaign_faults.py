@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from microbench.core.errors import ExitCode, RunUnreadableError
 from microbench.core.model import Outcome, Run
-from microbench.runs import files, schema, store
+from microbench.runs import schema, store
 
 HUNG = subprocess.TimeoutExpired
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,6 +32,7 @@ MEASURED = ("launch_kind", "host_timer", "--quick", "--device", "fake")
 STOPPED_S = 30.0  # a silent worker is waited for so long, whatever the time limit (docs/decisions.md)
 MOST_HUNG_S = 10.0
 PRECIOUS = b"precious"
+ASIDE = ".microbench"  # the ending of temporary files
 NOBODY = 54321  # a user id without an account
 ANNOUNCED = re.compile(r"^\[\d+/\d+\] (\S+): ", re.MULTILINE)
 OK, FAILED, USAGE, ABSENT, LOST = ExitCode.MEASURED, ExitCode.SOME_FAILED, ExitCode.USAGE, ExitCode.NO_DEVICE, 4
@@ -151,7 +152,7 @@ class Place:
             assert time.monotonic() < deadline_s, f"orphans: {orphans}"
             time.sleep(0.02)
         left = [path.name for folder in ("run", "data", "tmp", "here") for path in (self.root / folder).glob("*")]
-        left = [name for name in left if name.startswith(("microbench-", ".")) or name.endswith(files.ASIDE)]
+        left = [name for name in left if name.startswith(("microbench-", ".")) or name.endswith(ASIDE)]
         assert killed or not left, f"left behind: {left}"
         kept = {outcome.case.id for run in self.found() for outcome in run.outcomes}
         lost = {case for run in runs for case in run.announced()} - kept
@@ -315,7 +316,7 @@ def file_taken(place: Place, seed: random.Random) -> None:
         if target == place.growing and run.process.poll() is None:
             target.unlink()
         if what == "file":
-            os.close(files.replace(target, PRECIOUS, new=True))
+            os.link(precious, target)
         elif what == "folder":
             target.mkdir()
         elif what == "link":
@@ -333,7 +334,7 @@ def links_planted(place: Place, seed: random.Random) -> None:
     """Links lie where names can be guessed, in a folder that others may write to."""
     precious = place.root / "precious"
     precious.write_bytes(PRECIOUS)
-    names = ["run.remarks", ".run.json", f".run.json{files.ASIDE}", f".run.jsonl{files.ASIDE}"]
+    names = ["run.remarks", ".run.json", f".run.json{ASIDE}", f".run.jsonl{ASIDE}"]
     names += seed.sample(["run.json", "run.jsonl"], seed.randrange(2))
     for name in names:
         (place.out.parent / name).symlink_to(precious if seed.randrange(3) else "/dev/zero")
