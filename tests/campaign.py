@@ -22,6 +22,8 @@ from pathlib import Path
 import campaign_faults
 import campaign_files
 
+from microbench.core.errors import MicrobenchError
+
 FAULTS, FILES = 500, 1_000_000
 SHARE_OF_FAULTS = 2 / 3
 LARGEST_MEMORY_BYTES = 1 << 30
@@ -56,7 +58,7 @@ def inject(bench: campaign_faults.Bench, kind: str, seed: int, tally: Tally) -> 
     place = bench.place(kind, seed)
     try:
         tally.add(kind, bench.inject(kind, seed, place))
-    except (AssertionError, campaign_faults.HUNG) as error:
+    except (AssertionError, OSError, MicrobenchError, campaign_faults.HUNG) as error:
         tally.fail(kind, seed, f"{error}; see {place.root}")
         return
     shutil.rmtree(place.root)
