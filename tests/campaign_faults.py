@@ -196,6 +196,9 @@ class Bench:
             run.ended(OK)
         self.own_s = time.monotonic() - began_s
         self.run = store.load(places[0].out)
+        # Limits and permissions do not bind root, so these faults meet a user without an account; None if none can be.
+        tried = os.getuid() == 0 and subprocess.run([*AS_NOBODY, "true"], capture_output=True, check=False).returncode
+        self.user = None if tried else AS_NOBODY if os.getuid() == 0 else ()
         self.cases = {(outcome.case.id, outcome.round) for outcome in self.run.outcomes}
 
     def place(self, kind: str, seed: int) -> Place:
@@ -258,13 +261,15 @@ def full_disk(place: Place, seed: random.Random) -> str | None:
     return None
 
 
-def limited(place: Place, seed: random.Random, limit: str, least: int, most: int, codes: tuple[int, ...]) -> None:
-    number = seed.randrange(least, most)
-    user = AS_NOBODY if limit == "NPROC" and os.getuid() == 0 else ()  # root has no such limit
+def limited(place: Place, seed: random.Random, limit: str, least: int, most: int, codes: tuple[int, ...]) -> str | None:
+    number, user = seed.randrange(least, most), place.bench.user if limit == "NPROC" else ()
+    if user is None:
+        return "impossible"
     run = place.start(prelude=f"resource.setrlimit(resource.RLIMIT_{limit}, ({number}, {number}))", user=user)
     run.ended(OK, FAILED, *codes)
     place.check(run)
     place.complete()
+    return None
 
 
 def stream_lost(place: Place, seed: random.Random, name: str, how: str) -> None:
@@ -294,13 +299,16 @@ def folder_deleted(place: Place, seed: random.Random) -> None:
     place.complete()
 
 
-def folder_read_only(place: Place, seed: random.Random) -> None:
-    run = place.start(user=AS_NOBODY if os.getuid() == 0 else ())
+def folder_read_only(place: Place, seed: random.Random) -> str | None:
+    if place.bench.user is None:
+        return "impossible"
+    run = place.start(user=place.bench.user)
     run.until(seed)
     os.chmod(place.out.parent, 0o500)
     run.ended(OK, FAILED, USAGE)
     place.check(run, killed=True)  # nothing can be removed from such a folder
     os.chmod(place.out.parent, 0o700)
+    return None
 
 
 def file_taken(place: Place, seed: random.Random) -> None:
@@ -377,7 +385,7 @@ def byte_damaged(place: Place, seed: random.Random) -> None:
 def homeless(place: Place, seed: random.Random) -> None:
     """No HOME, and perhaps a user id without an account, a temporary folder that is absent, or no data folder."""
     del place.environment["HOME"]
-    user = AS_NOBODY if os.getuid() == 0 and seed.randrange(2) else ()
+    user = (place.bench.user or ()) if seed.randrange(2) else ()
     if seed.randrange(2):
         place.environment["TMPDIR"] = "/nonexistent"
     data = seed.choice(["/dev/null", "/nonexistent/x", str(place.root / "data"), str(place.out), "~nobody-here/x"])
