@@ -67,7 +67,7 @@ OTHERS = (b"true", b"false", b"null", b"{}", b"[]", b"[[]]", b'{"a":{}}', b"[nul
 def mutated(seed: random.Random, base: bytes) -> bytes:
     """The bytes with one to three things changed in them."""
     data = base
-    for _ in range(seed.choice((1, 1, 2, 3))):
+    for _ in range(seed.choice((1, 1, 1, 2, 3))):
         data = seed.choice(MUTATIONS)(seed, data)[:LONGEST_BYTES]
     return data
 
