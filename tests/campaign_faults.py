@@ -108,6 +108,8 @@ class Started:
                 self.kill(signal.SIGKILL, pid)
             self.process.wait()
             raise
+        # A Ctrl-C while Python shuts down ends the process by the signal, which a shell shows as 130.
+        code = ExitCode.INTERRUPTED if code == -signal.SIGINT else code
         said = self.said()
         assert "Traceback" not in said, f"a traceback in {self.log}"
         assert code in codes, f"exit code {code}, not one of {[int(each) for each in codes]}"
