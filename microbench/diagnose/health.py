@@ -49,7 +49,7 @@ def _checks(trace: Trace) -> Iterator[Check]:
     submits = np.zeros(len(calls), dtype=bool)
     submits[work["call"][own]] = True
     # Memsets are no launches: recorders leave out many that a driver makes in another way.
-    launches = np.array(["Launch" in name for name in trace.names] or [False])[calls["name"]]
+    launches = np.array(["Launch" in name for name in (*trace.names, "")])[calls["name"]]
     if lost := int((launches & ~submits).sum()):
         share = lost / max(int(launches.sum()), 1)
         yield Check(

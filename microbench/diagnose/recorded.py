@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from microbench.core.ops import LOOP_LAYER
-from microbench.diagnose.host_time import DOINGS, Doing, doing
+from microbench.diagnose.host_time import DOINGS, Doing, by_name, doing, slices
 from microbench.diagnose.steps import Steps
 from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
-from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, RangeKind, Trace
+from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, RangeKind, Trace, name_of
 
 # A pause between two calls of one thread is work of the program's own, which a graph does not remove, if it is this
 # long. Optimizers and autograd engines take up to 0.6 ms between two launches (H200, a busy host).
@@ -108,7 +107,7 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
             host_s += call.own_s
     parts = [part for part in [*parts, HostWork(host_s)] if not isinstance(part, HostWork) or part.seconds > 0]
     begin, end = int(steps.calls[0]), int(steps.calls[-1])
-    names = [trace.names[name] for name in trace.calls["name"][begin:end]]
+    names = [name_of(trace, name) for name in trace.calls["name"][begin:end]]
     replays = sum("GraphLaunch" in name for name in names)
     return Recorded(
         workload=Workload(tuple(parts), layer=layer, streams=max(len(streams), 1), title=trace.source),
@@ -130,11 +129,6 @@ def _kernel(work: _Work, streams: Mapping[int, int], host_s: float) -> Kernels:
 
 def _copy(work: _Work, streams: Mapping[int, int]) -> Copies:
     return Copies("h2d" if work.target == "device" else "d2h", max(work.bytes, 1), stream=streams.get(work.stream))
-
-
-def _doings(trace: Trace) -> npt.NDArray[np.int8]:
-    """What a call of each name does, as a place in DOINGS."""
-    return np.array([DOINGS.index(doing(name)) for name in trace.names] or [0], dtype=np.int8)
 
 
 def _ranges(trace: Trace, steps: Steps, kind: RangeKind) -> float:
@@ -163,7 +157,7 @@ def _typical(trace: Trace, steps: Steps, device: int) -> list[_Call]:
     ended = np.maximum.accumulate(np.concatenate([table["begin_ns"][:1], table["end_ns"]]))[:-1]
     before = np.maximum(table["begin_ns"] - ended, 0)
     own = np.maximum(table["end_ns"] - np.maximum(table["begin_ns"], ended), 0)
-    kinds, submitted = _doings(trace)[table["name"]], _submitted(trace, device)
+    kinds, submitted = by_name(trace, doing)[table["name"]], _submitted(trace, device)
     begun = np.searchsorted(np.sort(work["begin_ns"]), table["begin_ns"])
     outstanding = np.searchsorted(np.sort(work["call"]), np.arange(len(table))) - begun
     full = (outstanding > MANY_OUTSTANDING) & (kinds == DOINGS.index("launch"))
@@ -186,7 +180,7 @@ def _typical(trace: Trace, steps: Steps, device: int) -> list[_Call]:
 
 def _most(names: list[int], trace: Trace) -> str:
     """The most frequent name."""
-    return trace.names[names[0] if len(set(names)) == 1 else Counter(names).most_common(1)[0][0]]
+    return name_of(trace, names[0] if len(set(names)) == 1 else Counter(names).most_common(1)[0][0])
 
 
 def _submitted(trace: Trace, device: int) -> dict[int, list[int]]:
@@ -213,7 +207,7 @@ def _mean_work(trace: Trace, several: list[list[int]]) -> list[_Work]:
             _Work(
                 WORK_KINDS[row["kind"]], float(durations_s[place]),
                 int(row["stream"]), int(row["blocks"]), int(row["bytes"]), MEMORIES[row["source"]],
-                MEMORIES[row["target"]], trace.names[row["name"]],
+                MEMORIES[row["target"]], name_of(trace, row["name"]),
             )
         )  # fmt: skip
     return result
@@ -221,12 +215,10 @@ def _mean_work(trace: Trace, several: list[list[int]]) -> list[_Work]:
 
 def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     """The calls that part a step into several graphs, the most frequent first."""
-    from microbench.diagnose.host_time import slices
-
     begin, end = int(steps.calls[0]), int(steps.calls[-1])
     pageable = MEMORIES.index("pageable")
     staged = set(trace.work["call"][(trace.work["source"] == pageable) | (trace.work["target"] == pageable)].tolist())
-    kinds = _doings(trace)
+    kinds = by_name(trace, doing)
     found: Counter[tuple[str, str, str]] = Counter()
     of = {thread: slices(trace, thread) for thread in np.unique(trace.calls["thread"][begin:end]).tolist()}
     for call in range(begin, end):
@@ -236,7 +228,7 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
             continue
         inside = of[int(row["thread"])]
         name = int(inside.name[np.searchsorted(inside.edges_ns, row["begin_ns"], side="right") - 1])
-        found[why, trace.names[row["name"]], trace.names[name] if name != NONE else ""] += 1
+        found[why, name_of(trace, row["name"]), name_of(trace, name)] += 1
     for (why, call_name, place), count in found.most_common():
         yield Blocker(why, call_name, place, count / steps.count)
 
