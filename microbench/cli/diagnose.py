@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from microbench.cli import options
-from microbench.cli.output import draw, print_bytes
+from microbench.cli.output import check_new, draw, print_bytes, write_new
 from microbench.cli.runs import consistent, is_reference, last_with, load
 from microbench.core.errors import ExitCode, UsageError
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 # Files of a folder that may be traces.
 ENDINGS = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".pb", ".pb.gz")
+LONGEST_TRACE_S = 86400.0
 LIMIT = re.compile(r"(launch-bound|idle)\s*>\s*(\d+(?:\.\d+)?)\s*%")
 
 
@@ -28,36 +30,81 @@ def diagnose(
     fail_on: options.DiagnosisFailOn = None,
     json: options.DiagnosisJson = False,
     everything: options.DiagnosisAll = False,
+    from_: options.DiagnosisFrom = None,
+    to: options.DiagnosisTo = None,
+    timeline: options.DiagnosisTimeline = False,
+    page: options.DiagnosisPage = None,
+    save: options.DiagnosisSave = None,
     why: options.Why = False,
+    svg: options.Svg = None,
+    force: options.Force = False,
 ) -> int:
     """Say why the GPU waits in a profiler's trace, and what a CUDA graph would give.
 
     Reads traces of torch.profiler, Nsight Systems and JAX.
     """
-    from microbench.core.units import typed_time
     from microbench.diagnose.diagnosis import diagnose as found_in
+    from microbench.diagnose.window import between
     from microbench.report.sheets import diagnosis as drawing
+    from microbench.report.sheets import recorded_step
     from microbench.traces.reading import read
 
     limit = _limit(fail_on) if fail_on is not None else None
-    step_s = None
-    if step is not None:
-        try:
-            step_s = typed_time(step)
-        except ValueError as error:
-            raise UsageError(f"--step {step} is no time", "give it with its unit: 1.93ms") from error
-    fit, gpu, costs = _costs(run)
+    step_s, from_s, to_s = (_time(*each) for each in (("--step", step), ("--from", from_), ("--to", to)))
+    for path in (page, save):
+        if path is not None:
+            check_new(path, force=force)
     files = _files(traces)
-    several = [found_in(read(path), fit, step_s, gpu) for path in files]
+    if len(files) > 1 and (timeline or save is not None):
+        raise UsageError(
+            f"{'--timeline' if timeline else '--save'} needs a single trace", f"give one of the {len(files)}"
+        )
+    fit, gpu, costs = _costs(run)
+    several = []
+    for path in files:
+        trace = read(path)
+        part = trace if from_s is None and to_s is None else between(trace, from_s, to_s)
+        several.append(found_in(part, fit, step_s, gpu))
+    if save is not None:
+        write_new(save, _saved(several[0]), force=force)
+    if page is not None:
+        write_new(page, _page(several, costs), force=force)
     if json:
         print_bytes(drawing.encoded(several))
+    elif timeline:
+        draw(recorded_step.sheet(several[0], costs, drawing.tables(several[0])), svg, force=force, brief=True, why=why)
     elif len(several) > 1:
-        draw(drawing.ranks_screen(several, costs), why=why)
+        draw(drawing.ranks_screen(several, costs), svg, force=force, why=why)
     else:
         command = f"microbench diagnose {files[0]}"
-        draw(drawing.screen(several[0], costs, command, everything=everything), why=why)
+        draw(drawing.screen(several[0], costs, command, everything=everything), svg, force=force, why=why)
     changed = limit is not None and any(_beyond(one, *limit) for one in several)
     return ExitCode.CHANGED if changed else ExitCode.MEASURED
+
+
+def _time(option: str, text: str | None) -> float | None:
+    """The time that an option was given, in s."""
+    from microbench.core.units import typed_time
+    from microbench.predict.step_file import typed
+
+    return typed(partial(typed_time, longest_s=LONGEST_TRACE_S), text, option) if text is not None else None
+
+
+def _saved(diagnosis: Diagnosis) -> bytes:
+    """The step of a trace as a workload file."""
+    from microbench.predict.step_file import written
+
+    workload = diagnosis.unwatched
+    if workload is None:
+        raise UsageError(f"the step cannot be saved: {diagnosis.why_no_graph}", "leave out --save")
+    return written(workload).encode()
+
+
+def _page(several: list[Diagnosis], costs: str) -> bytes:
+    """All diagnoses as one HTML page."""
+    from microbench.report.page.diagnosis import build
+
+    return build(several, costs).encode()
 
 
 def _files(named: list[Path]) -> list[Path]:

@@ -112,6 +112,19 @@ DiagnosisFailOn = Annotated[
 ]
 DiagnosisJson = Annotated[bool, _flag("--json", "Print the diagnosis as JSON, in SI units.")]
 DiagnosisAll = Annotated[bool, _flag("--all", "Add tables: causes, places, changes, what a graph cannot hold.")]
+DiagnosisFrom = Annotated[
+    Typed, _option("TIME", "Diagnose only what was submitted from this time after the first event on: 1.5s.", "--from")
+]
+DiagnosisTo = Annotated[Typed, _option("TIME", "Diagnose only what was submitted before this time: 2s.", "--to")]
+DiagnosisPage = Annotated[
+    Path | None,
+    _option("FILE", "Write everything to this new HTML page, with a typical step to zoom into.", "-o", "--out"),
+]
+DiagnosisTimeline = Annotated[bool, _flag("--timeline", "Draw a typical step to scale: host, streams, idle time.")]
+DiagnosisSave = Annotated[
+    Path | None,
+    _option("FILE", "Save the step without the profiler to this new .toml file for predict and whatif.", "--save"),
+]
 Everything = Annotated[bool, _flag("--all", "Show everything, with the tables of all benchmarks.")]
 Force = Annotated[bool, _flag("--force", "Overwrite the file.")]
 Why = Annotated[bool, _flag("--why", "Add to each finding the rule behind it, with its threshold.")]

@@ -226,18 +226,18 @@ def axis_value(name: str, value: int | str) -> str:
     return str(value)
 
 
-def typed_time(text: str) -> float:
+def typed_time(text: str, longest_s: float = LONGEST_TYPED_S) -> float:
     """Seconds of a time that a person typed: "3us", "3µs", "500ns", "0.2ms", "0".
 
-    Raises UsageError for anything else, and for more than LONGEST_TYPED_S.
+    Raises UsageError for anything else, and for more than ``longest_s``.
     """
     stripped = text.strip()
     match = TYPED_TIME.fullmatch(stripped)
     if match is None and stripped not in ("0", "0.0"):
         raise UsageError(f"{plain(text, 40)} is not a time", "give a number and its unit: 3us, 500ns, 0.2ms, or 0")
     seconds = float(match[1]) * TYPED_UNITS[match[2]] if match else 0.0
-    if seconds > LONGEST_TYPED_S:
-        raise UsageError(f"{plain(text, 40)} is too long", f"give a time of at most {wall(LONGEST_TYPED_S)}")
+    if seconds > longest_s:
+        raise UsageError(f"{plain(text, 40)} is too long", f"give a time of at most {wall(longest_s)}")
     return seconds
 
 

@@ -15,7 +15,7 @@ from microbench.diagnose.health import Check, checks, forbidden
 from microbench.diagnose.idle import Cause, Idle, busiest, idle
 from microbench.diagnose.recorded import Blocker, Recorded, layer_of, recorded
 from microbench.diagnose.steps import Steps, find_steps
-from microbench.diagnose.unwatched import scaled, unwatched
+from microbench.diagnose.unwatched import beyond_calls, scaled, unwatched
 from microbench.predict.constants import Fit
 from microbench.predict.fit import with_calls
 from microbench.predict.forecast import predict, step_time
@@ -89,7 +89,9 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     ``idle`` is that of whole steps, or of the whole trace without any; None if the trace cannot carry it, and then
     ``why_no_idle`` says why. Likewise ``graph`` and ``why_no_graph``. ``run_id`` is the run of the costs, and
-    ``costs_of`` the name of the GPU on which they were measured.
+    ``costs_of`` the name of the GPU on which they were measured. ``unwatched`` are ``recorded.steps`` steps without the
+    recorder's costs, described like a step of one's own; None if the step cannot be played, and then ``why_no_graph``
+    says why.
     """
 
     trace: Trace
@@ -105,6 +107,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     remedies: tuple[Remedy, ...]
     run_id: str
     costs_of: str = ""
+    unwatched: Workload | None = None
 
     def share(self, *causes: Cause) -> float:
         """The share of the time that the GPU idles for these causes."""
@@ -128,11 +131,14 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
     stopped = forbidden(health, "idle time")
     found = idle(trace, begin_ns, end_ns, device) if stopped is None else None
     typical = recorded(trace, steps, layer_of(trace), device) if steps is not None else None
-    step, graph, why, remedies = (
+    step, graph, why, remedies, free = (
         _foreseen(steps, typical, fit, health, step_s)
         if steps is not None and typical is not None
-        else (None, None, "no step repeats in this trace", ())
+        else (None, None, "no step repeats in this trace", (), None)
     )
+    if free is not None and steps is not None and typical is not None:
+        about = f"recorded by {trace.format}, {steps.count} steps; without the recorder's costs"
+        free = msgspec.structs.replace(free, about=about, per_step=float(typical.steps))
     pauses_s = typical.pauses_s * steps.count if typical is not None and steps is not None else 0.0
     return Diagnosis(
         trace=trace,
@@ -148,6 +154,7 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
         remedies=remedies,
         run_id=fit.run_id,
         costs_of=costs_of,
+        unwatched=free,
     )
 
 
@@ -178,10 +185,11 @@ def _bound(found: Idle | None, pauses_s: float) -> Bound | None:
 
 def _foreseen(
     steps: Steps, typical: Recorded, fit: Fit, health: tuple[Check, ...], given_s: float | None
-) -> tuple[Step, Graph | None, str, tuple[Remedy, ...]]:
-    """The step without the recorder, as a graph, and with each remedy alone."""
+) -> tuple[Step, Graph | None, str, tuple[Remedy, ...], Workload | None]:
+    """The step without the recorder, as a graph, with each remedy alone, and as a workload if it can be played."""
     watched_s = steps.step_s
-    fit = _free_calls(with_calls(fit, typical.workload), typical.workload)
+    with_own = with_calls(fit, typical.workload)
+    fit = _free_calls(with_own, typical.workload)
     why = _why_no_graph(typical, fit, health, watched_s)
     free = unwatched(typical)
     workload = free.workload if given_s is None else _lasting(typical, fit, given_s, watched_s)
@@ -201,7 +209,8 @@ def _foreseen(
         given=given_s is not None,
     )
     if why:
-        return step, None, why, ()
+        return step, None, why, (), None
+    described = beyond_calls(workload, with_own.constants[call_name(workload.layer, 0)].value)
     longer = max(step_s / alone_s, 1.0)  # the GPU may have run at another clock than under the recorder
     tried = (
         (name, what, step_time(changed, fit, way) * longer / typical.steps)
@@ -210,8 +219,8 @@ def _foreseen(
     remedies = [Remedy(name, what, one_s, step_s / one_s) for name, what, one_s in tried]
     worth = tuple(sorted((one for one in remedies if one.saves(step) >= WORTH), key=lambda one: one.step_s))
     if all(one.name != "graph" for one in worth):
-        return step, None, f"a graph would save less than {WORTH:.0%} of the step", worth
-    return step, _graph(workload, typical, fit, step, longer), "", worth
+        return step, None, f"a graph would save less than {WORTH:.0%} of the step", worth, described
+    return step, _graph(workload, typical, fit, step, longer), "", worth, described
 
 
 def _why_no_graph(typical: Recorded, fit: Fit, health: tuple[Check, ...], watched_s: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
@@ -46,7 +46,7 @@ class Idle(msgspec.Struct, frozen=True):
 
     ``span_s`` is the whole window and ``busy_s`` the time in which at least one kernel, copy or memset ran, both in s;
     ``causes`` add up to the rest. ``places`` are its named parts, the longest first. ``gaps`` is the number of idle
-    intervals, and ``drained`` the seconds of those that began while the host waited for the GPU.
+    intervals.
     """
 
     device: int
@@ -55,7 +55,6 @@ class Idle(msgspec.Struct, frozen=True):
     causes: Mapping[Cause, float]
     places: tuple[Where, ...]
     gaps: int
-    drained_s: float
 
     @property
     def idle_s(self) -> float:
@@ -89,72 +88,100 @@ def gaps_of(work: Table, device: int, begin_ns: int, end_ns: int) -> Gaps:
     return Gaps(until[idle], begins[idle], places[idle])
 
 
-class _Sums:
-    """Idle ns by cause, and by cause and name."""
+class Stretches(NamedTuple):
+    """Idle time in pieces of one cause each: begin and end in ns, and the place of the cause in CAUSES.
 
-    def __init__(self) -> None:
-        self.causes = dict.fromkeys(CAUSES, 0)
-        self.named: dict[tuple[Cause, str], int] = {}
+    ``call`` and ``name`` are the CUDA call and the range of host code, as places in Trace.names; NONE where there is
+    none. Where ``name`` is HELD_BACK or UNCALLED, nothing of the host explains the piece.
+    """
 
-    def add(self, cause: Cause, ns: int, name: str = "") -> None:
-        self.causes[cause] += ns
-        if ns and name:
-            self.named[cause, name] = self.named.get((cause, name), 0) + ns
+    begin_ns: IntArray
+    end_ns: IntArray
+    cause: IntArray
+    call: IntArray
+    name: IntArray
+
+
+HELD_BACK, UNCALLED = -2, -3
+UNNAMED = {HELD_BACK: "work held back in its queue", UNCALLED: "work without a recorded call"}
+
+
+def place_name(trace: Trace, call: int, name: int) -> str:
+    """The words for a piece of idle time: "cudaLaunchKernel in aten::add"; "" if it has no name."""
+    return UNNAMED.get(name) or " in ".join(NUMBERED.sub("", trace.names[one]) for one in (call, name) if one != NONE)
 
 
 def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
     """The causes of a GPU's idle time between two times."""
-    gaps, sums, drained_ns = gaps_of(trace.work, device, begin_ns, end_ns), _Sums(), 0
-    call = np.append(trace.work["call"], NONE)[gaps.work]
-    sums.add("unknown", int((gaps.end_ns - gaps.begin_ns)[call == NONE].sum()), "work without a recorded call")
-    threads = np.append(trace.calls["thread"], NONE)[call]
-    for thread in np.unique(threads[call != NONE]).tolist():
-        own = threads == thread
-        begins, ends = gaps.begin_ns[own], gaps.end_ns[own]
-        called, returned = trace.calls["begin_ns"][call[own]], trace.calls["end_ns"][call[own]]
-        of = slices(trace, thread)
-        _until_call(trace, of, begins, np.clip(returned, begins, ends), sums)
-        _behind_call(trace, returned > begins, ends - np.clip(returned, begins, ends), sums)
-        at = np.searchsorted(of.edges_ns, begins, side="right") - 1
-        drained = (of.doing[at] == DOINGS.index("wait")) & (called > begins)
-        drained_ns += int((ends - begins)[drained].sum())
-    places = [Where(cause, name, ns * 1e-9) for (cause, name), ns in sums.named.items()]
+    gaps = gaps_of(trace.work, device, begin_ns, end_ns)
+    causes, named = dict.fromkeys(CAUSES, 0), dict[tuple[Cause, str], int]()
+    for pieces in stretches(trace, gaps):
+        kinds, index = np.unique(
+            np.stack([pieces.cause, pieces.call, pieces.name], axis=1), axis=0, return_inverse=True
+        )
+        totals = np.bincount(index.ravel(), weights=pieces.end_ns - pieces.begin_ns, minlength=len(kinds))
+        for (cause, call, name), ns in zip(kinds.tolist(), totals.astype(np.int64).tolist(), strict=True):
+            causes[CAUSES[cause]] += ns
+            if ns and (words := place_name(trace, call, name)):
+                named[CAUSES[cause], words] = named.get((CAUSES[cause], words), 0) + ns
+    places = [Where(cause, name, ns * 1e-9) for (cause, name), ns in named.items()]
     idle_ns = int((gaps.end_ns - gaps.begin_ns).sum())
     return Idle(
         device=device,
         span_s=(end_ns - begin_ns) * 1e-9,
         busy_s=(end_ns - begin_ns - idle_ns) * 1e-9,
-        causes={cause: ns * 1e-9 for cause, ns in sums.causes.items()},
+        causes={cause: ns * 1e-9 for cause, ns in causes.items()},
         places=tuple(sorted(places, key=lambda where: -where.seconds)),
         gaps=len(gaps.begin_ns),
-        drained_s=drained_ns * 1e-9,
     )
 
 
-def _until_call(trace: Trace, of: Slices, begins_ns: IntArray, ends_ns: IntArray, sums: _Sums) -> None:
+def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
+    """The pieces that the gaps consist of: those without a call, then for each submitting thread what it did until the
+    call that ended a gap had returned, and the rest of the gap."""
+    call = np.append(trace.work["call"], NONE)[gaps.work]
+    without = call == NONE
+    yield _alike(gaps.begin_ns[without], gaps.end_ns[without], "unknown", UNCALLED)
+    threads = np.append(trace.calls["thread"], NONE)[call]
+    for thread in np.unique(threads[~without]).tolist():
+        own = threads == thread
+        begins, ends = gaps.begin_ns[own], gaps.end_ns[own]
+        returned = trace.calls["end_ns"][call[own]]
+        until = np.clip(returned, begins, ends)
+        yield _until_call(trace, slices(trace, thread), begins, until)
+        yield from _behind_call(trace, returned > begins, until, ends)
+
+
+def _alike(begins_ns: IntArray, ends_ns: IntArray, cause: Cause, name: int = NONE) -> Stretches:
+    """Pieces of one cause and one name."""
+    causes, calls, names = (np.full(len(begins_ns), value) for value in (CAUSES.index(cause), NONE, name))
+    return Stretches(begins_ns, ends_ns, causes, calls, names)
+
+
+def _until_call(trace: Trace, of: Slices, begins_ns: IntArray, ends_ns: IntArray) -> Stretches:
     """What the host did from the begin of each gap until the call that ended it had returned."""
     parts = overlaps(of, begins_ns, ends_ns)
-    call_names = np.append(trace.calls["name"], NONE)[of.call]
-    rows = np.stack([of.doing, call_names, of.name], axis=1)[parts.slice]
-    kinds, index = np.unique(rows, axis=0, return_inverse=True)
-    totals = np.bincount(index.ravel(), weights=parts.ns, minlength=len(kinds)).astype(np.int64)
-    for (kind, *names), ns in zip(kinds.tolist(), totals.tolist(), strict=True):
-        words = " in ".join(NUMBERED.sub("", trace.names[name]) for name in names if name != NONE)
-        sums.add(BY_DOING[DOINGS[kind]], ns, words)
+    from_ns = np.maximum(begins_ns[parts.interval], of.edges_ns[parts.slice])
+    causes = np.array([CAUSES.index(BY_DOING[one]) for one in DOINGS])[of.doing[parts.slice]]
+    calls = np.append(trace.calls["name"], NONE)[of.call[parts.slice]].astype(np.int64)
+    return Stretches(from_ns, from_ns + parts.ns, causes, calls, of.name[parts.slice])
 
 
-def _behind_call(trace: Trace, on_the_way: npt.NDArray[np.bool_], left_ns: IntArray, sums: _Sums) -> None:
+def _behind_call(
+    trace: Trace, on_the_way: npt.NDArray[np.bool_], begins_ns: IntArray, ends_ns: IntArray
+) -> Iterator[Stretches]:
     """The rest of each gap, when the call had returned: the way to the GPU, a gap between queued work, or a stream that
     waits for another."""
     ways: tuple[tuple[npt.NDArray[np.bool_], Cause, int], ...] = (
         (on_the_way, "way to the GPU", LONGEST_WAY_NS),
         (~on_the_way, "device gaps", LONGEST_GAP_NS),
     )
+    held_back: Cause = "another stream" if _waits_for_events(trace) else "unknown"
     for chosen, cause, longest_ns in ways:
-        short = chosen & (left_ns <= longest_ns)
-        sums.add(cause, int(left_ns[short].sum()))
-        held_back: Cause = "another stream" if _waits_for_events(trace) else "unknown"
-        sums.add(held_back, int(left_ns[chosen & ~short].sum()), "work held back in its queue")
+        short = chosen & (ends_ns - begins_ns <= longest_ns)
+        long = chosen & ~short
+        yield _alike(begins_ns[short], ends_ns[short], cause)
+        yield _alike(begins_ns[long], ends_ns[long], held_back, HELD_BACK)
 
 
 def _waits_for_events(trace: Trace) -> bool:

@@ -124,7 +124,13 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
 
 
 def _kernel(work: _Work, streams: Mapping[int, int], host_s: float) -> Kernels:
-    return Kernels(1, (work.duration_s,), host_s=host_s, stream=streams.get(work.stream), blocks=work.blocks or None)
+    return Kernels(
+        1,
+        (work.duration_s,),
+        host_s=host_s,
+        stream=streams.get(work.stream),
+        blocks=work.blocks if work.blocks > 0 else None,
+    )
 
 
 def _copy(work: _Work, streams: Mapping[int, int]) -> Copies:

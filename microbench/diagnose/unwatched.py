@@ -46,3 +46,19 @@ def scaled(workload: Workload, share: float) -> Workload:
         return part
 
     return msgspec.structs.replace(workload, parts=tuple(changed(part) for part in workload.parts))
+
+
+def beyond_calls(workload: Workload, call_s: float) -> Workload:
+    """The workload with host times on top of the layer's launch call of ``call_s`` instead of including it.
+
+    Where a recorded launch took less than that call, the launches behind it have that much less.
+    """
+    owed_s = 0.0
+    parts: list[Part] = []
+    for part in workload.parts:
+        if isinstance(part, Kernels):
+            left_s = (part.host_s or 0.0) - call_s - owed_s
+            owed_s = max(-left_s, 0.0)
+            part = msgspec.structs.replace(part, host_s=max(left_s, 0.0))
+        parts.append(part)
+    return msgspec.structs.replace(workload, parts=tuple(parts))

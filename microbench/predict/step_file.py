@@ -1,8 +1,9 @@
-"""Reads the description of a step from a TOML file, a shipped example or options, and the changes of a what-if."""
+"""Reads the description of a step from a TOML file, a shipped example or options, and writes one; reads what-ifs."""
 
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import os
 import re
@@ -398,6 +399,102 @@ def _path(name: str) -> Path:
     listed = f"the examples are {', '.join(shipped)}; a file of your own ends in {ENDING}"
     step = f"did you mean {near[0]}? {listed}" if near else listed
     raise UsageError(f"there is no workload {plain(name, 40)}", step)
+
+
+# Neighbouring kernels whose times differ by less become one part where a file would be too large.
+ALIKE = 0.01
+LONGEST_TITLE = 200
+
+
+def written(workload: Workload) -> str:
+    """The TOML text of a step, a line for each part; ``read`` reads it again.
+
+    Neighbouring kernels that are alike share a line. Raises UsageError for a step that is too long or too large.
+    """
+    texts = (_written(workload, within) for within in (0.0, ALIKE))
+    text = next((text for text in texts if len(text.encode()) <= LARGEST_BYTES), None)
+    if text is None:
+        cause = f"a step of {len(workload.parts)} parts does not fit into a file of {short_size(LARGEST_BYTES)}"
+        raise UsageError(cause, "take a window of the trace with fewer kernels in a step")
+    parsed(text, "the step", {workload.layer: workload.layer})
+    return text
+
+
+def _written(workload: Workload, within: float) -> str:
+    """The text with kernels merged whose times differ by at most this share."""
+    keys = {
+        "title": plain(workload.title, LONGEST_TITLE), "about": plain(workload.about, LONGEST_TITLE),
+        "layer": workload.layer, "streams": workload.streams, "unit": workload.unit, "per_step": workload.per_step,
+    }  # fmt: skip
+    lines = [f"{key} = {_value(value)}" for key, value in keys.items()]
+    parts = (", ".join(f"{key} = {_value(value)}" for key, value in _keys(part)) for part in _merged(workload, within))
+    return "\n".join([*lines, "part = [", *(f"    {{ {part} }}," for part in parts), "]", ""])
+
+
+def _merged(workload: Workload, within: float) -> Iterator[Part]:
+    """The parts, with runs of single kernels that are alike as one part of their mean times."""
+    run: list[Kernels] = []
+    for part in workload.parts:
+        if run and not _alike(run[0], part, within):
+            yield _mean(run)
+            run = []
+        if isinstance(part, Kernels) and part.count == len(part.durations_s) == 1:
+            run.append(part)
+        else:
+            yield part
+    if run:
+        yield _mean(run)
+
+
+def _alike(first: Kernels, part: Part, within: float) -> bool:
+    if not isinstance(part, Kernels) or part.count != 1:
+        return False
+    times = ((first.durations_s[0], part.durations_s[0]), (first.host_s or 0.0, part.host_s or 0.0))
+    same = msgspec.structs.replace(part, durations_s=first.durations_s, host_s=first.host_s) == first
+    return same and all(abs(one - other) <= within * one for one, other in times)
+
+
+def _mean(run: Sequence[Kernels]) -> Kernels:
+    duration_s = sum(part.durations_s[0] for part in run) / len(run)
+    host_s = None if run[0].host_s is None else sum(part.host_s or 0.0 for part in run) / len(run)
+    return msgspec.structs.replace(run[0], count=len(run), durations_s=(duration_s,), host_s=host_s)
+
+
+def _keys(part: Part) -> Iterator[tuple[str, object]]:
+    """The keys of a part's table and their values; those that are not given are left out."""
+    match part:
+        case Kernels():
+            durations = [_time(each) for each in part.durations_s]
+            yield "kernels", part.count
+            yield "duration", durations[0] if len(durations) == 1 else durations
+            yield from (
+                (key, value) for key, value in (("bytes", int(part.bytes)), ("arguments", part.arguments)) if value
+            )
+            if part.host_s is not None:
+                yield "host", _time(part.host_s)
+            yield from _given(part, "layer", "stream", "blocks", "sm_share")
+        case Copies():
+            yield from (("copy", part.direction), ("size", part.size_bytes), ("count", part.count))
+            yield "memory", part.memory
+            yield from _given(part, "stream")
+        case Wait():
+            yield "sync", True
+        case HostWork():
+            yield "host", _time(part.seconds)
+
+
+def _given(part: Part, *names: str) -> Iterator[tuple[str, object]]:
+    return ((name, value) for name in names if (value := getattr(part, name)) is not None)
+
+
+def _time(seconds_: float) -> str:
+    """A time to the ps, as this file is read."""
+    return f"{seconds_ * 1e6:.6f}".rstrip("0").rstrip(".") + "us"
+
+
+def _value(value: object) -> str:
+    """A value as TOML writes it, which is how JSON writes texts on one line, numbers, lists and true."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 class Options(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from microbench.core.units import round_percent
 
 Tone = Literal[
     "plain", "strong", "quiet", "good", "note", "advice", "warning", "problem", "first", "second", "third", "fourth",
-    "on_first", "on_second", "on_third",
+    "fifth", "sixth", "seventh", "eighth", "on_first", "on_second", "on_third",
 ]  # fmt: skip
 
 

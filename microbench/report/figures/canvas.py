@@ -29,8 +29,8 @@ Symbol = Literal["circle", "square", "diamond", "triangle"]
 class Palette(NamedTuple):
     """Colours by purpose, in any form that an SVG attribute accepts.
 
-    ``first`` to ``fourth`` are series, ``quiet`` is for secondary lines, ``page`` and ``raised`` are backgrounds of the
-    page, and ``good`` to ``problem`` are severities of findings.
+    ``first`` to ``fourth`` are series, ``fifth`` to ``eighth`` further causes of idle time, ``quiet`` is for secondary
+    lines, ``page`` and ``raised`` are backgrounds of the page, and ``good`` to ``problem`` are severities of findings.
     """
 
     ground: str
@@ -42,6 +42,10 @@ class Palette(NamedTuple):
     second: str
     third: str
     fourth: str
+    fifth: str
+    sixth: str
+    seventh: str
+    eighth: str
     page: str
     raised: str
     good: str
@@ -61,12 +65,14 @@ class Palette(NamedTuple):
 LIGHT = Palette(
     ground="#ffffff", ink="#1b1f24", muted="#59636e", quiet="#7d8590", grid="#e4e8ec",
     first="#1456c4", second="#b35a00", third="#00836f", fourth="#7d2a66",
+    fifth="#c2188f", sixth="#6d3b1f", seventh="#0b7285", eighth="#557a00",
     page="#f4f6f8", raised="#eaeef2", good="#187a34", note="#1f5fbf", advice="#8a5a00", warning="#b04a00",
     problem="#c11f2b",
 )  # fmt: skip
 DARK = Palette(
     ground="#14181f", ink="#e8ebef", muted="#9aa4b0", quiet="#77818d", grid="#2a313b",
     first="#4fa3ff", second="#f0803a", third="#3fe0b8", fourth="#c27ab0",
+    fifth="#ff7ad9", sixth="#c99a7b", seventh="#66d9ef", eighth="#b5d334",
     page="#0d1015", raised="#1e242d", good="#4cc76f", note="#6aaef8", advice="#e3b341", warning="#f59e42",
     problem="#ff7b72",
 )  # fmt: skip

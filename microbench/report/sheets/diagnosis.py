@@ -8,7 +8,8 @@ from microbench.core.units import MISSING, as_time, percent, plain, quantity, ti
 from microbench.diagnose import ranks, words
 from microbench.diagnose.diagnosis import Diagnosis
 from microbench.diagnose.idle import CAUSES
-from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, columns
+from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, Tone, columns
+from microbench.report.sheets.recorded_step import TONES, WORK
 
 # The named parts of idle time that the screen shows, and those of the table.
 SHOWN, LISTED = 4, 30
@@ -120,11 +121,11 @@ def tables(diagnosis: Diagnosis) -> list[Table]:
     idle = diagnosis.idle
     if idle is not None:
         each = "of a step" if diagnosis.steps is not None else "of the trace"
-        rows = [("work", idle.busy_s), *((cause, idle.causes[cause]) for cause in CAUSES)]
+        rows = [("work", idle.busy_s, WORK), *((cause, idle.causes[cause], TONES[cause]) for cause in CAUSES)]
         result.append(
             Table(
                 "Where the time goes", f"the GPU with most work, {each}", columns("", "time", "share"),
-                tuple(_row(diagnosis, name, seconds) for name, seconds in rows if seconds > 0),
+                tuple(_row(diagnosis, name, seconds, tone) for name, seconds, tone in rows if seconds > 0),
                 ("The parts add up to the recorded time.",),
             )
         )  # fmt: skip
@@ -171,9 +172,13 @@ def tables(diagnosis: Diagnosis) -> list[Table]:
     return result
 
 
-def _row(diagnosis: Diagnosis, name: str, seconds: float) -> tuple[Cell, ...]:
+def _row(diagnosis: Diagnosis, name: str, seconds: float, tone: Tone = "plain") -> tuple[Cell, ...]:
     span_s = diagnosis.idle.span_s if diagnosis.idle is not None else 0.0
-    return Cell(name), Cell(as_time(words.each(diagnosis, seconds))), Cell(percent(seconds / span_s if span_s else 0.0))
+    return (
+        Cell(name, tone=tone),
+        Cell(as_time(words.each(diagnosis, seconds))),
+        Cell(percent(seconds / span_s if span_s else 0.0)),
+    )
 
 
 def encoded(several: list[Diagnosis]) -> bytes:

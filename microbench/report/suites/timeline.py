@@ -326,13 +326,18 @@ def _beginning(stream: Step) -> tuple[float, float]:
 def _line(title: str, about: str, from_s: float, until_s: float, lanes: Sequence[Lane]) -> TimeLine:
     """A picture of lanes that begin at ``from_s``; its first tick says when that is."""
     length_s = until_s - from_s
+    # The last lane is the blank that separates stream and graph.
+    return TimeLine(title, about, length_s, time_ticks(length_s, from_s), tuple(lanes[:-1]))
+
+
+def time_ticks(length_s: float, from_s: float = 0.0) -> tuple[Mark, ...]:
+    """The ticks of an axis of time; the first says when it begins, if that is not at 0."""
     step_s = nice_step(length_s / 5) if length_s > 0 else math.inf
     sign = "+" if from_s else ""
     ticks = [Mark(0.0, as_time(from_s) if from_s else short(0.0, "s"))]
     for index in range(1, int(length_s / step_s) + 1):
         ticks.append(Mark(index * step_s, sign + short(index * step_s, "s")))
-    # The last lane is the blank that separates stream and graph.
-    return TimeLine(title, about, length_s, tuple(ticks), tuple(lanes[:-1]))
+    return tuple(ticks)
 
 
 def _cut(lanes: Sequence[Lane], from_s: float, until_s: float) -> Iterator[Lane]:

@@ -33,7 +33,8 @@ from microbench.report.terminal.layout import GOES_ON, LONGEST_CELL, SEPARATOR, 
 STYLES: dict[Tone, str] = {
     "plain": "", "strong": "bold", "quiet": "dim", "good": "green", "note": "cyan", "advice": "yellow",
     "warning": "bold yellow", "problem": "bold red", "first": "cyan", "second": "green", "third": "magenta",
-    "fourth": "red", "on_first": "reverse cyan", "on_second": "reverse green",
+    "fourth": "red", "fifth": "blue", "sixth": "yellow", "seventh": "bright_cyan", "eighth": "bright_green",
+    "on_first": "reverse cyan", "on_second": "reverse green",
     "on_third": "reverse magenta",
 }  # fmt: skip
 WIDEST, NARROWEST = 120, 40

@@ -1,0 +1,72 @@
+"""Cuts a trace down to a window of time."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from microbench.core.errors import UsageError
+from microbench.core.units import as_time
+from microbench.traces.trace import NONE, Table, Trace
+
+Chosen = npt.NDArray[np.bool_]
+
+
+def begin_of(trace: Trace) -> int:
+    """The time of the trace's first event in ns."""
+    return min(int(table["begin_ns"].min()) for table in (trace.work, trace.calls, trace.ranges) if len(table))
+
+
+def between(trace: Trace, from_s: float | None, to_s: float | None) -> Trace:
+    """The calls that begin in a window, with the work that they submit and the host code that overlaps it.
+
+    The window is in s since the trace's first event; None is its begin or its end. Raises UsageError for a window
+    without work of a GPU.
+    """
+    if not len(trace.work):
+        return trace
+    first_ns = begin_of(trace)
+    begin_ns = first_ns + round((from_s or 0.0) * 1e9)
+    last_ns = int(max(table["end_ns"].max() for table in (trace.work, trace.calls, trace.ranges) if len(table)))
+    end_ns = first_ns + round(to_s * 1e9) if to_s is not None else last_ns + 1
+    calls = _inside(trace.calls, begin_ns, end_ns)
+    work = np.append(calls, False)[trace.work["call"]]
+    work |= (trace.work["call"] == NONE) & _inside(trace.work, begin_ns, end_ns)
+    if not work.any():
+        raise UsageError(
+            f"no work was submitted between {as_time(from_s or 0.0)} and {as_time((end_ns - first_ns) * 1e-9)}",
+            f"give a longer window; the trace lasts {as_time((last_ns - first_ns) * 1e-9)}",
+        )
+    return with_only(trace, work, calls, _overlapping(trace.ranges, begin_ns, end_ns))
+
+
+def around(trace: Trace, begin_ns: int, end_ns: int, more_work: Chosen) -> Trace:
+    """Everything that overlaps a stretch of time, ``more_work``, and the calls that submitted the work."""
+    work = _overlapping(trace.work, begin_ns, end_ns) | more_work
+    calls = _overlapping(trace.calls, begin_ns, end_ns)
+    submitted = trace.work["call"][work]
+    calls[submitted[submitted != NONE]] = True
+    return with_only(trace, work, calls, _overlapping(trace.ranges, begin_ns, end_ns))
+
+
+def with_only(trace: Trace, work: Chosen, calls: Chosen, ranges: Chosen) -> Trace:
+    """The trace with only these rows. Work and waits of calls that are left out lose their call."""
+    places = np.append(np.where(calls, np.cumsum(calls) - 1, NONE), NONE).astype(np.int32)
+    kept, syncs = trace.work[work], trace.syncs.copy()
+    kept["call"] = places[kept["call"]]
+    for field in ("call", "on_call"):
+        syncs[field] = places[syncs[field]]
+    return msgspec.structs.replace(
+        trace, work=kept, calls=trace.calls[calls], ranges=trace.ranges[ranges], syncs=syncs[syncs["call"] != NONE]
+    )
+
+
+def _inside(table: Table, begin_ns: int, end_ns: int) -> Chosen:
+    chosen: Chosen = (table["begin_ns"] >= begin_ns) & (table["begin_ns"] < end_ns)
+    return chosen
+
+
+def _overlapping(table: Table, begin_ns: int, end_ns: int) -> Chosen:
+    chosen: Chosen = (table["end_ns"] > begin_ns) & (table["begin_ns"] < end_ns)
+    return chosen
