@@ -10,7 +10,7 @@ from make_trace import GAP_NS, WAY_NS, Recorder, steps_of
 
 from microbench.cli.runs import load
 from microbench.core.errors import UsageError
-from microbench.diagnose import ranks, words
+from microbench.diagnose import ranks, window, words
 from microbench.diagnose.diagnosis import Diagnosis, diagnose
 from microbench.diagnose.health import checks
 from microbench.diagnose.host_time import DOINGS, doing, overlaps, slices
@@ -405,3 +405,15 @@ def test_the_rank_with_a_slow_host_is_named() -> None:
     assert "rank 5" in found.title
     assert ranks.finding(several[:5]).severity == "good"
     assert "at least 3" in ranks.finding(several[:2]).title
+
+
+def test_a_long_trace_is_diagnosed_in_its_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "MOST_CALLS", 200)
+    found = diagnosed(steps_of(count=60, kernels=10))
+    assert found.steps is not None
+    assert found.steps.count < 20
+    assert found.step is not None
+    assert found.step.watched_s == pytest.approx(10 * 23e-6)
+    (check,) = found.health
+    assert check.name.startswith("left out: calls before")
+    assert check.count == pytest.approx(400, abs=2)

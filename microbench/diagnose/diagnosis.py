@@ -16,6 +16,7 @@ from microbench.diagnose.idle import Cause, Idle, busiest, idle
 from microbench.diagnose.recorded import Blocker, Recorded, layer_of, recorded
 from microbench.diagnose.steps import Steps, find_steps
 from microbench.diagnose.unwatched import beyond_calls, scaled, unwatched
+from microbench.diagnose.window import middle
 from microbench.predict.constants import Fit
 from microbench.predict.fit import with_calls
 from microbench.predict.forecast import predict, step_time
@@ -124,6 +125,7 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
     """
     if not len(trace.work):
         raise UsageError(f"{trace.source} has no work of a GPU", "record with CUDA activities")
+    trace = middle(trace)
     health = checks(trace)
     device = busiest(trace)
     steps = find_steps(trace)

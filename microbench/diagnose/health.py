@@ -95,7 +95,7 @@ def _checks(trace: Trace) -> Iterator[Check]:
     if len(processes) > 1:
         yield Check("several processes", len(processes), 1.0, "idle time is that of the GPU, whoever uses it")
     for kind, count in trace.unread.items():
-        yield Check(f"left out: {kind}", count, 0.0, "too many to keep; host time there has no name")
+        yield Check(f"left out: {kind}", count, 0.0, "too many to keep; what they would tell is unknown")
 
 
 def _overlapping(trace: Trace) -> int:
