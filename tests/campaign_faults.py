@@ -111,6 +111,8 @@ class Started:
         # A Ctrl-C while Python shuts down ends the process by the signal, which a shell shows as 130.
         code = ExitCode.INTERRUPTED if code == -signal.SIGINT else code
         said = self.said()
+        if "Fatal Python error: init" in said:  # Python itself could not start under such a limit
+            return code
         assert "Traceback" not in said, f"a traceback in {self.log}"
         assert code in codes, f"exit code {code}, not one of {[int(each) for each in codes]}"
         return code
@@ -175,6 +177,9 @@ class Place:
             before = store.load(self.out).outcomes
         begun = any(path.exists() and path.stat().st_size for path in (self.out, self.growing))
         assert bool(before) <= begun
+        # As if an hour had passed, after which a run removes the temporary files of processes that were killed.
+        for path in self.out.parent.glob(f".*{ASIDE}"):
+            os.utime(path, times=(0, 0), follow_symlinks=False)
         again = self.start("--resume", self.out) if begun else self.start()
         again.ended(OK)
         # Other programs may use this machine too, now more and now less.
