@@ -23,7 +23,7 @@ DRAWN: dict[type, Callable[[Canvas, Any], None]] = {
     Curve: drawing.curve, TimeLine: drawing.time_line, Histogram: drawing.histogram,
 }  # fmt: skip
 # Each script uses only those before it.
-SCRIPTS = ("unpacking.js", "tables.js", "details.js", "page.js")
+SCRIPTS = ("unpacking.js", "tables.js", "details.js", "step.js", "page.js")
 # Longer texts are cut, with their length.
 LONGEST_WORDS = 2000
 # Longer cells of a table may break into lines.

@@ -38,6 +38,7 @@ CELLS, FEW = 100, 40
 # Kernels in the picture of the step's beginning.
 BEGINNING = 8
 LONGEST_NAME = 200
+IDLE = "GPU idle"
 # Code that lasts this share of the stretch, like the step's own range, says nothing about it.
 MOST_COVERED = 0.9
 Kind = Literal["solid", "shaded", "pale"]
@@ -139,7 +140,7 @@ class _Lanes:
                 place = place_name(self.trace, call, name)
                 text = f"{CAUSES[cause]}: {plain(place, LONGEST_NAME)}" if place else CAUSES[cause]
                 spans.append(self._span(begin, end, text, TONES[CAUSES[cause]]))
-        return Lane("GPU idle", tuple(sorted((span for span in spans if span.begin_s < span.end_s), key=_begin)))
+        return Lane(IDLE, tuple(sorted((span for span in spans if span.begin_s < span.end_s), key=_begin)))
 
     def _code(self, thread: int, depth: int) -> list[list[Span]]:
         """Nested ranges by depth, without those that last nearly as long as the whole stretch."""
@@ -187,6 +188,8 @@ def _begin(span: Span) -> float:
 def simplified(lane: Lane, length_s: float) -> Lane:
     """The lane as CELLS cells can show it."""
     spans = tuple(span for span in (_short(span) for span in lane.spans) if span.end_s > span.begin_s)
+    if lane.name == IDLE:
+        spans = tuple(_joined(spans))
     if len(spans) <= FEW or length_s <= 0:
         return Lane(lane.name, spans)
     cell_s = length_s / CELLS
@@ -197,7 +200,7 @@ def simplified(lane: Lane, length_s: float) -> Lane:
             part_s = min(span.end_s, (cell + 1) * cell_s) - max(span.begin_s, cell * cell_s)
             key = (span.text, span.tone)
             covered[cell][key] = covered[cell].get(key, 0.0) + max(part_s, 0.0)
-    if lane.name == "GPU idle":
+    if lane.name == IDLE:
         return Lane(lane.name, tuple(_most(covered, cell_s)))
     long = [span for span in spans if span.end_s - span.begin_s >= 2 * cell_s]
     within = [any(span.begin_s <= (cell + 0.5) * cell_s < span.end_s for span in long) for cell in range(CELLS)]
@@ -218,15 +221,33 @@ def _most(covered: Sequence[Mapping[tuple[str, Tone], float]], cell_s: float) ->
     for cause, cells in itertools.groupby(enumerate(causes), key=lambda pair: pair[1]):
         places = [place for place, _ in cells]
         if cause is not None:
-            yield Span(places[0] * cell_s, (places[-1] + 1) * cell_s, *cause)
+            yield _of_cause(places[0] * cell_s, (places[-1] + 1) * cell_s, *cause)
+
+
+def _joined(spans: Sequence[Span]) -> Iterator[Span]:
+    """Neighbouring spans of one cause as one."""
+    whole: Span | None = None
+    for span in spans:
+        if whole is not None and whole.end_s == span.begin_s and whole.text == span.text:
+            whole = _of_cause(whole.begin_s, span.end_s, span.text, span.tone)
+            continue
+        if whole is not None:
+            yield whole
+        whole = span
+    if whole is not None:
+        yield whole
+
+
+def _of_cause(begin_s: float, end_s: float, cause: str, tone: Tone) -> Span:
+    """Idle time of one cause, shaded for terminals without colour."""
+    return Span(begin_s, end_s, cause, tone, SHADES.get(cause, OTHER_SHADE))
 
 
 def _short(span: Span) -> Span:
-    """The span with a name that may fit into a line: the cause alone, a function without its template. Causes also
-    differ by their shade, for terminals without colour."""
+    """The span with a name that may fit into a line: the cause alone, a function without its template."""
     cause = span.text.partition(": ")[0]
     if cause in CAUSES:
-        return Span(span.begin_s, span.end_s, cause, span.tone, SHADES.get(cause, OTHER_SHADE))
+        return _of_cause(span.begin_s, span.end_s, cause, span.tone)
     text = TEMPLATE.sub("", span.text.removeprefix("void ")).strip()
     text = text if text.startswith("aten::") else text.rpartition("::")[2]
     return Span(span.begin_s, span.end_s, text or span.text, span.tone, span.kind)

@@ -45,4 +45,4 @@ setUpTables();
 setUpDetails();
 setUpDownloads();
 setUpPrinting();
-performance.mark("usable");
+setUpSteps().then(() => performance.mark("usable"));

@@ -1,0 +1,110 @@
+"""Makes one HTML page of one or several diagnoses: the answer, findings, a typical step to zoom into, and the tables."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple
+
+import msgspec
+
+from microbench import __version__
+from microbench.analysis.evidence import Finding
+from microbench.core.units import as_time, plain
+from microbench.diagnose.diagnosis import Diagnosis
+from microbench.diagnose.idle import CAUSES
+from microbench.report.document import Screen, Span, Table, TimeLine, Tone
+from microbench.report.page.page import NOWHERE, packed
+from microbench.report.page.templates import WHOLE_WIDTH, environment, script, style
+from microbench.report.sheets import recorded_step
+from microbench.report.sheets.diagnosis import screen
+from microbench.report.sheets.recorded_step import TONES, WORK, Drawn
+
+ONLY_OWN = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+class _Part(NamedTuple):
+    """A trace for the template. ``still`` is its step for readers without scripts."""
+
+    id: str
+    name: str
+    facts: tuple[tuple[str, str], ...]
+    findings: tuple[Finding, ...]
+    step: TimeLine
+    still: TimeLine
+    legend: tuple[tuple[Tone, str], ...]
+    tables: tuple[Table, ...]
+
+
+def build(several: Sequence[Diagnosis], costs: str) -> str:
+    """The page of these diagnoses. ``costs`` says whose constants the predictions use."""
+    parts, blocks = [], {}
+    for place, diagnosis in enumerate(several):
+        begin_ns, end_ns = recorded_step.window(diagnosis)
+        drawn = recorded_step.drawn(
+            diagnosis, begin_ns, end_ns, threads=recorded_step.MOST_THREADS, streams=recorded_step.MOST_STREAMS,
+            depth=recorded_step.MOST_DEPTH,
+        )  # fmt: skip
+        parts.append(_part(diagnosis, f"trace-{place}", costs, drawn))
+        blocks[f"trace-{place}"] = packed(_encoded(drawn))
+    program = script()
+    # Only this script runs, and nothing is fetched or sent.
+    digest = base64.b64encode(hashlib.sha256(program.encode()).digest()).decode("ascii")
+    context: dict[str, Any] = {
+        "version": __version__,
+        "title": ", ".join(part.name for part in parts),
+        "policy": f"{ONLY_OWN}; script-src 'sha256-{digest}'; {NOWHERE}",
+        "script": program,
+        "style": style(),
+        "contents": [(part.id, part.name) for part in parts],
+        "traces": parts,
+        "blocks": blocks,
+        "most_rests": 0,
+        "whole_width": WHOLE_WIDTH,
+        "nowhere": lambda _name: None,
+        "next_id": partial(next, count()),
+    }
+    return environment().get_template("diagnosis.html").render(context)
+
+
+def _part(diagnosis: Diagnosis, name: str, costs: str, drawn: Drawn) -> _Part:
+    shown = screen(diagnosis, costs, "", everything=True)
+    what = "A typical step" if diagnosis.steps is not None else "The trace"
+    title = f"{what}, {as_time(drawn.length_s)}"
+    line = TimeLine(title, recorded_step.about(diagnosis, drawn), drawn.length_s, (), drawn.lanes)
+    used = {span.tone for lane in drawn.lanes for span in lane.spans}
+    legend = [(WORK, "work of the GPU"), *((TONES[cause], cause) for cause in CAUSES)]
+    return _Part(
+        id=name,
+        name=plain(diagnosis.trace.source),
+        facts=(*_answer(shown), ("constants", costs)),
+        findings=shown.findings,
+        step=line,
+        still=recorded_step.pictures(diagnosis)[0],
+        legend=tuple((tone, words) for tone, words in legend if tone in used),
+        tables=shown.tables,
+    )
+
+
+def _answer(shown: Screen) -> list[tuple[str, str]]:
+    """The lines of the screen."""
+    (block,) = shown.blocks
+    lines = [(line.name, " · ".join(cell.text for cell in line.parts)) for line in block.lines]
+    return [("trace", " · ".join(block.about)), *lines]
+
+
+def _encoded(drawn: Drawn) -> bytes:
+    """The drawing for the page's script: of each span its begin and length in s, name, tone, and if it is shaded."""
+    names: dict[str, int] = {}
+    tones: dict[str, int] = {}
+
+    def encoded(span: Span) -> tuple[float, float, int, int, int]:
+        length_s = round(span.end_s - span.begin_s, 9)
+        name, tone = names.setdefault(span.text, len(names)), tones.setdefault(span.tone, len(tones))
+        return round(span.begin_s, 9), length_s, name, tone, int(span.kind == "shaded")
+
+    lanes = [{"name": lane.name, "spans": [encoded(span) for span in lane.spans]} for lane in drawn.lanes]
+    return msgspec.json.encode({"length": drawn.length_s, "lanes": lanes, "names": list(names), "tones": list(tones)})
