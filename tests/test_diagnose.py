@@ -177,8 +177,8 @@ def test_causes_add_up_for_any_program(seed: int) -> None:
     trace = made.trace()
     begin, end = whole(trace)
     cut = begin + (end - begin) // 3
-    for window in ((begin, end), (cut, end), (begin, cut)):
-        found = idle(trace, *window, 0)
+    for stretch in ((begin, end), (cut, end), (begin, cut)):
+        found = idle(trace, *stretch, 0)
         assert set(found.causes) == set(CAUSES)
         assert sum(found.causes.values()) == pytest.approx(found.idle_s, abs=1e-12)
         assert min(found.causes.values()) >= 0
