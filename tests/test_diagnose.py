@@ -365,7 +365,7 @@ def test_launches_without_their_kernels_forbid_idle_time() -> None:
     ("changes", "name", "forbids"),
     [
         ({"lost": {"GPU records": 7}}, "lost: GPU records", "idle time"),
-        ({"resolution_ns": 1000}, "whole microseconds", "prediction"),
+        ({"resolution_ns": 1000}, "times in whole microseconds", "prediction"),
         ({"unread": {"operators": 5}}, "left out: operators", None),
     ],
 )
@@ -380,7 +380,7 @@ def test_overlapping_and_early_work_is_counted() -> None:
     trace.work["end_ns"][3] = trace.work["begin_ns"][4] + 10
     trace.work["begin_ns"][7] = trace.calls["begin_ns"][7] - 5
     names = {check.name: check.count for check in checks(trace)}
-    assert names == {"overlapping kernels of one stream": 1, "work before its call": 1}
+    assert names == {"overlapping pieces of work of one stream": 1, "pieces of work before their call": 1}
 
 
 def test_costs_of_another_gpu_are_said() -> None:

@@ -42,7 +42,7 @@ def _checks(trace: Trace) -> Iterator[Check]:
     if missing := int((~own).sum()):
         share = missing / len(work)
         yield Check(
-            "work without a call", missing, share,
+            "pieces of work without a call", missing, share,
             "the recording began after these were submitted, or lost their calls; what held them back is unknown",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
@@ -70,25 +70,25 @@ def _checks(trace: Trace) -> Iterator[Check]:
         )  # fmt: skip
     if trace.resolution_ns >= 1000:
         yield Check(
-            "whole microseconds", len(work), 1.0, "gaps of a few µs are rounded away; newer PyTorch writes ns",
+            "times in whole microseconds", len(work), 1.0, "gaps of a few µs are rounded away; newer PyTorch writes ns",
             ("short gaps", "prediction"),
         )  # fmt: skip
     begins = np.append(calls["begin_ns"], np.iinfo(np.int64).min)[work["call"]]
     if early := int((own & (work["begin_ns"] < begins)).sum()):
         share = early / len(work)
         yield Check(
-            "work before its call", early, share, "the clocks of host and GPU are not aligned",
+            "pieces of work before their call", early, share, "the clocks of host and GPU are not aligned",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
     if empty := int((work["end_ns"] <= work["begin_ns"]).sum()):
         share = empty / len(work)
         yield Check(
-            "work without a length", empty, share, "begin and end are equal, or the end is missing",
+            "pieces of work without a length", empty, share, "begin and end are equal, or the end is missing",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
     if overlapping := _overlapping(trace):
         yield Check(
-            "overlapping kernels of one stream", overlapping, overlapping / len(work),
+            "overlapping pieces of work of one stream", overlapping, overlapping / len(work),
             "a kernel begins before the one before it ends: programmatic dependent launch, or rounded times",
         )  # fmt: skip
     processes = {trace.threads[thread].process for thread in np.unique(calls["thread"])}
