@@ -32,7 +32,7 @@ class Steps(msgspec.Struct, frozen=True):
     than there are steps. ``calls`` are the places in Trace.calls at which these steps begin. ``every`` is the number of
     steps after which they are most alike: 4 where four shapes take turns. ``likeness`` is the share of a step's calls
     that the step ``every`` later repeats, with the same sizes; ``alike_next`` is that share for the next step.
-    ``found`` says by what the steps were found.
+    ``found`` says by what the steps were found, and ``name`` is that of their annotations without its number.
     """
 
     begins_ns: IntArray
@@ -69,6 +69,11 @@ def find_steps(trace: Trace) -> Steps | None:
         if steps is not None:
             return steps
     return None
+
+
+def unnumbered(name: str) -> str:
+    """The name of an annotation without the number of its step: "ProfilerStep" of "ProfilerStep#3"."""
+    return NUMBER.sub("", name).strip(" #_-")
 
 
 class _Tokens:
@@ -118,7 +123,7 @@ def _annotated(trace: Trace) -> list[Found]:
         covered = float((ranges["end_ns"] - ranges["begin_ns"]).sum()) / max(span_ns, 1)
         if len(places) >= FEWEST and apart and covered >= COVERED:
             begins = np.searchsorted(trace.calls["begin_ns"], ranges["begin_ns"])
-            found.append((covered, (begins, "annotations", name.strip(" #_-"))))
+            found.append((covered, (begins, "annotations", unnumbered(name))))
     return [one for _, one in sorted(found, key=lambda each: -each[0])]
 
 

@@ -1,4 +1,4 @@
-"""Makes one HTML page of one or several diagnoses: the answer, findings, a typical step to zoom into, and the tables."""
+"""Makes one HTML page of diagnoses: the answer, findings, a typical step to zoom into, and the tables."""
 
 from __future__ import annotations
 

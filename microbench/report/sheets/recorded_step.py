@@ -14,10 +14,11 @@ from microbench.diagnose import words
 from microbench.diagnose.diagnosis import Diagnosis
 from microbench.diagnose.host_time import DRIVER, OVERHEAD, doing
 from microbench.diagnose.idle import BY_DOING, CAUSES, Cause, busiest, gaps_of, place_name, stretches
+from microbench.diagnose.steps import unnumbered
 from microbench.diagnose.window import around, begin_of
 from microbench.report.document import Lane, Report, Section, Span, Table, TimeLine, Tone
 from microbench.report.suites.timeline import time_ticks
-from microbench.traces.trace import NONE, WORK_KINDS, Trace
+from microbench.traces.trace import NONE, RANGE_KINDS, WORK_KINDS, Trace
 
 # The colour of each cause, in the drawing and in the table of where the time goes.
 TONES: Mapping[Cause, Tone] = {
@@ -74,13 +75,15 @@ def window(diagnosis: Diagnosis) -> tuple[int, int]:
 
 
 def drawn(diagnosis: Diagnosis, begin_ns: int, end_ns: int, *, threads: int, streams: int, depth: int) -> Drawn:
-    """All lanes of a stretch of time, each span with its own name."""
+    """All lanes of a stretch of time, each span with its own name; ``threads``, ``streams`` and nested rows of code are
+    at most so many. A single row of code is that inside the steps' own annotations."""
     device = diagnosis.idle.device if diagnosis.idle is not None else busiest(diagnosis.trace)
     work = diagnosis.trace.work
     later = np.zeros(len(work), dtype=bool)  # the work that ends the last gap
     later[np.flatnonzero((work["device"] == device) & (work["begin_ns"] >= end_ns))[:1]] = True
     trace = around(diagnosis.trace, begin_ns, end_ns, later)
-    of = _Lanes(trace, begin_ns, end_ns, device)
+    steps = diagnosis.steps
+    of = _Lanes(trace, begin_ns, end_ns, device, steps.name if steps is not None and depth == 1 else "")
     calling, used = of.threads(), of.streams()
     lanes = [lane for place, thread in enumerate(calling[:threads]) for lane in of.host(thread, calling, place, depth)]
     lanes += [of.stream(stream) for stream in used[:streams]]
@@ -94,8 +97,13 @@ def drawn(diagnosis: Diagnosis, begin_ns: int, end_ns: int, *, threads: int, str
 class _Lanes:
     """The lanes of a stretch of a trace."""
 
-    def __init__(self, trace: Trace, begin_ns: int, end_ns: int, device: int) -> None:
+    def __init__(self, trace: Trace, begin_ns: int, end_ns: int, device: int, without: str) -> None:
         self.trace, self.begin_ns, self.end_ns, self.device = trace, begin_ns, end_ns, device
+        annotated = trace.ranges["kind"] == RANGE_KINDS.index("annotation")
+        names = np.unique(trace.ranges["name"][annotated]).tolist() if without else []
+        marks = [name for name in names if unnumbered(trace.names[name]) == without]
+        own = annotated & np.isin(trace.ranges["name"], marks)
+        self.ranges = trace.ranges[~own]
 
     def threads(self) -> list[int]:
         """The threads that call CUDA, the one with most calls first."""
@@ -144,7 +152,7 @@ class _Lanes:
 
     def _code(self, thread: int, depth: int) -> list[list[Span]]:
         """Nested ranges by depth, without those that last nearly as long as the whole stretch."""
-        ranges = self.trace.ranges
+        ranges = self.ranges
         inside = np.minimum(ranges["end_ns"], self.end_ns) - np.maximum(ranges["begin_ns"], self.begin_ns)
         whole = inside >= MOST_COVERED * (self.end_ns - self.begin_ns)
         chosen = ranges[(ranges["thread"] == thread) & ~whole & (ranges["kind"] != DRIVER)]
