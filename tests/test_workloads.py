@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from texts import any_text
 
 from microbench.cli import options
@@ -164,6 +165,66 @@ def test_a_file_of_more_than_a_mebibyte_is_too_large(tmp_path: Path) -> None:
         read(str(path))
     with pytest.raises(UsageError, match="not a regular file"):
         read("/dev/zero")
+
+
+def single(workload: Workload) -> list[object]:
+    """The parts with each kernel by itself, times to the ps, which is how runs of alike kernels can be compared."""
+
+    def rounded(part: object) -> object:
+        if isinstance(part, Kernels) and len(part.durations_s) == 1:
+            host_s = None if part.host_s is None else round(part.host_s, 12)
+            return replace(part, count=1, durations_s=(round(part.durations_s[0], 12),), host_s=host_s)
+        return replace(part, seconds=round(part.seconds, 12)) if isinstance(part, HostWork) else part
+
+    return [
+        rounded(part)
+        for part in workload.parts
+        for _ in range(part.count if isinstance(part, Kernels) and len(part.durations_s) == 1 else 1)
+    ]
+
+
+@pytest.mark.parametrize("name", [*sorted(examples()), "mixed.toml"])
+def test_a_written_step_is_read_again(name: str) -> None:
+    step = parsed(MIXED, name) if name == "mixed.toml" else read(name)
+    again = parsed(step_file.written(step), "again.toml")
+    assert single(again) == single(step)
+    assert replace(again, parts=(), about="") == replace(step, parts=(), about="")
+
+
+@given(title=any_text())
+@example(title=".a" * 40)
+@example(title="1" * 500)
+@example(title='"\\\x7f\u2028\ud800')
+def test_any_title_can_be_written(title: str) -> None:
+    written = step_file.written(Workload((Kernels(1, (1e-6,)),), title=title, about=title))
+    assert parsed(written, "again.toml").kernels == 1
+
+
+def test_a_long_step_is_written_with_alike_kernels_merged() -> None:
+    each = [
+        Kernels(1, ((2 + place % 7 * 1e-3) * 1e-6,), host_s=(14 + place % 5 * 1e-3) * 1e-6) for place in range(30_000)
+    ]
+    step = Workload((*each, HostWork(1e-3), Kernels(1, (9e-6,), host_s=1e-6)))
+    text = step_file.written(step)
+    assert len(text) < 1000
+    again = parsed(text, "again.toml")
+    assert again.kernels == step.kernels
+    for field in ("durations_s", "host_s"):
+        sums = [
+            sum(sum(part.durations_s) * part.count if field == "durations_s" else (part.host_s or 0.0) * part.count
+                for part in one.parts if isinstance(part, Kernels))
+            for one in (step, again)
+        ]  # fmt: skip
+        assert sums[1] == pytest.approx(sums[0], rel=1e-6)
+
+
+def test_a_step_that_cannot_be_described_is_not_written() -> None:
+    different = tuple(Kernels(1, (place * 1e-9,), host_s=place * 1e-8) for place in range(1, 30_000))
+    unlike = Workload(tuple(part for pair in zip(different, reversed(different), strict=True) for part in pair))
+    with pytest.raises(UsageError, match="does not fit into a file"):
+        step_file.written(unlike)
+    with pytest.raises(UsageError, match="too long"):
+        step_file.written(Workload((Kernels(1, (1e-6,)), HostWork(60.0))))
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:
