@@ -41,7 +41,7 @@ class Recorded(msgspec.Struct, frozen=True):
     call before it, the launch call included: a layer's call is not to be added. ``calls``, ``operators`` and
     ``functions`` are how many records of each the recorder made in a step. ``replays`` counts launches of graphs,
     ``launches`` those of kernels. ``threads`` is how many threads submit. ``pauses_s`` is host time in a step that no
-    graph removes.
+    graph removes. ``staged`` has, for each part that is a pageable copy to the GPU, the copy as a pinned one.
     """
 
     workload: Workload
@@ -54,6 +54,7 @@ class Recorded(msgspec.Struct, frozen=True):
     replays: float
     threads: int
     pauses_s: float
+    staged: Mapping[int, Copies]
 
 
 class _Call(msgspec.Struct):
@@ -85,17 +86,33 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
     streams = {stream: place for place, stream in enumerate(numbers)}
     of = streams if len(streams) > 1 else {}
     parts: list[Part] = []
+    staged: dict[int, Copies] = {}
     host_s, pauses_s = 0.0, 0.0
+
+    def host(seconds: float) -> None:
+        """The host's time since the last part, as a part of its own."""
+        if seconds > 0:
+            parts.append(HostWork(seconds))
+
     for call in calls:
         host_s += call.before_s
         if call.pause:
-            parts, host_s, pauses_s = [*parts, HostWork(host_s)], 0.0, pauses_s + call.before_s
+            host(host_s)
+            host_s, pauses_s = 0.0, pauses_s + call.before_s
         kernels = [work for work in call.work if work.kind != "copy" or work.source == work.target == "device"]
         pageable = any("pageable" in (work.source, work.target) for work in call.work)
         if call.doing == "wait" or (pageable and call.work[0].source == "device"):
-            parts, host_s = [*parts, HostWork(host_s), Wait()], 0.0
-        elif pageable or call.doing in BLOCKING:
-            parts, host_s = [*parts, HostWork(host_s + call.own_s)], 0.0
+            host(host_s)
+            parts.append(Wait())
+            host_s = 0.0
+        elif pageable:
+            host(host_s)
+            staged[len(parts)] = _copy(call.work[0], of)
+            parts.append(HostWork(call.own_s))
+            host_s = 0.0
+        elif call.doing in BLOCKING:
+            host(host_s + call.own_s)
+            host_s = 0.0
         elif kernels:
             for work in kernels:
                 parts.append(_kernel(work, of, host_s + call.own_s if work is kernels[0] else 0.0))
@@ -105,7 +122,7 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
             host_s += call.own_s
         else:
             host_s += call.own_s
-    parts = [part for part in [*parts, HostWork(host_s)] if not isinstance(part, HostWork) or part.seconds > 0]
+    host(host_s)
     begin, end = int(steps.calls[0]), int(steps.calls[-1])
     names = [name_of(trace, name) for name in trace.calls["name"][begin:end]]
     replays = sum("GraphLaunch" in name for name in names)
@@ -120,6 +137,7 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
         replays=replays / steps.count,
         threads=len(np.unique(trace.calls["thread"][begin:end])),
         pauses_s=pauses_s / steps.every,
+        staged=staged,
     )
 
 
