@@ -93,7 +93,7 @@ def _checks(trace: Trace) -> Iterator[Check]:
         )  # fmt: skip
     processes = {trace.threads[thread].process for thread in np.unique(calls["thread"])}
     if len(processes) > 1:
-        yield Check("several processes", len(processes), 1.0, "idle time is that of the GPU, whoever uses it")
+        yield Check("several processes", len(processes), 1.0, "the GPU counts as busy if any of them uses it")
     for kind, count in trace.unread.items():
         yield Check(f"left out: {kind}", count, 0.0, "too many to keep; what they would tell is unknown")
 

@@ -149,7 +149,7 @@ class ChromeReader:
         self._flush()
 
     def take_raw(self, events: Iterable[bytes]) -> None:
-        """Collect events that the scanner found unusual; what is no event is counted."""
+        """Collect events that the scanner found unusual. Other values are counted."""
         decoded = []
         for text in events:
             try:

@@ -150,7 +150,7 @@ def _read(path: Path, begin_ns: int | None, end_ns: int | None) -> Trace:
 
 
 class _Export:
-    """An open export: what its tables have, and their rows as columns of integers."""
+    """An open export: the columns of its tables, and their rows as arrays of integers."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.size = path, path.stat().st_size
