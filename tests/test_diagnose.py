@@ -10,7 +10,7 @@ from make_trace import GAP_NS, WAY_NS, Recorder, steps_of
 
 from microbench.cli.runs import load
 from microbench.core.errors import UsageError
-from microbench.diagnose import ranks, words
+from microbench.diagnose import ranks, window, words
 from microbench.diagnose.diagnosis import Diagnosis, diagnose
 from microbench.diagnose.health import checks
 from microbench.diagnose.host_time import DOINGS, doing, overlaps, slices
@@ -19,7 +19,7 @@ from microbench.diagnose.steps import find_steps
 from microbench.predict.constants import Fit
 from microbench.predict.fit import fit_for
 from microbench.predict.workload import Kernels, Wait, Workload
-from microbench.traces.trace import NONE, RANGE_KINDS, RangeKind, Trace
+from microbench.traces.trace import NONE, RANGE_KINDS, Memory, RangeKind, Trace
 
 
 @cache
@@ -177,8 +177,8 @@ def test_causes_add_up_for_any_program(seed: int) -> None:
     trace = made.trace()
     begin, end = whole(trace)
     cut = begin + (end - begin) // 3
-    for window in ((begin, end), (cut, end), (begin, cut)):
-        found = idle(trace, *window, 0)
+    for stretch in ((begin, end), (cut, end), (begin, cut)):
+        found = idle(trace, *stretch, 0)
         assert set(found.causes) == set(CAUSES)
         assert sum(found.causes.values()) == pytest.approx(found.idle_s, abs=1e-12)
         assert min(found.causes.values()) >= 0
@@ -287,6 +287,23 @@ def test_the_programs_own_work_stays_when_the_step_is_a_graph() -> None:
     assert "diagnose.pauses" in rules(found)
 
 
+def test_a_pageable_copy_is_compared_with_a_pinned_one() -> None:
+    made = Recorder()
+    for _ in range(12):
+        call = made.call("cudaMemcpyAsync", 900_000)
+        memories: tuple[Memory, Memory] = ("pageable", "device")
+        made.submit(call, "Memcpy HtoD", 100_000, kind="copy", memories=memories, size=4 << 20)
+        for kernel in range(10):
+            made.runs(10_000)
+            made.launch(f"kernel_{kernel}", 3000)
+    found = diagnosed(made)
+    assert found.recorded is not None
+    assert [copy.size_bytes for copy in found.recorded.staged.values()] == [4 << 20]
+    pinned = next(remedy for remedy in found.remedies if remedy.name == "pinned")
+    # The host no longer stages 4 MiB for 0.9 ms; the link takes 76 us for them, while the host launches.
+    assert pinned.step_s == pytest.approx(10 * 12.3e-6 + 10e-6, rel=0.2)
+
+
 def test_a_pause_while_another_thread_begins_is_part_of_launching() -> None:
     made = Recorder()
     for _ in range(12):
@@ -365,7 +382,7 @@ def test_launches_without_their_kernels_forbid_idle_time() -> None:
     ("changes", "name", "forbids"),
     [
         ({"lost": {"GPU records": 7}}, "lost: GPU records", "idle time"),
-        ({"resolution_ns": 1000}, "whole microseconds", "prediction"),
+        ({"resolution_ns": 1000}, "times in whole microseconds", "prediction"),
         ({"unread": {"operators": 5}}, "left out: operators", None),
     ],
 )
@@ -380,7 +397,7 @@ def test_overlapping_and_early_work_is_counted() -> None:
     trace.work["end_ns"][3] = trace.work["begin_ns"][4] + 10
     trace.work["begin_ns"][7] = trace.calls["begin_ns"][7] - 5
     names = {check.name: check.count for check in checks(trace)}
-    assert names == {"overlapping kernels of one stream": 1, "work before its call": 1}
+    assert names == {"overlapping pieces of work of one stream": 1, "pieces of work before their call": 1}
 
 
 def test_costs_of_another_gpu_are_said() -> None:
@@ -405,3 +422,15 @@ def test_the_rank_with_a_slow_host_is_named() -> None:
     assert "rank 5" in found.title
     assert ranks.finding(several[:5]).severity == "good"
     assert "at least 3" in ranks.finding(several[:2]).title
+
+
+def test_a_long_trace_is_diagnosed_in_its_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "MOST_CALLS", 200)
+    found = diagnosed(steps_of(count=60, kernels=10))
+    assert found.steps is not None
+    assert found.steps.count < 20
+    assert found.step is not None
+    assert found.step.watched_s == pytest.approx(10 * 23e-6)
+    (check,) = found.health
+    assert check.name.startswith("left out: calls before")
+    assert check.count == pytest.approx(400, abs=2)

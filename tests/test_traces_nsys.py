@@ -8,6 +8,7 @@ import sqlite3
 import time
 import tracemalloc
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -332,6 +333,30 @@ def test_changed_exports_are_read_or_refused_in_little_memory(part: int, export:
 @pytest.mark.parametrize("part", range(10))
 def test_many_changed_exports_are_read_or_refused(part: int, export: Path, tmp_path: Path) -> None:
     fuzz(export.read_bytes(), tmp_path / "changed.sqlite", range(1000 + part * 10_000, 1000 + (part + 1) * 10_000))
+
+
+def test_a_forged_tree_of_endless_rows_is_refused_soon(tmp_path: Path) -> None:
+    rows = {"CUPTI_ACTIVITY_KIND_RUNTIME": [call(1000 * place, place + 1) for place in range(5_000)]}
+    path = write(tmp_path / "forged.sqlite", rows)
+    with closing(sqlite3.connect(path)) as sql:
+        (root,) = sql.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_RUNTIME'"
+        ).fetchone()
+    content = bytearray(path.read_bytes())
+    page = bytes(content[(root - 1) * 4096 : root * 4096])
+    assert page[0] == 5  # an interior page, which points at others
+    pages = [root, *(len(content) // 4096 + 1 + level for level in range(12))]
+    content += page * 12
+    for here, below in pairwise(pages):  # every pointer of a page leads to the same page below
+        start = (here - 1) * 4096
+        for cell in range(int.from_bytes(page[3:5])):
+            place = start + int.from_bytes(page[12 + 2 * cell : 14 + 2 * cell])
+            content[place : place + 4] = below.to_bytes(4)
+        content[start + 8 : start + 12] = below.to_bytes(4)
+    content[28:32] = (len(content) // 4096).to_bytes(4)
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match="more rows than it has room for"):
+        nsys.read(path)
 
 
 def test_keys_of_processes_are_apart() -> None:

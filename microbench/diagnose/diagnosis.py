@@ -13,13 +13,14 @@ from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time
 from microbench.diagnose.health import Check, checks, forbidden
 from microbench.diagnose.idle import Cause, Idle, busiest, idle
-from microbench.diagnose.recorded import Blocker, Recorded, layer_of, recorded
+from microbench.diagnose.recorded import PAUSE_S, Blocker, Recorded, layer_of, recorded
 from microbench.diagnose.steps import Steps, find_steps
 from microbench.diagnose.unwatched import beyond_calls, scaled, unwatched
+from microbench.diagnose.window import middle
 from microbench.predict.constants import Fit
 from microbench.predict.fit import with_calls
 from microbench.predict.forecast import predict, step_time
-from microbench.predict.model import Way, call_name, graphs
+from microbench.predict.model import Way, call_name, graphs, needed
 from microbench.predict.workload import HostWork, Kernels, Part, Wait, Workload
 from microbench.traces.trace import Trace
 
@@ -124,6 +125,7 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
     """
     if not len(trace.work):
         raise UsageError(f"{trace.source} has no work of a GPU", "record with CUDA activities")
+    trace = middle(trace)
     health = checks(trace)
     device = busiest(trace)
     steps = find_steps(trace)
@@ -268,10 +270,18 @@ def _remedies(workload: Workload, typical: Recorded, fit: Fit) -> Iterator[tuple
     """Each remedy alone: its name, what to do, the step with that done, and how it is submitted."""
     yield "graph", "capture the step and replay it as a graph", workload, "graph"
     if any(isinstance(part, Wait) for part in workload.parts):
-        yield "waits", "do not wait for the GPU inside the step", _without(workload, Wait), "stream"
+        rest = tuple(part for part in workload.parts if not isinstance(part, Wait))
+        free = msgspec.structs.replace(workload, parts=rest)
+        yield "waits", "do not wait for the GPU inside the step", free, "stream"
+    if typical.staged:
+        parts = tuple(typical.staged.get(place, part) for place, part in enumerate(workload.parts))
+        pinned = msgspec.structs.replace(workload, parts=parts)
+        if all(name in fit.constants for name in needed(pinned, "stream")):
+            yield "pinned", "copy from and to pinned memory", pinned, "stream"
     if typical.pauses_s:
-        rest = _without(workload, HostWork)
-        yield "pauses", "take the program's own work between launches off this thread", rest, "stream"
+        short = tuple(part for part in workload.parts if not (isinstance(part, HostWork) and part.seconds > PAUSE_S))
+        own = msgspec.structs.replace(workload, parts=short)
+        yield "pauses", "take the program's own work between launches off this thread", own, "stream"
     yield "fuse", "fuse kernels in pairs", _in_pairs(workload), "stream"
     if LOOP_CALL in fit.constants and workload.layer != LOOP_LAYER:
         call_s = fit.constants[LOOP_CALL].value
@@ -280,10 +290,6 @@ def _remedies(workload: Workload, typical: Recorded, fit: Fit) -> Iterator[tuple
             for part in workload.parts
         )
         yield "layer", "launch from compiled code", msgspec.structs.replace(workload, parts=calls), "stream"
-
-
-def _without(workload: Workload, kind: type[Part]) -> Workload:
-    return msgspec.structs.replace(workload, parts=tuple(p for p in workload.parts if not isinstance(p, kind)))
 
 
 def _in_pairs(workload: Workload) -> Workload:

@@ -42,14 +42,14 @@ def _checks(trace: Trace) -> Iterator[Check]:
     if missing := int((~own).sum()):
         share = missing / len(work)
         yield Check(
-            "work without a call", missing, share,
+            "pieces of work without a call", missing, share,
             "the recording began after these were submitted, or lost their calls; what held them back is unknown",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
     submits = np.zeros(len(calls), dtype=bool)
     submits[work["call"][own]] = True
     # Memsets are no launches: recorders leave out many that a driver makes in another way.
-    launches = np.array(["Launch" in name for name in trace.names] or [False])[calls["name"]]
+    launches = np.array(["Launch" in name for name in (*trace.names, "")])[calls["name"]]
     if lost := int((launches & ~submits).sum()):
         share = lost / max(int(launches.sum()), 1)
         yield Check(
@@ -70,32 +70,32 @@ def _checks(trace: Trace) -> Iterator[Check]:
         )  # fmt: skip
     if trace.resolution_ns >= 1000:
         yield Check(
-            "whole microseconds", len(work), 1.0, "gaps of a few µs are rounded away; newer PyTorch writes ns",
+            "times in whole microseconds", len(work), 1.0, "gaps of a few µs are rounded away; newer PyTorch writes ns",
             ("short gaps", "prediction"),
         )  # fmt: skip
     begins = np.append(calls["begin_ns"], np.iinfo(np.int64).min)[work["call"]]
     if early := int((own & (work["begin_ns"] < begins)).sum()):
         share = early / len(work)
         yield Check(
-            "work before its call", early, share, "the clocks of host and GPU are not aligned",
+            "pieces of work before their call", early, share, "the clocks of host and GPU are not aligned",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
     if empty := int((work["end_ns"] <= work["begin_ns"]).sum()):
         share = empty / len(work)
         yield Check(
-            "work without a length", empty, share, "begin and end are equal, or the end is missing",
+            "pieces of work without a length", empty, share, "begin and end are equal, or the end is missing",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
     if overlapping := _overlapping(trace):
         yield Check(
-            "overlapping kernels of one stream", overlapping, overlapping / len(work),
+            "overlapping pieces of work of one stream", overlapping, overlapping / len(work),
             "a kernel begins before the one before it ends: programmatic dependent launch, or rounded times",
         )  # fmt: skip
     processes = {trace.threads[thread].process for thread in np.unique(calls["thread"])}
     if len(processes) > 1:
-        yield Check("several processes", len(processes), 1.0, "idle time is that of the GPU, whoever uses it")
+        yield Check("several processes", len(processes), 1.0, "the GPU counts as busy if any of them uses it")
     for kind, count in trace.unread.items():
-        yield Check(f"left out: {kind}", count, 0.0, "too many to keep; host time there has no name")
+        yield Check(f"left out: {kind}", count, 0.0, "too many to keep; what they would tell is unknown")
 
 
 def _overlapping(trace: Trace) -> int:

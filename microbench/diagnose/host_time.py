@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -52,6 +53,11 @@ def driven_by(name: str) -> Doing:
     return "wait" if "Full" in name else "module"
 
 
+def by_name(trace: Trace, told: Callable[[str], Doing]) -> npt.NDArray[np.int8]:
+    """For each name of the trace a place in DOINGS; the last is for records without a name (NONE)."""
+    return np.array([DOINGS.index(told(name)) for name in (*trace.names, "")], dtype=np.int8)
+
+
 class Slices(NamedTuple):
     """A thread's time without holes or overlaps: slice i lasts from ``edges_ns[i]`` to ``edges_ns[i + 1]``.
 
@@ -79,8 +85,7 @@ def slices(trace: Trace, thread: int) -> Slices:
     kinds, here = trace.ranges["kind"], trace.ranges["thread"] == thread
     code = trace.ranges[here & (kinds != OVERHEAD) & (kinds != DRIVER)]
     driver, overhead = trace.ranges[here & (kinds == DRIVER)], trace.ranges[kinds == OVERHEAD]
-    called = np.array([DOINGS.index(doing(name)) for name in trace.names] or [0], dtype=np.int8)
-    driven = np.array([DOINGS.index(driven_by(name)) for name in trace.names] or [0], dtype=np.int8)
+    driven = by_name(trace, driven_by)
 
     def nothing(table: Table) -> IntArray:
         return np.full(len(table), NONE, dtype=np.int64)
@@ -88,7 +93,7 @@ def slices(trace: Trace, thread: int) -> Slices:
     return _flat(
         [
             (code, np.full(len(code), DOINGS.index("between"), np.int8), nothing(code), code["name"].astype(np.int64)),
-            (trace.calls[calls], called[trace.calls["name"][calls]], calls, nothing(trace.calls[calls])),
+            (trace.calls[calls], by_name(trace, doing)[trace.calls["name"][calls]], calls, nothing(trace.calls[calls])),
             (driver, driven[driver["name"]], nothing(driver), driver["name"].astype(np.int64)),
             (overhead, np.full(len(overhead), DOINGS.index("profiler"), np.int8), nothing(overhead), nothing(overhead)),
         ]

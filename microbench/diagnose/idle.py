@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.diagnose.host_time import DOINGS, Doing, Slices, overlaps, slices
-from microbench.traces.trace import NONE, Table, Trace
+from microbench.traces.trace import NONE, Table, Trace, name_of
 
 IntArray = npt.NDArray[np.int64]
 
@@ -186,4 +186,4 @@ def _behind_call(
 
 def _waits_for_events(trace: Trace) -> bool:
     """Whether a stream waits for another one anywhere in the trace."""
-    return any("StreamWaitEvent" in trace.names[name] for name in np.unique(trace.calls["name"]))
+    return any("StreamWaitEvent" in name_of(trace, name) for name in np.unique(trace.calls["name"]))

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from microbench.core.ops import LOOP_LAYER
-from microbench.diagnose.host_time import DOINGS, Doing, doing
+from microbench.diagnose.host_time import DOINGS, Doing, by_name, doing, slices
 from microbench.diagnose.steps import Steps
 from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
-from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, RangeKind, Trace
+from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, RangeKind, Trace, name_of
 
 # A pause between two calls of one thread is work of the program's own, which a graph does not remove, if it is this
 # long. Optimizers and autograd engines take up to 0.6 ms between two launches (H200, a busy host).
@@ -42,7 +41,7 @@ class Recorded(msgspec.Struct, frozen=True):
     call before it, the launch call included: a layer's call is not to be added. ``calls``, ``operators`` and
     ``functions`` are how many records of each the recorder made in a step. ``replays`` counts launches of graphs,
     ``launches`` those of kernels. ``threads`` is how many threads submit. ``pauses_s`` is host time in a step that no
-    graph removes.
+    graph removes. ``staged`` has, for each part that is a pageable copy to the GPU, the copy as a pinned one.
     """
 
     workload: Workload
@@ -55,6 +54,7 @@ class Recorded(msgspec.Struct, frozen=True):
     replays: float
     threads: int
     pauses_s: float
+    staged: Mapping[int, Copies]
 
 
 class _Call(msgspec.Struct):
@@ -86,17 +86,33 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
     streams = {stream: place for place, stream in enumerate(numbers)}
     of = streams if len(streams) > 1 else {}
     parts: list[Part] = []
+    staged: dict[int, Copies] = {}
     host_s, pauses_s = 0.0, 0.0
+
+    def host(seconds: float) -> None:
+        """The host's time since the last part, as a part of its own."""
+        if seconds > 0:
+            parts.append(HostWork(seconds))
+
     for call in calls:
         host_s += call.before_s
         if call.pause:
-            parts, host_s, pauses_s = [*parts, HostWork(host_s)], 0.0, pauses_s + call.before_s
+            host(host_s)
+            host_s, pauses_s = 0.0, pauses_s + call.before_s
         kernels = [work for work in call.work if work.kind != "copy" or work.source == work.target == "device"]
         pageable = any("pageable" in (work.source, work.target) for work in call.work)
         if call.doing == "wait" or (pageable and call.work[0].source == "device"):
-            parts, host_s = [*parts, HostWork(host_s), Wait()], 0.0
-        elif pageable or call.doing in BLOCKING:
-            parts, host_s = [*parts, HostWork(host_s + call.own_s)], 0.0
+            host(host_s)
+            parts.append(Wait())
+            host_s = 0.0
+        elif pageable:
+            host(host_s)
+            staged[len(parts)] = _copy(call.work[0], of)
+            parts.append(HostWork(call.own_s))
+            host_s = 0.0
+        elif call.doing in BLOCKING:
+            host(host_s + call.own_s)
+            host_s = 0.0
         elif kernels:
             for work in kernels:
                 parts.append(_kernel(work, of, host_s + call.own_s if work is kernels[0] else 0.0))
@@ -106,9 +122,9 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
             host_s += call.own_s
         else:
             host_s += call.own_s
-    parts = [part for part in [*parts, HostWork(host_s)] if not isinstance(part, HostWork) or part.seconds > 0]
+    host(host_s)
     begin, end = int(steps.calls[0]), int(steps.calls[-1])
-    names = [trace.names[name] for name in trace.calls["name"][begin:end]]
+    names = [name_of(trace, name) for name in trace.calls["name"][begin:end]]
     replays = sum("GraphLaunch" in name for name in names)
     return Recorded(
         workload=Workload(tuple(parts), layer=layer, streams=max(len(streams), 1), title=trace.source),
@@ -121,6 +137,7 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
         replays=replays / steps.count,
         threads=len(np.unique(trace.calls["thread"][begin:end])),
         pauses_s=pauses_s / steps.every,
+        staged=staged,
     )
 
 
@@ -136,11 +153,6 @@ def _kernel(work: _Work, streams: Mapping[int, int], host_s: float) -> Kernels:
 
 def _copy(work: _Work, streams: Mapping[int, int]) -> Copies:
     return Copies("h2d" if work.target == "device" else "d2h", max(work.bytes, 1), stream=streams.get(work.stream))
-
-
-def _doings(trace: Trace) -> npt.NDArray[np.int8]:
-    """What a call of each name does, as a place in DOINGS."""
-    return np.array([DOINGS.index(doing(name)) for name in trace.names] or [0], dtype=np.int8)
 
 
 def _ranges(trace: Trace, steps: Steps, kind: RangeKind) -> float:
@@ -169,7 +181,7 @@ def _typical(trace: Trace, steps: Steps, device: int) -> list[_Call]:
     ended = np.maximum.accumulate(np.concatenate([table["begin_ns"][:1], table["end_ns"]]))[:-1]
     before = np.maximum(table["begin_ns"] - ended, 0)
     own = np.maximum(table["end_ns"] - np.maximum(table["begin_ns"], ended), 0)
-    kinds, submitted = _doings(trace)[table["name"]], _submitted(trace, device)
+    kinds, submitted = by_name(trace, doing)[table["name"]], _submitted(trace, device)
     begun = np.searchsorted(np.sort(work["begin_ns"]), table["begin_ns"])
     outstanding = np.searchsorted(np.sort(work["call"]), np.arange(len(table))) - begun
     full = (outstanding > MANY_OUTSTANDING) & (kinds == DOINGS.index("launch"))
@@ -192,7 +204,7 @@ def _typical(trace: Trace, steps: Steps, device: int) -> list[_Call]:
 
 def _most(names: list[int], trace: Trace) -> str:
     """The most frequent name."""
-    return trace.names[names[0] if len(set(names)) == 1 else Counter(names).most_common(1)[0][0]]
+    return name_of(trace, names[0] if len(set(names)) == 1 else Counter(names).most_common(1)[0][0])
 
 
 def _submitted(trace: Trace, device: int) -> dict[int, list[int]]:
@@ -219,7 +231,7 @@ def _mean_work(trace: Trace, several: list[list[int]]) -> list[_Work]:
             _Work(
                 WORK_KINDS[row["kind"]], float(durations_s[place]),
                 int(row["stream"]), int(row["blocks"]), int(row["bytes"]), MEMORIES[row["source"]],
-                MEMORIES[row["target"]], trace.names[row["name"]],
+                MEMORIES[row["target"]], name_of(trace, row["name"]),
             )
         )  # fmt: skip
     return result
@@ -227,12 +239,10 @@ def _mean_work(trace: Trace, several: list[list[int]]) -> list[_Work]:
 
 def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     """The calls that part a step into several graphs, the most frequent first."""
-    from microbench.diagnose.host_time import slices
-
     begin, end = int(steps.calls[0]), int(steps.calls[-1])
     pageable = MEMORIES.index("pageable")
     staged = set(trace.work["call"][(trace.work["source"] == pageable) | (trace.work["target"] == pageable)].tolist())
-    kinds = _doings(trace)
+    kinds = by_name(trace, doing)
     found: Counter[tuple[str, str, str]] = Counter()
     of = {thread: slices(trace, thread) for thread in np.unique(trace.calls["thread"][begin:end]).tolist()}
     for call in range(begin, end):
@@ -242,7 +252,7 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
             continue
         inside = of[int(row["thread"])]
         name = int(inside.name[np.searchsorted(inside.edges_ns, row["begin_ns"], side="right") - 1])
-        found[why, trace.names[row["name"]], trace.names[name] if name != NONE else ""] += 1
+        found[why, name_of(trace, row["name"]), name_of(trace, name)] += 1
     for (why, call_name, place), count in found.most_common():
         yield Blocker(why, call_name, place, count / steps.count)
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from microbench.traces.trace import NONE, RANGE_KINDS, Trace
+from microbench.traces.trace import NONE, RANGE_KINDS, Trace, name_of
 
 IntArray = npt.NDArray[np.int64]
 
@@ -115,7 +115,7 @@ def _annotated(trace: Trace) -> list[Found]:
     span_ns = int(calls["end_ns"].max() - calls["begin_ns"][0] - waited_ns)
     groups: dict[tuple[str, int], list[int]] = defaultdict(list)
     for place, (name, thread) in enumerate(zip(annotations["name"], annotations["thread"], strict=True)):
-        groups[NUMBER.sub("", trace.names[name]), int(thread)].append(place)
+        groups[NUMBER.sub("", name_of(trace, name)), int(thread)].append(place)
     found: list[tuple[float, Found]] = []
     for (name, _), places in groups.items():
         ranges = annotations[places]
@@ -151,7 +151,7 @@ def _repeated(trace: Trace, tokens: _Tokens) -> list[Found]:
 
 def _waits(trace: Trace) -> npt.NDArray[np.bool_]:
     """Which calls only wait for the GPU."""
-    waits: npt.NDArray[np.bool_] = np.array(["Synchronize" in name for name in trace.names], dtype=bool)
+    waits: npt.NDArray[np.bool_] = np.array(["Synchronize" in name for name in (*trace.names, "")])
     return np.take(waits, trace.calls["name"])
 
 

@@ -10,6 +10,9 @@ from microbench.core.errors import UsageError
 from microbench.core.units import as_time
 from microbench.traces.trace import NONE, Table, Trace
 
+# A trace with more calls is diagnosed in its middle: as many need 0.1 GB and 5 s.
+MOST_CALLS = 200_000
+
 Chosen = npt.NDArray[np.bool_]
 
 
@@ -39,6 +42,18 @@ def between(trace: Trace, from_s: float | None, to_s: float | None) -> Trace:
             f"give a longer window; the trace lasts {as_time((last_ns - first_ns) * 1e-9)}",
         )
     return with_only(trace, work, calls, _overlapping(trace.ranges, begin_ns, end_ns))
+
+
+def middle(trace: Trace) -> Trace:
+    """The MOST_CALLS calls in the middle of a longer trace; ``unread`` then counts the others."""
+    more = len(trace.calls) - MOST_CALLS
+    if more <= 0:
+        return trace
+    begins_ns = np.sort(trace.calls["begin_ns"])
+    begin_s, end_s = ((begins_ns[place] - begin_of(trace)) * 1e-9 for place in (more // 2, more // 2 + MOST_CALLS))
+    cut = between(trace, begin_s, end_s)
+    left_out = f"calls before {as_time(begin_s)} and after {as_time(end_s)}"
+    return msgspec.structs.replace(cut, unread={**cut.unread, left_out: len(trace.calls) - len(cut.calls)})
 
 
 def around(trace: Trace, begin_ns: int, end_ns: int, more_work: Chosen) -> Trace:

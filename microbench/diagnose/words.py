@@ -11,6 +11,7 @@ from microbench.diagnose.health import Check
 from microbench.diagnose.idle import Cause
 from microbench.diagnose.recorded import Blocker
 from microbench.predict.workload import Kernels
+from microbench.traces.trace import Format
 
 SUITE = "diagnose"
 
@@ -146,12 +147,18 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
         ),
         text=f"{pays}.{shapes} A trace cannot tell whether tensors keep their addresses; capturing the step does.",
         threshold=f"a graph saves at least {round_percent(WORTH)} of the step",
-        advice=f"Capture the step{_except(graph.blockers)}",
+        advice=f"Capture the step{HOW.get(diagnosis.trace.format, '')}{_except(graph.blockers)}",
     )
 
 
+# How a framework's program captures a step.
+HOW: dict[Format, str] = {
+    "PyTorch profiler": " by torch.cuda.graph, or compile it by torch.compile(mode='reduce-overhead')"
+}
+
+
 def _except(blockers: tuple[Blocker, ...]) -> str:
-    return " without the calls below, which stay outside" if blockers else ""
+    return "; the calls named below stay outside" if blockers else ""
 
 
 def _blockers(diagnosis: Diagnosis) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ BLANKS, SHAPE, LONG = b"+ \t\r\n", bytes.maketrans(b"012345678E[]", b"999999999e
 PARTS_OF_ZERO, BRACKETS = b"0.-+ \t\r\n", bytes.maketrans(b"E[]", b"e,,")
 # Counts of these units are never below zero, like times.
 NEVER_NEGATIVE = frozenset({"Hz", "W"})
-# No machine has more, and none has less than 1, except 0 of something.
+# Numbers above these are impossible, and so are numbers below 1; 0 means that there is none.
 MOST_OF_A_GPU = {
     "sm_count": 1e5, "l2_bytes": 1e15, "memory_bytes": 1e18, "sm_clock_max_hz": 1e12, "memory_clock_max_hz": 1e12,
     "memory_bus_bits": 1e6, "numa_node": 1e5, "power_limit_w": 1e6,

@@ -399,13 +399,13 @@ class Collector:
                 outer[place[inside]] = place[leader[inside]]
         kept = outer == np.arange(count, dtype=np.int32)
         targets = (np.cumsum(kept, dtype=np.int32) - 1)[outer]
-        correlation = calls.correlation[:count]
-        given = np.flatnonzero((correlation != NONE) & (correlation != 0)).astype(np.int32)
-        given = given[np.argsort(correlation[given], kind="stable")]
-        keys = correlation[given]
+        del outer
+        order = np.argsort(calls.correlation[:count], kind="stable").astype(np.int32)
+        keys, targets = calls.correlation[order], targets[order]
+        del order
         if not kept.all():
             calls.reorder(np.flatnonzero(kept))
-        return CallFinder(keys, targets[given], calls.rows["begin_ns"])
+        return CallFinder(keys, targets, calls.rows["begin_ns"])
 
 
 class CallFinder:
@@ -425,7 +425,7 @@ class CallFinder:
             return found
         first = np.searchsorted(self._keys, correlation, "left")
         last = np.searchsorted(self._keys, correlation, "right") - 1
-        known = np.flatnonzero(last >= first)
+        known = np.flatnonzero((last >= first) & (correlation != NONE) & (correlation != 0))
         low, high = first[known], last[known]
         while (open_spans := low < high).any():  # halves the span of the calls with one correlation
             middle = (low + high + 1) // 2

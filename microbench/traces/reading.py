@@ -29,13 +29,13 @@ def read(path: Path) -> Trace:
         head, compressed, fault = stream.peek(HEAD_BYTES), stream.compressed, stream.fault
     if JSON.match(head):
         return chrome.read(path)
-    if compressed and (head.startswith(SQLITE) or path.name.endswith(".xplane.pb.gz")):
+    if compressed and head.startswith(SQLITE):
         raise UsageError(f"{plain(path.name)} is compressed", f"unpack it first: gunzip {plain(path.name)}")
     if head.startswith(SQLITE):
         return nsys.read(path)
     if path.name.endswith(REPORT_ENDINGS):
         return _exported(path)
-    if path.name.endswith(".pb") or head[:1] == bytes([XPLANE_PLANE]):
+    if path.name.endswith((".pb", ".pb.gz")) or head[:1] == bytes([XPLANE_PLANE]):
         return xplane.read(path)
     reason = "its content is of no known form" if head else fault or "it is empty"
     raise UsageError(f"{plain(path.name)} is no trace: {reason}", f"give {FORMATS}")

@@ -14,8 +14,8 @@ import msgspec
 import numba
 import numpy as np
 
-from microbench.traces.chrome import CATEGORIES, CUT_TAIL, DAMAGED, FACT_KEYS, MALFORMED, ChromeReader
 from microbench.traces.collector import MAX_NAMES, MAX_THREADS, NO_ROW, Field
+from microbench.traces.events import CATEGORIES, CUT_TAIL, DAMAGED, FACT_KEYS, MALFORMED, ChromeReader
 from microbench.traces.stream import TraceStream
 from microbench.traces.trace import NONE
 

@@ -91,6 +91,11 @@ class Trace(msgspec.Struct, frozen=True):
     rank: int | None = None
 
 
+def name_of(trace: Trace, name: int) -> str:
+    """The name at a place in ``names``, "" for NONE."""
+    return trace.names[name] if name != NONE else ""
+
+
 def empty(dtype: np.dtype[np.void]) -> Table:
     """A table without rows."""
     return np.empty(0, dtype=dtype)

@@ -14,6 +14,8 @@ from microbench.report.sheets.recorded_step import TONES
 # The named parts of idle time that the screen shows, and those of the table.
 SHOWN, LISTED = 4, 30
 LEAST_SHOWN = 0.005
+# The share of calls that must repeat from step to step before steps are called alike.
+ALIKE = 0.5
 LONGEST_NAME = 48
 
 
@@ -33,7 +35,7 @@ def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool =
         findings=tuple(found),
         distorting=(),
         left_out="",
-        footer="" if everything else f"more: {command} --all · {command} --json",
+        footer="" if everything else f"more: {command} --all, or --timeline, --json, -o page.html",
     )
 
 
@@ -42,7 +44,9 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     if step is None:
         counts = f"{len(trace.work)} pieces of work, {len(trace.calls)} calls"
         return [AnswerLine("trace", (Cell(counts), Cell("no step repeats")))]
-    alike = f"alike to {percent(step.likeness)}" + (f", every {step.every} steps" if step.every > 1 else "")
+    alike = f"hardly alike ({percent(step.likeness)})"
+    if step.likeness >= ALIKE:
+        alike = f"alike to {percent(step.likeness)}" + (f", every {step.every} steps" if step.every > 1 else "")
     parts = [Cell(f"{step.count} of {step.kernels:.0f} kernels, {alike}")]
     parts.append(Cell(f"{as_time(step.watched_s)} as recorded"))
     if step.given:

@@ -1,0 +1,137 @@
+"""Injects faults into simulated runs, reads hostile files, and counts what comes of it, by kind.
+
+    scripts/campaign --minutes 30 --seed 0    # faults for at most two thirds of the time, hostile files for the rest
+    scripts/campaign --only KIND --seed N     # one fault or file again, as a failure prints it
+
+tests/campaign_faults.py has the faults, tests/campaign_files.py the hostile files. The exit code is 1 if anything
+failed.
+"""
+
+import argparse
+import os
+import random
+import resource
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import campaign_faults
+import campaign_files
+
+from microbench.core.errors import MicrobenchError
+
+FAULTS, FILES = 500, 1_000_000
+SHARE_OF_FAULTS = 2 / 3
+LARGEST_MEMORY_BYTES = 1 << 30
+MOST_SHOWN = 20
+
+
+class Tally:
+    """Counts outcomes by kind, and prints each failure with the command that repeats it."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.failures = 0
+        self._lock = threading.Lock()
+
+    def add(self, kind: str, outcome: str, count: int = 1) -> None:
+        with self._lock:
+            self.counts[kind, outcome] += count
+
+    def fail(self, kind: str, seed: int, cause: str) -> None:
+        self.add(kind, "failed")
+        with self._lock:
+            self.failures += 1
+            if self.failures <= MOST_SHOWN:
+                print(f"failed: scripts/campaign --only {kind} --seed {seed}\n    {cause}", flush=True)
+
+    def of(self, kinds: list[str], outcome: str | None = None) -> int:
+        return sum(count for (kind, each), count in self.counts.items() if kind in kinds and outcome in (None, each))
+
+
+def inject(bench: campaign_faults.Bench, kind: str, seed: int, tally: Tally) -> None:
+    """Inject one fault. A folder of a failure is kept, and named."""
+    place = bench.place(kind, seed)
+    try:
+        tally.add(kind, campaign_faults.FAULTS[kind](place, random.Random(f"{kind} {seed}")) or "held")
+    except (AssertionError, OSError, MicrobenchError, campaign_faults.HUNG) as error:
+        tally.fail(kind, seed, f"{error}; see {place.root}")
+        return
+    shutil.rmtree(place.root)
+
+
+def faults(folder: Path, first_seed: int, until_s: float, only: str | None, tally: Tally) -> None:
+    """Inject the faults in turn, on one thread more than there are cores, because half of a fault is waiting."""
+    threads = len(os.sched_getaffinity(0)) + 1
+    bench = campaign_faults.Bench(folder, threads)
+    kinds = [only] if only else list(campaign_faults.FAULTS)
+    seeds = iter(range(first_seed, first_seed + (1 if only else FAULTS)))
+    lock = threading.Lock()
+
+    def lane() -> None:
+        while time.monotonic() < until_s or only:
+            with lock:
+                seed = next(seeds, None)
+            if seed is None:
+                return
+            inject(bench, kinds[seed % len(kinds)], seed, tally)
+
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(lane) for _ in range(threads)]:
+            done.result()
+
+
+def table(tally: Tally, kinds: list[str], columns: list[str]) -> None:
+    """Print the counts of these kinds, and their sum."""
+    print(f"\n{'':<22}" + "".join(f"{column:>12}" for column in columns))
+    for name, several in [*((kind, [kind]) for kind in kinds), ("all", kinds)]:
+        if tally.of(several):
+            print(f"{name:<22}" + "".join(f"{tally.of(several, column):>12}" for column in columns))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    fault_kinds, file_kinds = list(campaign_faults.FAULTS), list(campaign_files.KINDS)
+    parser.add_argument("--minutes", type=float, default=30.0, help="stop after that time (default: 30)")
+    parser.add_argument("--seed", type=int, default=0, help="of the first fault and the first file (default: 0)")
+    parser.add_argument("--only", metavar="KIND", choices=fault_kinds + file_kinds, help="one of a kind, with its seed")
+    asked = parser.parse_args()
+    for name in [name for name in os.environ if name.startswith("MICROBENCH_")]:
+        del os.environ[name]
+    began_s = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="campaign-"))
+    folder.chmod(0o755)  # some faults are another user's
+    os.environ["MICROBENCH_DATA"] = str(folder / "data")
+    tally, whole_s = Tally(), asked.minutes * 60
+    peak_bytes = 0
+    if asked.only not in file_kinds:
+        faults(folder, asked.seed, began_s + whole_s * SHARE_OF_FAULTS, asked.only, tally)
+    faulted_s = time.monotonic() - began_s
+    if asked.only not in fault_kinds:
+        end = asked.seed + (1 if asked.only else FILES)
+        until_s = began_s + max(whole_s, faulted_s + whole_s * (1 - SHARE_OF_FAULTS))  # the last fault may take a while
+        peak_bytes = campaign_files.read_all(folder, asked.only, asked.seed, end, until_s, tally)
+    took_s = time.monotonic() - began_s
+    if tally.failures == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    table(tally, fault_kinds, ["held", "impossible", "failed"])
+    table(tally, file_kinds, ["read", "refused", "failed"])
+    largest_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
+    print(f"\nseed {asked.seed}, {len(os.sched_getaffinity(0))} cores, Python {sys.version.split()[0]}")
+    print(f"{tally.of(fault_kinds)} faults in {faulted_s:.0f} s")
+    print(f"{tally.of(file_kinds)} files in {took_s - faulted_s:.0f} s")
+    print(f"most memory of a process: {max(peak_bytes, largest_bytes) / 1e6:.0f} MB")
+    if max(peak_bytes, largest_bytes) > LARGEST_MEMORY_BYTES:
+        print("failed: that is over 1 GiB")
+        return 1
+    print(f"failures: {tally.failures}")
+    return 1 if tally.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
