@@ -248,6 +248,17 @@ def test_a_run_that_is_not_finished_stays_readable_and_can_be_grown(folder: Path
     assert [one.name for one in folder.iterdir()] == ["run.json"]
 
 
+def test_a_folder_that_became_read_only_ends_nothing_by_a_traceback(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    file = RunFile(folder / "run.json", grow=False)
+    monkeypatch.setattr(Path, "unlink", denied)
+    file.close()
+
+
 def test_a_reservation_that_was_not_used_leaves_no_trace(folder: Path) -> None:
     RunFile(folder / "run.json", grow=False).close()
     assert list(folder.iterdir()) == []

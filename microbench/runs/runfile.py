@@ -149,7 +149,8 @@ class RunFile:
 
     def _remove_growing(self) -> None:
         if self._has_its_name():
-            self.growing.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the folder may have become read-only meanwhile
+                self.growing.unlink()
 
     def close(self) -> None:
         """Release the file; an unused reservation is removed."""
