@@ -25,7 +25,7 @@ ROOMS: dict[str, str] = {
     "traces": "core",
     "diagnose": "traces predict analysis core",
     "run": "runs measure explain gpu host analysis core",
-    "report": "diagnose traces run runs explain predict compare analysis core",
+    "report": "diagnose run runs explain predict compare analysis core",
     "cli": "report diagnose traces run runs explain predict compare gpu analysis core",
 }
 MOST_ROOMS, MOST_ARROWS = 18, 70

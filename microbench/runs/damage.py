@@ -80,9 +80,10 @@ def _beyond(part: msgspec.Struct, most: Mapping[str, float]) -> list[str]:
 
 
 def _without(part: Part, names: Iterable[str], prefix: str, damage: list[Fact]) -> Part:
-    """The part with these fields unknown; a fact about each is added to ``damage``."""
-    damage += [_unknown(Fact(prefix + name, getattr(part, name))) for name in names]
-    return msgspec.structs.replace(part, **dict.fromkeys(names))
+    """The part with these fields unknown, itself if there are none; a fact about each is added to ``damage``."""
+    unknown = dict.fromkeys(names)
+    damage += [_unknown(Fact(prefix + name, getattr(part, name))) for name in unknown]
+    return msgspec.structs.replace(part, **unknown) if unknown else part
 
 
 def _fact(fact: Fact) -> Fact:
