@@ -42,11 +42,12 @@ def compiled(source: str, name: str, architecture: str) -> tuple[bytes | None, s
     _, program = nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], [])
     options = [f"--gpu-architecture=sm_{architecture}".encode(), b"--std=c++17"]
     (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
+    # NVRTC writes into the bytes object. It must not be b" " itself, which the whole process shares.
+    log = b" " * (nvrtc.nvrtcGetProgramLogSize(program)[1] + 1)
     nvrtc.nvrtcGetProgramLog(program, log)
     cubin = None
     if code == nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        cubin = b" " * nvrtc.nvrtcGetCUBINSize(program)[1]
+        cubin = b" " * (nvrtc.nvrtcGetCUBINSize(program)[1] + 1)
         nvrtc.nvrtcGetCUBIN(program, cubin)
     nvrtc.nvrtcDestroyProgram(program)
     return cubin, log.decode().strip("\0 \n")

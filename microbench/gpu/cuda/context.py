@@ -160,7 +160,7 @@ def compile_cubin(name: str, architecture: str, defines: Mapping[str, int] | Non
         if code == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
             raise Skip(f"the installed NVRTC does not compile for sm_{architecture}")
         if int(code) != 0:
-            log = b" " * _nvrtc(nvrtc.nvrtcGetProgramLogSize(program))
+            log = b" " * (_nvrtc(nvrtc.nvrtcGetProgramLogSize(program)) + 1)  # b" " itself is shared, and NVRTC writes
             _nvrtc(nvrtc.nvrtcGetProgramLog(program, log))
             raise MeasurementError(f"kernels/{name}.cu does not compile for sm_{architecture}: {log.decode().strip()}")
         cubin: bytes = b" " * _nvrtc(nvrtc.nvrtcGetCUBINSize(program))
