@@ -219,8 +219,11 @@ def test_a_negative_time_is_damaged_unless_it_is_the_noise_of_a_difference() -> 
     for samples in ("[-1e-6,2e-6,3e-6]", "[1e-6,0,3e-6]", "[1e-6, 0.00,3e-6]", "[0e-6,1,2]", "[1e-6,2e-6, -0.0]"):
         assert status(samples, rate.measurements[0]) == "failed", samples
     assert status("[1.0e-06,0.02,100]", rate.measurements[0]) == "ok"
-    assert status("[-1e-6,-2e-6,3e-6]", submit) == "failed"
+    assert status("[-1.0,-2.0,3e-6]", submit) == "failed"
     assert status("[-1e-6,2e-6,3e-6]", submit) == "ok"
+    below = replace(submit, floor_s=1.28e-6)  # a node that costs nothing, of a long chain less a short one
+    assert status("[-1e-6,-3.2e-7,-2e-6]", below) == "ok"
+    assert status("[-2e-6,-3.2e-7,-2e-6]", below) == "failed"
     assert status("[0.0,0,3e-6]", submit) == "ok"
 
 
@@ -237,3 +240,14 @@ def test_an_outcome_with_an_impossible_number_anywhere_is_damaged(change: dict[s
     (found,) = schema.decode(schema.encode(run)).outcomes
     assert (found.status, found.measurements, found.wall_s) == ("failed", (), 0.0)
     assert (found.reason or "").startswith("damaged: ")
+
+
+def test_adding_to_a_run_keeps_an_impossible_number_and_resuming_measures_its_case_again(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    assert call("run", "memory_copy", "--quick", "--device", "fake", "--out", str(path)).exit_code == 0
+    whole = schema.decode(path.read_bytes())
+    damaged = replace(whole.outcomes[0], wall_s=-1.0)
+    path.write_bytes(schema.encode(replace(whole, outcomes=(damaged, *whole.outcomes[1:]))))
+    assert call("run", "host_timer", "--quick", "--device", "fake", "--into", str(path)).exit_code == 0
+    assert damaged in schema.decode(path.read_bytes(), keep_damage=True).outcomes
+    assert store.read(path).outcomes[0].status == "failed"

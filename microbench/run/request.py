@@ -123,7 +123,8 @@ def _file_to_grow(request: RunRequest) -> tuple[Path | None, Run | None]:
             f"{plain(name)} is compressed and cannot be added to",
             f"add to an unpacked copy: xz -dc {plain(path)} > COPY{store.FINISHED}",
         )
-    return store.finished_path(path), store.read(path)
+    # A case whose numbers are impossible is measured again by --resume. --into keeps what was recorded.
+    return store.finished_path(path), store.read(path, keep_damage=request.into is not None)
 
 
 def _settings(request: RunRequest) -> Settings:

@@ -37,6 +37,7 @@ from microbench.run.process import Patience, UnkillableWorkerError, WorkerCrashe
 from microbench.run.request import Intent, RunRequest, examine
 from microbench.run.supervisor import Supervisor
 from microbench.runs import processes, store
+from microbench.runs.damage import without_damage
 from microbench.runs.runfile import ResultLostError, RunFile
 from microbench.runs.schema import SCHEMA_VERSION
 
@@ -240,6 +241,7 @@ class _Session:
         ]
         run = msgspec.structs.replace(head, outcomes=(*earlier, *self.outcomes))
         self.file.finish(run)
+        run = without_damage(run)
         processes.learn(run, store.data_folder())
         run = processes.attached(run, store.data_folder())
         self.listener(RunEnded(self.file.path, status))

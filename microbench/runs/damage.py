@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from statistics import median
 from typing import TypeVar
 
 import msgspec
 
+from microbench.core.errors import RunUnreadableError
 from microbench.core.model import NO_WORK, Fact, Measurement, Metric, Outcome, Run, Session
 
 DAMAGED = "damaged: "
@@ -139,9 +141,9 @@ def _is_impossible(measurement: Measurement, metric: Metric | None) -> bool:
     if LONG in shape or ((b"e-999" in shape or b"e999" in shape) and LARGE_EXPONENT.search(samples)):
         return True
     if b",-" in shape and metric is not None and (metric.kind != "count" or metric.unit in NEVER_NEGATIVE):
-        # Of a difference of times, such as that of a long chain and a short one, noise makes some samples negative.
+        # Noise makes some samples of a difference of times negative, and most of one below what the clock resolves.
         mostly = 2 * shape.count(b",-") >= shape.count(b",")
-        if mostly or metric.kind == "rate":
+        if metric.kind == "rate" or (mostly and _median(measurement) < -(measurement.floor_s or 0)):
             return True
     if metric is not None and metric.kind == "rate" and measurement.n:  # its time is above zero
         left = samples.translate(BRACKETS, PARTS_OF_ZERO)
@@ -154,3 +156,10 @@ def _is_impossible(measurement: Measurement, metric: Metric | None) -> bool:
     figures = calls.p1, calls.p50, calls.p90, calls.p99, calls.min, calls.max
     last_edge = math.log10(calls.first_edge) + math.log10(calls.ratio) * len(calls.counts)
     return last_edge > 99 or any(figure and not LEAST <= abs(figure) < MOST for figure in figures)
+
+
+def _median(measurement: Measurement) -> float:
+    try:
+        return median(measurement.values)
+    except RunUnreadableError:  # there are no numbers
+        return -math.inf

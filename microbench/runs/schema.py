@@ -88,11 +88,12 @@ def _line(value: Run | Outcome, name: str) -> bytes:
     return msgspec.json.encode(value) + b"\n"
 
 
-def decode(data: bytes, name: str = "the file") -> Run:
+def decode(data: bytes, name: str = "the file", keep_damage: bool = False) -> Run:
     """Decode a run file: finished, growing, or exported as JSON. Older formats are upgraded; samples stay undecoded.
 
     An incomplete last line of a growing file, as a killed process leaves it, is dropped; other damaged lines after the
-    first are skipped and counted. Raises RunUnreadableError, with ``name`` in its text, for all other data that is not
+    first are skipped and counted. Impossible numbers are taken out unless ``keep_damage``, for a file that is written
+    again, asks for all that was recorded. Raises RunUnreadableError, with ``name`` in its text, for all other data that is not
     a run of a known format.
     """
     if data.count(b"{") > MOST_OBJECTS or data.count(b",") > MOST_VALUES:
@@ -103,7 +104,8 @@ def decode(data: bytes, name: str = "the file") -> Run:
         raise RunUnreadableError(f"{name} cannot be read as a run: {_why(error)}", NEXT_STEP) from None
     if fault := _fault(run):
         raise RunUnreadableError(f"{name} {fault}", NEXT_STEP)
-    return msgspec.structs.replace(without_damage(run), deviations={})  # a file has none, whatever it claims
+    run = msgspec.structs.replace(run, deviations={})  # a file has none, whatever it claims
+    return run if keep_damage else without_damage(run)
 
 
 def decode_head(beginning: bytes) -> Run | None:

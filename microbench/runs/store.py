@@ -140,10 +140,10 @@ def load(name: str | Path) -> Run:
     return read(find(name))
 
 
-def read(path: Path) -> Run:
+def read(path: Path, keep_damage: bool = False) -> Run:
     """The run in that file, or in the growing file next to it, which is newer. The file may be compressed by xz.
 
-    The run has the deviations of fresh processes that are known for its machine. Raises RunUnreadableError.
+    Impossible numbers are taken out unless ``keep_damage`` asks for all that was recorded. The run has the deviations of fresh processes that are known for its machine. Raises RunUnreadableError.
     """
     path = newest(path)
     name = plain(path)
@@ -160,7 +160,7 @@ def read(path: Path) -> Run:
     if not data:
         cause = f"{name} is empty: nothing was measured, or the run is still starting"
         raise RunUnreadableError(cause, "wait, or delete it and measure again")
-    return processes.attached(schema.decode(data, name), data_folder())
+    return processes.attached(schema.decode(data, name, keep_damage), data_folder())
 
 
 def read_head(path: Path) -> Run:
