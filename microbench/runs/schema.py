@@ -92,9 +92,9 @@ def decode(data: bytes, name: str = "the file", keep_damage: bool = False) -> Ru
     """Decode a run file: finished, growing, or exported as JSON. Older formats are upgraded; samples stay undecoded.
 
     An incomplete last line of a growing file, as a killed process leaves it, is dropped; other damaged lines after the
-    first are skipped and counted. Impossible numbers are taken out unless ``keep_damage``, for a file that is written
-    again, asks for all that was recorded. Raises RunUnreadableError, with ``name`` in its text, for all other data that is not
-    a run of a known format.
+    first are skipped and counted. Impossible numbers are taken out; with ``keep_damage`` they stay, for a file that is
+    written again. Raises RunUnreadableError, with ``name`` in its text, for all other data that is not a run of a
+    known format.
     """
     if data.count(b"{") > MOST_OBJECTS or data.count(b",") > MOST_VALUES:
         raise RunUnreadableError(f"{name} holds too many values to be a run", NEXT_STEP)

@@ -143,7 +143,8 @@ def load(name: str | Path) -> Run:
 def read(path: Path, keep_damage: bool = False) -> Run:
     """The run in that file, or in the growing file next to it, which is newer. The file may be compressed by xz.
 
-    Impossible numbers are taken out unless ``keep_damage`` asks for all that was recorded. The run has the deviations of fresh processes that are known for its machine. Raises RunUnreadableError.
+    The run has the deviations of fresh processes that are known for its machine. Impossible numbers are taken out; with
+    ``keep_damage`` they stay, for a file that is written again. Raises RunUnreadableError.
     """
     path = newest(path)
     name = plain(path)
