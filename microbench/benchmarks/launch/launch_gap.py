@@ -46,8 +46,9 @@ def combines(params: Mapping[str, Param]) -> bool:
 
 def process(params: Mapping[str, Param]) -> str:
     """A process of one stream measures at most three cases: the sixth or seventh found it in the state of two."""
-    few = f" {params['blocks']} {params['functions']}" if params["launch_streams"] == "one" else ""
-    return f"launch_gap {params['launch_streams']}{few}"
+    few = params["functions"] if params["functions"] == "alternating" else params["blocks"]
+    return f"launch_gap one {few}" if params["launch_streams"] == "one" else "launch_gap two"
+
 
 
 def measure(
