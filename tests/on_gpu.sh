@@ -5,8 +5,9 @@
 # BABELSTREAM name the programs), chains (C++, CuPy, PyTorch and microbench in turn, see tests/chains.py), held_out (the
 # model against steps that it never saw; HELD_OUT names the file of an earlier session), real_steps (twelve steps of
 # PyTorch against their predictions), without_nvmath, presets (a whole run in its time), reference, reference_graph,
-# reference_link, reference_memory and reference_compute (the bundled run anew, ROUNDS processes a case, each step under
-# 10 minutes; REFERENCE names the file that they grow), reference_peers (that of two GPUs), pack (as they are bundled).
+# reference_link, reference_memory, reference_compute and reference_sustained (the bundled run anew, ROUNDS processes a
+# case, five because comparing needs five, LIMIT seconds a suite; REFERENCE names the file that they grow),
+# reference_peers (that of two GPUs), pack (as they are bundled).
 # SANITIZED names the files of tests that the sanitizer looks at, all by default.
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
@@ -86,7 +87,7 @@ repeats() {
 recorded() {
     local into=--into
     [ -f "$reference" ] || into=--out
-    run run "$@" --time-limit 540 "$into" "$reference" >>"$folder/reference.txt" 2>&1 || failed=1
+    run run "$@" --time-limit "${LIMIT:-540}" "$into" "$reference" >>"$folder/reference.txt" 2>&1 || failed=1
 }
 
 reference() { recorded host --rounds "$rounds" && recorded launch --rounds "$rounds"; }
@@ -97,9 +98,10 @@ reference_link() { recorded link --rounds "$rounds"; }
 
 reference_memory() { recorded memory --rounds "$rounds"; }
 
+reference_compute() { recorded compute --rounds "$rounds"; }
+
 # Sustained ratios of libraries need blocks of a second, which full runs take.
-reference_compute() {
-    recorded compute --rounds "$rounds"
+reference_sustained() {
     recorded gemm_throughput --full --set library=cupy,torch --set size=8192 --rounds 3
     recorded gemm_sustained --set duration_s=30
 }
