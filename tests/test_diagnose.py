@@ -287,6 +287,17 @@ def test_the_programs_own_work_stays_when_the_step_is_a_graph() -> None:
     assert "diagnose.pauses" in rules(found)
 
 
+def test_what_the_recorder_took_makes_no_step_launch_bound() -> None:
+    """Without the recorder the program's own 1.5 ms are more than the launches, with it they are less."""
+    found = diagnosed(steps_of(count=12, kernels=70, duration_ns=3000, between_ns=25_000, pause_ns=1_500_000))
+    assert found.idle is not None
+    assert found.recorded is not None
+    assert found.idle.idle_s > 2 * 10 * found.recorded.pauses_s
+    assert found.bound == "host-bound"
+    names = rules(found)
+    assert names.index("diagnose.pauses") < names.index("diagnose.graph"), "the larger cause comes first"
+
+
 def test_a_pageable_copy_is_compared_with_a_pinned_one() -> None:
     made = Recorder()
     for _ in range(12):

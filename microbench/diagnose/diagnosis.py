@@ -142,6 +142,7 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
         about = f"recorded by {trace.format}, {steps.count} steps; without the recorder's costs"
         free = msgspec.structs.replace(free, about=about, per_step=float(typical.steps))
     pauses_s = typical.pauses_s * steps.count if typical is not None and steps is not None else 0.0
+    recorder_s = max(step.watched_s - step.unwatched_s, 0.0) * step.count if step is not None else 0.0
     return Diagnosis(
         trace=trace,
         health=health,
@@ -149,7 +150,7 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
         step=step,
         idle=found,
         why_no_idle="" if stopped is None else f"{stopped.count} {stopped.name}: {stopped.meaning}",
-        bound=_bound(found, pauses_s),
+        bound=_bound(found, pauses_s, recorder_s),
         recorded=typical,
         graph=graph,
         why_no_graph=why,
@@ -167,22 +168,23 @@ def _window(trace: Trace, steps: Steps | None) -> tuple[int, int]:
     return int(trace.work["begin_ns"][0]), int(trace.work["end_ns"].max())
 
 
-def _bound(found: Idle | None, pauses_s: float) -> Bound | None:
-    """What most of the idle time goes to. ``pauses_s`` is the program's own work in the window."""
+def _bound(found: Idle | None, pauses_s: float, recorder_s: float) -> Bound | None:
+    """What most of the idle time goes to without the recorder. ``pauses_s`` is the program's own work in the window,
+    ``recorder_s`` what the recorder took of the time between calls."""
     if found is None or found.span_s <= 0:
         return None
     if found.busy_s >= BUSY * found.span_s:
         return "GPU-bound"
     own_s = min(pauses_s, found.causes["host between calls"])
     shares: dict[Bound, float] = {
-        "launch-bound": sum(found.causes[cause] for cause in SUBMISSION) - own_s,
+        "launch-bound": sum(found.causes[cause] for cause in SUBMISSION) - own_s - recorder_s,
         "host-bound": own_s,
         "wait-bound": found.causes["waits"] + found.causes["another stream"],
         "copy-bound": found.causes["copies"],
         "allocation-bound": found.causes["allocation"],
     }
     largest = max(shares, key=lambda name: shares[name])
-    return largest if shares[largest] >= found.idle_s / 2 else "mixed"
+    return largest if shares[largest] >= (found.idle_s - recorder_s) / 2 else "mixed"
 
 
 def _foreseen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
@@ -16,6 +17,7 @@ Doing = Literal["between", "launch", "wait", "copy", "allocation", "module", "ot
 DOINGS: tuple[Doing, ...] = get_args(Doing)
 
 OVERHEAD, DRIVER = RANGE_KINDS.index("overhead"), RANGE_KINDS.index("driver")
+NUMBERED = re.compile(r"[ #]*\d+$")  # the number of a step behind its name
 FIRST_NS, LAST_NS = -(1 << 62), 1 << 62  # before and after every trace
 
 SUBMITTING = ("Launch", "Memset")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple, get_args
 
@@ -10,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from microbench.diagnose.host_time import DOINGS, Doing, Slices, overlaps, slices
+from microbench.diagnose.host_time import DOINGS, NUMBERED, Doing, Slices, overlaps, slices
 from microbench.traces.trace import NONE, Table, Trace, name_of
 
 IntArray = npt.NDArray[np.int64]
@@ -25,7 +24,6 @@ BY_DOING: Mapping[Doing, Cause] = {
     "allocation": "allocation", "module": "module load", "other_call": "other calls", "profiler": "profiler",
 }  # fmt: skip
 
-NUMBERED = re.compile(r"[ #]*\d+$")  # the number of a step behind its name
 
 # Longer than this, work that was submitted in time does not follow the work before it: something else held it back.
 LONGEST_GAP_NS = 6000

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from microbench.core.ops import LOOP_LAYER
-from microbench.diagnose.host_time import DOINGS, Doing, by_name, doing, slices
+from microbench.diagnose.host_time import DOINGS, NUMBERED, Doing, by_name, doing, slices
 from microbench.diagnose.steps import Steps
 from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, RangeKind, Trace, name_of
@@ -252,7 +252,7 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
             continue
         inside = of[int(row["thread"])]
         name = int(inside.name[np.searchsorted(inside.edges_ns, row["begin_ns"], side="right") - 1])
-        found[why, name_of(trace, row["name"]), name_of(trace, name)] += 1
+        found[why, name_of(trace, row["name"]), NUMBERED.sub("", name_of(trace, name))] += 1
     for (why, call_name, place), count in found.most_common():
         yield Blocker(why, call_name, place, count / steps.count)
 

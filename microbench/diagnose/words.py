@@ -32,14 +32,10 @@ BOUNDS: dict[Bound, str] = {
 
 def findings(diagnosis: Diagnosis) -> list[Finding]:
     """All findings; the first is the verdict, if the trace can carry one."""
-    return [
-        *_verdict(diagnosis),
-        *_health(diagnosis),
-        *_machine(diagnosis),
-        *_graph(diagnosis),
-        *_blockers(diagnosis),
-        *_others(diagnosis),
-    ]
+    graph = [*_graph(diagnosis), *_blockers(diagnosis)]
+    pauses = list(_pauses(diagnosis))
+    first, second = (pauses, graph) if diagnosis.bound == "host-bound" else (graph, pauses)
+    return [*_verdict(diagnosis), *_health(diagnosis), *_machine(diagnosis), *first, *second, *_causes(diagnosis)]
 
 
 def each(diagnosis: Diagnosis, seconds: float) -> float:
@@ -67,6 +63,8 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     title = f"{bound}: the GPU works {percent(1 - share)} of {span} of {as_time(each(diagnosis, idle.span_s))}"
     if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:
         title += f", because the host takes {as_time(launch_s)} a launch"
+    if bound == "host-bound" and diagnosis.recorded is not None:
+        title += f", because the program's own work takes {as_time(diagnosis.recorded.pauses_s)} of it"
     yield Finding(
         rule="diagnose.bound",
         severity=severity,
@@ -98,7 +96,7 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
             ),
             text="This is estimated from the number of recorded calls, operators and Python functions.",
             threshold=f"more than {round_percent(NAMED)} of the recorded step",
-            advice="Give the true time of a step by --step 1.9ms",
+            advice="Give the true time of a step by --step TIME",
         )
 
 
@@ -191,8 +189,8 @@ def blocker_words(blocker: Blocker) -> str:
     return f"{blocker.call}{place} ({count} a step)"
 
 
-def _others(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Other remedies, and other causes that take a share worth naming."""
+def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """The program's own work, if it takes a share worth naming."""
     recorded, step = diagnosis.recorded, diagnosis.step
     if recorded is not None and step is not None and recorded.pauses_s > NAMED * step.watched_s:
         yield Finding(
@@ -203,6 +201,10 @@ def _others(diagnosis: Diagnosis) -> Iterator[Finding]:
             threshold=f"pauses of more than 1 ms between two calls of one thread, {round_percent(NAMED)} of the step",
             advice="Prepare data in another process or thread, ahead of the step",
         )
+
+
+def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Other causes that take a share worth naming."""
     causes: tuple[tuple[Cause, str, str], ...] = (
         ("allocation", "diagnose.allocation", "Allocate before the step, or from a memory pool"),
         ("copies", "diagnose.copies", "Pin the memory and copy ahead of the step, in another stream"),

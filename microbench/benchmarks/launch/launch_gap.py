@@ -50,7 +50,6 @@ def process(params: Mapping[str, Param]) -> str:
     return f"launch_gap one {few}" if params["launch_streams"] == "one" else "launch_gap two"
 
 
-
 def measure(
     gpu: Gpu, meter: Meter, kernel: str, blocks: str, functions: str, launch_streams: str
 ) -> Iterator[Measured]:
