@@ -22,6 +22,7 @@ from microbench.gpu.cuda.parts import CudaCompute, CudaGraphs, CudaLinks, CudaMe
 from microbench.gpu.cuda.probe import describe
 from microbench.gpu.cuda.timing import SmClock, SpinGate, TimingEvents
 from microbench.gpu.layers.torch_models import TorchStep
+from microbench.gpu.layers.torch_recorder import TorchRecorder
 from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.gpu.protocol.gpu import (
     WAIT_VARIABLE,
@@ -35,6 +36,7 @@ from microbench.gpu.protocol.gpu import (
 )
 from microbench.gpu.protocol.models import Compiled, ModelName, ModelStep
 from microbench.gpu.protocol.part import Part, built
+from microbench.gpu.protocol.recorder import Recorder, RecorderKind
 from microbench.gpu.protocol.submit import Submit
 from microbench.host import loops
 from microbench.host.affinity import find_cores, pinned
@@ -126,6 +128,13 @@ class CudaGpu(Part[Case]):
         case = self._case
         with pinned(self._cores.allowed):  # as in bind; torch.compile uses all cores
             return TorchStep(name, compiled, case.stream(0), int(case.context.device), case.own, self._kernels_ns)
+
+    def recorder(self, kind: RecorderKind) -> Recorder:
+        with pinned(self._cores.allowed):  # as in bind: CUPTI's threads begin at its first recording
+            recorder: Recorder = self._context.kernel_records if kind == "cupti" else TorchRecorder(kind)
+            with recorder.recording():
+                self.synchronize()
+        return recorder
 
     def _kernels_ns(self, run: Callable[[], object]) -> IntArray:
         return self._context.kernel_records.durations_ns(run)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray
+from microbench.gpu.protocol.recorder import Recorded
 
 # CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: records of kernels that do not keep others from running at the same time.
 KERNEL_RECORD = 10
@@ -42,7 +44,7 @@ def cupti_library() -> Path | None:
 
 
 class KernelRecords:
-    """CUPTI's kernel records. A process has one of these; it records only while ``durations_ns`` runs.
+    """CUPTI's kernel records. A process has one of these; it records only inside ``recording``.
 
     Raises Skip without CUPTI, and where another profiler is attached to the process.
     """
@@ -61,23 +63,32 @@ class KernelRecords:
         self._callbacks = BufferRequested(self._requested), BufferCompleted(self._completed)
         self._check("cuptiActivityRegisterCallbacks", self._cupti.cuptiActivityRegisterCallbacks(*self._callbacks))
 
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record kernels. Those that run inside must have ended before its end."""
+        self._records_ns.clear()
+        self._check("cuptiActivityEnable", self._cupti.cuptiActivityEnable(KERNEL_RECORD))
+        try:
+            yield
+        finally:
+            self._cupti.cuptiActivityFlushAll(1)
+            self._cupti.cuptiActivityDisable(KERNEL_RECORD)
+
+    def recorded(self, run: Callable[[], object]) -> Recorded:
+        return Recorded(kernels=len(self.durations_ns(run)))
+
     def durations_ns(self, run: Callable[[], object]) -> IntArray:
         """Duration of every kernel that ``run`` submits and waits for, in the order of their begins.
 
         Raises MeasurementError if CUPTI has lost records.
         """
-        self._check("cuptiActivityEnable", self._cupti.cuptiActivityEnable(KERNEL_RECORD))
-        try:
+        with self.recording():
             run()
-        finally:
-            self._cupti.cuptiActivityFlushAll(1)
-            self._cupti.cuptiActivityDisable(KERNEL_RECORD)
-            records_ns, self._records_ns = sorted(self._records_ns), []
         lost = ctypes.c_size_t()
         self._cupti.cuptiActivityGetNumDroppedRecords(None, 0, ctypes.byref(lost))
         if lost.value:
             raise MeasurementError(f"CUPTI lost {lost.value} kernel records")
-        return np.array([duration_ns for _, duration_ns in records_ns], dtype=np.int64)
+        return np.array([duration_ns for _, duration_ns in sorted(self._records_ns)], dtype=np.int64)
 
     def _requested(self, buffer: Any, size: Any, most: Any) -> None:
         memory = ctypes.create_string_buffer(BUFFER_BYTES)

@@ -17,7 +17,7 @@ from microbench.core.ops import LOOP_LAYER, GraphLaunch, IntArray, Launch, Layer
 from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import DEFAULT_SPREAD, SIMULATED, costs_here, fake_gpu_info
-from microbench.gpu.fake.models import FakeModel
+from microbench.gpu.fake.models import FakeModel, FakeRecorder
 from microbench.gpu.fake.parts import FakeCompute, FakeGraphs, FakeLinks, FakeMemory
 from microbench.gpu.protocol.gpu import (
     WAIT_MODES,
@@ -31,6 +31,7 @@ from microbench.gpu.protocol.gpu import (
     launch_streams,
 )
 from microbench.gpu.protocol.models import Compiled, ModelName, ModelStep
+from microbench.gpu.protocol.recorder import Recorder, RecorderKind
 
 # What telemetry's own kernels draw beyond an idle GPU: they wait for steps of %globaltimer.
 TELEMETRY_KERNEL_W = 40.0
@@ -76,6 +77,12 @@ class FakeGpu:
 
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
         return FakeModel(self._machine, name, compiled)
+
+    def recorder(self, kind: RecorderKind) -> Recorder:
+        recorder = FakeRecorder(self._machine, kind)
+        with recorder.recording():
+            self.synchronize()
+        return recorder
 
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
         graph, layer, costs = sim.graph_of(sim.chain_of(ops, self.costs)), LOOP_LAYER, self.costs.graphs

@@ -23,11 +23,12 @@ NOBODY = "nobody else"
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call: the host time it takes, and what it puts into which stream (None: nothing)."""
+    """One call: the host time it takes, and what it puts into which stream (None: nothing), a graph of ``nodes``."""
 
     host_ns: float
     item: Item = Item(queued=False)
     stream: int | None = 0
+    nodes: int = 0
 
     def queue_slots(self, costs: FakeCosts) -> int | None:
         """Half of how many may be outstanding; None when it takes no slot."""
@@ -80,6 +81,14 @@ class Room:
         return f"{OTHERS} {size(held_bytes)}" if held_bytes else NOBODY
 
 
+class Watch:
+    """The profiler of a simulated process: what it adds to each thing now, in ns, and how many it has recorded."""
+
+    def __init__(self) -> None:
+        self.call_ns = self.operator_ns = self.function_ns = self.node_ns = 0.0
+        self.kernels = self.calls = self.operators = self.functions = 0
+
+
 class Machine:
     """One simulated host thread with its GPU.
 
@@ -94,6 +103,7 @@ class Machine:
         self.clock = VirtualClock(costs.timer_call_ns, costs.timer_step_ns)
         self.noise = Noise(seed, spread)
         self.device = Device(costs, self.noise)
+        self.watch = Watch()
         self.scope = 0
         self.room = Room(costs.memory)
         self.at_synchronize: list[Callable[[], None]] = []
@@ -119,6 +129,12 @@ class Machine:
 
     def make(self, call: Call, count: int, extra_ns: float = 0.0, after: Batch | None = None) -> Made:
         """Make ``count`` calls from now on, each with ``extra_ns`` of other work behind it."""
+        if call.item.queued:
+            self.watch.calls += count
+            self.watch.kernels += count * max(call.nodes, 1)
+            extra_ns += self.watch.call_ns
+            if call.nodes and self.watch.node_ns:
+                call = call.with_item(duration_ns=call.item.duration_ns + call.nodes * self.watch.node_ns)
         costs_ns = self.noise.host(call.host_ns, count) + extra_ns
         if call.stream is None:
             made = Made(self.clock.time_ns + np.cumsum(costs_ns), [])
@@ -240,7 +256,8 @@ def replay_of(graph: Graph, costs: FakeCosts, stream: int = 0) -> Call:
     node = costs.traffic["graph_node"]
     traffic = costs.traffic["graph"] + Traffic(graph.nodes * node.received, graph.nodes * node.sent)
     item = Item(gap_ns=costs.gap_stream_ns, duration_ns=graph.total_ns, traffic=traffic)
-    return Call(costs.graph_submit_ns + graph.nodes * costs.graph_node_submit_ns + graph.launch_ns, item, stream)
+    host_ns = costs.graph_submit_ns + graph.nodes * costs.graph_node_submit_ns + graph.launch_ns
+    return Call(host_ns, item, stream, graph.nodes)
 
 
 def kernel_of(op: ops.LayerCall) -> ops.Launch:

@@ -1,6 +1,9 @@
-"""Simulates steps of models: their launches one by one, compiled with fewer of them, and as a graph."""
+"""Simulates steps of models, launch by launch, compiled with fewer launches and as a graph, and profilers of them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -10,6 +13,7 @@ from microbench.core.ops import IntArray, Launch
 from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import ModelCosts
 from microbench.gpu.protocol.models import CaptureTimes, Compiled, ModelName
+from microbench.gpu.protocol.recorder import Recorded, RecorderKind
 from microbench.gpu.protocol.submit import Submit
 
 CHECKED = "simulated: nothing is computed"
@@ -40,7 +44,11 @@ class FakeModel:
         call = msgspec.structs.replace(sim.call_of(kernel, costs, {}), host_ns=own.launch_ns)
 
         def step() -> None:
-            machine.make(call, launches)
+            watch = machine.watch
+            watch.operators += own.operators
+            watch.functions += own.functions
+            more_ns = own.operators * watch.operator_ns + own.functions * watch.function_ns
+            machine.make(call, launches, more_ns / launches)
 
         slots = costs.queue_slots // 2 // launches
         self.submit = sim.FakeProgram(machine, step, max(slots, 1), stream=0)
@@ -70,3 +78,33 @@ class FakeModel:
         clock = self._machine.clock
         clock.pass_ns(self._calls_ns + self._make_ns)
         return CaptureTimes(self._calls_ns * 1e-9, (self._calls_ns + self._make_ns) * 1e-9)
+
+
+class FakeRecorder:
+    """A simulated profiler. What it adds is the same for every step."""
+
+    def __init__(self, machine: sim.Machine, kind: RecorderKind) -> None:
+        self._machine, self._kind = machine, kind
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        kind, costs, watch = self._kind, self._machine.costs.recorder, self._machine.watch
+        watch.call_ns = costs.kernel_ns if kind == "cupti" else costs.call_ns
+        watch.operator_ns = costs.operator_ns if kind in ("torch_cpu", "torch_stack") else 0.0
+        watch.function_ns = costs.function_ns if kind == "torch_stack" else 0.0
+        watch.node_ns = costs.left_node_ns + costs.node_ns
+        try:
+            yield
+        finally:
+            watch.call_ns = watch.operator_ns = watch.function_ns = 0.0
+            watch.node_ns = costs.left_node_ns
+
+    def recorded(self, run: Callable[[], object]) -> Recorded:
+        kind, watch = self._kind, self._machine.watch
+        watch.kernels = watch.calls = watch.operators = watch.functions = 0
+        with self.recording():
+            run()
+        if kind == "cupti":
+            return Recorded(watch.kernels)
+        operators = watch.operators if kind != "torch_cuda" else 0
+        return Recorded(watch.kernels, watch.calls, operators, watch.functions if kind == "torch_stack" else 0)

@@ -15,6 +15,7 @@ from microbench.gpu.protocol.graphs import Graphs
 from microbench.gpu.protocol.links import Links
 from microbench.gpu.protocol.memory import DeviceMemory
 from microbench.gpu.protocol.models import Compiled, ModelName, ModelStep
+from microbench.gpu.protocol.recorder import Recorder, RecorderKind
 from microbench.gpu.protocol.submit import Submit
 
 WaitMode = Literal["spin", "yield", "blocking", "auto"]
@@ -138,6 +139,9 @@ class Gpu(Protocol):
 
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
         """Make a step of a small PyTorch model ready on stream 0; it is usable until the case ends."""
+
+    def recorder(self, kind: RecorderKind) -> Recorder:
+        """Make a profiler ready by recording nothing once; from then on this is a process that was recorded."""
 
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
         """Capture operations of stream 0 as one chain, then instantiate and upload the graph.

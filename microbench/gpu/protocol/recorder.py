@@ -1,0 +1,29 @@
+"""The protocol Recorder: a profiler that can be switched on for a while, and counts what it has recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Literal, NamedTuple, Protocol
+
+# CUPTI's records of kernels alone; torch.profiler with CUDA activities, with CPU ones too, with Python stacks too.
+RecorderKind = Literal["cupti", "torch_cuda", "torch_cpu", "torch_stack"]
+
+
+class Recorded(NamedTuple):
+    """How many kernels, calls of CUDA, operators of PyTorch and Python functions were recorded."""
+
+    kernels: int
+    calls: int = 0
+    operators: int = 0
+    functions: int = 0
+
+
+class Recorder(Protocol):
+    """A profiler of this process. Both methods raise Skip, with the reason, where it does not record."""
+
+    def recording(self) -> AbstractContextManager[None]:
+        """Record everything that happens inside."""
+
+    def recorded(self, run: Callable[[], object]) -> Recorded:
+        """What is recorded of ``run``, which must wait for the work that it submits."""
