@@ -2,10 +2,10 @@
 
 import msgspec
 import pytest
-from fake_session import medians
+from fake_session import facts, medians
 
 from microbench.core.bench import discover
-from microbench.gpu.fake.costs import FakeCosts, Traffic
+from microbench.gpu.fake.costs import FakeCosts, RecorderCosts, Traffic
 from microbench.gpu.protocol.gpu import STREAMS_VARIABLE, WAIT_VARIABLE, WaitMode
 from microbench.gpu.protocol.graphs import SPIN_NS
 
@@ -67,6 +67,27 @@ def test_launch_gap(costs: FakeCosts, streams: str, monkeypatch: pytest.MonkeyPa
     if streams == "two":
         assert figures["duration"] == pytest.approx(
             (SPIN_NS + costs.profiler_ns) * 1e-9, abs=costs.globaltimer_step_ns * 1e-9
+        )
+
+
+RECORDERS = [RecorderCosts(), RecorderCosts(700.0, 4100.0, 900.0, 1200.0, 500.0, 90.0)]
+
+
+@pytest.mark.parametrize("recorder", RECORDERS, ids=["default", "other"])
+def test_launch_watched(recorder: RecorderCosts) -> None:
+    costs = msgspec.structs.replace(COSTS, recorder=recorder)
+    nodes = {"node": recorder.node_ns + recorder.left_node_ns, "node_left": recorder.left_node_ns}
+    for records, known_ns in {
+        "cupti": {"call": recorder.kernel_ns} | nodes,
+        "torch": {"call": recorder.call_ns, "operator": recorder.operator_ns} | nodes,
+        "torch_stack": {"function": recorder.function_ns},
+    }.items():
+        figures = medians("launch_watched", costs, records=records)
+        assert figures == pytest.approx({name: each_ns * 1e-9 for name, each_ns in known_ns.items()}, rel=1e-3)
+        models = {name: fact.value for name, fact in facts("launch_watched", costs, records=records).items()}
+        per_record = [name for name in known_ns if name not in nodes] if records != "cupti" else []
+        assert models == pytest.approx(
+            {f"{name}_{model}": known_ns[name] * 1e-9 for name in per_record for model in costs.models}, rel=1e-3
         )
 
 

@@ -1,0 +1,228 @@
+"""What does a profiler add to what it records?
+
+Question
+    How much longer does the host take for a call, an operator and a Python function while they are recorded, and the
+    GPU for a graph's node?
+Method
+    Each row has a process of its own, because one that was recorded stays slower. Bursts of launches are timed before
+    the first recording and inside recordings, with the GPU idle before each. cupti: launches from the compiled loop,
+    with CUPTI's kernel records alone. torch: steps of three PyTorch models, recorded by torch.profiler with CUDA
+    activities and with CPU activities too, in turn. The first less the time before is what calls cost, the second less
+    the first what operators cost. torch_stack: the same with Python stacks less without, which is what functions cost.
+    What a step records is counted in recordings of five steps. node: the period of a graph's kernels inside a recording
+    less before any; node_left: the same after a recording. The process launches into one stream only, because other
+    processes have longer gaps without any profiler.
+Reading
+    diagnose takes the costs of torch and torch_stack off a recorded step. They are means over the three models; the
+    facts have each model's. How much longer than a kernel its record is, is duration less stamped in launch_gap.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import cycle
+from statistics import median
+from typing import NamedTuple, get_args
+
+import msgspec
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.errors import Skip
+from microbench.core.model import Fact, Metric
+from microbench.core.ops import Launch
+from microbench.gpu.layers.base import package_of
+from microbench.gpu.protocol.gpu import STREAMS_VARIABLE, Gpu
+from microbench.gpu.protocol.models import ModelName
+from microbench.gpu.protocol.recorder import Recorded, Recorder, RecorderKind
+from microbench.gpu.protocol.submit import Submit
+from microbench.measure.sampling import NANOSECOND_S, shortened
+from microbench.measure.timer import Meter
+
+# Samples before the first recording, bursts of which a sample is the median, and steps that are counted.
+BEFORE, BURSTS, COUNTED = 15, 5, 5
+LONG_GRAPH, SHORT_GRAPH = 600, 100
+# How long the GPU is kept busy while a graph is launched.
+HOLD_NS = 1_000_000
+GRAPH = "nodes of the graph"
+# PyTorch's profiler leaves CUPTI attached, which is its default up to 2.11. Detaching it between recordings crashes a
+# process with graphs before CUDA 12.6 (pytorch#150957).
+KEEPS_CUPTI = {"TEARDOWN_CUPTI": "0"}
+UNRECORDED, LEFT = "unrecorded", "left"
+
+RECORDS = {
+    "cupti": "CUPTI's kernel records",
+    "torch": "torch.profiler",
+    "torch_stack": "torch.profiler with Python stacks",
+}
+RECORDERS: Mapping[str, tuple[RecorderKind, ...]] = {
+    "cupti": ("cupti",), "torch": ("torch_cuda", "torch_cpu"), "torch_stack": ("torch_cpu", "torch_stack"),
+}  # fmt: skip
+
+
+class Cost(NamedTuple):
+    """What each record of a field of Recorded costs: the time in one state of the process less that in another.
+
+    States are the kinds of the recorder that records, UNRECORDED before the first recording and LEFT after one.
+    """
+
+    metric: str
+    field: str
+    state: str
+    base: str = UNRECORDED
+
+
+COSTS: Mapping[str, tuple[Cost, ...]] = {
+    "cupti": (Cost("call", "kernels", "cupti"), Cost("node", GRAPH, "cupti"), Cost("node_left", GRAPH, LEFT)),
+    "torch": (
+        Cost("call", "calls", "torch_cuda"), Cost("operator", "operators", "torch_cpu", base="torch_cuda"),
+        Cost("node", GRAPH, "torch_cuda"), Cost("node_left", GRAPH, LEFT),
+    ),
+    "torch_stack": (Cost("function", "functions", "torch_stack", base="torch_cpu"),),
+}  # fmt: skip
+
+
+def measure(gpu: Gpu, meter: Meter, records: str) -> Iterator[Measured]:
+    program = _Program(gpu, meter, records)
+    before = [program.seconds() for _ in range(BEFORE)]
+    recorders: dict[str, Recorder] = {}
+    counts: dict[str, Counts] = {}
+    refused: dict[str, str] = {}
+    for kind in RECORDERS[records]:
+        try:
+            recorder = gpu.recorder(kind)
+            counts[kind], recorders[kind] = program.counts(recorder), recorder
+        except Skip as skip:
+            refused[kind] = str(skip)
+    counts[LEFT] = next(iter(counts.values()), {})
+    known: dict[Cost, Mapping[str, float]] = {}
+    unknown: list[Fact] = []
+    for cost in COSTS[records]:
+        recorded = counts.get(cost.state, {}).get(cost.field, {})
+        if cost.base in refused or not recorded or min(recorded.values()) < 1:
+            reason = refused.get(cost.state) or refused.get(cost.base) or f"no {cost.field} were recorded"
+            unknown.append(Fact(cost.metric, None, reason=reason))
+        else:
+            known[cost] = recorded
+    if not known:
+        raise Skip(unknown[0].reason)
+    yield from unknown
+    unrecorded, turn = cycle(before), list(recorders.items())
+    longer: dict[tuple[Cost, str], list[float]] = {(cost, name): [] for cost in known for name in known[cost]}
+
+    def take() -> dict[str, float]:
+        states = {UNRECORDED: next(unrecorded)}
+        turn.reverse()
+        for kind, recorder in turn:
+            with recorder.recording():
+                program.warm_up()  # a recording begins by making buffers
+                states[kind] = program.seconds()
+        states[LEFT] = program.seconds()
+        sums = dict.fromkeys((cost.metric for cost in known), 0.0)
+        for cost, name in longer:
+            seconds = states[cost.state][name] - states[cost.base][name]
+            longer[cost, name].append(seconds)
+            sums[cost.metric] += seconds
+        return sums
+
+    for cost, taken in zip(known, meter.collect_each([cost.metric for cost in known], take), strict=True):
+        if median(taken.values) <= 0:
+            yield Fact(cost.metric, None, reason="most samples took no longer with it than without")
+            continue
+        taken = msgspec.structs.replace(taken, calls_per_sample=round(sum(known[cost].values())))
+        if cost.field == GRAPH:
+            floors = meter.floors
+            taken = msgspec.structs.replace(
+                taken, clock="device", floor_s=floors.event_pair_s, resolution=floors.event_step_s
+            )
+        yield taken
+        for name, count in known[cost].items() if len(known[cost]) > 1 else ():
+            each_s = shortened(median(longer[cost, name]) / count)
+            yield Fact(f"{cost.metric}_{name}", each_s, source=f"{count:.0f} {cost.field} a sample", unit="s")
+
+
+# How many records of a field of Recorded, or nodes of the graph, a sample has: by field and name of the step.
+Counts = Mapping[str, Mapping[str, float]]
+
+
+class _Program:
+    """Steps that are timed on the host in bursts, and graphs of kernels that are timed on the device."""
+
+    def __init__(self, gpu: Gpu, meter: Meter, records: str) -> None:
+        self._gpu = gpu
+        self._steps: dict[str, Submit] = {}
+        if records == "cupti":
+            self._steps["launch"] = gpu.bind(Launch())
+        else:
+            for name in get_args(ModelName):
+                self._steps[name] = gpu.model(name, "eager").submit
+        self._bursts = {name: max(meter.burst(submit) // BURSTS, 1) for name, submit in self._steps.items()}
+        self._long, self._short = (
+            gpu.graphs.kernels("add", count, blocks=1, block_threads=32, alternating=False).graph
+            for count in (LONG_GRAPH, SHORT_GRAPH)
+        )
+        self._hold, self._events = gpu.bind(Launch(HOLD_NS)), gpu.events()
+        self._hold(1)
+        self.warm_up()
+
+    def warm_up(self) -> None:
+        """Run everything once."""
+        for submit in (*self._steps.values(), self._long, self._short):
+            submit(1)
+        self._gpu.synchronize()
+
+    def seconds(self) -> dict[str, float]:
+        """Host time of a burst of each step, and device time of the nodes that the long graph has more, in s."""
+
+        def burst_s(name: str) -> float:
+            self._gpu.synchronize()
+            return self._steps[name].burst_ns(self._bursts[name]) * NANOSECOND_S
+
+        taken = {name: median(burst_s(name) for _ in range(BURSTS)) for name in self._steps}
+        return taken | {GRAPH: self._replayed_s(self._long) - self._replayed_s(self._short)}
+
+    def _replayed_s(self, graph: Submit) -> float:
+        """Device time of one replay, which is queued behind a kernel. A gate could time out in a recording."""
+        self._gpu.synchronize()
+        self._hold(1)
+        self._events.start()
+        graph(1)
+        self._events.stop()
+        return self._events.elapsed_s()
+
+    def counts(self, recorder: Recorder) -> Counts:
+        """How many records ``seconds`` makes. Raises Skip where nothing can be recorded."""
+
+        def recorded(submit: Submit, count: int) -> Recorded:
+            def run() -> None:
+                submit(count)
+                self._gpu.synchronize()
+
+            return recorder.recorded(run)
+
+        nothing, nodes = (recorded(self._long, count) for count in (0, 1))
+        steps = {name: recorded(submit, COUNTED) for name, submit in self._steps.items()}
+        counts: dict[str, dict[str, float]] = {
+            field: {
+                name: (getattr(step, field) - getattr(nothing, field)) / COUNTED * self._bursts[name]
+                for name, step in steps.items()
+            }
+            for field in Recorded._fields
+        }
+        each_node = nodes.kernels - nothing.kernels == LONG_GRAPH
+        return counts | {GRAPH: {GRAPH: LONG_GRAPH - SHORT_GRAPH if each_node else 0}}
+
+
+BENCHMARK = Benchmark(
+    title="What a profiler adds to what it records",
+    metrics=(
+        Metric("call", "time", "s", "host time that recording adds to a call of CUDA"),
+        Metric("operator", "time", "s", "host time that recording adds to an operator of PyTorch"),
+        Metric("function", "time", "s", "host time that recording adds to a Python function"),
+        Metric("node", "time", "s", "GPU time that recording adds to a node of a graph"),
+        Metric("node_left", "time", "s", "the part of it that stays when the profiler has stopped"),
+    ),
+    measure=measure,
+    axes={"records": Axis.same("what records", tuple(RECORDS), labels=RECORDS)},
+    needs=lambda params: None if params["records"] == "cupti" else package_of("torch_eager"),
+    own_process=lambda params: f"recorded by {params['records']}",
+    process_environment=lambda case: {STREAMS_VARIABLE: "one", **KEEPS_CUPTI},
+    late=lambda params: True,
+)
