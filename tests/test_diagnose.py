@@ -7,26 +7,30 @@ from functools import cache
 import numpy as np
 import pytest
 from make_trace import GAP_NS, WAY_NS, Recorder, steps_of
+from msgspec.structs import replace
 
+from microbench.analysis.evidence import Finding
 from microbench.cli.runs import load
 from microbench.core.errors import UsageError
 from microbench.diagnose import ranks, window, words
-from microbench.diagnose.diagnosis import Diagnosis, diagnose
+from microbench.diagnose.diagnosis import Diagnosis, Step, diagnose
 from microbench.diagnose.health import checks
 from microbench.diagnose.host_time import DOINGS, doing, overlaps, slices
 from microbench.diagnose.idle import CAUSES, idle
 from microbench.diagnose.steps import find_steps
-from microbench.predict.constants import Fit
+from microbench.predict.constants import Constant, Fit
 from microbench.predict.fit import fit_for
 from microbench.predict.workload import Kernels, Wait, Workload
+from microbench.report.sheets.diagnosis import screen
 from microbench.traces.trace import NONE, RANGE_KINDS, Memory, RangeKind, Trace
 
 
 @cache
 def costs() -> Fit:
-    """The constants of the bundled reference."""
+    """The constants of the bundled reference, without those of a profiler."""
     _, run = load("nvidia-h200")
-    return fit_for(run, Workload((Kernels(10, (1e-6,)), Wait())))[1]
+    fit = fit_for(run, Workload((Kernels(10, (1e-6,)), Wait())))[1]
+    return replace(fit, constants={name: one for name, one in fit.constants.items() if not name.startswith("watched.")})
 
 
 def diagnosed(made: Recorder, step_s: float | None = None) -> Diagnosis:
@@ -330,13 +334,66 @@ def test_a_pause_while_another_thread_begins_is_part_of_launching() -> None:
     assert found.recorded.threads == 2
 
 
-def test_the_recorders_cost_follows_what_it_recorded() -> None:
-    bare = diagnosed(steps_of(count=12, kernels=50, between_ns=20_000, marked=True))
-    assert bare.step is not None
-    assert bare.recorded is not None
-    assert (bare.recorded.calls, bare.recorded.operators) == (50, 50)
-    assert bare.step.watched_s - bare.step.unwatched_s == pytest.approx(50 * 4.7e-6, rel=0.01)
-    assert bare.step.low_s < bare.step.unwatched_s < bare.step.high_s
+# The recorder's costs
+
+
+def recorded_s(fit: Fit, **changes: object) -> tuple[Diagnosis, Step, list[float]]:
+    """Steps of 50 calls and 50 operators: the diagnosis, the step, and the recorder's least, most and likely time."""
+    found = diagnose(steps_of(count=12, kernels=50, between_ns=20_000, marked=True).trace(**changes), fit)
+    step, recorded = found.step, found.recorded
+    assert step is not None
+    assert recorded is not None
+    assert (recorded.calls, recorded.operators, recorded.functions) == (50, 50, 0)
+    half_s = (step.high_s - step.low_s) / 2
+    middle_s = step.watched_s - step.unwatched_s
+    return found, step, [middle_s - half_s, middle_s + half_s, middle_s]
+
+
+def finding(diagnosis: Diagnosis, rule: str) -> Finding:
+    return next(one for one in words.findings(diagnosis) if one.rule == rule)
+
+
+MEASURED = {
+    "watched.call": Constant(1.0e-6, 0.8e-6, 1.2e-6, ("launch_watched[records=torch] call",)),
+    "watched.operator": Constant(2.5e-6, 2.4e-6, 2.6e-6, ("launch_watched[records=torch] operator",)),
+    "watched.function": Constant(0.3e-6, 0.1e-6, 0.5e-6, ("launch_watched[records=torch_stack] function",)),
+}
+
+
+def test_the_recorders_costs_are_those_of_the_run() -> None:
+    found, step, taken_s = recorded_s(replace(costs(), constants={**costs().constants, **MEASURED}))
+    assert taken_s == pytest.approx([50 * 3.2e-6, 50 * 3.8e-6, 50 * 3.5e-6], rel=0.01)
+    assert step.costs == {"call": MEASURED["watched.call"], "operator": MEASURED["watched.operator"]}
+    note = finding(found, "diagnose.watched")
+    assert note.text == "Recording takes 1.00 µs a call and 2.50 µs an operator, which launch_watched measured."
+    assert "launch_watched" not in note.advice
+    assert "its costs are measured" in str(screen(found, "", ""))
+
+
+def test_without_them_usual_costs_are_assumed_and_named_so() -> None:
+    found, step, taken_s = recorded_s(costs())
+    assert taken_s == pytest.approx([25 * 4.7e-6, 75 * 4.7e-6, 50 * 4.7e-6], rel=0.01)
+    assert all(cost.assumed and not cost.rests_on for cost in step.costs.values())
+    note = finding(found, "diagnose.watched")
+    assert note.text.startswith("Recording takes 2.70 µs a call and 2.00 µs an operator. Assumed: the run has not")
+    assert "microbench run launch_watched" in note.advice
+    assert "its costs are assumed" in str(screen(found, "", ""))
+
+
+def test_each_cost_that_the_run_lacks_is_assumed_by_itself() -> None:
+    known = {"watched.call": MEASURED["watched.call"]}
+    found, step, taken_s = recorded_s(replace(costs(), constants={**costs().constants, **known}))
+    assert taken_s[2] == pytest.approx(50 * (1.0e-6 + 2.0e-6), rel=0.01)
+    assert [bool(cost.assumed) for cost in step.costs.values()] == [False, True]
+    assert "Assumed:" in finding(found, "diagnose.watched").text
+
+
+def test_another_profiler_is_assumed_to_cost_what_pytorchs_does() -> None:
+    _, step, taken_s = recorded_s(
+        replace(costs(), constants={**costs().constants, **MEASURED}), format="Nsight Systems"
+    )
+    assert taken_s == pytest.approx([25 * 3.5e-6, 75 * 3.5e-6, 50 * 3.5e-6], rel=0.01)
+    assert {cost.assumed for cost in step.costs.values()} == {"this profiler costs what PyTorch's does"}
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 from browser import launched, opened
 from command_line import call
+from make_graph_run import make_graph_run
+from make_run import measurement, outcome, with_suite
 from make_trace import Recorder, kineto, steps_of
 from pages import CODE, Parsed
+from recorded_runs import save
 
 from microbench.core.errors import ExitCode
 from microbench.diagnose.idle import CAUSES
@@ -268,6 +271,27 @@ def test_the_drawing_goes_into_an_svg_file(tmp_path: Path) -> None:
         call("diagnose", saved(tmp_path, program()), "--timeline", "--svg", str(picture)).exit_code == ExitCode.MEASURED
     )
     assert picture.read_text(encoding="utf-8").startswith("<svg")
+
+
+# The recorder's costs
+
+
+def test_a_run_with_launch_watched_gives_the_recorders_costs(tmp_path: Path) -> None:
+    trace = saved(tmp_path, steps_of(count=12, kernels=50, between_ns=20_000, marked=True))
+    call_s, operator_s, run = 1.5e-6, 0.5e-6, make_graph_run()
+    costs = [measurement("call", call_s, calls=1000), measurement("operator", operator_s, calls=1000)]
+    of_torch = outcome("launch_watched", costs, records="torch")
+    for costs_s, whose, made in (
+        (50 * (call_s + operator_s), "measured", with_suite(run, ["launch_watched"], "default", [of_torch])),
+        (50 * 4.7e-6, "assumed", run),
+    ):
+        path = str(save(tmp_path, made))
+        found = json.loads(call("diagnose", trace, "--json", "--run", path).output)
+        step = found["step"]
+        assert step["watched_s"] - step["unwatched_s"] == pytest.approx(costs_s, rel=0.01)
+        assert [bool(cost["assumed"]) for cost in step["costs"].values()] == [whose == "assumed"] * 2
+        shown = " ".join(call("diagnose", trace, "--run", path).output.split())
+        assert f"its costs are {whose})" in shown
 
 
 # The step as a workload file

@@ -20,12 +20,13 @@ from make_run import (
     measurement,
     outcome,
     with_metrics,
+    with_suite,
     without,
 )
 from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, evidence_by_device, row_name
-from microbench.core.model import Measurement, Outcome, Run, Session, Work
+from microbench.core.model import Fact, Measurement, Outcome, Run, Session, Work
 from microbench.predict.constants import Constant, Fit, Misfit, combined, middle, of_row, of_rows, own_s, straight
 from microbench.predict.fit import ASSUMED, Calibrated, Step, call_constant, fit, misfit, misfits, missing, with_calls
 from microbench.predict.model import WAYS, Way, acts, needed, play
@@ -53,6 +54,26 @@ def fitted(run: Run) -> Fit:
 
 
 TIMES = st.floats(1e-8, 3e-5)
+
+
+def with_watched(run: Run, *models: float) -> Run:
+    """The run with what a profiler's calls cost, and what they cost in each of these models."""
+    call = measurement("call", 2e-6, spread=0.001, calls=1000)
+    facts = tuple(Fact(f"call_model_{place}", value) for place, value in enumerate(models))
+    made = outcome("launch_watched", (call, measurement("node", 1e-6)), records="torch")
+    of_cupti = outcome("launch_watched", (measurement("call", 1e-6),), records="cupti")
+    return with_suite(run, ["launch_watched"], "default", (of_cupti, replace(made, facts=facts)))
+
+
+def test_what_recording_takes_is_known_as_well_as_models_agree(run: Run, fitted: Fit) -> None:
+    assert not any(name.startswith("watched.") for name in fitted.constants)
+    for models, least_s, most_s in (((2e-6,), 0.0, 0.01e-6), ((2.1e-6, 3e-6, 1.9e-6), 0.99e-6, 1.01e-6)):
+        found = fit(evidence_of(with_watched(run, *models)))
+        assert set(found.constants) - set(fitted.constants) == {"watched.call"}
+        constant = found.constants["watched.call"]
+        assert constant.rests_on == ("launch_watched[records=torch] call",)
+        assert (constant.value, constant.assumed) == (pytest.approx(2e-6, rel=1e-3), "")
+        assert least_s < constant.high - constant.value < most_s
 
 
 def law_s(step: Step, values: Mapping[str, float]) -> float:

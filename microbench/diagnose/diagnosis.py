@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -15,9 +15,9 @@ from microbench.diagnose.health import Check, checks, forbidden
 from microbench.diagnose.idle import Cause, Idle, busiest, idle
 from microbench.diagnose.recorded import PAUSE_S, Blocker, Recorded, layer_of, recorded
 from microbench.diagnose.steps import Steps, find_steps
-from microbench.diagnose.unwatched import beyond_calls, scaled, unwatched
+from microbench.diagnose.unwatched import beyond_calls, recorder_costs, scaled, unwatched
 from microbench.diagnose.window import middle
-from microbench.predict.constants import Fit
+from microbench.predict.constants import Constant, Fit
 from microbench.predict.fit import with_calls
 from microbench.predict.forecast import predict, step_time
 from microbench.predict.model import Way, call_name, graphs, needed
@@ -42,7 +42,10 @@ Bound = Literal["launch-bound", "host-bound", "wait-bound", "copy-bound", "GPU-b
 
 
 class Step(msgspec.Struct, frozen=True):
-    """The typical step: as recorded, and with its interval as it is when nobody records; times in s."""
+    """The typical step: as recorded, and with its interval as it is when nobody records; times in s.
+
+    ``costs`` is what the recorder was taken to add to each "call", "operator" and "function" of the step.
+    """
 
     count: int
     found: str
@@ -54,6 +57,7 @@ class Step(msgspec.Struct, frozen=True):
     low_s: float
     high_s: float
     given: bool = False
+    costs: Mapping[str, Constant] = {}
 
 
 class Remedy(msgspec.Struct, frozen=True):
@@ -134,7 +138,7 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
     found = idle(trace, begin_ns, end_ns, device) if stopped is None else None
     typical = recorded(trace, steps, layer_of(trace), device) if steps is not None else None
     step, graph, why, remedies, free = (
-        _foreseen(steps, typical, fit, health, step_s)
+        _foreseen(steps, typical, fit, health, recorder_costs(typical, fit, trace.format), step_s)
         if steps is not None and typical is not None
         else (None, None, "no step repeats in this trace", (), None)
     )
@@ -188,14 +192,19 @@ def _bound(found: Idle | None, pauses_s: float, recorder_s: float) -> Bound | No
 
 
 def _foreseen(
-    steps: Steps, typical: Recorded, fit: Fit, health: tuple[Check, ...], given_s: float | None
+    steps: Steps,
+    typical: Recorded,
+    fit: Fit,
+    health: tuple[Check, ...],
+    costs: Mapping[str, Constant],
+    given_s: float | None,
 ) -> tuple[Step, Graph | None, str, tuple[Remedy, ...], Workload | None]:
     """The step without the recorder, as a graph, with each remedy alone, and as a workload if it can be played."""
     watched_s = steps.step_s
     with_own = with_calls(fit, typical.workload)
     fit = _free_calls(with_own, typical.workload)
     why = _why_no_graph(typical, fit, health, watched_s)
-    free = unwatched(typical)
+    free = unwatched(typical, costs)
     workload = free.workload if given_s is None else _lasting(typical, fit, given_s, watched_s)
     alone_s = step_time(workload, fit, "stream") / typical.steps
     around_s = (free.high_s - free.low_s) / 2 if given_s is None else 0.0
@@ -211,6 +220,7 @@ def _foreseen(
         low_s=max(step_s - around_s, 0.0),
         high_s=max(step_s + around_s, 0.0),
         given=given_s is not None,
+        costs=costs,
     )
     if why:
         return step, None, why, (), None

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from microbench.diagnose.recorded import Recorded
+from microbench.predict.constants import Constant, Fit, around, stand_in
 from microbench.predict.workload import Kernels, Part, Workload
+from microbench.traces.trace import Format
 
-# What PyTorch's profiler adds to a call, an operator and a Python function, in s: ten programs on an H200 with PyTorch
-# 2.11 and a busy host, each timed without a profiler and with each of its modes.
-CALL_S, OPERATOR_S, FUNCTION_S = 2.7e-6, 2.0e-6, 0.4e-6
+# What PyTorch's profiler adds to a call, an operator and a Python function, in s, where the run has not measured it:
+# ten programs on an H200 with PyTorch 2.11 and a busy host, each timed without a profiler and with each of its modes.
+USUAL_S = {"call": 2.7e-6, "operator": 2.0e-6, "function": 0.4e-6}
+USUAL = "the run has not measured what recording takes, and ten programs on an H200 stand for it"
+ANOTHER = "this profiler costs what PyTorch's does"
 # How far these costs may be off, as a share of them: another host, another recorder.
 UNCERTAIN = 0.5
 # No more than this share of the host time can be the recorder's.
@@ -27,14 +32,35 @@ class Unwatched(NamedTuple):
     high_s: float
 
 
-def unwatched(step: Recorded) -> Unwatched:
-    """The step as it runs when nobody records it: less host time for its launches, as long pauses, waits and copies."""
+def recorder_costs(step: Recorded, fit: Fit, format: Format) -> dict[str, Constant]:
+    """What the recorder of a trace of that format adds to each call, operator and Python function that the step has."""
+    costs = {}
+    for name, count in _counts(step).items():
+        cost = fit.constants.get(f"watched.{name}") or around(USUAL_S[name], UNCERTAIN * USUAL_S[name], (), USUAL)
+        if format != "PyTorch profiler":
+            cost = stand_in(cost, cost.assumed or ANOTHER, UNCERTAIN)
+        if count:
+            costs[name] = cost
+    return costs
+
+
+def _counts(step: Recorded) -> dict[str, float]:
+    return {"call": step.calls, "operator": step.operators, "function": step.functions}
+
+
+def unwatched(step: Recorded, costs: Mapping[str, Constant]) -> Unwatched:
+    """The step as it runs when nobody records it: less host time for its launches, as long pauses, waits and copies.
+
+    The ends are those of all costs together, because what makes one record dear makes the others dear.
+    """
     launching_s = sum(part.host_s or 0.0 for part in step.workload.parts if isinstance(part, Kernels)) / step.steps
-    cost_s = step.calls * CALL_S + step.operators * OPERATOR_S + step.functions * FUNCTION_S
-    most_s = MOST * launching_s
-    share = 1 - min(cost_s, most_s) / launching_s if launching_s > 0 else 1.0
-    ends = (min(cost_s * (1 + sign * UNCERTAIN), most_s) for sign in (-1, 1))
-    return Unwatched(scaled(step.workload, share), min(cost_s, most_s), *ends)
+    counts, most_s = _counts(step), MOST * launching_s
+    cost_s, low_s, high_s = (
+        min(sum(counts[name] * getattr(cost, end) for name, cost in costs.items()), most_s)
+        for end in ("value", "low", "high")
+    )
+    share = 1 - cost_s / launching_s if launching_s > 0 else 1.0
+    return Unwatched(scaled(step.workload, share), cost_s, low_s, high_s)
 
 
 def scaled(workload: Workload, share: float) -> Workload:

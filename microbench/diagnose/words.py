@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from microbench.analysis.evidence import Finding, Severity
+from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.core.units import as_time, percent, plain, round_percent, times, two_times
-from microbench.diagnose.diagnosis import BUSY, SUBMISSION, WORTH, Bound, Diagnosis
+from microbench.diagnose.diagnosis import BUSY, SUBMISSION, WORTH, Bound, Diagnosis, Step
 from microbench.diagnose.health import Check
 from microbench.diagnose.idle import Cause
 from microbench.diagnose.recorded import Blocker
@@ -94,10 +94,28 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
                 f"The profiler took about {as_time(step.watched_s - step.unwatched_s)} of each step: without it "
                 f"{two_times(step.low_s, step.high_s)}"
             ),
-            text="This is estimated from the number of recorded calls, operators and Python functions.",
+            text=_recorder_words(step),
             threshold=f"more than {round_percent(NAMED)} of the recorded step",
-            advice="Give the true time of a step by --step TIME",
+            advice="Give the true time of a step by --step TIME"
+            + (", or measure the profiler's costs: microbench run launch_watched" if assumes(step) else ""),
         )
+
+
+# What the recorder's costs are of.
+RECORDED = {"call": "a call", "operator": "an operator", "function": "a Python function"}
+
+
+def assumes(step: Step) -> bool:
+    """Whether a cost of the recorder was not measured."""
+    return any(cost.assumed for cost in step.costs.values())
+
+
+def _recorder_words(step: Step) -> str:
+    each = listed([f"{as_time(cost.value)} {RECORDED[name]}" for name, cost in step.costs.items()])
+    if not assumes(step):
+        return f"Recording takes {each}, which launch_watched measured."
+    why = dict.fromkeys(cost.assumed for cost in step.costs.values() if cost.assumed)
+    return f"Recording takes {each}. Assumed: {'; '.join(why)}."
 
 
 def _machine(diagnosis: Diagnosis) -> Iterator[Finding]:

@@ -465,6 +465,25 @@ def further_roots(evidence: Evidence) -> Found:
         yield "replay_root", combined([(1 / (roots - 1), of_row(apart)), (-1 / (roots - 1), of_row(chain))])
 
 
+# The rows of launch_watched that show what PyTorch's profiler adds to each of these.
+WATCHED = {"call": "torch", "operator": "torch", "function": "torch_stack"}
+
+
+def watched(evidence: Evidence) -> Found:
+    """What PyTorch's profiler adds to a call, an operator and a Python function.
+
+    Programs differ by more than one measurement scatters, so each interval holds what every measured model shows.
+    """
+    for metric, records in WATCHED.items():
+        row = evidence.row("launch_watched", metric, records=records)
+        if row is None:
+            continue
+        own = of_row(row)
+        facts = [fact for outcome in row.outcomes for fact in outcome.facts if fact.name.startswith(f"{metric}_")]
+        apart = [abs(fact.value - own.value) for fact in facts if isinstance(fact.value, int | float)]
+        yield f"watched.{metric}", around(own.value, max(half_width(own), *apart, 0.0), own.rests_on)
+
+
 UNMEASURED_CALL = "a copy's call takes as long as a launch, or as what a short copy leaves for it"
 UNMEASURED_WAY = "a copy's way to the GPU is a launch's"
 DIRECTIONS: tuple[Direction, ...] = ("h2d", "d2h")

@@ -33,6 +33,7 @@ from microbench.predict.constants import (
     own_s,
     scattering_s,
     stand_in,
+    watched,
 )
 from microbench.predict.model import WAYS, Way, call_name, needed, replay_name
 from microbench.predict.unknowns import MEASURED, model_code
@@ -350,7 +351,7 @@ def fit(evidence: Evidence) -> Fit:
     constants = known | others
     constants |= _settled(constants, measured, calibration)
     constants |= dict(front_end(evidence, constants)) | dict(further_roots(evidence))
-    constants |= dict(copies(evidence, constants)) | dict(memory(evidence))
+    constants |= dict(copies(evidence, constants)) | dict(memory(evidence)) | dict(watched(evidence))
     return Fit(
         constants=constants,
         layers=tuple(dict.fromkeys(layer for layer, _ in map(_called, constants) if layer)),

@@ -52,7 +52,8 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     if step.given:
         parts.append(Cell(f"{as_time(step.unwatched_s)} without the profiler, as given"))
     elif step.unwatched_s < step.watched_s:
-        range_ = two_times(step.low_s, step.high_s)
+        whose = "assumed" if words.assumes(step) else "measured"
+        range_ = f"{two_times(step.low_s, step.high_s)}; its costs are {whose}"
         parts.append(Cell(f"about {as_time(step.unwatched_s)} without the profiler ({range_})"))
     return [AnswerLine("steps" if step.found == "annotations" else "repeats", tuple(parts))]
 
