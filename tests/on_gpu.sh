@@ -4,11 +4,12 @@
 # against_babelstream, against_chase and against_torch (another program in turn, see tests/against.py; NVBANDWIDTH and
 # BABELSTREAM name the programs), chains (C++, CuPy, PyTorch and microbench in turn, see tests/chains.py), held_out (the
 # model against steps that it never saw; HELD_OUT names the file of an earlier session), real_steps (twelve steps of
-# PyTorch against their predictions), without_nvmath, presets (a whole run in its time), reference, reference_graph,
-# reference_watched, reference_link, reference_memory, reference_compute and reference_sustained (the bundled run
-# anew, ROUNDS processes a case, five because comparing needs five, LIMIT seconds a suite; REFERENCE names the file
-# that they grow), reference_peers (that of two GPUs), pack (as they are bundled).
-# SANITIZED names the files of tests that the sanitizer looks at, all by default.
+# PyTorch against their predictions), programs (traces of nineteen programs against their true times), without_nvmath,
+# presets (a whole run in its time), reference, reference_graph, reference_watched, reference_link, reference_memory,
+# reference_compute and reference_sustained (the bundled run anew, ROUNDS processes a case, five because comparing
+# needs five, LIMIT seconds a suite; REFERENCE names the file that they grow), reference_peers (that of two GPUs),
+# pack (as they are bundled). COSTS names a run with the costs for real_steps and programs; without it they are
+# measured. SANITIZED names the files of tests that the sanitizer looks at, all by default.
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
 folder=${1:?usage: tests/on_gpu.sh FOLDER [STEP …]}
@@ -148,11 +149,25 @@ held_out() {
     xz -9e -k "$folder/held-out.json"
 }
 
+# What predictions of programs rest on, once a session.
+costs() {
+    [ -z "${COSTS:-}" ] || return 0
+    COSTS=$folder/costs.json
+    run run launch_cost launch_gap launch_sync launch_duration launch_queue launch_layers launch_model graph_lifecycle \
+        graph_gain graph_shape link_copy link_latency launch_watched --out "$COSTS" >"$folder/costs.txt" 2>&1 || failed=1
+}
+
 # Steps of PyTorch programs against what is predicted of them from this machine's costs.
 real_steps() {
-    run run launch_cost launch_gap launch_sync launch_duration launch_queue launch_layers launch_model graph_lifecycle \
-        graph_gain graph_shape --out "$folder/costs.json" >"$folder/costs.txt" 2>&1 || failed=1
-    OUT=$folder "$python" tests/real_steps.py "$folder/costs.json" | tee "$folder/real_steps.txt" || failed=1
+    costs
+    OUT=$folder "$python" tests/real_steps.py "$COSTS" | tee "$folder/real_steps.txt" || failed=1
+}
+
+# Diagnoses of traces against true times. The second half needs no GPU and can be repeated from FOLDER.
+programs() {
+    costs
+    "$python" tests/real_programs.py measure "$folder" | tee "$folder/programs.txt" || failed=1
+    "$python" tests/real_programs.py compare "$folder" "$COSTS" || failed=1
 }
 
 # Without nvmath: cuBLASLt's rows are skipped with the line that installs it, CuPy's still run.
