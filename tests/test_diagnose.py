@@ -6,12 +6,13 @@ from functools import cache
 
 import numpy as np
 import pytest
-from make_trace import GAP_NS, WAY_NS, Recorder, steps_of
+from make_trace import EVENT_NS, GAP_NS, WAY_NS, Recorder, steps_of
 
 from microbench.cli.runs import load
 from microbench.core.errors import UsageError
-from microbench.diagnose import ranks, window, words
+from microbench.diagnose import lanes, ranks, window, words
 from microbench.diagnose.diagnosis import Diagnosis, diagnose
+from microbench.diagnose.events import held_by_events
 from microbench.diagnose.health import checks
 from microbench.diagnose.host_time import DOINGS, doing, overlaps, slices
 from microbench.diagnose.idle import CAUSES, idle
@@ -202,6 +203,111 @@ def test_calls_are_told_apart_by_their_names() -> None:
     }  # fmt: skip
     assert {name: doing(name) for name in told} == told
     assert set(told.values()) < set(DOINGS)
+
+
+# Events between streams
+
+
+def in_turns(between_ns: int, duration_ns: int) -> Recorder:
+    """Steps of four kernels in a stream, four in another that waits for them, and so on: none run side by side."""
+    made = Recorder()
+    for step in range(12):
+        with made.range(f"step#{step}", "annotation"):
+            for turn in range(4):
+                stream, other = (7, 20) if turn % 2 == 0 else (20, 7)
+                for kernel in range(4):
+                    made.runs(between_ns)
+                    made.launch(f"kernel_{turn}_{kernel}", duration_ns, stream=stream)
+                made.wait_event(made.record_event(stream), other)
+    return made
+
+
+def test_streams_that_wait_for_one_another_are_played_in_turn() -> None:
+    made = in_turns(between_ns=5000, duration_ns=20_000)
+    found = diagnosed(made)
+    assert found.recorded is not None
+    assert found.recorded.workload.streams == 2
+    assert "too short" not in found.why_no_graph
+    assert found.step is not None
+    assert found.step.unwatched_s == pytest.approx(16 * 21e-6, rel=0.02)
+    unsaid = diagnose(made.trace(syncs=made.trace().syncs[:0]), costs())
+    assert "too short" in unsaid.why_no_graph
+
+
+def test_a_graph_of_streams_that_wait_for_one_another_is_one_chain() -> None:
+    made = in_turns(between_ns=30_000, duration_ns=5000)
+    found, unsaid = diagnosed(made), diagnose(made.trace(syncs=made.trace().syncs[:0]), costs())
+    assert found.graph is not None
+    assert unsaid.graph is not None
+    assert found.graph.graphs == unsaid.graph.graphs == 1
+    assert found.graph.step_s == pytest.approx(16 * 5.4e-6, rel=0.1)
+    assert unsaid.graph.step_s == pytest.approx(8 * 5.4e-6, rel=0.1)
+
+
+def test_a_gap_before_work_that_waits_for_an_event_is_the_events() -> None:
+    made = in_turns(between_ns=100, duration_ns=50_000)
+    trace = made.trace()
+    found = idle(trace, *whole(trace), 0)
+    assert found.causes["another stream's event"] == pytest.approx(47 * EVENT_NS * 1e-9)
+    assert found.causes["device gaps"] == pytest.approx(12 * 4 * 3 * GAP_NS * 1e-9)
+    assert found.causes["another stream"] == 0
+    unsaid = made.trace(syncs=trace.syncs[:0])
+    found = idle(unsaid, *whole(unsaid), 0)
+    assert found.causes["another stream's event"] == 0
+    assert found.causes["device gaps"] == pytest.approx((47 * EVENT_NS + 144 * GAP_NS) * 1e-9)
+
+
+def test_a_gap_behind_an_event_that_happened_long_before_is_not_the_events() -> None:
+    made = Recorder()
+    made.launch("short", 5000, stream=20)
+    event = made.record_event(20)
+    made.launch("long", 500_000)
+    made.wait_event(event, 7)
+    made.launch("behind", 5000)
+    late = made.record_event(7)
+    made.wait_event(late, 20)
+    made.runs(1_000_000)
+    made.launch("late", 5000, stream=20)
+    trace = made.trace()
+    found = idle(trace, *whole(trace), 0)
+    assert found.causes["another stream's event"] == 0
+    assert found.causes["device gaps"] == pytest.approx(GAP_NS * 1e-9)
+    assert found.causes["host between calls"] > 400e-6
+
+
+def test_a_stream_without_work_hands_an_event_on() -> None:
+    made = Recorder()
+    made.launch("first", 90_000)
+    made.wait_event(made.record_event(7), 13)
+    made.wait_event(made.record_event(13), 20)
+    made.launch("second", 5000, stream=20)
+    trace = made.trace()
+    assert idle(trace, *whole(trace), 0).causes["another stream's event"] == pytest.approx(EVENT_NS * 1e-9)
+
+
+def test_an_event_that_the_recorder_confused_explains_nothing() -> None:
+    """A wait for what is recorded only later, or for work that ended only after the waiting work had begun."""
+    made = Recorder()
+    for stream in (7, 20):
+        made.launch("first", 9000, stream=stream)
+    made.launch("long", 90_000, stream=20)
+    made.wait_event(made.record_event(20), 7)
+    made.launch("second", 5000)
+    assert held_by_events(made.trace(), 0).any()
+    later, contradicted = made.trace(), made.trace()
+    later.syncs["on_call"] = later.syncs["call"] + 1
+    contradicted.work["begin_ns"][-1] -= 50_000
+    for trace in (later, contradicted):
+        assert not held_by_events(trace, 0).any()
+
+
+def test_the_drawn_step_has_the_events_of_a_host_that_ran_ahead() -> None:
+    found = diagnosed(in_turns(between_ns=100, duration_ns=50_000))
+    assert found.steps is not None
+    stretch = lanes.lanes_of(found, *lanes.window(found), threads=2, streams=2, depth=1)
+    drawn = [piece for lane in stretch.lanes if lane.name == lanes.IDLE for piece in lane.pieces]
+    events = [piece.end_s - piece.begin_s for piece in drawn if piece.what == "another stream's event"]
+    assert events == pytest.approx([EVENT_NS * 1e-9] * 4)
 
 
 # The diagnosis

@@ -108,7 +108,9 @@ def test_the_idle_lane_of_the_page_adds_up_in_the_colours_of_the_table(tmp_path:
     for cause in CAUSES:
         seconds = sum(span[1] for span in idle if drawn["names"][span[2]].partition(":")[0] == cause)
         assert seconds == pytest.approx(found["idle"][cause], abs=2e-8), cause
-        assert {drawn["tones"][span[3]] for span in idle if drawn["names"][span[2]].startswith(cause)} <= {TONES[cause]}
+        assert {drawn["tones"][span[3]] for span in idle if drawn["names"][span[2]].partition(":")[0] == cause} <= {
+            TONES[cause]
+        }
         if seconds:
             assert re.search(rf'class="tone-{TONES[cause]}"[^>]*>{cause}<', html), "the cell of the table"
             assert re.search(rf'<li class="tone-{TONES[cause]}">.*?>{cause}</span>', html), "the legend"

@@ -28,6 +28,7 @@ from microbench.traces.trace import Trace
 BUSY = 0.9
 # Idle time for these causes ends when the host submits sooner: the step is launch-bound if they are most of it.
 SUBMISSION: tuple[Cause, ...] = ("host between calls", "launch calls", "other calls", "way to the GPU", "module load")
+WAITING: tuple[Cause, ...] = ("waits", "another stream's event", "another stream")
 # The played step must last as long as the recorded one, within this share, or nothing is predicted from it.
 PLAYED = 0.02
 # A remedy is advised if it saves this share of the step.
@@ -177,7 +178,7 @@ def _bound(found: Idle | None, pauses_s: float) -> Bound | None:
     shares: dict[Bound, float] = {
         "launch-bound": sum(found.causes[cause] for cause in SUBMISSION) - own_s,
         "host-bound": own_s,
-        "wait-bound": found.causes["waits"] + found.causes["another stream"],
+        "wait-bound": sum(found.causes[cause] for cause in WAITING),
         "copy-bound": found.causes["copies"],
         "allocation-bound": found.causes["allocation"],
     }
