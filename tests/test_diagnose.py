@@ -208,25 +208,35 @@ def test_calls_are_told_apart_by_their_names() -> None:
 # Events between streams
 
 
-def in_turns(between_ns: int, duration_ns: int) -> Recorder:
-    """Steps of four kernels in a stream, four in another that waits for them, and so on: none run side by side."""
+def in_turns(between_ns: int, duration_ns: int, through: int | None = None) -> Recorder:
+    """Steps of four kernels in a stream, four in another that waits for them, and so on: none run side by side.
+
+    The first kernel of a step waits for an event of the step before. The events go ``through`` a stream without work.
+    """
     made = Recorder()
+    event = None
     for step in range(12):
         with made.range(f"step#{step}", "annotation"):
             for turn in range(4):
-                stream, other = (7, 20) if turn % 2 == 0 else (20, 7)
+                stream = (7, 20)[turn % 2]
+                if event is not None:
+                    made.wait_event(event, stream)
                 for kernel in range(4):
                     made.runs(between_ns)
                     made.launch(f"kernel_{turn}_{kernel}", duration_ns, stream=stream)
-                made.wait_event(made.record_event(stream), other)
+                event = made.record_event(stream)
+                if through is not None:
+                    made.wait_event(event, through)
+                    event = made.record_event(through)
     return made
 
 
-def test_streams_that_wait_for_one_another_are_played_in_turn() -> None:
-    made = in_turns(between_ns=5000, duration_ns=20_000)
+@pytest.mark.parametrize("through", [None, 13])
+def test_streams_that_wait_for_one_another_are_played_in_turn(through: int | None) -> None:
+    made = in_turns(between_ns=5000, duration_ns=20_000, through=through)
     found = diagnosed(made)
     assert found.recorded is not None
-    assert found.recorded.workload.streams == 2
+    assert found.recorded.workload.streams == (2 if through is None else 3)
     assert "too short" not in found.why_no_graph
     assert found.step is not None
     assert found.step.unwatched_s == pytest.approx(16 * 21e-6, rel=0.02)
