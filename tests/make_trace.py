@@ -145,6 +145,29 @@ def steps_of(
     return made
 
 
+def in_turns(between_ns: int, duration_ns: int, through: int | None = None) -> Recorder:
+    """Steps of four kernels in a stream, four in another that waits for them, and so on: none run side by side.
+
+    The first kernel of a step waits for an event of the step before. The events go ``through`` a stream without work.
+    """
+    made = Recorder()
+    event = None
+    for step in range(12):
+        with made.range(f"step#{step}", "annotation"):
+            for turn in range(4):
+                stream = (7, 20)[turn % 2]
+                if event is not None:
+                    made.wait_event(event, stream)
+                for kernel in range(4):
+                    made.runs(between_ns)
+                    made.launch(f"kernel_{turn}_{kernel}", duration_ns, stream=stream)
+                event = made.record_event(stream)
+                if through is not None:
+                    made.wait_event(event, through)
+                    event = made.record_event(through)
+    return made
+
+
 def kineto(trace: Trace) -> bytes:
     """The trace as torch.profiler writes it."""
     events: list[dict[str, object]] = []

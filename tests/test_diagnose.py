@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from make_trace import EVENT_NS, GAP_NS, WAY_NS, Recorder, steps_of
+from make_trace import EVENT_NS, GAP_NS, WAY_NS, Recorder, in_turns, steps_of
 
 from microbench.cli.runs import load
 from microbench.core.errors import UsageError
@@ -206,29 +206,6 @@ def test_calls_are_told_apart_by_their_names() -> None:
 
 
 # Events between streams
-
-
-def in_turns(between_ns: int, duration_ns: int, through: int | None = None) -> Recorder:
-    """Steps of four kernels in a stream, four in another that waits for them, and so on: none run side by side.
-
-    The first kernel of a step waits for an event of the step before. The events go ``through`` a stream without work.
-    """
-    made = Recorder()
-    event = None
-    for step in range(12):
-        with made.range(f"step#{step}", "annotation"):
-            for turn in range(4):
-                stream = (7, 20)[turn % 2]
-                if event is not None:
-                    made.wait_event(event, stream)
-                for kernel in range(4):
-                    made.runs(between_ns)
-                    made.launch(f"kernel_{turn}_{kernel}", duration_ns, stream=stream)
-                event = made.record_event(stream)
-                if through is not None:
-                    made.wait_event(event, through)
-                    event = made.record_event(through)
-    return made
 
 
 @pytest.mark.parametrize("through", [None, 13])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from browser import launched, opened
 from command_line import call
-from make_trace import Recorder, kineto, steps_of
+from make_trace import Recorder, in_turns, kineto, steps_of
 from pages import CODE, Parsed
 
 from microbench.core.errors import ExitCode
@@ -287,6 +287,16 @@ def test_the_saved_step_is_predicted_as_long_as_the_diagnosis_says(
     assert predicted["stream"]["step_s"] == pytest.approx(found["step"]["unwatched_s"], rel=0.02)
     assert predicted["graph"]["step_s"] == pytest.approx(found["graph"]["step_s"], rel=0.02)
     assert call("whatif", str(step), "--host-time", "0x", "--run", "nvidia-h200").exit_code == ExitCode.MEASURED
+    assert call("timeline", str(step), "--run", "nvidia-h200").exit_code == ExitCode.MEASURED
+
+
+def test_a_saved_step_of_several_streams_keeps_their_events(tmp_path: Path) -> None:
+    trace, step = saved(tmp_path, in_turns(between_ns=30_000, duration_ns=5000, through=13)), tmp_path / "step.toml"
+    found = json.loads(call("diagnose", trace, "--json", "--save", str(step), "--run", "nvidia-h200").output)
+    predicted = json.loads(call("predict", str(step), "--json", "--run", "nvidia-h200").output)
+    assert predicted["graph"]["step_s"] == pytest.approx(found["graph"]["step_s"], rel=0.02)
+    assert predicted["graph"]["step_s"] > 16 * 5e-6
+    assert "wait_event" in step.read_text(encoding="utf-8")
     assert call("timeline", str(step), "--run", "nvidia-h200").exit_code == ExitCode.MEASURED
 
 
