@@ -68,6 +68,39 @@ def test_a_step_is_not_taken_for_one_of_its_layers() -> None:
     assert set(np.diff(steps.calls)) == {62}
 
 
+def test_a_step_of_equal_parts_ends_at_its_long_pause() -> None:
+    """A training step of four micro-batches that then loads data; a single pause elsewhere changes nothing."""
+    made = Recorder()
+    for step in range(10):
+        made.runs(4_000_000)
+        for part in range(4):
+            made.runs(3_000_000 if (step, part) == (7, 2) else 9000)
+            for kernel in range(6):
+                made.runs(9000)
+                made.launch(f"kernel_{kernel}", 2000)
+    steps = find_steps(made.trace())
+    assert steps is not None
+    assert set(np.diff(steps.calls)) == {24}
+    assert set(steps.calls % 24) == {0}
+    found = diagnosed(made)
+    assert found.recorded is not None
+    assert found.recorded.pauses_s > 4e-3
+    assert found.graph is not None
+    assert found.graph.step_s > 4e-3
+
+
+def test_pauses_that_come_irregularly_end_no_step() -> None:
+    made = Recorder()
+    for part in range(60):
+        made.runs(4_000_000 if part in (0, 7, 20, 33, 50, 51) else 9000)
+        for kernel in range(6):
+            made.runs(9000)
+            made.launch(f"kernel_{kernel}", 2000)
+    steps = find_steps(made.trace())
+    assert steps is not None
+    assert set(np.diff(steps.calls)) == {6}
+
+
 def test_steps_of_several_shapes_take_turns() -> None:
     made = Recorder()
     for step in range(24):
@@ -458,7 +491,8 @@ def test_a_trace_without_gpu_work_is_refused() -> None:
 
 
 def test_a_sound_trace_has_nothing_odd() -> None:
-    assert checks(steps_of().trace()) == ()
+    trace = steps_of(marked=True).trace()
+    assert checks(trace, find_steps(trace)) == ()
 
 
 def test_launches_without_their_kernels_forbid_idle_time() -> None:
@@ -480,7 +514,7 @@ def test_launches_without_their_kernels_forbid_idle_time() -> None:
     ],
 )
 def test_what_the_recorder_says_of_itself_is_heard(changes: dict[str, object], name: str, forbids: str | None) -> None:
-    (check,) = checks(steps_of().trace(**changes))
+    (check,) = checks(steps_of().trace(**changes), None)
     assert check.name == name
     assert (forbids in check.forbids) if forbids else not check.forbids
 
@@ -489,7 +523,7 @@ def test_overlapping_and_early_work_is_counted() -> None:
     trace = steps_of(count=4, kernels=5).trace()
     trace.work["end_ns"][3] = trace.work["begin_ns"][4] + 10
     trace.work["begin_ns"][7] = trace.calls["begin_ns"][7] - 5
-    names = {check.name: check.count for check in checks(trace)}
+    names = {check.name: check.count for check in checks(trace, None)}
     assert names == {"overlapping pieces of work of one stream": 1, "pieces of work before their call": 1}
 
 
@@ -524,6 +558,7 @@ def test_a_long_trace_is_diagnosed_in_its_middle(monkeypatch: pytest.MonkeyPatch
     assert found.steps.count < 20
     assert found.step is not None
     assert found.step.watched_s == pytest.approx(10 * 23e-6)
-    (check,) = found.health
+    repetition, check = found.health
+    assert (repetition.name, repetition.count) == ("steps found by repetition", found.steps.count)
     assert check.name.startswith("left out: calls before")
     assert check.count == pytest.approx(400, abs=2)

@@ -13,8 +13,8 @@ from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time
 from microbench.diagnose.health import Check, checks, forbidden
 from microbench.diagnose.idle import Cause, Idle, busiest, idle
-from microbench.diagnose.recorded import PAUSE_S, Blocker, Recorded, layer_of, recorded
-from microbench.diagnose.steps import Steps, find_steps
+from microbench.diagnose.recorded import Blocker, Recorded, layer_of, recorded
+from microbench.diagnose.steps import PAUSE_S, Steps, find_steps
 from microbench.diagnose.unwatched import beyond_calls, scaled, unwatched
 from microbench.diagnose.window import middle
 from microbench.predict.constants import Fit
@@ -127,9 +127,9 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
     if not len(trace.work):
         raise UsageError(f"{trace.source} has no work of a GPU", "record with CUDA activities")
     trace = middle(trace)
-    health = checks(trace)
     device = busiest(trace)
     steps = find_steps(trace)
+    health = checks(trace, steps)
     begin_ns, end_ns = _window(trace, steps)
     stopped = forbidden(health, "idle time")
     found = idle(trace, begin_ns, end_ns, device) if stopped is None else None

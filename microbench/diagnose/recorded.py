@@ -12,13 +12,10 @@ import numpy.typing as npt
 from microbench.core.ops import LOOP_LAYER
 from microbench.diagnose.events import stream_waits
 from microbench.diagnose.host_time import DOINGS, Doing, by_name, doing, slices
-from microbench.diagnose.steps import Steps
+from microbench.diagnose.steps import PAUSE_S, Steps
 from microbench.predict.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, RangeKind, Trace, name_of
 
-# A pause between two calls of one thread is work of the program's own, which a graph does not remove, if it is this
-# long. Optimizers and autograd engines take up to 0.6 ms between two launches (H200, a busy host).
-PAUSE_S = 1e-3
 # With this many launches outstanding, a launch call may wait for room in the queue; then it counts as a median one.
 MANY_OUTSTANDING = 500
 # Steps whose calls are less alike than this, place by place, are represented by the ones nearest to the mean.
