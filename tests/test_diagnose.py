@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import msgspec
 import numpy as np
 import pytest
 from make_trace import EVENT_NS, GAP_NS, WAY_NS, Recorder, in_turns, steps_of
@@ -428,6 +429,29 @@ def test_a_pageable_copy_is_compared_with_a_pinned_one() -> None:
     pinned = next(remedy for remedy in found.remedies if remedy.name == "pinned")
     # The host no longer stages 4 MiB for 0.9 ms; the link takes 76 us for them, while the host launches.
     assert pinned.step_s == pytest.approx(10 * 12.3e-6 + 10e-6, rel=0.2)
+
+
+def with_pinned_copies() -> Recorder:
+    """Steps of ten pinned copies of 64 KiB, each followed by a kernel that takes less than the host needs."""
+    made = Recorder()
+    for _ in range(12):
+        for kernel in range(10):
+            made.runs(20_000)
+            call = made.call("cudaMemcpyAsync", 6000)
+            made.submit(call, "Memcpy HtoD", 3000, kind="copy", memories=("pinned", "device"), size=65_536)
+            made.runs(9000)
+            made.launch(f"kernel_{kernel}", 2000)
+    return made
+
+
+def test_a_pinned_copy_without_its_costs_in_the_run_is_not_predicted() -> None:
+    fit = costs()
+    known = {name: constant for name, constant in fit.constants.items() if not name.startswith("h2d")}
+    found = diagnose(with_pinned_copies().trace(), msgspec.structs.replace(fit, constants=known))
+    assert found.idle is not None
+    assert found.step is not None
+    assert found.step.unwatched_s == found.step.watched_s
+    assert "microbench run link_latency link_copy" in found.why_no_graph
 
 
 def test_a_pause_while_another_thread_begins_is_part_of_launching() -> None:

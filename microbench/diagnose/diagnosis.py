@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from microbench.core.errors import UsageError
+from microbench.core.errors import UsageError, run_command
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time
 from microbench.diagnose.health import Check, checks, forbidden
@@ -18,9 +18,9 @@ from microbench.diagnose.steps import PAUSE_S, Steps, find_steps
 from microbench.diagnose.unwatched import beyond_calls, scaled, unwatched
 from microbench.diagnose.window import middle
 from microbench.predict.constants import Fit
-from microbench.predict.fit import with_calls
+from microbench.predict.fit import missing, with_calls
 from microbench.predict.forecast import predict, step_time
-from microbench.predict.model import Way, call_name, graphs, needed
+from microbench.predict.model import WAYS, Way, call_name, graphs, needed
 from microbench.predict.workload import HostWork, Kernels, Part, Wait, Workload
 from microbench.traces.trace import Trace
 
@@ -191,26 +191,32 @@ def _foreseen(
 ) -> tuple[Step, Graph | None, str, tuple[Remedy, ...], Workload | None]:
     """The step without the recorder, as a graph, with each remedy alone, and as a workload if it can be played."""
     watched_s = steps.step_s
+    step_s = given_s or watched_s
+    step = Step(
+        count=steps.count,
+        found=steps.found,
+        kernels=sum(isinstance(part, Kernels) for part in typical.workload.parts) / typical.steps,
+        likeness=steps.likeness,
+        every=steps.every,
+        watched_s=watched_s,
+        unwatched_s=step_s,
+        low_s=step_s,
+        high_s=step_s,
+        given=given_s is not None,
+    )
     with_own = with_calls(fit, typical.workload)
+    if absent := missing(with_own, typical.workload, WAYS):
+        why = f"run {fit.run_id} has no figures of {', '.join(absent)}, which `{run_command(absent)}` measures"
+        return step, None, why, (), None
     fit = _free_calls(with_own, typical.workload)
     why = _why_no_graph(typical, fit, health, watched_s)
     free = unwatched(typical)
     workload = free.workload if given_s is None else _lasting(typical, fit, given_s, watched_s)
     alone_s = step_time(workload, fit, "stream") / typical.steps
-    around_s = (free.high_s - free.low_s) / 2 if given_s is None else 0.0
-    step_s = given_s or (watched_s if typical.replays else alone_s)
-    step = Step(
-        count=steps.count,
-        found=steps.found,
-        kernels=sum(isinstance(part, Kernels) for part in workload.parts) / typical.steps,
-        likeness=steps.likeness,
-        every=steps.every,
-        watched_s=watched_s,
-        unwatched_s=step_s,
-        low_s=max(step_s - around_s, 0.0),
-        high_s=max(step_s + around_s, 0.0),
-        given=given_s is not None,
-    )
+    if given_s is None:
+        step_s, around_s = watched_s if typical.replays else alone_s, (free.high_s - free.low_s) / 2
+        ends = {"low_s": max(step_s - around_s, 0.0), "high_s": max(step_s + around_s, 0.0)}
+        step = msgspec.structs.replace(step, unwatched_s=step_s, **ends)
     if why:
         return step, None, why, (), None
     described = beyond_calls(workload, with_own.constants[call_name(workload.layer, 0)].value)
