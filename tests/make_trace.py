@@ -168,6 +168,19 @@ def in_turns(between_ns: int, duration_ns: int, through: int | None = None) -> R
     return made
 
 
+def with_pinned_copies() -> Recorder:
+    """Steps of ten pinned copies of 64 KiB, each followed by a kernel that takes less than the host needs."""
+    made = Recorder()
+    for _ in range(12):
+        for kernel in range(10):
+            made.runs(20_000)
+            call = made.call("cudaMemcpyAsync", 6000)
+            made.submit(call, "Memcpy HtoD", 3000, kind="copy", memories=("pinned", "device"), size=65_536)
+            made.runs(9000)
+            made.launch(f"kernel_{kernel}", 2000)
+    return made
+
+
 def kineto(trace: Trace) -> bytes:
     """The trace as torch.profiler writes it."""
     events: list[dict[str, object]] = []

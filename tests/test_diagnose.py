@@ -7,11 +7,11 @@ from functools import cache
 import msgspec
 import numpy as np
 import pytest
-from make_trace import EVENT_NS, GAP_NS, WAY_NS, Recorder, in_turns, steps_of
+from make_trace import EVENT_NS, GAP_NS, WAY_NS, Recorder, in_turns, steps_of, with_pinned_copies
 
 from microbench.cli.runs import load
 from microbench.core.errors import UsageError
-from microbench.diagnose import lanes, ranks, window, words
+from microbench.diagnose import lanes, ranks, unwatched, window, words
 from microbench.diagnose.diagnosis import Diagnosis, diagnose
 from microbench.diagnose.events import held_by_events
 from microbench.diagnose.health import checks
@@ -431,17 +431,14 @@ def test_a_pageable_copy_is_compared_with_a_pinned_one() -> None:
     assert pinned.step_s == pytest.approx(10 * 12.3e-6 + 10e-6, rel=0.2)
 
 
-def with_pinned_copies() -> Recorder:
-    """Steps of ten pinned copies of 64 KiB, each followed by a kernel that takes less than the host needs."""
-    made = Recorder()
-    for _ in range(12):
-        for kernel in range(10):
-            made.runs(20_000)
-            call = made.call("cudaMemcpyAsync", 6000)
-            made.submit(call, "Memcpy HtoD", 3000, kind="copy", memories=("pinned", "device"), size=65_536)
-            made.runs(9000)
-            made.launch(f"kernel_{kernel}", 2000)
-    return made
+def test_the_call_of_a_pinned_copy_counts_once() -> None:
+    found = diagnosed(with_pinned_copies())
+    assert found.step is not None
+    assert found.recorded is not None
+    assert found.step.watched_s == pytest.approx(10 * 38e-6)
+    # Nothing but the host's own time makes this step as long as it is, less what the recorder took of each call.
+    taken_s = found.recorded.calls * unwatched.CALL_S + found.recorded.operators * unwatched.OPERATOR_S
+    assert found.step.unwatched_s == pytest.approx(10 * 38e-6 - taken_s, rel=1e-6)
 
 
 def test_a_pinned_copy_without_its_costs_in_the_run_is_not_predicted() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from browser import launched, opened
 from command_line import call
-from make_trace import Recorder, in_turns, kineto, steps_of
+from make_trace import Recorder, in_turns, kineto, steps_of, with_pinned_copies
 from pages import CODE, Parsed
 
 from microbench.core.errors import ExitCode
@@ -276,11 +276,13 @@ def test_the_drawing_goes_into_an_svg_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [(), ("--step", "350us")], ids=["estimated", "given"])
-@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("kind", ["flowing", "waiting", "copying"])
 def test_the_saved_step_is_predicted_as_long_as_the_diagnosis_says(
-    tmp_path: Path, given: tuple[str, ...], waits: bool
+    tmp_path: Path, given: tuple[str, ...], kind: str
 ) -> None:
-    made = steps_of(count=12, kernels=20, between_ns=20_000, duration_ns=2000, waits=waits)
+    made = with_pinned_copies()
+    if kind != "copying":
+        made = steps_of(count=12, kernels=20, between_ns=20_000, duration_ns=2000, waits=kind == "waiting")
     trace, step = saved(tmp_path, made), tmp_path / "step.toml"
     found = json.loads(call("diagnose", trace, *given, "--json", "--save", str(step), "--run", "nvidia-h200").output)
     predicted = json.loads(call("predict", str(step), "--json", "--run", "nvidia-h200").output)

@@ -20,8 +20,8 @@ from microbench.diagnose.window import middle
 from microbench.predict.constants import Fit
 from microbench.predict.fit import missing, with_calls
 from microbench.predict.forecast import predict, step_time
-from microbench.predict.model import WAYS, Way, call_name, graphs, needed
-from microbench.predict.workload import HostWork, Kernels, Part, Wait, Workload
+from microbench.predict.model import WAYS, Way, call_name, copy_name, graphs, needed
+from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 from microbench.traces.trace import Trace
 
 # Where host and GPU time are this close, neither alone is the limit.
@@ -219,7 +219,7 @@ def _foreseen(
         step = msgspec.structs.replace(step, unwatched_s=step_s, **ends)
     if why:
         return step, None, why, (), None
-    described = beyond_calls(workload, with_own.constants[call_name(workload.layer, 0)].value)
+    described = beyond_calls(workload, with_own.values)
     longer = max(step_s / alone_s, 1.0)  # the GPU may have run at another clock than under the recorder
     tried = (
         (name, what, step_time(changed, fit, way) * longer / typical.steps)
@@ -248,8 +248,9 @@ def _why_no_graph(typical: Recorded, fit: Fit, health: tuple[Check, ...], watche
 
 
 def _free_calls(fit: Fit, workload: Workload) -> Fit:
-    """The fit with launch calls that take no time, because recorded host times include them."""
+    """The fit with calls of launches and copies that take no time, because recorded host times include them."""
     names = {call_name(workload.layer, part.arguments) for part in workload.parts if isinstance(part, Kernels)}
+    names.update(copy_name(part) for part in workload.parts if isinstance(part, Copies))
     free = {name: msgspec.structs.replace(fit.constants[name], value=0.0, low=0.0, high=0.0) for name in names}
     return msgspec.structs.replace(fit, constants={**fit.constants, **free})
 

@@ -303,6 +303,11 @@ def call_name(layer: str, arguments: int) -> str:
     return f"call.{layer}.{arguments}"
 
 
+def copy_name(part: Copies) -> str:
+    """The constant of the call of a pinned copy."""
+    return f"{part.direction}_call"
+
+
 def replay_name(layer: str) -> str:
     """The constant of a replay call."""
     return f"replay.{layer}"
@@ -388,7 +393,7 @@ def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stre
                 to = next(stream) if part.stream is None else part.stream
                 yield Act("launch", call_s, constants["way"], (work,), to)
         case Copies(memory="pinned"):
-            copy = Act("copy", constants[f"{part.direction}_call"], constants[f"{part.direction}_way"])
+            copy = Act("copy", constants[copy_name(part)], constants[f"{part.direction}_way"])
             for _ in range(part.count):
                 yield copy._replace(work=(_copy(part, constants),))
         case Copies():
