@@ -14,6 +14,7 @@ from microbench.traces.trace import (
     NONE,
     RANGE_KINDS,
     RANGES,
+    SYNC_KINDS,
     SYNCS,
     WORK,
     WORK_KINDS,
@@ -24,6 +25,7 @@ from microbench.traces.trace import (
 )
 
 WAY_NS, GAP_NS = 2000, 900
+EVENT_NS = 1300  # from the end of a stream's work to the begin of another stream's that waits for its event
 OFF_NS = 7  # in a file, so that its times are no whole microseconds
 
 
@@ -36,6 +38,9 @@ class Recorder:
         self.work: list[tuple[int, ...]] = []
         self.calls: list[tuple[int, ...]] = []
         self.ranges: list[tuple[int, ...]] = []
+        self.syncs: list[tuple[int, ...]] = []
+        self.events: dict[int, tuple[int, int]] = {}  # of each call that recorded one, its stream and when it happens
+        self.awaited_ns: dict[int, int] = {}
         self.names: dict[str, int] = {}
 
     def name(self, text: str) -> int:
@@ -58,7 +63,7 @@ class Recorder:
         self, call: int, name: str, duration_ns: int, stream: int = 7, *, kind: str = "kernel", blocks: int = 0,
         memories: tuple[Memory, Memory] = ("unknown", "unknown"), node: int = NONE, size: int = 0,
     ) -> None:  # fmt: skip
-        begin = self.calls[call][1] + WAY_NS
+        begin = max(self.calls[call][1] + WAY_NS, self.awaited_ns.pop(stream, 0))
         if stream in self.ends_ns:
             begin = max(begin, self.ends_ns[stream] + GAP_NS)
         self.ends_ns[stream] = begin + duration_ns
@@ -87,6 +92,20 @@ class Recorder:
         until = max(self.now_ns, *self.ends_ns.values()) if self.ends_ns else self.now_ns
         self.call(name, until + ns - self.now_ns)
 
+    def record_event(self, stream: int) -> int:
+        """Records an event; returns the place of the call."""
+        call = self.call("cudaEventRecord", 700)
+        self.events[call] = stream, max(self.ends_ns.get(stream, 0), self.awaited_ns.get(stream, 0) - EVENT_NS)
+        return call
+
+    def wait_event(self, event: int, stream: int) -> None:
+        """The stream waits for an event that that call recorded."""
+        begin_ns, call = self.now_ns, self.call("cudaStreamWaitEvent", 700)
+        on_stream, happens_ns = self.events[event]
+        self.awaited_ns[stream] = max(self.awaited_ns.get(stream, 0), happens_ns + EVENT_NS)
+        kind = SYNC_KINDS.index("stream_wait_event")
+        self.syncs.append((begin_ns, begin_ns + 700, stream, on_stream, call, event, kind))
+
     @contextmanager
     def range(self, name: str, kind: str = "operator") -> Iterator[None]:
         begin = self.now_ns
@@ -101,9 +120,9 @@ class Recorder:
 
         fields: dict[str, object] = {
             "source": "made.json", "format": "PyTorch profiler", "work": table(self.work, WORK),
-            "calls": table(self.calls, CALLS), "ranges": table(self.ranges, RANGES), "syncs": empty(SYNCS),
+            "calls": table(self.calls, CALLS), "ranges": table(self.ranges, RANGES), "syncs": table(self.syncs, SYNCS),
             "names": tuple(self.names), "threads": (Thread(1, 1), Thread(1, 2)), "gpus": {0: "NVIDIA H200"},
-            "has_operators": bool(self.ranges),
+            "has_operators": bool(self.ranges), "has_syncs": bool(self.syncs),
         }  # fmt: skip
         return Trace(**{**fields, **changes})  # type: ignore[arg-type]
 
@@ -126,8 +145,44 @@ def steps_of(
     return made
 
 
+def in_turns(between_ns: int, duration_ns: int, through: int | None = None) -> Recorder:
+    """Steps of four kernels in a stream, four in another that waits for them, and so on: none run side by side.
+
+    The first kernel of a step waits for an event of the step before. The events go ``through`` a stream without work.
+    """
+    made = Recorder()
+    event = None
+    for step in range(12):
+        with made.range(f"step#{step}", "annotation"):
+            for turn in range(4):
+                stream = (7, 20)[turn % 2]
+                if event is not None:
+                    made.wait_event(event, stream)
+                for kernel in range(4):
+                    made.runs(between_ns)
+                    made.launch(f"kernel_{turn}_{kernel}", duration_ns, stream=stream)
+                event = made.record_event(stream)
+                if through is not None:
+                    made.wait_event(event, through)
+                    event = made.record_event(through)
+    return made
+
+
+def with_pinned_copies() -> Recorder:
+    """Steps of ten pinned copies of 64 KiB, each followed by a kernel that takes less than the host needs."""
+    made = Recorder()
+    for _ in range(12):
+        for kernel in range(10):
+            made.runs(20_000)
+            call = made.call("cudaMemcpyAsync", 6000)
+            made.submit(call, "Memcpy HtoD", 3000, kind="copy", memories=("pinned", "device"), size=65_536)
+            made.runs(9000)
+            made.launch(f"kernel_{kernel}", 2000)
+    return made
+
+
 def kineto(trace: Trace) -> bytes:
-    """The trace as torch.profiler writes it, without the waits of streams."""
+    """The trace as torch.profiler writes it."""
     events: list[dict[str, object]] = []
 
     def add(row: np.void, category: str, process: int, thread: int, **arguments: object) -> None:
@@ -148,6 +203,13 @@ def kineto(trace: Trace) -> bytes:
         else:
             arguments |= {"bytes": int(row["bytes"])}
         add(row, {"kernel": "kernel", "copy": "gpu_memcpy"}.get(kind, "gpu_memset"), 0, stream, **arguments)
+    for row in trace.syncs:
+        add(
+            trace.calls[row["call"]], "cuda_sync", 0, int(row["stream"]), stream=int(row["stream"]),
+            wait_on_stream=int(row["on_stream"]), correlation=int(row["call"]) + 1,
+            wait_on_cuda_event_record_corr_id=int(row["on_call"]) + 1,
+        )  # fmt: skip
+        events[-1]["name"] = "Stream Wait Event"
     categories = {"annotation": "user_annotation", "python": "python_function"}
     for row in trace.ranges:
         kind = RANGE_KINDS[row["kind"]]

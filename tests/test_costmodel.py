@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from microbench.predict import model
-from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
+from microbench.predict.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
 
 LAYERS = ("loop", "cuda_core")
 MEMORY, LINK = 4e12, 50e9
@@ -36,7 +36,8 @@ kernel_work = st.builds(model.Work, st.just("gpu"), seconds, seconds, st.integer
 copy_work = st.builds(
     model.Work, st.sampled_from(("h2d", "d2h")), seconds, st.just(0.0), st.just(0), st.booleans(), *zeros
 )
-several = st.lists(kernel_work | copy_work, min_size=1, max_size=6).map(tuple)
+events = st.builds(Event, st.integers(0, 3), st.integers(0, 3), st.booleans())
+several = st.lists(kernel_work | copy_work | events, min_size=1, max_size=6).map(tuple)
 none = st.just(())
 no_wait = st.none()
 launches = st.builds(
@@ -45,7 +46,8 @@ launches = st.builds(
 replays = st.builds(model.Act, st.just("replay"), seconds, seconds, several, st.integers(0, 2), no_wait)
 waits = st.builds(model.Act, st.just("sync"), seconds, st.just(0.0), none, st.just(0), seconds)
 host_acts = st.builds(model.Act, st.sampled_from(("host", "copy")), seconds, st.just(0.0), none, st.just(0), no_wait)
-mixtures = st.lists(launches | replays | waits | host_acts, max_size=30)
+event_acts = events.map(lambda event: model.Act("event", 0.0, work=(event,)))
+mixtures = st.lists(launches | replays | waits | host_acts | event_acts, max_size=30)
 queues = st.integers(1, 40)
 
 durations = st.lists(st.floats(0, 20e-6), min_size=1, max_size=3).map(tuple)
@@ -57,7 +59,7 @@ copy_parts = st.builds(
     Copies, st.sampled_from(("h2d", "d2h")), st.integers(1, 1 << 22), st.integers(1, 3),
     st.sampled_from(("pinned", "pageable")),
 )  # fmt: skip
-parts = kernel_parts | copy_parts | st.just(Wait()) | st.builds(HostWork, st.floats(0, 1e-4))
+parts = kernel_parts | copy_parts | st.just(Wait()) | st.builds(HostWork, st.floats(0, 1e-4)) | events
 workloads = st.builds(
     Workload, st.lists(parts, min_size=1, max_size=8).map(tuple), st.sampled_from(LAYERS), st.integers(1, 4)
 )
@@ -75,7 +77,12 @@ def played(workload: Workload, way: str, **changed: float) -> model.Played:
 
 def works(of: Sequence[model.Act]) -> list[tuple[int, int, model.Work]]:
     """Everything submitted, in its order: the act, the stream, the work."""
-    return [(index, act.stream + work.branch, work) for index, act in enumerate(of) for work in act.work]
+    return [
+        (index, act.stream + work.branch, work)
+        for index, act in enumerate(of)
+        for work in act.work
+        if isinstance(work, model.Work)
+    ]
 
 
 def gaps(spans: Sequence[model.Span]) -> list[float]:
@@ -85,7 +92,8 @@ def gaps(spans: Sequence[model.Span]) -> list[float]:
 @given(mixtures, queues, seconds)
 def test_the_host_does_one_thing_after_another(of: list[model.Act], queue: int, front_end_s: float) -> None:
     found = model.play(of, queue=queue, front_end_s=front_end_s)
-    assert [span.act for span in found.host if span.lane == "host"] == list(range(len(of)))
+    acts = [index for index, act in enumerate(of) if act.kind != "event"]
+    assert [span.act for span in found.host if span.lane == "host"] == acts
     assert all(gap >= -CLOSE_S for gap in gaps(found.host))
     assert all(
         span.end_s - span.begin_s == pytest.approx(of[span.act].host_s, abs=CLOSE_S)
@@ -261,6 +269,56 @@ def test_streams_share_the_sms(streams: int, kernels: list[tuple[float, float]])
             assert found.end_s == pytest.approx(sum(length for length, _ in kernels), abs=CLOSE_S)
 
 
+def in_turn(first_s: float, second_s: float, *between: Part) -> Workload:
+    """A kernel in each of two streams, with other parts between them."""
+    one, other = (Kernels(1, (length_s,), stream=stream) for stream, length_s in enumerate((first_s, second_s)))
+    return step(one, *between, other, streams=3)
+
+
+RECORDED, AWAITED = Event(5, 0), Event(5, 1, awaited=True)
+
+
+@pytest.mark.parametrize("way", model.WAYS)
+def test_work_behind_an_awaited_event_begins_behind_the_events_stream(way: str) -> None:
+    gap_s = KNOWN[f"gap_{way}"] + KNOWN[f"write_{way}"]
+    first, second = played(in_turn(90e-6, 5e-6, RECORDED, AWAITED), way).work
+    assert second.begin_s == pytest.approx(first.end_s + gap_s)
+    first, second = played(in_turn(90e-6, 5e-6), way).work
+    assert second.begin_s < first.end_s
+    through = (RECORDED, Event(5, 2, awaited=True), Event(6, 2), Event(6, 1, awaited=True))
+    first, second = played(in_turn(90e-6, 5e-6, *through), way).work
+    assert second.begin_s == pytest.approx(first.end_s + gap_s), "a stream without work hands the event on"
+
+
+@pytest.mark.parametrize("way", model.WAYS)
+def test_an_event_covers_only_the_work_before_it(way: str) -> None:
+    """The next copy or kernel of that stream is under way while the other stream waits for the one before."""
+    more = Kernels(1, (90e-6,), stream=0)
+    first, later, second = played(in_turn(20e-6, 5e-6, RECORDED, more, AWAITED), way).work
+    assert first.end_s < second.begin_s < later.end_s
+    unrecorded = played(in_turn(90e-6, 5e-6, AWAITED), way).work
+    assert unrecorded[1].begin_s < unrecorded[0].end_s
+
+
+def test_a_wait_for_an_event_that_follows_is_for_that_of_the_step_before() -> None:
+    launch = model.Act("launch", 1e-6, 0.0, (model.Work("gpu", 50e-6),))
+    recorded, awaited = (model.Act("event", 0.0, work=(event,)) for event in (RECORDED, AWAITED))
+    found = model.play([awaited, launch._replace(stream=1), launch, recorded] * 2)
+    assert [span.begin_s for span in found.work] == pytest.approx([1e-6, 2e-6, 52e-6, 52e-6])
+
+
+def test_only_nodes_without_an_awaited_event_are_roots() -> None:
+    many = [Kernels(1, (9e-6,), stream=stream) for stream in range(1, 9)]
+    forked = [part for kernel in many for part in (Event(1, kernel.stream or 0, awaited=True), kernel)]
+    alone, behind = (
+        model.acts(step(*head, *forked, streams=9), KNOWN, "graph")[0]
+        for head in ((), (Kernels(1, (9e-6,), stream=0), Event(1, 0)))
+    )
+    nodes_s = 2.1e-6 + 8 * 2e-9
+    assert alone.host_s == pytest.approx(nodes_s + 7 * 0.7e-6)
+    assert behind.host_s == pytest.approx(nodes_s + 2e-9)
+
+
 def test_a_replay_hands_over_one_root_after_another() -> None:
     """Its call is longer by each further root, and each root may begin before the call has returned."""
     workload = step(Kernels(64, (0.1e-6,)), streams=64)
@@ -336,7 +394,7 @@ def test_both_ways_do_the_same_work_in_the_same_order(workload: Workload) -> Non
     of_stream, of_graph = ([(work.lane, work.duration_s) for _, _, work in works(of)] for of in (stream, graph))
     assert of_stream == of_graph
     assert sum(lane == "gpu" for lane, _ in of_stream) == workload.kernels
-    replayed = [len(act.work) for act in graph if act.kind == "replay"]
+    replayed = [len(works([act])) for act in graph if act.kind == "replay"]
     assert replayed == model.graphs(workload)
     assert all(act.kind != "launch" for act in graph)
     assert sum(act.kind == "host" for act in stream) == sum(isinstance(part, HostWork) for part in workload.parts)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from functools import cache
 
+import msgspec
 import numpy as np
 import pytest
-from make_trace import GAP_NS, WAY_NS, Recorder, steps_of
+from make_trace import EVENT_NS, GAP_NS, WAY_NS, Recorder, in_turns, steps_of, with_pinned_copies
 from msgspec.structs import replace
 
 from microbench.analysis.evidence import Finding
 from microbench.cli.runs import load
 from microbench.core.errors import UsageError
-from microbench.diagnose import ranks, window, words
+from microbench.diagnose import lanes, ranks, window, words
 from microbench.diagnose.diagnosis import Diagnosis, Step, diagnose
+from microbench.diagnose.events import held_by_events
 from microbench.diagnose.health import checks
 from microbench.diagnose.host_time import DOINGS, doing, overlaps, slices
 from microbench.diagnose.idle import CAUSES, idle
 from microbench.diagnose.steps import find_steps
+from microbench.diagnose.unwatched import USUAL_S
 from microbench.predict.constants import Constant, Fit
 from microbench.predict.fit import fit_for
 from microbench.predict.workload import Kernels, Wait, Workload
@@ -69,6 +72,39 @@ def test_a_step_is_not_taken_for_one_of_its_layers() -> None:
     steps = find_steps(made.trace())
     assert steps is not None
     assert set(np.diff(steps.calls)) == {62}
+
+
+def test_a_step_of_equal_parts_ends_at_its_long_pause() -> None:
+    """A training step of four micro-batches that then loads data; a single pause elsewhere changes nothing."""
+    made = Recorder()
+    for step in range(10):
+        made.runs(4_000_000)
+        for part in range(4):
+            made.runs(3_000_000 if (step, part) == (7, 2) else 9000)
+            for kernel in range(6):
+                made.runs(9000)
+                made.launch(f"kernel_{kernel}", 2000)
+    steps = find_steps(made.trace())
+    assert steps is not None
+    assert set(np.diff(steps.calls)) == {24}
+    assert set(steps.calls % 24) == {0}
+    found = diagnosed(made)
+    assert found.recorded is not None
+    assert found.recorded.pauses_s > 4e-3
+    assert found.graph is not None
+    assert found.graph.step_s > 4e-3
+
+
+def test_pauses_that_come_irregularly_end_no_step() -> None:
+    made = Recorder()
+    for part in range(60):
+        made.runs(4_000_000 if part in (0, 7, 20, 33, 50, 51) else 9000)
+        for kernel in range(6):
+            made.runs(9000)
+            made.launch(f"kernel_{kernel}", 2000)
+    steps = find_steps(made.trace())
+    assert steps is not None
+    assert set(np.diff(steps.calls)) == {6}
 
 
 def test_steps_of_several_shapes_take_turns() -> None:
@@ -208,6 +244,98 @@ def test_calls_are_told_apart_by_their_names() -> None:
     assert set(told.values()) < set(DOINGS)
 
 
+# Events between streams
+
+
+@pytest.mark.parametrize("through", [None, 13])
+def test_streams_that_wait_for_one_another_are_played_in_turn(through: int | None) -> None:
+    made = in_turns(between_ns=5000, duration_ns=20_000, through=through)
+    found = diagnosed(made)
+    assert found.recorded is not None
+    assert found.recorded.workload.streams == (2 if through is None else 3)
+    assert "too short" not in found.why_no_graph
+    assert found.step is not None
+    assert found.step.unwatched_s == pytest.approx(16 * 21e-6, rel=0.02)
+    unsaid = diagnose(made.trace(syncs=made.trace().syncs[:0]), costs())
+    assert "too short" in unsaid.why_no_graph
+
+
+def test_a_graph_of_streams_that_wait_for_one_another_is_one_chain() -> None:
+    made = in_turns(between_ns=30_000, duration_ns=5000)
+    found, unsaid = diagnosed(made), diagnose(made.trace(syncs=made.trace().syncs[:0]), costs())
+    assert found.graph is not None
+    assert unsaid.graph is not None
+    assert found.graph.graphs == unsaid.graph.graphs == 1
+    assert found.graph.step_s == pytest.approx(16 * 5.4e-6, rel=0.1)
+    assert unsaid.graph.step_s == pytest.approx(8 * 5.4e-6, rel=0.1)
+
+
+def test_a_gap_before_work_that_waits_for_an_event_is_the_events() -> None:
+    made = in_turns(between_ns=100, duration_ns=50_000)
+    trace = made.trace()
+    found = idle(trace, *whole(trace), 0)
+    assert found.causes["another stream's event"] == pytest.approx(47 * EVENT_NS * 1e-9)
+    assert found.causes["device gaps"] == pytest.approx(12 * 4 * 3 * GAP_NS * 1e-9)
+    assert found.causes["another stream"] == 0
+    unsaid = made.trace(syncs=trace.syncs[:0])
+    found = idle(unsaid, *whole(unsaid), 0)
+    assert found.causes["another stream's event"] == 0
+    assert found.causes["device gaps"] == pytest.approx((47 * EVENT_NS + 144 * GAP_NS) * 1e-9)
+
+
+def test_a_gap_behind_an_event_that_happened_long_before_is_not_the_events() -> None:
+    made = Recorder()
+    made.launch("short", 5000, stream=20)
+    event = made.record_event(20)
+    made.launch("long", 500_000)
+    made.wait_event(event, 7)
+    made.launch("behind", 5000)
+    late = made.record_event(7)
+    made.wait_event(late, 20)
+    made.runs(1_000_000)
+    made.launch("late", 5000, stream=20)
+    trace = made.trace()
+    found = idle(trace, *whole(trace), 0)
+    assert found.causes["another stream's event"] == 0
+    assert found.causes["device gaps"] == pytest.approx(GAP_NS * 1e-9)
+    assert found.causes["host between calls"] > 400e-6
+
+
+def test_a_stream_without_work_hands_an_event_on() -> None:
+    made = Recorder()
+    made.launch("first", 90_000)
+    made.wait_event(made.record_event(7), 13)
+    made.wait_event(made.record_event(13), 20)
+    made.launch("second", 5000, stream=20)
+    trace = made.trace()
+    assert idle(trace, *whole(trace), 0).causes["another stream's event"] == pytest.approx(EVENT_NS * 1e-9)
+
+
+def test_an_event_that_the_recorder_confused_explains_nothing() -> None:
+    """A wait for what is recorded only later, or for work that ended only after the waiting work had begun."""
+    made = Recorder()
+    for stream in (7, 20):
+        made.launch("first", 9000, stream=stream)
+    made.launch("long", 90_000, stream=20)
+    made.wait_event(made.record_event(20), 7)
+    made.launch("second", 5000)
+    assert held_by_events(made.trace(), 0).any()
+    later, contradicted = made.trace(), made.trace()
+    later.syncs["on_call"] = later.syncs["call"] + 1
+    contradicted.work["begin_ns"][-1] -= 50_000
+    for trace in (later, contradicted):
+        assert not held_by_events(trace, 0).any()
+
+
+def test_the_drawn_step_has_the_events_of_a_host_that_ran_ahead() -> None:
+    found = diagnosed(in_turns(between_ns=100, duration_ns=50_000))
+    assert found.steps is not None
+    stretch = lanes.lanes_of(found, *lanes.window(found), threads=2, streams=2, depth=1)
+    drawn = [piece for lane in stretch.lanes if lane.name == lanes.IDLE for piece in lane.pieces]
+    events = [piece.end_s - piece.begin_s for piece in drawn if piece.what == "another stream's event"]
+    assert events == pytest.approx([EVENT_NS * 1e-9] * 4)
+
+
 # The diagnosis
 
 
@@ -317,6 +445,26 @@ def test_a_pageable_copy_is_compared_with_a_pinned_one() -> None:
     pinned = next(remedy for remedy in found.remedies if remedy.name == "pinned")
     # The host no longer stages 4 MiB for 0.9 ms; the link takes 76 us for them, while the host launches.
     assert pinned.step_s == pytest.approx(10 * 12.3e-6 + 10e-6, rel=0.2)
+
+
+def test_the_call_of_a_pinned_copy_counts_once() -> None:
+    found = diagnosed(with_pinned_copies())
+    assert found.step is not None
+    assert found.recorded is not None
+    assert found.step.watched_s == pytest.approx(10 * 38e-6)
+    # Nothing but the host's own time makes this step as long as it is, less what the recorder took of each call.
+    taken_s = found.recorded.calls * USUAL_S["call"] + found.recorded.operators * USUAL_S["operator"]
+    assert found.step.unwatched_s == pytest.approx(10 * 38e-6 - taken_s, rel=1e-6)
+
+
+def test_a_pinned_copy_without_its_costs_in_the_run_is_not_predicted() -> None:
+    fit = costs()
+    known = {name: constant for name, constant in fit.constants.items() if not name.startswith("h2d")}
+    found = diagnose(with_pinned_copies().trace(), msgspec.structs.replace(fit, constants=known))
+    assert found.idle is not None
+    assert found.step is not None
+    assert found.step.unwatched_s == found.step.watched_s
+    assert "microbench run link_latency link_copy" in found.why_no_graph
 
 
 def test_a_pause_while_another_thread_begins_is_part_of_launching() -> None:
@@ -433,7 +581,8 @@ def test_a_trace_without_gpu_work_is_refused() -> None:
 
 
 def test_a_sound_trace_has_nothing_odd() -> None:
-    assert checks(steps_of().trace()) == ()
+    trace = steps_of(marked=True).trace()
+    assert checks(trace, find_steps(trace)) == ()
 
 
 def test_launches_without_their_kernels_forbid_idle_time() -> None:
@@ -455,7 +604,7 @@ def test_launches_without_their_kernels_forbid_idle_time() -> None:
     ],
 )
 def test_what_the_recorder_says_of_itself_is_heard(changes: dict[str, object], name: str, forbids: str | None) -> None:
-    (check,) = checks(steps_of().trace(**changes))
+    (check,) = checks(steps_of().trace(**changes), None)
     assert check.name == name
     assert (forbids in check.forbids) if forbids else not check.forbids
 
@@ -464,7 +613,7 @@ def test_overlapping_and_early_work_is_counted() -> None:
     trace = steps_of(count=4, kernels=5).trace()
     trace.work["end_ns"][3] = trace.work["begin_ns"][4] + 10
     trace.work["begin_ns"][7] = trace.calls["begin_ns"][7] - 5
-    names = {check.name: check.count for check in checks(trace)}
+    names = {check.name: check.count for check in checks(trace, None)}
     assert names == {"overlapping pieces of work of one stream": 1, "pieces of work before their call": 1}
 
 
@@ -499,6 +648,7 @@ def test_a_long_trace_is_diagnosed_in_its_middle(monkeypatch: pytest.MonkeyPatch
     assert found.steps.count < 20
     assert found.step is not None
     assert found.step.watched_s == pytest.approx(10 * 23e-6)
-    (check,) = found.health
+    repetition, check = found.health
+    assert (repetition.name, repetition.count) == ("steps found by repetition", found.steps.count)
     assert check.name.startswith("left out: calls before")
     assert check.count == pytest.approx(400, abs=2)

@@ -16,7 +16,7 @@ from browser import launched, opened
 from command_line import call
 from make_graph_run import make_graph_run
 from make_run import measurement, outcome, with_suite
-from make_trace import Recorder, kineto, steps_of
+from make_trace import Recorder, in_turns, kineto, steps_of, with_pinned_copies
 from pages import CODE, Parsed
 from recorded_runs import save
 
@@ -111,7 +111,9 @@ def test_the_idle_lane_of_the_page_adds_up_in_the_colours_of_the_table(tmp_path:
     for cause in CAUSES:
         seconds = sum(span[1] for span in idle if drawn["names"][span[2]].partition(":")[0] == cause)
         assert seconds == pytest.approx(found["idle"][cause], abs=2e-8), cause
-        assert {drawn["tones"][span[3]] for span in idle if drawn["names"][span[2]].startswith(cause)} <= {TONES[cause]}
+        assert {drawn["tones"][span[3]] for span in idle if drawn["names"][span[2]].partition(":")[0] == cause} <= {
+            TONES[cause]
+        }
         if seconds:
             assert re.search(rf'class="tone-{TONES[cause]}"[^>]*>{cause}<', html), "the cell of the table"
             assert re.search(rf'<li class="tone-{TONES[cause]}">.*?>{cause}</span>', html), "the legend"
@@ -298,17 +300,29 @@ def test_a_run_with_launch_watched_gives_the_recorders_costs(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("given", [(), ("--step", "350us")], ids=["estimated", "given"])
-@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("kind", ["flowing", "waiting", "copying"])
 def test_the_saved_step_is_predicted_as_long_as_the_diagnosis_says(
-    tmp_path: Path, given: tuple[str, ...], waits: bool
+    tmp_path: Path, given: tuple[str, ...], kind: str
 ) -> None:
-    made = steps_of(count=12, kernels=20, between_ns=20_000, duration_ns=2000, waits=waits)
+    made = with_pinned_copies()
+    if kind != "copying":
+        made = steps_of(count=12, kernels=20, between_ns=20_000, duration_ns=2000, waits=kind == "waiting")
     trace, step = saved(tmp_path, made), tmp_path / "step.toml"
     found = json.loads(call("diagnose", trace, *given, "--json", "--save", str(step), "--run", "nvidia-h200").output)
     predicted = json.loads(call("predict", str(step), "--json", "--run", "nvidia-h200").output)
     assert predicted["stream"]["step_s"] == pytest.approx(found["step"]["unwatched_s"], rel=0.02)
     assert predicted["graph"]["step_s"] == pytest.approx(found["graph"]["step_s"], rel=0.02)
     assert call("whatif", str(step), "--host-time", "0x", "--run", "nvidia-h200").exit_code == ExitCode.MEASURED
+    assert call("timeline", str(step), "--run", "nvidia-h200").exit_code == ExitCode.MEASURED
+
+
+def test_a_saved_step_of_several_streams_keeps_their_events(tmp_path: Path) -> None:
+    trace, step = saved(tmp_path, in_turns(between_ns=30_000, duration_ns=5000, through=13)), tmp_path / "step.toml"
+    found = json.loads(call("diagnose", trace, "--json", "--save", str(step), "--run", "nvidia-h200").output)
+    predicted = json.loads(call("predict", str(step), "--json", "--run", "nvidia-h200").output)
+    assert predicted["graph"]["step_s"] == pytest.approx(found["graph"]["step_s"], rel=0.02)
+    assert predicted["graph"]["step_s"] > 16 * 5e-6
+    assert "wait_event" in step.read_text(encoding="utf-8")
     assert call("timeline", str(step), "--run", "nvidia-h200").exit_code == ExitCode.MEASURED
 
 
@@ -365,8 +379,8 @@ def test_only_the_window_is_diagnosed(tmp_path: Path) -> None:
     assert first["step"]["watched_s"] == pytest.approx(230e-6, rel=0.01)
     assert second["step"]["watched_s"] == pytest.approx(1030e-6, rel=0.01)
     assert first["trace"]["work"] + second["trace"]["work"] == both["trace"]["work"] == 250
-    assert not first["health"]
-    assert not second["health"]
+    for part in (first, second):
+        assert [check["name"] for check in part["health"]] == ["steps found by repetition"]
 
 
 def test_a_window_in_the_middle_keeps_each_kernel_with_its_call(tmp_path: Path) -> None:
@@ -374,7 +388,7 @@ def test_a_window_in_the_middle_keeps_each_kernel_with_its_call(tmp_path: Path) 
     middle = json.loads(call("diagnose", trace, "--from", "2ms", "--to", "5ms", "--json").output)
     assert middle["trace"]["work"] == middle["trace"]["calls"]
     assert middle["trace"]["work"] == pytest.approx(3e-3 / 23e-6, abs=1)
-    assert middle["health"] == []
+    assert [check["name"] for check in middle["health"]] == ["steps found by repetition"]
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from microbench.analysis.evidence import Evidence, evidence_by_device, whole
 from microbench.core.model import Outcome, Run
 from microbench.predict.constants import Fit, own_s
 from microbench.predict.fit import fit, with_calls
-from microbench.predict.forecast import predict
+from microbench.predict.forecast import predict, step_time
 from microbench.predict.model import WAYS, Way
-from microbench.predict.workload import Kernels, Wait, Workload
+from microbench.predict.workload import Event, Kernels, Part, Wait, Workload
 from microbench.runs import store
 
 # A play of a thousand kernels for each constant would take too long for a test.
@@ -135,3 +135,26 @@ def test_constants_are_those_that_one_h200_gave_by_other_means() -> None:
     assert values["queue"] == 1021
     assert values["memory"] == pytest.approx(4.6e12, rel=0.05)
     assert values["h2d_rate"] == pytest.approx(55e9, rel=0.05)
+
+
+def test_events_are_the_edges_of_a_graph() -> None:
+    """Branches between a first and a last kernel, 64 kernels in them, as the H200 replayed them."""
+    evidence = evidence_of(reference())
+    found = fit(evidence)
+    errors_of: dict[int, list[float]] = {}
+    for row in evidence.rows("graph_shape", "graph"):
+        branches, duration_ns = whole(row, "branches"), whole(row, "duration_ns")
+        if row.params["shape"] != "fork_join" or duration_ns != 5000:
+            continue
+        kernel = Kernels(1, (own_s(evidence, duration_ns),), arguments=1, stream=0, blocks=1)
+        own = [msgspec.structs.replace(kernel, count=64 // branches, stream=branch) for branch in range(branches)]
+        forks = [Event(0, branch, awaited=True) for branch in range(1, branches)]
+        joins = [event for branch in range(1, branches) for event in (Event(branch, branch), Event(branch, 0, True))]
+        parts: tuple[Part, ...] = (kernel, Event(0, 0), *forks, *own, *joins, kernel, Wait())
+        for some in (parts, tuple(part for part in parts if not isinstance(part, Event))):
+            workload = Workload(some, streams=branches)
+            predicted_s = step_time(workload, with_calls(found, workload), "graph")
+            errors_of.setdefault(branches, []).append(predicted_s / row.value - 1)
+    assert 64 in errors_of
+    assert all(abs(error) < 0.15 for error, _ in errors_of.values()), errors_of
+    assert errors_of[64][1] > 0.5, "without the events all 64 branches would be roots"

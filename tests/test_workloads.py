@@ -17,7 +17,7 @@ from microbench.core.units import typed_factor, typed_rate, typed_size
 from microbench.gpu.layers.base import layer_names
 from microbench.predict import step_file
 from microbench.predict.step_file import Options, examples
-from microbench.predict.workload import MOST_KERNELS, Copies, HostWork, Kernels, Wait, Workload
+from microbench.predict.workload import MOST_KERNELS, Copies, Event, HostWork, Kernels, Wait, Workload
 
 described = partial(step_file.described, layers=layer_names())
 parsed = partial(step_file.parsed, layers=layer_names())
@@ -42,6 +42,14 @@ repeat = 2
 parts = [{kernels = 3, duration = ["2us", "3us"], host = "1us"}, {kernels = 1, bytes = "12 MB", arguments = 4}]
 
 [[part]]
+record_event = 1
+stream = 0
+
+[[part]]
+wait_event = 1
+stream = 1
+
+[[part]]
 host = "4us"
 
 [[part]]
@@ -54,7 +62,8 @@ def test_a_file_becomes_a_workload() -> None:
     second = Kernels(1, bytes=12e6, arguments=4)
     copies = Copies("h2d", 16384, 3, "pageable")
     found = parsed(MIXED, "mixed.toml")
-    assert found.parts == (copies, first, second, first, second, HostWork(4e-6), Wait())
+    events = (Event(1, 0), Event(1, 1, awaited=True))
+    assert found.parts == (copies, first, second, first, second, *events, HostWork(4e-6), Wait())
     assert (found.layer, found.streams, found.replays, found.unit, found.per_step) == ("torch_eager", 2, 50, "token", 2)
 
 
@@ -92,6 +101,9 @@ def test_keys_that_are_left_out_have_defaults() -> None:
         ('[[part]]\ncopy = "h2d"\nsize = 1\nmemory = "soft"', r"part 1, memory: there is no soft"),
         ("[[part]]\nsync = false", r"part 1, sync: false is not true"),
         ('[[part]]\nhost = "1us"\nsize = 3', r"there is no key size in a host part"),
+        ("[[part]]\nrecord_event = 3", r"part 1: nothing says which stream"),
+        ("[[part]]\nwait_event = 3\nstream = -1", r"part 1, stream: -1 is too small"),
+        (MIXED.replace("stream = 1\n", "stream = 2\n"), r"a part goes to stream 2, and the step has 2"),
         ("[[part]]\nrepeat = 3", r"part 1: nothing says what is repeated"),
         ("[[part]]\nrepeat = 3\nparts = []", r"bad\.toml describes no part"),
         ("[[part]]\nrepeat = 3\nparts = [{repeat = 2, parts = []}]", r"part 1: a repeat stands inside a repeat"),

@@ -8,26 +8,27 @@ from typing import Literal
 
 import msgspec
 
-from microbench.core.errors import UsageError
+from microbench.core.errors import UsageError, run_command
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time
 from microbench.diagnose.health import Check, checks, forbidden
 from microbench.diagnose.idle import Cause, Idle, busiest, idle
-from microbench.diagnose.recorded import PAUSE_S, Blocker, Recorded, layer_of, recorded
-from microbench.diagnose.steps import Steps, find_steps
+from microbench.diagnose.recorded import Blocker, Recorded, layer_of, recorded
+from microbench.diagnose.steps import PAUSE_S, Steps, find_steps
 from microbench.diagnose.unwatched import beyond_calls, recorder_costs, scaled, unwatched
 from microbench.diagnose.window import middle
 from microbench.predict.constants import Constant, Fit
-from microbench.predict.fit import with_calls
+from microbench.predict.fit import missing, with_calls
 from microbench.predict.forecast import predict, step_time
-from microbench.predict.model import Way, call_name, graphs, needed
-from microbench.predict.workload import HostWork, Kernels, Part, Wait, Workload
+from microbench.predict.model import WAYS, Way, call_name, copy_name, graphs, needed
+from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 from microbench.traces.trace import Trace
 
 # Where host and GPU time are this close, neither alone is the limit.
 BUSY = 0.9
 # Idle time for these causes ends when the host submits sooner: the step is launch-bound if they are most of it.
 SUBMISSION: tuple[Cause, ...] = ("host between calls", "launch calls", "other calls", "way to the GPU", "module load")
+WAITING: tuple[Cause, ...] = ("waits", "another stream's event", "another stream")
 # The played step must last as long as the recorded one, within this share, or nothing is predicted from it.
 PLAYED = 0.02
 # A remedy is advised if it saves this share of the step.
@@ -130,9 +131,9 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
     if not len(trace.work):
         raise UsageError(f"{trace.source} has no work of a GPU", "record with CUDA activities")
     trace = middle(trace)
-    health = checks(trace)
     device = busiest(trace)
     steps = find_steps(trace)
+    health = checks(trace, steps)
     begin_ns, end_ns = _window(trace, steps)
     stopped = forbidden(health, "idle time")
     found = idle(trace, begin_ns, end_ns, device) if stopped is None else None
@@ -183,7 +184,7 @@ def _bound(found: Idle | None, pauses_s: float, recorder_s: float) -> Bound | No
     shares: dict[Bound, float] = {
         "launch-bound": sum(found.causes[cause] for cause in SUBMISSION) - own_s - recorder_s,
         "host-bound": own_s,
-        "wait-bound": found.causes["waits"] + found.causes["another stream"],
+        "wait-bound": sum(found.causes[cause] for cause in WAITING),
         "copy-bound": found.causes["copies"],
         "allocation-bound": found.causes["allocation"],
     }
@@ -201,30 +202,36 @@ def _foreseen(
 ) -> tuple[Step, Graph | None, str, tuple[Remedy, ...], Workload | None]:
     """The step without the recorder, as a graph, with each remedy alone, and as a workload if it can be played."""
     watched_s = steps.step_s
+    step_s = given_s or watched_s
+    step = Step(
+        count=steps.count,
+        found=steps.found,
+        kernels=sum(isinstance(part, Kernels) for part in typical.workload.parts) / typical.steps,
+        likeness=steps.likeness,
+        every=steps.every,
+        watched_s=watched_s,
+        unwatched_s=step_s,
+        low_s=step_s,
+        high_s=step_s,
+        given=given_s is not None,
+        costs=costs,
+    )
     with_own = with_calls(fit, typical.workload)
+    if absent := missing(with_own, typical.workload, WAYS):
+        why = f"run {fit.run_id} has no figures of {', '.join(absent)}, which `{run_command(absent)}` measures"
+        return step, None, why, (), None
     fit = _free_calls(with_own, typical.workload)
     why = _why_no_graph(typical, fit, health, watched_s)
     free = unwatched(typical, costs)
     workload = free.workload if given_s is None else _lasting(typical, fit, given_s, watched_s)
     alone_s = step_time(workload, fit, "stream") / typical.steps
-    around_s = (free.high_s - free.low_s) / 2 if given_s is None else 0.0
-    step_s = given_s or (watched_s if typical.replays else alone_s)
-    step = Step(
-        count=steps.count,
-        found=steps.found,
-        kernels=sum(isinstance(part, Kernels) for part in workload.parts) / typical.steps,
-        likeness=steps.likeness,
-        every=steps.every,
-        watched_s=watched_s,
-        unwatched_s=step_s,
-        low_s=max(step_s - around_s, 0.0),
-        high_s=max(step_s + around_s, 0.0),
-        given=given_s is not None,
-        costs=costs,
-    )
+    if given_s is None:
+        step_s, around_s = watched_s if typical.replays else alone_s, (free.high_s - free.low_s) / 2
+        ends = {"low_s": max(step_s - around_s, 0.0), "high_s": max(step_s + around_s, 0.0)}
+        step = msgspec.structs.replace(step, unwatched_s=step_s, **ends)
     if why:
         return step, None, why, (), None
-    described = beyond_calls(workload, with_own.constants[call_name(workload.layer, 0)].value)
+    described = beyond_calls(workload, with_own.values)
     longer = max(step_s / alone_s, 1.0)  # the GPU may have run at another clock than under the recorder
     tried = (
         (name, what, step_time(changed, fit, way) * longer / typical.steps)
@@ -253,8 +260,9 @@ def _why_no_graph(typical: Recorded, fit: Fit, health: tuple[Check, ...], watche
 
 
 def _free_calls(fit: Fit, workload: Workload) -> Fit:
-    """The fit with launch calls that take no time, because recorded host times include them."""
+    """The fit with calls of launches and copies that take no time, because recorded host times include them."""
     names = {call_name(workload.layer, part.arguments) for part in workload.parts if isinstance(part, Kernels)}
+    names.update(copy_name(part) for part in workload.parts if isinstance(part, Copies))
     free = {name: msgspec.structs.replace(fit.constants[name], value=0.0, low=0.0, high=0.0) for name in names}
     return msgspec.structs.replace(fit, constants={**fit.constants, **free})
 

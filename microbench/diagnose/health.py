@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from microbench.diagnose.steps import Steps
 from microbench.traces.trace import NONE, WORK_KINDS, Trace
 
 Verdict = Literal["idle time", "short gaps", "prediction"]
@@ -26,9 +27,9 @@ class Check(msgspec.Struct, frozen=True):
     forbids: tuple[Verdict, ...] = ()
 
 
-def checks(trace: Trace) -> tuple[Check, ...]:
-    """What is odd about this trace; empty if nothing is."""
-    return tuple(_checks(trace))
+def checks(trace: Trace, steps: Steps | None) -> tuple[Check, ...]:
+    """What is odd about this trace and the steps that were found in it; empty if nothing is."""
+    return tuple(_checks(trace, steps))
 
 
 def forbidden(found: tuple[Check, ...], verdict: Verdict) -> Check | None:
@@ -36,7 +37,7 @@ def forbidden(found: tuple[Check, ...], verdict: Verdict) -> Check | None:
     return next((check for check in found if verdict in check.forbids), None)
 
 
-def _checks(trace: Trace) -> Iterator[Check]:
+def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
     work, calls = trace.work, trace.calls
     own = work["call"] != NONE
     if missing := int((~own).sum()):
@@ -94,6 +95,12 @@ def _checks(trace: Trace) -> Iterator[Check]:
     processes = {trace.threads[thread].process for thread in np.unique(calls["thread"])}
     if len(processes) > 1:
         yield Check("several processes", len(processes), 1.0, "the GPU counts as busy if any of them uses it")
+    if steps is not None and steps.found == "repetition":
+        yield Check(
+            "steps found by repetition", steps.count, 0.0,
+            "nothing marks your steps, of which each may be several of these or a part of one; annotate them "
+            "(profiler.step(), NVTX), or choose a part of the trace by --from and --to",
+        )  # fmt: skip
     for kind, count in trace.unread.items():
         yield Check(f"left out: {kind}", count, 0.0, "too many to keep; what they would tell is unknown")
 

@@ -9,14 +9,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from microbench.diagnose.events import held_by_events
 from microbench.diagnose.host_time import DOINGS, NUMBERED, Doing, Slices, overlaps, slices
 from microbench.traces.trace import NONE, Table, Trace, name_of
 
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 Cause = Literal[
     "host between calls", "launch calls", "other calls", "waits", "copies", "allocation", "module load",
-    "another stream", "way to the GPU", "device gaps", "profiler", "unknown",
+    "another stream's event", "another stream", "way to the GPU", "device gaps", "profiler", "unknown",
 ]  # fmt: skip
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 BY_DOING: Mapping[Doing, Cause] = {
@@ -63,6 +65,7 @@ class Idle(msgspec.Struct, frozen=True):
 class Gaps(NamedTuple):
     """Idle intervals of a GPU, each with the place in the work table of the next work; NONE behind the last."""
 
+    device: int
     begin_ns: IntArray
     end_ns: IntArray
     work: IntArray
@@ -83,7 +86,7 @@ def gaps_of(work: Table, device: int, begin_ns: int, end_ns: int) -> Gaps:
     later = np.flatnonzero((work["device"] == device) & (work["begin_ns"] >= end_ns))[:1]
     begins, places = np.append(begins, end_ns), np.append(places, later if len(later) else NONE)
     idle = begins > until
-    return Gaps(until[idle], begins[idle], places[idle])
+    return Gaps(device, until[idle], begins[idle], places[idle])
 
 
 class Stretches(NamedTuple):
@@ -138,6 +141,7 @@ def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
     """The pieces that the gaps consist of: those without a call, then for each submitting thread what it did until the
     call that ended a gap had returned, and the rest of the gap."""
     call = np.append(trace.work["call"], NONE)[gaps.work]
+    held = np.append(held_by_events(trace, gaps.device), False)[gaps.work]
     without = call == NONE
     yield _alike(gaps.begin_ns[without], gaps.end_ns[without], "unknown", UNCALLED)
     threads = np.append(trace.calls["thread"], NONE)[call]
@@ -147,7 +151,7 @@ def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
         returned = trace.calls["end_ns"][call[own]]
         until = np.clip(returned, begins, ends)
         yield _until_call(trace, slices(trace, thread), begins, until)
-        yield from _behind_call(trace, returned > begins, until, ends)
+        yield from _behind_call(trace, returned > begins, held[own], until, ends)
 
 
 def _alike(begins_ns: IntArray, ends_ns: IntArray, cause: Cause, name: int = NONE) -> Stretches:
@@ -166,13 +170,18 @@ def _until_call(trace: Trace, of: Slices, begins_ns: IntArray, ends_ns: IntArray
 
 
 def _behind_call(
-    trace: Trace, on_the_way: npt.NDArray[np.bool_], begins_ns: IntArray, ends_ns: IntArray
+    trace: Trace, on_the_way: BoolArray, held: BoolArray, begins_ns: IntArray, ends_ns: IntArray
 ) -> Iterator[Stretches]:
     """The rest of each gap, when the call had returned: the way to the GPU, a gap between queued work, or a stream that
-    waits for another."""
-    ways: tuple[tuple[npt.NDArray[np.bool_], Cause, int], ...] = (
+    waits for another.
+
+    Where ``held``, an event held the work back, unless that was still on its way when the event happened.
+    """
+    event = held & ~on_the_way
+    yield _alike(begins_ns[event], ends_ns[event], "another stream's event")
+    ways: tuple[tuple[BoolArray, Cause, int], ...] = (
         (on_the_way, "way to the GPU", LONGEST_WAY_NS),
-        (~on_the_way, "device gaps", LONGEST_GAP_NS),
+        (~on_the_way & ~event, "device gaps", LONGEST_GAP_NS),
     )
     held_back: Cause = "another stream" if _waits_for_events(trace) else "unknown"
     for chosen, cause, longest_ns in ways:

@@ -7,16 +7,15 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from microbench.core.ops import LOOP_LAYER
+from microbench.diagnose.events import stream_waits
 from microbench.diagnose.host_time import DOINGS, NUMBERED, Doing, by_name, doing, slices
-from microbench.diagnose.steps import Steps
-from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
+from microbench.diagnose.steps import PAUSE_S, Steps
+from microbench.predict.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, RangeKind, Trace, name_of
 
-# A pause between two calls of one thread is work of the program's own, which a graph does not remove, if it is this
-# long. Optimizers and autograd engines take up to 0.6 ms between two launches (H200, a busy host).
-PAUSE_S = 1e-3
 # With this many launches outstanding, a launch call may wait for room in the queue; then it counts as a median one.
 MANY_OUTSTANDING = 500
 # Steps whose calls are less alike than this, place by place, are represented by the ones nearest to the mean.
@@ -58,7 +57,10 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class _Call(msgspec.Struct):
-    """A call of the step: host time before it and inside it in s, and the work that it submitted."""
+    """A call of the step: host time before it and inside it in s, and the work that it submitted.
+
+    ``events`` are those that it records, or waits for, with the streams' own numbers.
+    """
 
     name: str
     doing: Doing
@@ -66,6 +68,7 @@ class _Call(msgspec.Struct):
     own_s: float
     pause: bool
     work: list[_Work]
+    events: list[Event]
 
 
 class _Work(msgspec.Struct, frozen=True):
@@ -83,8 +86,10 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
     """The typical step; the mean of ``steps.every`` steps where kinds of steps take turns."""
     calls = _typical(trace, steps, device)
     numbers = dict.fromkeys(work.stream for call in calls for work in call.work)
-    streams = {stream: place for place, stream in enumerate(numbers)}
-    of = streams if len(streams) > 1 else {}
+    several = len(numbers) > 1
+    if several:
+        numbers |= dict.fromkeys(event.stream for call in calls for event in call.events)
+    of = {stream: place for place, stream in enumerate(numbers)} if several else {}
     parts: list[Part] = []
     staged: dict[int, Copies] = {}
     host_s, pauses_s = 0.0, 0.0
@@ -96,6 +101,7 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
 
     for call in calls:
         host_s += call.before_s
+        parts += [Event(event.number, of[event.stream], event.awaited) for event in call.events if several]
         if call.pause:
             host(host_s)
             host_s, pauses_s = 0.0, pauses_s + call.before_s
@@ -127,7 +133,7 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
     names = [name_of(trace, name) for name in trace.calls["name"][begin:end]]
     replays = sum("GraphLaunch" in name for name in names)
     return Recorded(
-        workload=Workload(tuple(parts), layer=layer, streams=max(len(streams), 1), title=trace.source),
+        workload=Workload(tuple(parts), layer=layer, streams=max(len(of), 1), title=trace.source),
         steps=steps.every,
         blockers=tuple(_blockers(trace, steps)),
         calls=(end - begin) / steps.count,
@@ -189,6 +195,7 @@ def _typical(trace: Trace, steps: Steps, device: int) -> list[_Call]:
         own[full] = np.minimum(own[full], np.median(own[kinds == DOINGS.index("launch")]))
     switches = np.append(False, np.diff(table["thread"]) != 0)
     rows = chosen[:, None] + np.arange(int(lengths[0]))[None, :]
+    events = _events(trace, rows[-1])
     # The time before a step's first call is taken before the next step, so that the calls add up to the steps.
     behind = rows.copy()
     behind[:, 0] += int(lengths[0])
@@ -198,8 +205,29 @@ def _typical(trace: Trace, steps: Steps, device: int) -> list[_Call]:
     for place, column in enumerate(rows.T.tolist()):
         name = _most(trace.calls["name"][column].tolist(), trace)
         works = _mean_work(trace, [submitted.get(call, []) for call in column])
-        calls.append(_Call(name, doing(name), float(before_s[place]), float(own_s[place]), bool(paused[place]), works))
+        times_s = float(before_s[place]), float(own_s[place])
+        calls.append(_Call(name, doing(name), *times_s, bool(paused[place]), works, events.get(place, [])))
     return calls
+
+
+def _events(trace: Trace, row: npt.NDArray[np.int64]) -> dict[int, list[Event]]:
+    """The events that the calls in these places record and wait for, by their place in ``row``.
+
+    An event has the number of the place that records it. A wait for an event of the step before is one for the same
+    event of this step, which at that time is the one before it.
+    """
+    events: dict[int, list[Event]] = {}
+    names = trace.calls["name"]
+    for wait in stream_waits(trace):
+        place, number = int(wait["call"] - row[0]), int(wait["on_call"] - row[0])
+        if 0 <= place < len(row):
+            number += len(row) if number < 0 else 0
+            if number >= 0 and names[row[number]] == names[wait["on_call"]]:
+                events.setdefault(place, []).append(Event(number, int(wait["stream"]), awaited=True))
+                record = Event(number, int(wait["on_stream"]))
+                if record not in events.setdefault(number, []):
+                    events[number].append(record)
+    return events
 
 
 def _most(names: list[int], trace: Trace) -> str:

@@ -23,6 +23,9 @@ MOST_SHAPES = 16  # steps of this many kinds may take turns
 SAME = 0.01  # shares of equal calls that differ by less are the same
 CANDIDATES = 400  # distances between equal calls that are tried as a step's length
 NUMBER = re.compile(r"\d+")
+# A pause between two calls of one thread is work of the program's own, which a graph does not remove, if it is this
+# long. Optimizers and autograd engines take up to 0.6 ms between two launches (H200, a busy host).
+PAUSE_S = 1e-3
 
 
 class Steps(msgspec.Struct, frozen=True):
@@ -128,7 +131,10 @@ def _annotated(trace: Trace) -> list[Found]:
 
 
 def _repeated(trace: Trace, tokens: _Tokens) -> list[Found]:
-    """The longest stretch of calls that repeat, cut behind the wait or at the pause that comes once in each step."""
+    """The longest stretch of calls that repeat, cut behind the wait or at the pause that comes once in each step.
+
+    Where long pauses come after every so many repetitions, these are one step.
+    """
     calls = trace.calls
     pauses_ns = np.zeros(len(calls))
     pauses_ns[1:] = calls["begin_ns"][1:] - np.maximum.accumulate(calls["end_ns"])[:-1]
@@ -139,6 +145,7 @@ def _repeated(trace: Trace, tokens: _Tokens) -> list[Found]:
         if length is None:
             continue
         begin, end = _stretch(values, length)
+        length *= _between_pauses(pauses_ns[begin:end], length)
         offsets = range(begin, begin + min(length, (end - begin) // FEWEST))
         if not offsets:
             continue
@@ -147,6 +154,15 @@ def _repeated(trace: Trace, tokens: _Tokens) -> list[Found]:
         first = max(offsets, key=lambda offset: (behind[offset], pause[offset]))
         found.append((np.arange(first, end, length), "repetition", ""))
     return found
+
+
+def _between_pauses(pauses_ns: npt.NDArray[np.float64], length: int) -> int:
+    """The number of repetitions from one long pause to the next; 1 if there is no usual number."""
+    apart = np.diff(np.flatnonzero(pauses_ns > PAUSE_S * 1e9))
+    if len(apart) < FEWEST:
+        return 1
+    usual = int(np.median(apart))
+    return usual // length if usual % length == 0 and np.mean(apart == usual) > REPEATED else 1
 
 
 def _waits(trace: Trace) -> npt.NDArray[np.bool_]:

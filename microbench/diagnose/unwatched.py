@@ -9,7 +9,8 @@ import msgspec
 
 from microbench.diagnose.recorded import Recorded
 from microbench.predict.constants import Constant, Fit, around, stand_in
-from microbench.predict.workload import Kernels, Part, Workload
+from microbench.predict.model import call_name, copy_name
+from microbench.predict.workload import Copies, Kernels, Part, Workload
 from microbench.traces.trace import Format
 
 # What PyTorch's profiler adds to a call, an operator and a Python function, in s, where the run has not measured it:
@@ -74,17 +75,20 @@ def scaled(workload: Workload, share: float) -> Workload:
     return msgspec.structs.replace(workload, parts=tuple(changed(part) for part in workload.parts))
 
 
-def beyond_calls(workload: Workload, call_s: float) -> Workload:
-    """The workload with host times on top of the layer's launch call of ``call_s`` instead of including it.
+def beyond_calls(workload: Workload, constants: Mapping[str, float]) -> Workload:
+    """The workload with host times on top of the calls of launches and copies instead of including them.
 
-    Where a recorded launch took less than that call, the launches behind it have that much less.
+    ``constants`` has these calls. Where a recorded launch took less than its call, the launches behind it have that
+    much less, and likewise for the call of a copy.
     """
-    owed_s = 0.0
+    owed_s, call_s = 0.0, constants[call_name(workload.layer, 0)]
     parts: list[Part] = []
     for part in workload.parts:
         if isinstance(part, Kernels):
             left_s = (part.host_s or 0.0) - call_s - owed_s
             owed_s = max(-left_s, 0.0)
             part = msgspec.structs.replace(part, host_s=max(left_s, 0.0))
+        elif isinstance(part, Copies):
+            owed_s += constants[copy_name(part)] * part.count
         parts.append(part)
     return msgspec.structs.replace(workload, parts=tuple(parts))

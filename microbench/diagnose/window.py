@@ -57,11 +57,14 @@ def middle(trace: Trace) -> Trace:
 
 
 def around(trace: Trace, begin_ns: int, end_ns: int, more_work: Chosen) -> Trace:
-    """Everything that overlaps a stretch of time, ``more_work``, and the calls that submitted the work."""
+    """Everything that overlaps a stretch of time, ``more_work``, and all calls since the first that submitted it."""
     work = _overlapping(trace.work, begin_ns, end_ns) | more_work
     calls = _overlapping(trace.calls, begin_ns, end_ns)
     submitted = trace.work["call"][work]
-    calls[submitted[submitted != NONE]] = True
+    submitted = submitted[submitted != NONE]
+    calls[submitted] = True
+    since = slice(submitted.min(initial=len(calls)), None)  # so that waits for events are among them
+    calls[since] |= trace.calls["begin_ns"][since] < end_ns
     return with_only(trace, work, calls, _overlapping(trace.ranges, begin_ns, end_ns))
 
 

@@ -17,7 +17,7 @@ from microbench.predict.constants import Fit, scattering_s
 from microbench.predict.fit import with_calls
 from microbench.predict.model import LIMITS, Limit, Played, Way, acts, call_name, graphs, needed, play
 from microbench.predict.unknowns import HostTime
-from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
+from microbench.predict.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
 
 # Without a synchronise steps flow into one another: the time of one is the difference of many and half as many. Two are
 # enough where each fills the queue.
@@ -338,7 +338,7 @@ def _share_of(part: Part, share: float) -> Part:
             return msgspec.structs.replace(part, count=max(round(part.count * share), 1))
         case HostWork():
             return HostWork(part.seconds * share)
-        case Wait():
+        case Wait() | Event():
             return part
 
 

@@ -14,12 +14,12 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
-from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
+from microbench.predict.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
 
 Lane = Literal["gpu", "h2d", "d2h"]
 Limit = Literal["host", "front end", "kernel", "link", "sync"]
 LIMITS: tuple[Limit, ...] = ("host", "front end", "kernel", "link", "sync")
-Kind = Literal["launch", "replay", "copy", "sync", "host"]
+Kind = Literal["launch", "replay", "copy", "sync", "host", "event"]
 
 # The predecessor of the first event.
 BEGIN = -1
@@ -49,13 +49,13 @@ class Act(NamedTuple):
 
     ``host_s`` is how long the call takes the host; ``way_s`` lies between its return and the earliest begin of its
     first ``work``. ``wait_s`` is the time of a synchronise from the end of the last work until it returns, None for
-    other acts. A copy without work is one that the host itself makes.
+    other acts. A copy without work is one that the host itself makes. An act of events only is played without the host.
     """
 
     kind: Kind
     host_s: float
     way_s: float = 0.0
-    work: tuple[Work, ...] = ()
+    work: tuple[Work | Event, ...] = ()
     stream: int = 0
     wait_s: float | None = None
 
@@ -94,7 +94,8 @@ def play(acts: Sequence[Act], *, queue: int = 1 << 30, front_end_s: float = 0.0)
     A call that finds ``queue`` launches not yet begun waits until one begins. Work begins when its call has returned
     and its way to the GPU has passed, when the work before it in its stream has ended and its gap has passed, when its
     engine is free (copies), and, with a ``front_end_s``, at least that long from the begin of any other kernel. A
-    replay comes after all work before it, because a graph is one piece of work to its stream. Kernels side by side end
+    replay comes after all work before it, because a graph is one piece of work to its stream. Work behind an awaited
+    event comes after that event's work like after work of its own stream. Kernels side by side end
     no sooner than the memory can have moved the bytes, and the SMs can have run the blocks, of all of them.
     """
     state = _State(queue, front_end_s)
@@ -120,7 +121,8 @@ class _State:
         self._queue = queue
         self._front_end_s = front_end_s
         self._begins: list[int] = []  # of each submission's first work
-        self._ends: dict[int, int] = {}  # of each stream's last work
+        self._ends: dict[int, int] = {}  # of each stream's last work, or of the event that it waits for
+        self._events: dict[int, int] = {}  # when each event happens; BEGIN if no work is before it
         self._engines: dict[Lane, int] = {}
         self._shared: dict[str, int] = {}  # when the GPU's memory, or its SMs, can have done everything
         self._joined = BEGIN  # the end that streams without work of their own wait for
@@ -129,6 +131,9 @@ class _State:
 
     def do(self, index: int, act: Act) -> None:
         """One act of the host."""
+        if act.kind == "event":
+            self._submit(index, act, self.now)
+            return
         begin = self._free_slot() if act.work else self.now
         self.now = self._after(begin, act.host_s, _spent(act))
         self.host.append(Span(self.at_s[begin], self.at_s[self.now], index, "host"))
@@ -172,14 +177,19 @@ class _State:
         if act.kind == "replay" and self._ends:
             self._joined = max(self._ends.values(), key=self.at_s.__getitem__)
             self._ends = {}
-        for number, work in enumerate(act.work):
+        begun = False
+        for work in act.work:
+            if isinstance(work, Event):
+                self._event(work)
+                continue
             stream, ready = act.stream + work.branch, last
             if work.early_s > 0:
                 handed_over = self._after(called, max(act.host_s - work.early_s, 0.0), _spent(act))
                 ready = self._after(handed_over, act.way_s, "front end")
             begin = self._begin(ready, stream, work)
-            if number == 0:
+            if not begun:
                 self._begins.append(begin)
+                begun = True
             end = self._after(begin, work.duration_s, "kernel" if work.lane == "gpu" else "link")
             for what, seconds in (("memory", work.memory_s), ("SMs", work.sms_s)):
                 if seconds > 0:
@@ -200,6 +210,14 @@ class _State:
         if work.lane == "gpu":
             return self._started(begin) if self._front_end_s > 0 else begin
         return self._later(begin, self._engines[work.lane]) if work.lane in self._engines else begin
+
+    def _event(self, event: Event) -> None:
+        """Record an event behind its stream's work, or let the stream wait for it."""
+        before = self._ends.get(event.stream, self._joined)
+        if not event.awaited:
+            self._events[event.number] = before
+        elif (end := self._events.get(event.number, BEGIN)) != BEGIN:
+            self._ends[event.stream] = end if before == BEGIN else self._later(before, end)
 
     def _served(self, what: str, ready: int, begin: int, seconds: float) -> int:
         """When the memory or the SMs can have done this work and all work since the GPU was idle."""
@@ -288,6 +306,11 @@ def call_name(layer: str, arguments: int) -> str:
     return f"call.{layer}.{arguments}"
 
 
+def copy_name(part: Copies) -> str:
+    """The constant of the call of a pinned copy."""
+    return f"{part.direction}_call"
+
+
 def replay_name(layer: str) -> str:
     """The constant of a replay call."""
     return f"replay.{layer}"
@@ -343,7 +366,7 @@ def acts(workload: Workload, constants: Mapping[str, float], way: Way) -> list[A
     stream = itertools.cycle(range(workload.streams))
     for captured, parts in itertools.groupby(workload.parts, key=_capturable):
         if captured and way == "graph":
-            result.append(_replay(workload, list(parts), constants))
+            result += _replay(workload, list(parts), constants)
         else:
             for part in parts:
                 result += _direct(workload, part, constants, stream)
@@ -353,15 +376,16 @@ def acts(workload: Workload, constants: Mapping[str, float], way: Way) -> list[A
 def graphs(workload: Workload) -> list[int]:
     """The number of nodes of each graph that the step becomes."""
     groups = itertools.groupby(workload.parts, key=_capturable)
-    return [
+    nodes = (
         sum(part.count for part in parts if isinstance(part, Kernels | Copies))
         for captured, parts in groups
         if captured
-    ]
+    )
+    return [count for count in nodes if count]  # events alone are no graph
 
 
 def _capturable(part: Part) -> bool:
-    return isinstance(part, Kernels) or (isinstance(part, Copies) and part.memory == "pinned")
+    return isinstance(part, Kernels | Event) or (isinstance(part, Copies) and part.memory == "pinned")
 
 
 def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stream: Iterator[int]) -> Iterator[Act]:
@@ -372,7 +396,7 @@ def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stre
                 to = next(stream) if part.stream is None else part.stream
                 yield Act("launch", call_s, constants["way"], (work,), to)
         case Copies(memory="pinned"):
-            copy = Act("copy", constants[f"{part.direction}_call"], constants[f"{part.direction}_way"])
+            copy = Act("copy", constants[copy_name(part)], constants[f"{part.direction}_way"])
             for _ in range(part.count):
                 yield copy._replace(work=(_copy(part, constants),))
         case Copies():
@@ -385,14 +409,16 @@ def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stre
             yield Act("sync", constants["sync"], wait_s=constants["complete"])
         case HostWork():
             yield Act("host", part.seconds)
+        case Event():
+            yield Act("event", 0.0, work=(part,))
 
 
-def _replay(workload: Workload, parts: list[Part], constants: Mapping[str, float]) -> Act:
-    """Kernels and pinned copies as one graph; branches are streams.
+def _replay(workload: Workload, parts: list[Part], constants: Mapping[str, float]) -> Iterator[Act]:
+    """Kernels and pinned copies as one graph; branches are streams, and events are edges between them.
 
     The call hands the first node of each independent branch, a root of the graph, to the GPU one after another.
     """
-    work: list[Work] = []
+    work: list[Work | Event] = []
     stream = itertools.cycle(range(workload.streams))
     for part in parts:
         if isinstance(part, Kernels):
@@ -400,21 +426,38 @@ def _replay(workload: Workload, parts: list[Part], constants: Mapping[str, float
                 work.append(kernel._replace(branch=next(stream) if part.stream is None else part.stream))
         elif isinstance(part, Copies):
             work += [_copy(part, constants)] * part.count
-    call_s = constants[replay_name(workload.layer)] + constants["replay_node"] * len(work)
+        elif isinstance(part, Event):
+            work.append(part)
+    nodes = sum(isinstance(one, Work) for one in work)
+    if not nodes:
+        return
     roots = _roots(work)
-    for place, index in enumerate(roots, start=1):
-        work[index] = work[index]._replace(early_s=(len(roots) - place) * constants["replay_root"])
+    for place, (index, root) in enumerate(roots, start=1):
+        work[index] = root._replace(early_s=(len(roots) - place) * constants["replay_root"])
     more_s = (len(roots) - 1) * constants["replay_root"] if len(roots) > 1 else 0.0
-    return Act("replay", call_s + more_s, constants["replay_way"], tuple(work))
+    call_s = constants[replay_name(workload.layer)] + constants["replay_node"] * nodes
+    yield Act("replay", call_s + more_s, constants["replay_way"], tuple(work))
 
 
-def _roots(work: Sequence[Work]) -> list[int]:
-    """The places of the nodes that depend on no other; of none if there is only one."""
-    joined = next((index for index, one in enumerate(work) if one.joins), len(work))
-    first: dict[int, int] = {}
-    for index, one in enumerate(work[:joined]):
-        first.setdefault(one.branch, index)
-    return list(first.values()) if len(first) > 1 else []
+def _roots(work: Sequence[Work | Event]) -> list[tuple[int, Work]]:
+    """The nodes that depend on no other, with their places; none if there is only one."""
+    roots: list[tuple[int, Work]] = []
+    begun: set[int] = set()  # branches in which a node has come before, or an event behind one
+    behind: set[int] = set()  # events behind a node
+    for index, one in enumerate(work):
+        if isinstance(one, Work):
+            if one.joins:
+                break
+            if one.branch not in begun:
+                roots.append((index, one))
+            begun.add(one.branch)
+        elif one.awaited:
+            begun.update({one.stream} if one.number in behind else ())
+        elif one.stream in begun:
+            behind.add(one.number)
+        else:
+            behind.discard(one.number)
+    return roots if len(roots) > 1 else []
 
 
 def _gap_s(workload: Workload, part: Kernels, constants: Mapping[str, float], way: Way) -> float:

@@ -27,6 +27,7 @@ from microbench.predict.workload import (
     MOST_KERNELS,
     MOST_STREAMS,
     Copies,
+    Event,
     HostMemory,
     HostWork,
     Kernels,
@@ -173,8 +174,13 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "sync": (),
     "repeat": ("parts",),
     "host": (),
+    "record_event": ("stream",),
+    "wait_event": ("stream",),
 }
-WHAT_A_PART_IS = 'each part is one of: kernels = N, copy = "h2d" or "d2h", sync = true, host = "200us", repeat = N'
+WHAT_A_PART_IS = (
+    'each part is one of: kernels = N, copy = "h2d" or "d2h", sync = true, host = "200us", repeat = N, '
+    "record_event = N, wait_event = N"
+)
 # A kernel's parameters are 8 bytes or less each in at most 32 764 bytes. Source: CUDA C++ Programming Guide, 12.1.
 MOST_ARGUMENTS = 4095
 # A grid's x dimension. Source: CUDA C++ Programming Guide, technical specifications.
@@ -219,8 +225,13 @@ def _part(table: Table, where: str, layers: LayerNames) -> Iterator[Part]:
             yield Wait()
         case "repeat":
             yield from _repeated(table, where, layers)
-        case _:
+        case "host":
             yield HostWork(seconds(table["host"], f"{where}, host"))
+        case _:
+            if "stream" not in table:
+                raise UsageError(f"{where}: nothing says which stream", f"{kind} = 1, stream = 0")
+            number = whole(table[kind], f"{where}, {kind}", 0, MOST_KERNELS)
+            yield Event(number, _stream(table, where), awaited=kind == "wait_event")
 
 
 def _kind(table: Table, where: str) -> str:
@@ -346,7 +357,8 @@ def checked(workload: Workload, name: str) -> Workload:
     """The workload, if a single step can be that large. Raises UsageError."""
     if workload.kernels == 0:
         raise UsageError(f"{name} launches no kernel", "give it at least one part with kernels = 1")
-    streams = [part.stream for part in workload.parts if isinstance(part, Kernels | Copies) and part.stream is not None]
+    placed = (part.stream for part in workload.parts if isinstance(part, Kernels | Copies | Event))
+    streams = [stream for stream in placed if stream is not None]
     if max(streams, default=0) >= workload.streams:
         raise UsageError(
             f"{name}: a part goes to stream {max(streams)}, and the step has {workload.streams}",
@@ -482,6 +494,8 @@ def _keys(part: Part) -> Iterator[tuple[str, object]]:
             yield "sync", True
         case HostWork():
             yield "host", _time(part.seconds)
+        case Event():
+            yield from (("wait_event" if part.awaited else "record_event", part.number), ("stream", part.stream))
 
 
 def _given(part: Part, *names: str) -> Iterator[tuple[str, object]]:

@@ -1,4 +1,4 @@
-"""Defines a step of work for the model: kernels, copies, waits and host work in the order of their submission."""
+"""Defines a step of work for the model: kernels, copies, waits, events and host work in the order of submission."""
 
 from __future__ import annotations
 
@@ -64,7 +64,18 @@ class HostWork(msgspec.Struct, frozen=True):
     seconds: float
 
 
-Part = Kernels | Copies | Wait | HostWork
+class Event(msgspec.Struct, frozen=True):
+    """An event of a stream, by its number: recorded behind the work before it, or ``awaited`` by the work behind it.
+
+    An event that has not been recorded yet holds nothing back. Its call takes no host time but that of the parts.
+    """
+
+    number: int
+    stream: int
+    awaited: bool = False
+
+
+Part = Kernels | Copies | Wait | HostWork | Event
 
 
 class Workload(msgspec.Struct, frozen=True):

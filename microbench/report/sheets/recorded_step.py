@@ -19,8 +19,9 @@ from microbench.report.suites.timeline import time_ticks
 TONES: Mapping[What, Tone] = {
     "work": "second",
     "host between calls": "first", "launch calls": "third", "other calls": "fifth", "waits": "problem",
-    "copies": "fourth", "allocation": "advice", "module load": "sixth", "another stream": "good",
-    "way to the GPU": "quiet", "device gaps": "seventh", "profiler": "eighth", "unknown": "plain",
+    "copies": "fourth", "allocation": "advice", "module load": "sixth", "another stream's event": "note",
+    "another stream": "good", "way to the GPU": "quiet", "device gaps": "seventh", "profiler": "eighth",
+    "unknown": "plain",
 }  # fmt: skip
 # Rows of nested host code for a thread, and threads and streams, that a drawing has at most.
 MOST_DEPTH, MOST_THREADS, MOST_STREAMS = 6, 8, 16

@@ -48,7 +48,7 @@ class Item(NamedTuple):
 def items(step: Step) -> list[Item]:
     """Kernels and copies in the order of their submission."""
     called = {span.act: span.end_s for span in step.played.host if span.lane == "host"}
-    works = (work for act in step.acts for work in act.work)
+    works = (work for act in step.acts for work in act.work if isinstance(work, Work))
     return [
         Item(span.lane, span.begin_s, span.end_s, work, called[span.act] - work.early_s + step.acts[span.act].way_s)
         for span, work in zip(step.played.work, works, strict=True)
