@@ -430,6 +430,57 @@ def test_what_the_recorder_took_makes_no_step_launch_bound() -> None:
     assert names.index("diagnose.pauses") < names.index("diagnose.graph"), "the larger cause comes first"
 
 
+def test_a_host_that_launches_late_because_it_waited_is_wait_bound() -> None:
+    """The GPU runs dry at each of six waits. A graph would have to be parted there, so it saves less."""
+    made = Recorder()
+    for _ in range(12):
+        for kernel in range(6):
+            made.runs(15_000)
+            made.launch(f"kernel_{kernel}", 150_000)
+            made.wait()
+            made.runs(10_000)
+    found = diagnosed(made)
+    assert found.idle is not None
+    assert found.idle.causes["waits"] < found.idle.idle_s / 4
+    assert found.bound == "wait-bound"
+    verdict, *others = words.findings(found)
+    assert verdict.title.endswith("because the host waits 6 times in it")
+    names = [finding.rule for finding in others]
+    assert names.index("diagnose.best") < names.index("diagnose.graph")
+    assert "Without waiting for the GPU inside it" in others[names.index("diagnose.best")].title
+
+
+@pytest.mark.parametrize(("copy_ns", "bound"), [(900_000, "copy-bound"), (100_000, "GPU-bound")])
+def test_a_gpu_that_is_busy_with_copies_alone_is_copy_bound(copy_ns: int, bound: str) -> None:
+    made = Recorder()
+    for _ in range(12):
+        memories: tuple[Memory, Memory] = ("pinned", "device")
+        made.submit(
+            made.call("cudaMemcpyAsync", 3000), "Memcpy HtoD", copy_ns, kind="copy", memories=memories, size=1 << 20
+        )
+        for kernel in range(10):
+            made.launch(f"kernel_{kernel}", 30_000)
+    found = diagnosed(made)
+    assert found.idle is not None
+    assert found.idle.copies_s == pytest.approx(found.steps.count * copy_ns * 1e-9 if found.steps else 0, rel=0.01)
+    assert found.bound == bound
+
+
+def test_what_was_queued_when_the_recording_began_or_ended_is_no_loss() -> None:
+    made = steps_of(count=12, kernels=20, duration_ns=50_000, between_ns=5000)
+    whole = made.trace()
+    work, calls = whole.work.copy(), whole.calls
+    work["call"][:30] = NONE
+    begun = replace(whole, work=work)
+    assert not [check for check in checks(begun, None) if "without a call" in check.name]
+    work = work.copy()
+    work["call"][100:130] = NONE
+    assert [check.count for check in checks(replace(whole, work=work), None) if "without a call" in check.name] == [30]
+    ended = replace(whole, work=whole.work[:-30])
+    assert len(ended.calls) == len(calls)
+    assert not [check for check in checks(ended, None) if check.name == "launches without work"]
+
+
 def test_a_pageable_copy_is_compared_with_a_pinned_one() -> None:
     made = Recorder()
     for _ in range(12):

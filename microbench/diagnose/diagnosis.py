@@ -155,7 +155,7 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
         step=step,
         idle=found,
         why_no_idle="" if stopped is None else f"{stopped.count} {stopped.name}: {stopped.meaning}",
-        bound=_bound(found, pauses_s, recorder_s),
+        bound=_bound(found, pauses_s, recorder_s, remedies[0].name if remedies else ""),
         recorded=typical,
         graph=graph,
         why_no_graph=why,
@@ -173,23 +173,30 @@ def _window(trace: Trace, steps: Steps | None) -> tuple[int, int]:
     return int(trace.work["begin_ns"][0]), int(trace.work["end_ns"].max())
 
 
-def _bound(found: Idle | None, pauses_s: float, recorder_s: float) -> Bound | None:
-    """What most of the idle time goes to without the recorder. ``pauses_s`` is the program's own work in the window,
-    ``recorder_s`` what the recorder took of the time between calls."""
+def _bound(found: Idle | None, pauses_s: float, recorder_s: float, best: str) -> Bound | None:
+    """What most of the idle time goes to when nobody records; ``best`` is the name of the remedy that saves most.
+
+    ``pauses_s`` is the program's own work in the window, ``recorder_s`` what the recorder took of the time between
+    calls. A host that launches late because it waited before is wait-bound, if less waiting saves more than a graph.
+    Likewise time in which nothing but copies run counts as idle, if faster copies save most.
+    """
     if found is None or found.span_s <= 0:
         return None
     if found.busy_s >= BUSY * found.span_s:
-        return "GPU-bound"
+        return "copy-bound" if found.copies_s > found.busy_s / 2 else "GPU-bound"
     own_s = min(pauses_s, found.causes["host between calls"])
+    copies_s = found.copies_s if best == "pinned" else 0.0
     shares: dict[Bound, float] = {
         "launch-bound": sum(found.causes[cause] for cause in SUBMISSION) - own_s - recorder_s,
         "host-bound": own_s,
         "wait-bound": sum(found.causes[cause] for cause in WAITING),
-        "copy-bound": found.causes["copies"],
+        "copy-bound": found.causes["copies"] + copies_s,
         "allocation-bound": found.causes["allocation"],
     }
     largest = max(shares, key=lambda name: shares[name])
-    return largest if shares[largest] >= (found.idle_s - recorder_s) / 2 else "mixed"
+    if shares[largest] < (found.idle_s + copies_s - recorder_s) / 2:
+        return "mixed"
+    return "wait-bound" if largest == "launch-bound" and best == "waits" else largest
 
 
 def _foreseen(

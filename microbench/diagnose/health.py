@@ -7,10 +7,12 @@ from typing import Literal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from microbench.diagnose.steps import Steps
 from microbench.traces.trace import NONE, WORK_KINDS, Trace
 
+IntArray = npt.NDArray[np.int64]
 Verdict = Literal["idle time", "short gaps", "prediction"]
 
 # Shares of the work or the calls above which a verdict is not given.
@@ -40,17 +42,19 @@ def forbidden(found: tuple[Check, ...], verdict: Verdict) -> Check | None:
 def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
     work, calls = trace.work, trace.calls
     own = work["call"] != NONE
-    if missing := int((~own).sum()):
+    # What was queued when the recording began is no loss, and neither are launches that were queued when it ended.
+    if missing := int((~own & (work["begin_ns"] > _first_own_ns(trace))).sum()):
         share = missing / len(work)
         yield Check(
             "pieces of work without a call", missing, share,
-            "the recording began after these were submitted, or lost their calls; what held them back is unknown",
+            "the recording lost their calls; what held them back is unknown",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
     submits = np.zeros(len(calls), dtype=bool)
     submits[work["call"][own]] = True
     # Memsets are no launches: recorders leave out many that a driver makes in another way.
     launches = np.array(["Launch" in name for name in (*trace.names, "")])[calls["name"]]
+    submits[np.flatnonzero(submits).max(initial=-1) + 1 :] = True
     if lost := int((launches & ~submits).sum()):
         share = lost / max(int(launches.sum()), 1)
         yield Check(
@@ -103,6 +107,15 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
         )  # fmt: skip
     for kind, count in trace.unread.items():
         yield Check(f"left out: {kind}", count, 0.0, "too many to keep; what they would tell is unknown")
+
+
+def _first_own_ns(trace: Trace) -> IntArray:
+    """For each piece of work, when the first with a recorded call began on its GPU."""
+    devices, place = np.unique(trace.work["device"], return_inverse=True)
+    begins = np.full(len(devices), np.iinfo(np.int64).max)
+    own = trace.work["call"] != NONE
+    np.minimum.at(begins, place[own], trace.work["begin_ns"][own])
+    return np.where(begins < np.iinfo(np.int64).max, begins, np.iinfo(np.int64).min)[place]
 
 
 def _overlapping(trace: Trace) -> int:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from microbench.diagnose.events import held_by_events
 from microbench.diagnose.host_time import DOINGS, NUMBERED, Doing, Slices, overlaps, slices
-from microbench.traces.trace import NONE, Table, Trace, name_of
+from microbench.traces.trace import NONE, WORK_KINDS, Table, Trace, name_of
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -45,8 +45,8 @@ class Idle(msgspec.Struct, frozen=True):
     """The time of a window of a trace in which a GPU ran nothing, by cause.
 
     ``span_s`` is the whole window and ``busy_s`` the time in which at least one kernel, copy or memset ran, both in s;
-    ``causes`` add up to the rest. ``places`` are its named parts, the longest first. ``gaps`` is the number of idle
-    intervals.
+    ``copies_s`` is the part of it in which nothing but copies ran. ``causes`` add up to the rest. ``places`` are its
+    named parts, the longest first. ``gaps`` is the number of idle intervals.
     """
 
     device: int
@@ -55,6 +55,7 @@ class Idle(msgspec.Struct, frozen=True):
     causes: Mapping[Cause, float]
     places: tuple[Where, ...]
     gaps: int
+    copies_s: float = 0.0
 
     @property
     def idle_s(self) -> float:
@@ -87,6 +88,11 @@ def gaps_of(work: Table, device: int, begin_ns: int, end_ns: int) -> Gaps:
     begins, places = np.append(begins, end_ns), np.append(places, later if len(later) else NONE)
     idle = begins > until
     return Gaps(device, until[idle], begins[idle], places[idle])
+
+
+def _length(gaps: Gaps) -> int:
+    """The sum of the gaps in ns."""
+    return int((gaps.end_ns - gaps.begin_ns).sum())
 
 
 class Stretches(NamedTuple):
@@ -126,7 +132,8 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
             if ns and (words := place_name(trace, call, name)):
                 named[CAUSES[cause], words] = named.get((CAUSES[cause], words), 0) + ns
     places = [Where(cause, name, ns * 1e-9) for (cause, name), ns in named.items()]
-    idle_ns = int((gaps.end_ns - gaps.begin_ns).sum())
+    idle_ns = _length(gaps)
+    others = gaps_of(trace.work[trace.work["kind"] != WORK_KINDS.index("copy")], device, begin_ns, end_ns)
     return Idle(
         device=device,
         span_s=(end_ns - begin_ns) * 1e-9,
@@ -134,6 +141,7 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
         causes={cause: ns * 1e-9 for cause, ns in causes.items()},
         places=tuple(sorted(places, key=lambda where: -where.seconds)),
         gaps=len(gaps.begin_ns),
+        copies_s=(_length(others) - idle_ns) * 1e-9,
     )
 
 

@@ -9,7 +9,7 @@ from microbench.core.units import as_time, percent, plain, round_percent, times,
 from microbench.diagnose.diagnosis import BUSY, SUBMISSION, WORTH, Bound, Diagnosis, Step
 from microbench.diagnose.health import Check
 from microbench.diagnose.idle import Cause
-from microbench.diagnose.recorded import Blocker
+from microbench.diagnose.recorded import Blocker, Recorded
 from microbench.predict.workload import Kernels
 from microbench.traces.trace import Format
 
@@ -32,10 +32,9 @@ BOUNDS: dict[Bound, str] = {
 
 def findings(diagnosis: Diagnosis) -> list[Finding]:
     """All findings; the first is the verdict, if the trace can carry one."""
-    graph = [*_graph(diagnosis), *_blockers(diagnosis)]
-    pauses = list(_pauses(diagnosis))
-    first, second = (pauses, graph) if diagnosis.bound == "host-bound" else (graph, pauses)
-    return [*_verdict(diagnosis), *_health(diagnosis), *_machine(diagnosis), *first, *second, *_causes(diagnosis)]
+    best, graph, pauses = (list(of(diagnosis)) for of in (_best, _of_graph, _pauses))
+    remedies = [*best, *pauses, *graph] if diagnosis.bound == "host-bound" else [*best, *graph, *pauses]
+    return [*_verdict(diagnosis), *_health(diagnosis), *_machine(diagnosis), *remedies, *_causes(diagnosis)]
 
 
 def each(diagnosis: Diagnosis, seconds: float) -> float:
@@ -63,6 +62,8 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     title = f"{bound}: the GPU works {percent(1 - share)} of {span} of {as_time(each(diagnosis, idle.span_s))}"
     if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:
         title += f", because the host takes {as_time(launch_s)} a launch"
+    if bound == "wait-bound" and diagnosis.recorded is not None and (waits := waits_of(diagnosis.recorded)):
+        title += f", because the host waits {waits:.0f} time{'s' if waits > 1 else ''} in it"
     if bound == "host-bound" and diagnosis.recorded is not None:
         title += f", because the program's own work takes {as_time(diagnosis.recorded.pauses_s)} of it"
     yield Finding(
@@ -177,6 +178,28 @@ def _except(blockers: tuple[Blocker, ...]) -> str:
     return "; the calls named below stay outside" if blockers else ""
 
 
+def _of_graph(diagnosis: Diagnosis) -> Iterator[Finding]:
+    yield from _graph(diagnosis)
+    yield from _blockers(diagnosis)
+
+
+BEST = {"waits": "Without waiting for the GPU inside it", "pinned": "With pinned memory"}
+
+
+def _best(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """The remedy that saves most, if it is one of BEST; others have findings of their own."""
+    for best in diagnosis.remedies[:1]:
+        if best.name in BEST:
+            yield Finding(
+                rule="diagnose.best",
+                severity="advice",
+                title=f"{BEST[best.name]} a step takes {as_time(best.step_s)}, {times(best.speedup)} as fast",
+                text="No other single change saves more.",
+                threshold=f"the change that saves most, if it saves {round_percent(WORTH)} of the step",
+                advice=best.what[0].upper() + best.what[1:],
+            )
+
+
 def _blockers(diagnosis: Diagnosis) -> Iterator[Finding]:
     recorded = diagnosis.recorded
     if recorded is None or not recorded.blockers or diagnosis.graph is None:
@@ -200,6 +223,11 @@ ADVICE = {
 }
 
 
+def waits_of(recorded: Recorded) -> float:
+    """How often the host waits for the GPU in a step."""
+    return sum(blocker.count for blocker in recorded.blockers if blocker.why == "waits for the GPU")
+
+
 def blocker_words(blocker: Blocker) -> str:
     """A blocker in words: "cudaStreamSynchronize in aten::item (1 a step)"."""
     place = f" in {plain(blocker.place, LONGEST_NAME)}" if blocker.place else ""
@@ -217,7 +245,7 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
             title=f"The program's own work between launches takes {as_time(recorded.pauses_s)} of each step",
             text="The host calls nothing of CUDA for more than 1 ms. No graph shortens that.",
             threshold=f"pauses of more than 1 ms between two calls of one thread, {round_percent(NAMED)} of the step",
-            advice="Prepare data in another process or thread, ahead of the step",
+            advice="Prepare data ahead of the step in another process or thread; if one does, make that one faster",
         )
 
 
