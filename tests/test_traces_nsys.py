@@ -200,6 +200,14 @@ def test_odd_values_where_numbers_should_be(value: object, tmp_path: Path) -> No
     assert trace.calls[good["call"]]["begin_ns"] == 500
 
 
+def test_work_belongs_to_the_last_call_of_its_correlation_before_it(tmp_path: Path) -> None:
+    rows = {
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [call(begin, 1) for begin in (500, 700, 900)],
+        "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(begin, 1) for begin in (400, 600, 950)],
+    }
+    assert nsys.read(write(tmp_path / "again.sqlite", rows)).work["call"].tolist() == [0, 0, 2]
+
+
 def test_a_zero_length_and_times_of_zero(tmp_path: Path) -> None:
     rows = {"CUPTI_ACTIVITY_KIND_KERNEL": [kernel(5, 1, end=5), kernel(0, 1, end=0), kernel(9, 1, end=8)]}
     trace = nsys.read(write(tmp_path / "zero.sqlite", rows))

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from microbench.traces.tables import CallFinder
 from microbench.traces.trace import (
     CALLS,
     MEMORIES,
@@ -400,40 +401,12 @@ class Collector:
         kept = outer == np.arange(count, dtype=np.int32)
         targets = (np.cumsum(kept, dtype=np.int32) - 1)[outer]
         del outer
-        order = np.argsort(calls.correlation[:count], kind="stable").astype(np.int32)
-        keys, targets = calls.correlation[order], targets[order]
-        del order
+        # The reordering below moves the rows within the same column.
+        finder = CallFinder(calls.correlation[:count], calls.table["begin_ns"], targets)
+        del targets
         if not kept.all():
             calls.reorder(np.flatnonzero(kept))
-        return CallFinder(keys, targets, calls.rows["begin_ns"])
-
-
-class CallFinder:
-    """Finds the call of a correlation; of several with the same one, the last that began before the time given.
-
-    ``keys`` are the correlations, sorted and then by time; ``targets`` the places of their calls in the table that
-    ``begin_ns`` is a column of.
-    """
-
-    def __init__(self, keys: Integers, targets: npt.NDArray[np.int32], begin_ns: Integers) -> None:
-        self._keys, self._targets, self._begin_ns = keys, targets, begin_ns
-
-    def calls(self, correlation: Integers, time_ns: Integers) -> Integers:
-        """Places of the calls; NONE where no call has the correlation."""
-        found = np.full(len(correlation), NONE, np.int64)
-        if not len(self._keys):
-            return found
-        first = np.searchsorted(self._keys, correlation, "left")
-        last = np.searchsorted(self._keys, correlation, "right") - 1
-        known = np.flatnonzero((last >= first) & (correlation != NONE) & (correlation != 0))
-        low, high = first[known], last[known]
-        while (open_spans := low < high).any():  # halves the span of the calls with one correlation
-            middle = (low + high + 1) // 2
-            later = self._begin_ns[self._targets[middle]] > time_ns[known]
-            high = np.where(open_spans & later, middle - 1, high)
-            low = np.where(open_spans & ~later, middle, low)
-        found[known] = self._targets[low]
-        return found
+        return finder
 
 
 def _times(table: Table, fields: Integers) -> None:

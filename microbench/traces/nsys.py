@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
@@ -27,10 +28,10 @@ from microbench.traces.tables import (
     FURTHEST_NS,
     LONGEST_NAME,
     MOST_NAMES,
+    CallFinder,
     Names,
     Numbers,
     Threads,
-    calls_of,
     joined,
     timed,
     whole,
@@ -208,7 +209,7 @@ class _Export:
         values = chain.from_iterable(self._sql.execute(f"SELECT {columns} FROM [{table}] {where}"))
         while True:
             try:
-                piece = np.fromiter(islice(values, CHUNK_ROWS * len(wanted)), np.int64)
+                piece = _integers(islice(values, CHUNK_ROWS * len(wanted)))
             except (TypeError, ValueError, OverflowError):
                 if strict:
                     raise _refusal(self.path, f"{table} holds what are no numbers") from None
@@ -229,7 +230,7 @@ class _Export:
             self._count(len(rows))
             *numbers, texts = zip(*rows, strict=True)
             try:
-                piece = np.array([np.fromiter(column, np.int64, len(rows)) for column in numbers])
+                piece = np.array([_integers(column) for column in numbers])
             except (TypeError, ValueError, OverflowError):
                 raise _NotNumbers from None
             yield piece.T, texts
@@ -296,6 +297,11 @@ class _NotNumbers(Exception):
     """A column of integers holds something else; the rows must be read with the type of each value checked."""
 
 
+def _integers(values: Iterable[int]) -> Numbers:
+    """The values as 64-bit integers. Raises TypeError for others, where numpy would cut off decimals."""
+    return np.asarray(array("q", values), np.int64)
+
+
 def _text(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
 
@@ -323,9 +329,10 @@ class _Reader:
         self._processes: dict[int, int] = {}
 
     def trace(self, path: Path) -> Trace:
-        calls, call_keys = self.calls()
-        work = self.work(call_keys)
-        syncs = self.syncs(call_keys)
+        calls, keys = self.calls()
+        finder = CallFinder(keys, calls["begin_ns"])
+        work = self.work(finder)
+        syncs = self.syncs(finder)
         ranges = self.ranges()
         self.name_threads()
         return Trace(
@@ -376,7 +383,7 @@ class _Reader:
 
         return _with_keys(CALLS, self.converted(API, ("globalTid", "correlationId", "nameId"), convert))
 
-    def work(self, call_keys: Numbers) -> Table:
+    def work(self, finder: CallFinder) -> Table:
         parts: list[tuple[Table, Numbers]] = []
         common = ("globalPid", "correlationId", "deviceId", "streamId", "graphNodeId")
 
@@ -425,10 +432,10 @@ class _Reader:
         parts += self.converted(MEMSETS, (*common, "bytes", "memKind"), memsets)
         parts += self.converted(GRAPHS, (*common, "graphExecId|graphId"), graphs)
         work, keys = _with_keys(WORK, parts)
-        work["call"] = calls_of(call_keys, keys)
+        work["call"] = finder.calls(keys, work["begin_ns"])
         return work
 
-    def syncs(self, call_keys: Numbers) -> Table:
+    def syncs(self, finder: CallFinder) -> Table:
         """Waits; the stream and call of the event that one waited for, if records of events are in the export."""
         labels = self.labels(SYNC_TYPES, SYNC_LABELS)
         kinds = {number: SYNC_KINDS.index(kind) for number, label in labels.items() if (kind := _sync(label))}
@@ -438,8 +445,9 @@ class _Reader:
         except _NotNumbers:
             events = list(self.export.numbers(EVENTS, wanted, strict=True))
         recorded = np.concatenate([np.empty((0, 4), np.int64), *events])
-        event_keys = self.keys(recorded[:, 0], recorded[:, 1])
-        event_calls = calls_of(call_keys, self.keys(recorded[:, 0], recorded[:, 2]))
+        without_time = np.zeros(len(recorded), np.int64)
+        events_of = CallFinder(self.keys(recorded[:, 0], recorded[:, 1]), without_time)
+        event_calls = finder.calls(self.keys(recorded[:, 0], recorded[:, 2]), without_time)
 
         def convert(piece: Numbers) -> tuple[Table, Numbers]:
             # Nsight Systems 2026.1 files a wait of the host for a stream as a stream's wait for no event.
@@ -454,7 +462,7 @@ class _Reader:
             table["on_stream"] = np.where(kind == SYNC_KINDS.index("stream"), stream, NONE)
             table["on_call"] = NONE
             if len(recorded):
-                event = calls_of(event_keys, self.keys(piece[:, 2], piece[:, 6]))
+                event = events_of.calls(self.keys(piece[:, 2], piece[:, 6]), piece[:, 0])
                 found = event != NONE
                 table["on_stream"][found] = whole(recorded[event[found], 3])
                 table["on_call"][found] = event_calls[event[found]]
@@ -462,7 +470,7 @@ class _Reader:
 
         waits = ("globalPid", "correlationId", "streamId", "syncType|deprecatedSyncType", "eventSyncId", "eventId")
         syncs, keys = _with_keys(SYNCS, self.converted(WAITS, waits, convert))
-        syncs["call"] = calls_of(call_keys, keys)
+        syncs["call"] = finder.calls(keys, syncs["begin_ns"])
         return syncs
 
     def ranges(self) -> Table:

@@ -18,6 +18,7 @@ MOST_THREADS = 65_536
 ALL_OTHERS = "(one of too many names)"
 FURTHEST_NS = 1 << 62  # times beyond are no times; differences of two within it fit 64 bits
 NUMBER = re.compile(r"\d+")
+AT_ONCE = 1 << 20  # rows whose calls are looked up together
 
 
 class Names:
@@ -90,15 +91,31 @@ def joined(dtype: np.dtype[np.void], parts: Sequence[Table]) -> tuple[Table, npt
     return table[order], order
 
 
-def calls_of(calls: Numbers, rows: Numbers) -> npt.NDArray[np.int32]:
-    """For each row the place of the first call with the same key, NONE without one. A key below 0 is none."""
-    order = np.argsort(calls, kind="stable")
-    keys = calls[order]
-    found = np.full(len(rows), NONE, np.int32)
-    for begin in range(0, len(rows), 1 << 20):
-        wanted = rows[begin : begin + (1 << 20)]
-        places = np.searchsorted(keys, wanted)
-        places[places == len(keys)] = 0
-        if len(keys):
-            found[begin : begin + (1 << 20)] = np.where((keys[places] == wanted) & (wanted >= 0), order[places], NONE)
-    return found
+class CallFinder:
+    """Finds the call of a key; of several with the same one, the last that began before the time given.
+
+    ``keys`` are those of the calls by time. ``begin_ns`` is the column of the table of calls in which ``targets`` are
+    the places of these calls; without ``targets`` it has the same rows as ``keys``.
+    """
+
+    def __init__(self, keys: Numbers, begin_ns: Numbers, targets: npt.NDArray[np.int32] | None = None) -> None:
+        order = np.argsort(keys, kind="stable").astype(np.int32)
+        self._keys, self._targets = keys[order], order if targets is None else targets[order]
+        self._begin_ns = begin_ns
+
+    def calls(self, keys: Numbers, times_ns: Numbers) -> npt.NDArray[np.int32]:
+        """The places of the calls with these keys; NONE where there is none, and for the keys NONE and 0."""
+        found = np.full(len(keys), NONE, np.int32)
+        for begin in range(0, len(keys) if len(self._keys) else 0, AT_ONCE):
+            wanted, time_ns = keys[begin : begin + AT_ONCE], times_ns[begin : begin + AT_ONCE]
+            first = np.searchsorted(self._keys, wanted, "left")
+            last = np.searchsorted(self._keys, wanted, "right") - 1
+            known = np.flatnonzero((last >= first) & (wanted != NONE) & (wanted != 0))
+            low, high = first[known], last[known]
+            while (open_spans := low < high).any():  # halves the span of the calls with one key
+                middle = (low + high + 1) // 2
+                later = self._begin_ns[self._targets[middle]] > time_ns[known]
+                high = np.where(open_spans & later, middle - 1, high)
+                low = np.where(open_spans & ~later, middle, low)
+            found[begin + known] = self._targets[low]
+        return found

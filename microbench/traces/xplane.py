@@ -22,7 +22,7 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from microbench.core.errors import UsageError
-from microbench.traces.tables import LONGEST_NAME, Names, Numbers, Threads, calls_of, joined, timed, whole
+from microbench.traces.tables import LONGEST_NAME, CallFinder, Names, Numbers, Threads, joined, timed, whole
 from microbench.traces.trace import (
     CALLS,
     MEMORIES,
@@ -320,8 +320,9 @@ class _Reader:
                     self.lost[f"{what} events"] += int(count)
         if not planes:
             raise _Damaged("it has no plane")
-        calls, call_keys = self.call_table()
-        ranges, work, syncs = self.range_table(), self.work_table(call_keys), self.sync_table(call_keys)
+        calls, keys = self.call_table()
+        finder = CallFinder(keys, calls["begin_ns"])
+        ranges, work, syncs = self.range_table(), self.work_table(finder), self.sync_table(finder)
         first_ns = min((int(table["begin_ns"][0]) for table in (calls, ranges, work) if len(table)), default=0)
         return Trace(
             source=str(self.path),
@@ -478,8 +479,7 @@ class _Reader:
         for place, name in enumerate(("begin_ns", "end_ns", "name", "thread")):
             table[name] = columns[:, place]
         table, order = joined(CALLS, [table])
-        keys = np.where(columns[:, 4] > 0, columns[:, 4], NONE)
-        return table, keys if order is None else keys[order]
+        return table, columns[:, 4] if order is None else columns[order, 4]
 
     def range_table(self) -> Table:
         columns = self.timed(self.ranges.take(), "ranges")
@@ -488,23 +488,23 @@ class _Reader:
             table[name] = columns[:, place]
         return joined(RANGES, [table])[0]
 
-    def work_table(self, call_keys: Numbers) -> Table:
+    def work_table(self, finder: CallFinder) -> Table:
         columns = self.timed(self.work.take(), "work")
         table = np.empty(len(columns), WORK)
         fields = ("begin_ns", "end_ns", "stream", "node", "", "name", "device", "kind", "blocks", "threads", "bytes")
         for place, name in enumerate((*fields, "source", "target")):
             if name:
                 table[name] = columns[:, place]
-        table["call"] = calls_of(call_keys, np.where(columns[:, 4] > 0, columns[:, 4], NONE))
+        table["call"] = finder.calls(columns[:, 4], table["begin_ns"])
         return joined(WORK, [table])[0]
 
-    def sync_table(self, call_keys: Numbers) -> Table:
+    def sync_table(self, finder: CallFinder) -> Table:
         columns = self.timed(self.syncs.take(), "waits")
         table = np.empty(len(columns), SYNCS)
         for place, name in enumerate(("begin_ns", "end_ns", "kind")):
             table[name] = columns[:, place]
         table["stream"] = table["on_stream"] = table["on_call"] = NONE
-        table["call"] = calls_of(call_keys, np.where(columns[:, 3] > 0, columns[:, 3], NONE))
+        table["call"] = finder.calls(columns[:, 3], table["begin_ns"])
         return joined(SYNCS, [table])[0]
 
 
