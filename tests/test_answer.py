@@ -11,7 +11,7 @@ from microbench.core.model import Run
 from microbench.explain import answer
 from microbench.explain.answer import answers, most_important
 from microbench.explain.rules import findings
-from microbench.report.sheets.screen import screen
+from microbench.report.sheets.screen import screen, with_one_noise
 from microbench.runs import store
 
 WHOLE = make_run()
@@ -94,6 +94,18 @@ def test_problems_come_first_then_advice_in_the_order_that_helps_most() -> None:
     ]  # fmt: skip
     assert [each.rule for each in most_important(given)] == ["memory.verdict", "launch.tail", "launch.starving"]
     assert [each.rule for each in most_important(given, 9)][3:] == ["launch.wait", "graph.pdl"]
+
+
+def test_noise_of_several_suites_is_one_line_behind_other_warnings() -> None:
+    noisy = [
+        msgspec.structs.replace(of("warning", f"{suite}.noise"), rests_on=tuple(map(str, range(count))))
+        for suite, count in (("launch", 12), ("graph", 30))
+    ]
+    other = of("warning", "launch.tail")
+    *first, joined = with_one_noise([noisy[0], other, noisy[1]])
+    assert first == [other]
+    assert joined.title == "Figures are noisy or throttled: 12 of launch and 30 of graph"
+    assert with_one_noise([noisy[0], other]) == [noisy[0], other]
 
 
 def test_a_line_has_the_grade_of_most_figures_and_others_have_their_own() -> None:

@@ -79,6 +79,7 @@ def _named(finding: Finding, evidence: Evidence) -> Finding:
 
 
 NOISY_SHARE = 0.25
+NOISE = ".noise"
 
 
 def noise(evidence: Evidence, suite: str) -> Finding | None:
@@ -92,7 +93,7 @@ def noise(evidence: Evidence, suite: str) -> Finding | None:
         again = f" with --rounds {STABLE_ROUNDS}" if rounds < STABLE_ROUNDS else ""
         widest = STEADY_HALF_WIDTH if rounds < STABLE_ROUNDS else STABLE_HALF_WIDTH
         return Finding(
-            rule=f"{suite}.noise",
+            rule=f"{suite}{NOISE}",
             severity="warning",
             title=f"{len(noisy)} figures of the {suite} suite are noisy or throttled ({percent(share)})",
             text="Something else runs on this machine, or its clocks move.",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from microbench.analysis.evidence import Evidence, evidence_by_device, listed
+import msgspec
+
+from microbench.analysis.evidence import Evidence, Finding, evidence_by_device, listed
 from microbench.analysis.stats import Row, rows
 from microbench.core.model import Environment, Run
 from microbench.explain import environment
 from microbench.explain.answer import Answer, answers, host, most_important
-from microbench.explain.rules import HOST, RULES, of_suite
+from microbench.explain.rules import HOST, NOISE, RULES, of_suite
 from microbench.report.document import GRADES, AnswerLine, Block, Cell, Screen, Table
 from microbench.report.heading import banners, mark_of
 from microbench.report.tables import benchmark_tables
@@ -42,11 +44,22 @@ def screen(
         banners=tuple(banners(run, reference=reference, unfinished=unfinished)),
         blocks=tuple(blocks),
         tables=tuple(table for group in groups for table in _tables(run, group)),
-        findings=tuple(most_important(findings)),
+        findings=tuple(most_important(with_one_noise(findings))),
         distorting=tuple(distorting),
         left_out=_left_out(run),
         footer=_footer(name, run, with_gpu=any(group.gpu is not None for group in groups)),
     )
+
+
+def with_one_noise(findings: list[Finding]) -> list[Finding]:
+    """The findings with one about noise for all suites, so that noise does not take the place of everything else."""
+    noisy = [each for each in findings if each.rule.endswith(NOISE)]
+    if len(noisy) < 2:
+        return findings
+    counts = listed([f"{len(each.rests_on)} of {each.rule.removesuffix(NOISE)}" for each in noisy])
+    title = f"Figures are noisy or throttled: {counts}"
+    joined = msgspec.structs.replace(noisy[0], title=title, rests_on=tuple(n for each in noisy for n in each.rests_on))
+    return [*(each for each in findings if each not in noisy), joined]
 
 
 def _block(evidence: Evidence, where: Environment) -> Block:
@@ -106,7 +119,8 @@ def _left_out(run: Run) -> str:
     more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
     what = listed([*names[:MOST_NAMED], *more])
     return (
-        f"Not measured for lack of time: {len(late)} cases of {what}. `microbench run --resume {run.run_id}` adds them."
+        f"Not measured for lack of time: {len(late)} case{'s' if len(late) > 1 else ''} of {what}. "
+        f"`microbench run --resume {run.run_id}` measures what is missing."
     )
 
 
