@@ -9,11 +9,12 @@ from typing import TypeVar
 
 import pytest
 from hypothesis import settings
+from typer import testing
 
 from microbench.analysis import stats
+from microbench.cli import runs
 from microbench.core.model import Run
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.report.sheets import view
 from microbench.runs import store
 
 GPU_ONLY = re.compile(r"test_(cuda|twin)\w*\.py")
@@ -58,11 +59,23 @@ REMEMBERED = 64
 
 
 def remember_runs() -> None:
-    """Each process of tests reads a bundled run once, and computes the rows and the report of a run once."""
-    bundled, read = set(store.bundled().values()), store.read
+    """Each process of tests reads a bundled run once, computes the rows and the report of a run once, and makes the
+    commands once."""
+    bundled = set(store.bundled().values())
+    for module in (store, runs):
+        module.read = once_for(bundled, module.read)
+    stats.rows = remembered(stats.rows)
+    from microbench.report.sheets import view  # only now: modules that import rows by name get the remembered ones
+
+    assert view.rows is stats.rows
+    view.build = remembered(view.build)
+    testing._get_command = cache(testing._get_command)
+
+
+def once_for(bundled: set[Path], read: Callable[..., Run]) -> Callable[..., Run]:
+    """The function, which reads each bundled run only once."""
     read_bundled = cache(read)
-    store.read = lambda path, **how: read_bundled(path) if path in bundled and not how else read(path, **how)
-    stats.rows, view.build = remembered(stats.rows), remembered(view.build)
+    return lambda path, **how: read_bundled(path) if path in bundled and not how else read(path, **how)
 
 
 def remembered(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -72,11 +85,11 @@ def remembered(function: Callable[..., Result]) -> Callable[..., Result]:
     def of(run: Run, *more: object, **options: object) -> Result:
         if any(value is not None for value in more) or options:
             return function(run, *more, **options)
-        if id(run) not in results:
-            if len(results) >= REMEMBERED:
-                results.pop(next(iter(results)))
-            results[id(run)] = run, function(run)
-        return results[id(run)][1]
+        found = results.pop(id(run), None) or (run, function(run))
+        if len(results) >= REMEMBERED:
+            results.pop(next(iter(results)))  # the one whose last use is longest ago
+        results[id(run)] = found
+        return found[1]
 
     return of
 

@@ -1,6 +1,7 @@
 """How the model plays a step and submits a workload: order, streams, queue, engines, the law, the critical path."""
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -386,6 +387,8 @@ def test_what_is_needed_is_enough_and_has_a_meaning(workload: Workload, way: str
     assert all(name in model.CONSTANTS or name.startswith(("call.", "replay.")) for name in names)
     enough = {name: KNOWN[name] for name in names}
     assert model.acts(workload, enough, way) == model.acts(workload, KNOWN, way)
+    unplayed = dict.fromkeys(model.UNPLAYED[way], math.nan)
+    assert model.acts(workload, KNOWN | unplayed, way) == model.acts(workload, KNOWN, way)
 
 
 @given(workloads)

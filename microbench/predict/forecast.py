@@ -6,6 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +16,7 @@ from microbench.core.ops import LOOP_LAYER
 from microbench.predict import unknowns
 from microbench.predict.constants import Fit, scattering_s
 from microbench.predict.fit import with_calls
-from microbench.predict.model import LIMITS, Limit, Played, Way, acts, call_name, graphs, needed, play
+from microbench.predict.model import LIMITS, UNPLAYED, Limit, Played, Way, acts, call_name, graphs, needed, play
 from microbench.predict.unknowns import HostTime
 from microbench.predict.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
 
@@ -160,8 +161,18 @@ def forecast(workload: Workload, fit: Fit, change: Change = unchanged) -> Foreca
     host = unknowns.host_of(workload, fit)
     shares = unknowns.unknown_shares(workload, fit.sms)
 
-    def at(*corner: unknowns.End) -> Forecast:
-        return _known(change(unknowns.filled(workload, fit, *corner), fit), fit)
+    def known(*corner: unknowns.End) -> Workload:
+        return change(unknowns.filled(workload, fit, *corner), fit)
+
+    @cache
+    def replayed(share: unknowns.End) -> Prediction | None:
+        """A replay spends no host time between kernels, so it is the same for any."""
+        replays = known("typical", share)
+        return predict(replays, fit, "graph") if graphs(replays) else None
+
+    def at(host: unknowns.End = "typical", share: unknowns.End = "typical") -> Forecast:
+        one = known(host, share)
+        return _known(one, fit, predict(one, fit, "stream"), replayed(share))
 
     found = msgspec.structs.replace(at(), workload=workload, change=change)
     if host is not None or shares:
@@ -180,10 +191,8 @@ def forecast(workload: Workload, fit: Fit, change: Change = unchanged) -> Foreca
     return msgspec.structs.replace(found, advice=_advice(found))
 
 
-def _known(known: Workload, fit: Fit) -> Forecast:
-    """The forecast, without advice, of a workload that leaves nothing out."""
-    stream = predict(known, fit, "stream")
-    graph = predict(known, fit, "graph") if graphs(known) else None
+def _known(known: Workload, fit: Fit, stream: Prediction, graph: Prediction | None) -> Forecast:
+    """The forecast, without advice, of a workload that leaves nothing out, from its predictions."""
     making = _making(known, fit, stream.step_s) if graph is not None else Making(0.0, 0.0, 0.0)
     saved_s = stream.step_s - graph.step_s if graph is not None else 0.0
     break_even = max(math.ceil(sum(making) / saved_s), 1) if saved_s > 0 else None
@@ -206,7 +215,7 @@ def launch_bound_s(found: Forecast, host: HostTime, share: unknowns.End = "typic
     short = msgspec.structs.replace(found, workload=_shortened(found.workload, LONGEST_PERTURBED))
 
     def launch_bound(launch_s: float) -> bool:
-        shares = _flow(short.at(launch_s - host.call_s, share), found.fit.values, "stream").shares
+        shares = _flow(short.at(launch_s - host.call_s, share), found.fit.values, "stream").shares()
         return max(LIMITS, key=lambda name: shares.get(name, 0.0)) == "host"
 
     low_s, high_s = 0.0, LONGEST_LAUNCH_S
@@ -246,9 +255,9 @@ def predict(workload: Workload, fit: Fit, way: Way) -> Prediction:
         raise UsageError(f"the run has no measurement of {', '.join(absent)}", "microbench run measures all of it")
     values = fit.values
     flow = _flow(workload, values, way)
-    played = flow.played or _played(workload, values, way)
-    regime = "host" if max(flow.shares, key=lambda name: flow.shares[name], default="kernel") == "host" else "gpu"
-    own_s = flow.shares.get("kernel", 0.0) + flow.shares.get("link", 0.0)
+    shares = flow.shares()
+    regime = "host" if max(shares, key=lambda name: shares[name], default="kernel") == "host" else "gpu"
+    own_s = shares.get("kernel", 0.0) + shares.get("link", 0.0)
     misfit_s = fit.misfit[way, regime].most * scattering_s(flow.step_s, own_s)
     half_s = math.hypot(misfit_s, flow.step_s * _perturbed(workload, fit, names, way))
     return Prediction(
@@ -257,10 +266,10 @@ def predict(workload: Workload, fit: Fit, way: Way) -> Prediction:
         low_s=max(flow.step_s - half_s, min(_own_s(workload), flow.step_s)),
         high_s=flow.step_s + half_s,
         idle_share=max(1 - flow.busy_s / flow.step_s, 0.0) if flow.step_s > 0 else 0.0,
-        shares=flow.shares,
+        shares=shares,
         outside=tuple(_outside(workload, fit)),
         names=names,
-        played=played,
+        played=flow.many if flow.few is None else _played(workload, values, way),
     )
 
 
@@ -281,25 +290,37 @@ def _own_s(workload: Workload) -> float:
 
 
 class _Flow(msgspec.Struct, frozen=True):
-    """One step of many; ``played`` is that step where it begins and ends on an idle machine."""
+    """One step of many: the difference of two plays per step, or ``many`` alone if the step ends on an idle machine."""
 
-    step_s: float
-    busy_s: float
-    shares: Mapping[Limit, float]
-    played: Played | None = None
+    many: Played
+    few: Played | None = None
+    steps: int = 1
+
+    @property
+    def step_s(self) -> float:
+        """The time of a step."""
+        return self.many.end_s if self.few is None else (self.many.end_s - self.few.end_s) / self.steps
+
+    @property
+    def busy_s(self) -> float:
+        """The time of a step in which at least one kernel runs."""
+        return self.many.busy_s if self.few is None else (self.many.busy_s - self.few.busy_s) / self.steps
+
+    def shares(self) -> Mapping[Limit, float]:
+        """Seconds of a step's critical path by what they are spent on."""
+        many = self.many.shares
+        if self.few is None:
+            return many
+        return {name: max(many.get(name, 0.0) - self.few.shares.get(name, 0.0), 0.0) / self.steps for name in LIMITS}
 
 
 def _flow(workload: Workload, values: Mapping[str, float], way: Way) -> _Flow:
     """A step that ends in a synchronise is like the next one; others are the difference of many and half as many."""
     if _ends_in_wait(workload):
-        played = _played(workload, values, way)
-        return _Flow(played.end_s, played.busy_s, played.shares, played)
+        return _Flow(_played(workload, values, way))
     half = min(max(FLOWING_CALLS // max(_calls(workload.parts), 1), 2), FLOWING_STEPS) // 2
     few, many = (_played(workload, values, way, steps) for steps in (half, 2 * half))
-    shares: dict[Limit, float] = {
-        name: max(many.shares.get(name, 0.0) - few.shares.get(name, 0.0), 0.0) / half for name in LIMITS
-    }
-    return _Flow((many.end_s - few.end_s) / half, (many.busy_s - few.busy_s) / half, shares)
+    return _Flow(many, few, half)
 
 
 def _played(workload: Workload, values: Mapping[str, float], way: Way, steps: int = 1) -> Played:
@@ -315,6 +336,8 @@ def _perturbed(workload: Workload, fit: Fit, names: Sequence[str], way: Way) -> 
     step_s = _flow(short, values, way).step_s
     squares = 0.0
     for name in names:
+        if name in UNPLAYED[way]:
+            continue
         constant = fit.constants[name]
         ends = [_flow(short, {**values, name: end}, way).step_s for end in (constant.low, constant.high)]
         squares += ((ends[1] - ends[0]) / 2) ** 2

@@ -9,9 +9,9 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
-
-import msgspec
+from functools import cached_property
+from operator import itemgetter
+from typing import Literal, NamedTuple, TypeVar
 
 from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
 from microbench.predict.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
@@ -20,9 +20,6 @@ Lane = Literal["gpu", "h2d", "d2h"]
 Limit = Literal["host", "front end", "kernel", "link", "sync"]
 LIMITS: tuple[Limit, ...] = ("host", "front end", "kernel", "link", "sync")
 Kind = Literal["launch", "replay", "copy", "sync", "host", "event"]
-
-# The predecessor of the first event.
-BEGIN = -1
 
 
 class Work(NamedTuple):
@@ -69,23 +66,49 @@ class Span(NamedTuple):
     lane: Literal["host", "wait", "gpu", "h2d", "d2h"]
 
 
-class Played(msgspec.Struct, frozen=True):
-    """A played step.
+# A span before it is made: most plays need none, and making them takes as long as the rest of the play.
+Interval = tuple[float, float, int, Literal["host", "wait", "gpu", "h2d", "d2h"]]
+# A moment of a played step: its time, the moment that it waited for, and what the time between was spent on. The first
+# moment has waited for none. Plain tuples, because a step may have a hundred thousand kernels.
+Moment = tuple[float, "Moment | None", Limit]
 
-    ``host`` has calls, host work and waits in order, ``work`` what ran on the GPU and its copy engines in the order of
-    submission. ``end_s`` is when host and GPU have finished. ``shares`` are seconds of the critical path by what they
-    were spent on; they add up to ``end_s``.
-    """
 
-    host: tuple[Span, ...]
-    work: tuple[Span, ...]
-    end_s: float
-    shares: Mapping[Limit, float]
+class Played:
+    """A played step. ``end_s`` is when host and GPU have finished; all else is computed when it is asked for."""
 
-    @property
+    def __init__(self, host: Sequence[Interval], work: Sequence[Interval], end: Moment) -> None:
+        self.end_s = end[0]
+        self._host, self._work, self._end = host, work, end
+
+    @cached_property
+    def host(self) -> tuple[Span, ...]:
+        """Calls, host work and waits in order."""
+        return tuple(itertools.starmap(Span, self._host))
+
+    @cached_property
+    def work(self) -> tuple[Span, ...]:
+        """What ran on the GPU and its copy engines, in the order of submission."""
+        return tuple(itertools.starmap(Span, self._work))
+
+    @cached_property
+    def shares(self) -> Mapping[Limit, float]:
+        """Seconds of the critical path by what they were spent on; they add up to ``end_s``."""
+        shares: dict[Limit, float] = {}
+        end_s, cause, spent = self._end
+        while cause is not None:
+            shares[spent] = shares.get(spent, 0.0) + end_s - cause[0]
+            end_s, cause, spent = cause
+        return shares
+
+    @cached_property
     def busy_s(self) -> float:
         """Time in which at least one kernel runs."""
-        return _covered_s(span for span in self.work if span.lane == "gpu")
+        covered_s, until_s = 0.0, 0.0
+        for begin_s, end_s, _, lane in sorted(self._work):
+            if lane == "gpu":
+                covered_s += max(end_s - max(begin_s, until_s), 0.0)
+                until_s = max(until_s, end_s)
+        return covered_s
 
 
 def play(acts: Sequence[Act], *, queue: int = 1 << 30, front_end_s: float = 0.0) -> Played:
@@ -101,156 +124,132 @@ def play(acts: Sequence[Act], *, queue: int = 1 << 30, front_end_s: float = 0.0)
     state = _State(queue, front_end_s)
     for index, act in enumerate(acts):
         state.do(index, act)
-    end = state.end()
-    return Played(tuple(state.host), tuple(state.work), state.at_s[end], state.path(end))
+    return Played(state.host, state.work, state.end())
 
 
 class _State:
-    """The moments so far, each an index: its time, the moment it waited for, what the time between was spent on.
-
-    Plain lists, because a step may have a hundred thousand kernels.
-    """
+    """The moments so far that later ones may wait for."""
 
     def __init__(self, queue: int, front_end_s: float) -> None:
-        self.at_s = [0.0]
-        self.now = 0  # the host's last moment
-        self.host: list[Span] = []
-        self.work: list[Span] = []
-        self._cause = [BEGIN]
-        self._spent: list[Limit] = ["host"]
+        self.host: list[Interval] = []
+        self.work: list[Interval] = []
+        self._now: Moment = (0.0, None, "host")  # the host's last moment
         self._queue = queue
         self._front_end_s = front_end_s
-        self._begins: list[int] = []  # of each submission's first work
-        self._ends: dict[int, int] = {}  # of each stream's last work, or of the event that it waits for
-        self._events: dict[int, int] = {}  # when each event happens; BEGIN if no work is before it
-        self._engines: dict[Lane, int] = {}
-        self._shared: dict[str, int] = {}  # when the GPU's memory, or its SMs, can have done everything
-        self._joined = BEGIN  # the end that streams without work of their own wait for
-        self._last = BEGIN  # the work that ends last
-        self._starts: list[tuple[float, int]] = []  # begins of kernels, in the order of time
+        self._begins: list[Moment] = []  # of each submission's first work
+        self._ends: dict[int, Moment] = {}  # of each stream's last work, or of the event that it waits for
+        self._events: dict[int, Moment | None] = {}  # when each event happens; None if no work is before it
+        self._engines: dict[Lane, Moment] = {}
+        self._shared: dict[str, Moment] = {}  # when the GPU's memory, or its SMs, can have done everything
+        self._joined: Moment | None = None  # the end that streams without work of their own wait for
+        self._last: Moment | None = None  # the work that ends last
+        self._starts: list[Moment] = []  # begins of kernels, in the order of time
 
     def do(self, index: int, act: Act) -> None:
         """One act of the host."""
+        called = now = self._now
         if act.kind == "event":
-            self._submit(index, act, self.now)
+            self._submit(index, act, called)
             return
-        begin = self._free_slot() if act.work else self.now
-        self.now = self._after(begin, act.host_s, _spent(act))
-        self.host.append(Span(self.at_s[begin], self.at_s[self.now], index, "host"))
+        if act.work and len(self._begins) >= self._queue:
+            called = _later(now, self._begins[-self._queue])  # a launch a queue's length ago has begun
+        self._now = now = (called[0] + act.host_s, called, _spent(act))
+        self.host.append((called[0], now[0], index, "host"))
         if act.work:
-            self._submit(index, act, begin)
-        if act.wait_s is not None and self._last != BEGIN:
-            called = self.now
-            self.now = self._later(called, self._after(self._last, act.wait_s, "sync"))
-            self.host.append(Span(self.at_s[called], self.at_s[self.now], index, "wait"))
+            self._submit(index, act, called)
+        if act.wait_s is not None and self._last is not None:
+            self._now = _later(now, (self._last[0] + act.wait_s, self._last, "sync"))
+            self.host.append((now[0], self._now[0], index, "wait"))
 
-    def end(self) -> int:
+    def end(self) -> Moment:
         """The last moment: the host's, or that of work that no wait follows."""
-        return self.now if self._last == BEGIN else self._later(self.now, self._last)
+        return self._now if self._last is None else _later(self._now, self._last)
 
-    def path(self, moment: int) -> dict[Limit, float]:
-        """Seconds of the critical path, from a moment back to the begin."""
-        spent: dict[Limit, float] = {}
-        while (cause := self._cause[moment]) != BEGIN:
-            kind = self._spent[moment]
-            spent[kind] = spent.get(kind, 0.0) + self.at_s[moment] - self.at_s[cause]
-            moment = cause
-        return spent
-
-    def _after(self, cause: int, seconds: float, spent: Limit) -> int:
-        self.at_s.append(self.at_s[cause] + seconds)
-        self._cause.append(cause)
-        self._spent.append(spent)
-        return len(self.at_s) - 1
-
-    def _later(self, first: int, second: int) -> int:
-        return second if self.at_s[second] > self.at_s[first] else first
-
-    def _free_slot(self) -> int:
-        """When the host may make its next call: now, or when the launch a queue's length ago has begun."""
-        if len(self._begins) < self._queue:
-            return self.now
-        return self._later(self.now, self._begins[-self._queue])
-
-    def _submit(self, index: int, act: Act, called: int) -> None:
-        last = self._after(self.now, act.way_s, "front end")
+    def _submit(self, index: int, act: Act, called: Moment) -> None:
+        now, front_end = self._now, self._front_end_s > 0
+        arrived: Moment = (now[0] + act.way_s, now, "front end")
         if act.kind == "replay" and self._ends:
-            self._joined = max(self._ends.values(), key=self.at_s.__getitem__)
+            self._joined = max(self._ends.values(), key=itemgetter(0))
             self._ends = {}
         begun = False
         for work in act.work:
             if isinstance(work, Event):
                 self._event(work)
                 continue
-            stream, ready = act.stream + work.branch, last
-            if work.early_s > 0:
-                handed_over = self._after(called, max(act.host_s - work.early_s, 0.0), _spent(act))
-                ready = self._after(handed_over, act.way_s, "front end")
-            begin = self._begin(ready, stream, work)
+            lane, duration_s, gap_s, branch, joins, memory_s, sms_s, early_s = work
+            stream, ready = act.stream + branch, arrived
+            if early_s > 0:
+                handed_over: Moment = (called[0] + max(act.host_s - early_s, 0.0), called, _spent(act))
+                ready = (handed_over[0] + act.way_s, handed_over, "front end")
+            begin = ready
+            for end in self._behind(stream, joins):
+                if end[0] + gap_s > begin[0]:
+                    begin = (end[0] + gap_s, end, "front end")
+            if lane != "gpu":
+                begin = _later(begin, self._engines.get(lane, begin))
+            elif front_end:
+                begin = self._started(begin)
             if not begun:
                 self._begins.append(begin)
                 begun = True
-            end = self._after(begin, work.duration_s, "kernel" if work.lane == "gpu" else "link")
-            for what, seconds in (("memory", work.memory_s), ("SMs", work.sms_s)):
-                if seconds > 0:
-                    end = self._later(end, self._served(what, ready, begin, seconds))
-            self.work.append(Span(self.at_s[begin], self.at_s[end], index, work.lane))
+            end = (begin[0] + duration_s, begin, "kernel" if lane == "gpu" else "link")
+            if memory_s > 0:
+                end = _later(end, self._served("memory", ready, begin, memory_s))
+            if sms_s > 0:
+                end = _later(end, self._served("SMs", ready, begin, sms_s))
+            self.work.append((begin[0], end[0], index, lane))
             self._ends[stream] = end
-            self._last = end if self._last == BEGIN else self._later(self._last, end)
-            if work.joins:
+            if self._last is None or end[0] > self._last[0]:
+                self._last = end
+            if joins:
                 self._ends, self._joined = {}, end
-            if work.lane != "gpu":
-                self._engines[work.lane] = end
+            if lane != "gpu":
+                self._engines[lane] = end
 
-    def _begin(self, ready: int, stream: int, work: Work) -> int:
-        begin = ready
-        before = self._ends.values() if work.joins else [self._ends[stream]] if stream in self._ends else []
-        for end in (*before, *([self._joined] if self._joined != BEGIN and not before else ())):
-            begin = self._later(begin, self._after(end, work.gap_s, "front end"))
-        if work.lane == "gpu":
-            return self._started(begin) if self._front_end_s > 0 else begin
-        return self._later(begin, self._engines[work.lane]) if work.lane in self._engines else begin
+    def _behind(self, stream: int, joins: bool) -> Iterable[Moment]:
+        """The ends that work in this stream begins behind."""
+        if joins and self._ends:
+            return self._ends.values()
+        if stream in self._ends:
+            return (self._ends[stream],)
+        return () if self._joined is None else (self._joined,)
 
     def _event(self, event: Event) -> None:
         """Record an event behind its stream's work, or let the stream wait for it."""
         before = self._ends.get(event.stream, self._joined)
         if not event.awaited:
             self._events[event.number] = before
-        elif (end := self._events.get(event.number, BEGIN)) != BEGIN:
-            self._ends[event.stream] = end if before == BEGIN else self._later(before, end)
+        elif (end := self._events.get(event.number)) is not None:
+            self._ends[event.stream] = end if before is None else _later(before, end)
 
-    def _served(self, what: str, ready: int, begin: int, seconds: float) -> int:
+    def _served(self, what: str, ready: Moment, begin: Moment, seconds: float) -> Moment:
         """When the memory or the SMs can have done this work and all work since the GPU was idle."""
-        alone = what not in self._shared or self.at_s[ready] >= self.at_s[self._last]
-        self._shared[what] = self._after(begin if alone else self._shared[what], seconds, "kernel")
+        alone = what not in self._shared or self._last is None or ready[0] >= self._last[0]
+        cause = begin if alone else self._shared[what]
+        self._shared[what] = (cause[0] + seconds, cause, "kernel")
         return self._shared[what]
 
-    def _started(self, begin: int) -> int:
+    def _started(self, begin: Moment) -> Moment:
         """The first moment from ``begin`` on at which the front end begins no other kernel."""
-        apart_s, starts, from_s = self._front_end_s, self._starts, self.at_s[begin]
-        first = place = bisect.bisect_right(starts, (from_s - apart_s, len(self.at_s)))
+        apart_s, starts, from_s = self._front_end_s, self._starts, begin[0]
+        first = place = bisect.bisect_right(starts, from_s - apart_s, key=itemgetter(0))
         while place < len(starts) and starts[place][0] < from_s + apart_s:
             from_s = starts[place][0] + apart_s
             place += 1
         if place > first:
-            begin = self._after(starts[place - 1][1], apart_s, "front end")
-        bisect.insort(starts, (self.at_s[begin], begin))
+            begin = (starts[place - 1][0] + apart_s, starts[place - 1], "front end")
+        bisect.insort(starts, begin, key=itemgetter(0))
         return begin
+
+
+def _later(first: Moment, second: Moment) -> Moment:
+    return second if second[0] > first[0] else first
 
 
 def _spent(act: Act) -> Limit:
     if act.kind == "sync":
         return "sync"
     return "link" if act.kind == "copy" and not act.work else "host"
-
-
-def _covered_s(spans: Iterable[Span]) -> float:
-    """Time covered by at least one of the spans."""
-    covered_s, until_s = 0.0, 0.0
-    for span in sorted(spans):
-        covered_s += max(span.end_s - max(span.begin_s, until_s), 0.0)
-        until_s = max(until_s, span.end_s)
-    return covered_s
 
 
 Way = Literal["stream", "graph"]
@@ -296,6 +295,8 @@ CONSTANTS: Mapping[str, tuple[str, str]] = {
 }
 COMMON = ("way", "empty", "complete", "sync", "gap_stream", "queue")
 IN_GRAPHS = ("gap_graph", "replay_node", "replay_way", "make", "make_node")
+# The needed constants that do not change how a step is played.
+UNPLAYED: Mapping[Way, tuple[str, ...]] = {"stream": (), "graph": ("way", "gap_stream", "make", "make_node")}
 # Layers whose programs launch and capture in a stream of their own choice. Frameworks warm up a capture in a side
 # stream, which lengthens every later gap.
 OWN_STREAM_LAYERS = (LOOP_LAYER, "cuda_bindings", "cuda_core")
@@ -388,13 +389,19 @@ def _capturable(part: Part) -> bool:
     return isinstance(part, Kernels | Event) or (isinstance(part, Copies) and part.memory == "pinned")
 
 
+Repeated = TypeVar("Repeated", Act, Work)
+
+
 def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stream: Iterator[int]) -> Iterator[Act]:
     match part:
         case Kernels():
             call_s = constants[call_name(part.layer or workload.layer, part.arguments)] + (part.host_s or 0.0)
-            for work in _kernels(part, constants, _gap_s(workload, part, constants, "stream"), workload.streams):
-                to = next(stream) if part.stream is None else part.stream
-                yield Act("launch", call_s, constants["way"], (work,), to)
+            way_s, works = constants["way"], _kernels(workload, part, constants, "stream")
+            if (to := _stream_of(workload, part)) is None:
+                for work in _repeated(works, part):
+                    yield Act("launch", call_s, way_s, (work,), next(stream))
+            else:
+                yield from _repeated([Act("launch", call_s, way_s, (work,), to) for work in works], part)
         case Copies(memory="pinned"):
             copy = Act("copy", constants[copy_name(part)], constants[f"{part.direction}_way"])
             for _ in range(part.count):
@@ -422,8 +429,11 @@ def _replay(workload: Workload, parts: list[Part], constants: Mapping[str, float
     stream = itertools.cycle(range(workload.streams))
     for part in parts:
         if isinstance(part, Kernels):
-            for kernel in _kernels(part, constants, _gap_s(workload, part, constants, "graph"), workload.streams):
-                work.append(kernel._replace(branch=next(stream) if part.stream is None else part.stream))
+            kernels = _kernels(workload, part, constants, "graph")
+            if _stream_of(workload, part) is None:
+                work += [kernel._replace(branch=next(stream)) for kernel in _repeated(kernels, part)]
+            else:
+                work += _repeated(kernels, part)
         elif isinstance(part, Copies):
             work += [_copy(part, constants)] * part.count
         elif isinstance(part, Event):
@@ -460,20 +470,30 @@ def _roots(work: Sequence[Work | Event]) -> list[tuple[int, Work]]:
     return roots if len(roots) > 1 else []
 
 
-def _gap_s(workload: Workload, part: Kernels, constants: Mapping[str, float], way: Way) -> float:
-    """The gap behind each of these kernels, in s; their durations are those that profilers report."""
-    return constants[f"gap_{way}"] + (constants[_longer(workload, part, way)] if part.writes else 0.0)
+def _stream_of(workload: Workload, part: Kernels) -> int | None:
+    """The stream of all these kernels, or the branch of a graph; None if they go to the streams in turn."""
+    return 0 if part.stream is None and workload.streams == 1 else part.stream
 
 
-def _kernels(part: Kernels, constants: Mapping[str, float], gap_s: float, streams: int) -> Iterator[Work]:
-    """Each kernel with its duration, at least that of an empty one and of moving its bytes."""
+def _repeated(each: Sequence[Repeated], part: Kernels) -> Iterator[Repeated]:
+    """What is there for each of the part's durations, as often as it has kernels: all have the same few objects."""
+    return itertools.islice(itertools.cycle(each), part.count)
+
+
+def _kernels(workload: Workload, part: Kernels, constants: Mapping[str, float], way: Way) -> list[Work]:
+    """A kernel of each of the part's durations, which is at least that of an empty one and of moving its bytes.
+
+    Its gap is the one behind it; the durations are those that profilers report.
+    """
+    gap_s = constants[f"gap_{way}"] + (constants[_longer(workload, part, way)] if part.writes else 0.0)
     memory_s = part.bytes / constants["memory"] if part.bytes else 0.0
     least_s = max(constants["empty"], memory_s)
-    durations = itertools.cycle(part.durations_s)
-    share = (part.sm_share or 0.0) if streams > 1 else 0.0
-    for _ in range(part.count):
-        duration_s = max(next(durations), least_s)
-        yield Work("gpu", duration_s, gap_s, memory_s=memory_s, sms_s=duration_s * share)
+    share = (part.sm_share or 0.0) if workload.streams > 1 else 0.0
+    branch = _stream_of(workload, part) or 0 if way == "graph" else 0
+    durations = (max(duration_s, least_s) for duration_s in part.durations_s[: part.count])
+    return [
+        Work("gpu", duration_s, gap_s, branch, memory_s=memory_s, sms_s=duration_s * share) for duration_s in durations
+    ]
 
 
 def _copy(part: Copies, constants: Mapping[str, float]) -> Work:
