@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import pytest
 from hypothesis import settings
+from typer import testing
 
 from microbench.analysis import stats
 from microbench.cli import runs
@@ -58,7 +59,8 @@ REMEMBERED = 64
 
 
 def remember_runs() -> None:
-    """Each process of tests reads a bundled run once, and computes the rows and the report of a run once."""
+    """Each process of tests reads a bundled run once, computes the rows and the report of a run once, and makes the
+    commands once."""
     bundled = set(store.bundled().values())
     for module in (store, runs):
         module.read = once_for(bundled, module.read)
@@ -67,6 +69,7 @@ def remember_runs() -> None:
 
     assert view.rows is stats.rows
     view.build = remembered(view.build)
+    testing._get_command = cache(testing._get_command)
 
 
 def once_for(bundled: set[Path], read: Callable[[Path], Run]) -> Callable[[Path], Run]:

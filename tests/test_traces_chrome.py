@@ -475,6 +475,14 @@ def test_events_across_chunks(monkeypatch: pytest.MonkeyPatch, chunk: int, rows:
         assert canonical(scanned(layouts()[layout])) == canonical(decoded(layouts()[layout]))
 
 
+@pytest.fixture
+def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making the tables for half a million names takes much longer than reading a small trace."""
+    monkeypatch.setattr(scanner, "NAME_PLACES", 1 << 10)
+    monkeypatch.setattr(scanner, "THREAD_PLACES", 1 << 10)
+
+
+@pytest.mark.usefixtures("small_tables")
 def test_cut_files(tmp_path: Path) -> None:
     """A file cut anywhere gives the records that are whole, says that it is cut, or is refused in words."""
     data = dumps(document(sample()))
@@ -732,11 +740,13 @@ def fuzz(count: int, seed: int) -> int:
     return alike
 
 
+@pytest.mark.usefixtures("small_tables")
 def test_mutated_traces() -> None:
     assert fuzz(2_000, 1) > 100
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("small_tables")
 def test_many_mutated_traces() -> None:
     assert fuzz(CHANGED_FILES, 2) > CHANGED_FILES // 20

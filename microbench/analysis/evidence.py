@@ -57,9 +57,10 @@ class Evidence:
         for row in measured:
             if row.device in (device, None) and math.isfinite(row.value):
                 self._rows[row.case_id, row.metric.name] = row
-        self._by_benchmark: dict[str, list[Row]] = {}
+        self._by_benchmark: dict[tuple[str, str | None], list[Row]] = {}  # with each metric, and with None for all
         for row in self._rows.values():
-            self._by_benchmark.setdefault(row.benchmark, []).append(row)
+            for metric in (row.metric.name, None):
+                self._by_benchmark.setdefault((row.benchmark, metric), []).append(row)
         self._outcomes: dict[str, list[Outcome]] = {}
         for outcome in run.outcomes:
             if outcome.device in (device, None):
@@ -86,12 +87,8 @@ class Evidence:
 
     def rows(self, benchmark: str, metric: str | None = None, /, **params: int | str) -> list[Row]:
         """Rows of a benchmark with these parameter values, in the order of the run."""
-        return [
-            row
-            for row in self._by_benchmark.get(benchmark, ())
-            if metric in (None, row.metric.name)
-            and all(row.params.get(name) == value for name, value in params.items())
-        ]
+        named = self._by_benchmark.get((benchmark, metric), ())
+        return [row for row in named if params.items() <= row.params.items()]
 
     def row(self, benchmark: str, metric: str, /, **params: int | str) -> Row | None:
         """The first row of that benchmark, metric and parameters with a value above 0, or None."""

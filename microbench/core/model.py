@@ -76,7 +76,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         """``name[axis=value,…]`` with the axes sorted by name."""
         if not self.params:
             return self.benchmark
-        inside = ",".join(f"{name}={self.params[name]}" for name in sorted(self.params))
+        inside = ",".join([f"{name}={self.params[name]}" for name in sorted(self.params)])
         return f"{self.benchmark}[{inside}]"
 
 

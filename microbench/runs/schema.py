@@ -83,8 +83,8 @@ def encode_outcome(outcome: Outcome) -> bytes:
 
 
 def _line(value: Run | Outcome, name: str) -> bytes:
-    if place := _bad_number(value, name):
-        raise MeasurementError(f"{place} is not a finite number")
+    if (place := _bad_number(value)) is not None:
+        raise MeasurementError(f"{name}{place} is not a finite number")
     return msgspec.json.encode(value) + b"\n"
 
 
@@ -201,7 +201,7 @@ def _outcome(line: bytes, sessions: int) -> Outcome | None:
 def _fault(run: Run) -> str | None:
     """An error in a decoded run that its types cannot express, or None."""
     if not _within_64_bits((run.sessions, run.benchmarks, *run.outcomes)):
-        return f"holds a number out of range: {_bad_number(run, 'run')}"
+        return f"holds a number out of range: run{_bad_number(run)}"
     if not run.sessions:
         return "has no session"
     for index, outcome in enumerate(run.outcomes):
@@ -248,20 +248,26 @@ def _measurement_fault(measurement: Measurement) -> str | None:
     return f"has an impossible histogram of {measurement.metric}"
 
 
-def _bad_number(value: object, place: str) -> str | None:
-    """The place in ``value`` of a float that is not finite or an int beyond 64 bits; None if there is none."""
-    if isinstance(value, float):
-        return None if math.isfinite(value) else place
-    if isinstance(value, int):
-        return None if LEAST_INT <= value <= MOST_INT else place
-    if isinstance(value, msgspec.Raw):
-        return place if bytes(value).translate(None, NUMBERS) else None
-    if isinstance(value, msgspec.Struct):
-        parts = ((getattr(value, name), f"{place}.{name}") for name in value.__struct_fields__)
-    elif isinstance(value, dict):
-        parts = ((part, f"{place}.{name}") for name, part in value.items())
-    elif isinstance(value, tuple):
-        parts = ((part, f"{place}[{index}]") for index, part in enumerate(value))
-    else:
+def _bad_number(value: object) -> str | None:
+    """The place inside ``value`` of a float that is not finite or an int beyond 64 bits; None if there is none."""
+    if value is None or isinstance(value, str):
         return None
-    return next((bad for part, inside in parts if (bad := _bad_number(part, inside))), None)
+    if isinstance(value, float):
+        return None if math.isfinite(value) else ""
+    if isinstance(value, int):
+        return None if LEAST_INT <= value <= MOST_INT else ""
+    if isinstance(value, msgspec.Raw):
+        return "" if bytes(value).translate(None, NUMBERS) else None
+    if isinstance(value, msgspec.Struct):
+        for field in value.__struct_fields__:
+            if (inside := _bad_number(getattr(value, field))) is not None:
+                return f".{field}{inside}"
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            if (inside := _bad_number(part)) is not None:
+                return f".{key}{inside}"
+    elif isinstance(value, tuple):
+        for index, part in enumerate(value):
+            if (inside := _bad_number(part)) is not None:
+                return f"[{index}]{inside}"
+    return None

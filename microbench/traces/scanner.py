@@ -23,6 +23,7 @@ CHUNK_BYTES = 8 << 20
 MAX_VALUE_BYTES = 64 << 20  # a file with a longer event is damaged, or no trace
 MAX_FACT_BYTES = 1 << 20
 ROWS = 1 << 16  # rows that one pass may give
+NAME_PLACES, THREAD_PLACES = 1 << 20, 1 << 17  # of open tables for MAX_NAMES and MAX_THREADS: powers of two
 NEED_MORE, OUT_OF_ROOM, ARRAY_ENDED = range(3)
 # Places of what a pass counts.
 N_ROWS, N_UNUSUAL, N_NAMES, N_THREADS, N_DAMAGED, ALL_NAMES, ALL_THREADS = range(7)
@@ -512,8 +513,8 @@ class _Scanner:
         self._unusual = np.empty((ROWS, 2), np.int64)
         self._new_names = np.empty((ROWS, 2), np.int64)
         self._new_threads = np.empty((4096, 2), np.int64)
-        self._name_tables = np.zeros(1 << 20, np.uint64), np.full(1 << 20, -1, np.int32)
-        self._thread_tables = np.zeros(1 << 17, np.uint64), np.full(1 << 17, -1, np.int32)
+        self._name_tables = np.zeros(NAME_PLACES, np.uint64), np.full(NAME_PLACES, -1, np.int32)
+        self._thread_tables = np.zeros(THREAD_PLACES, np.uint64), np.full(THREAD_PLACES, -1, np.int32)
         self._counts = np.zeros(7, np.int64)
         self._names = np.empty(MAX_NAMES + 1, np.int64)  # of the collector, by the compiled loop's; the last is NONE
         self._threads = np.empty(MAX_THREADS + 1, np.int64)
