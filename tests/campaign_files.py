@@ -312,7 +312,7 @@ BOMBS = (b'{"a":{}},', b"1,", b" ", b"[", b'"x",', b'{"case":{"benchmark":"b"},"
 KINDS: dict[str, tuple[Callable[[Reader, random.Random], None], float]] = {
     "json": (Reader.json, 350), "jsonl": (Reader.jsonl, 200),
     "xz": (Reader.xz, 50), "head": (Reader.head, 100), "toml": (Reader.toml, 200), "notes": (Reader.notes, 90),
-    "command": (Reader.command, 2), "odd": (Reader.odd, 1), "program": (Reader.program, 0.2),
+    "command": (Reader.command, 2), "odd": (Reader.odd, 1), "program": (Reader.program, 0.1),
 }  # fmt: skip
 WEIGHTS = [weight for _, weight in KINDS.values()]
 
