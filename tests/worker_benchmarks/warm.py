@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
 from worker_backend import TinyGpu
 
 from microbench.core.bench import Benchmark, Measured
-from microbench.core.model import Fact, Metric
+from microbench.core.model import Fact, Metric, Work
 from microbench.measure.timer import Meter
 
 
 def measure(gpu: TinyGpu, meter: Meter) -> Iterator[Measured]:
-    yield meter.collect("rate", lambda: [1e-6], clock="host")
+    yield replace(meter.collect("rate", lambda: [1e-6], clock="host"), work=Work(launches=1))
     yield Fact("opened", gpu.uuid)
     yield Fact("done", " ".join(gpu.done))
 
