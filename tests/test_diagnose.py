@@ -703,3 +703,13 @@ def test_a_long_trace_is_diagnosed_in_its_middle(monkeypatch: pytest.MonkeyPatch
     assert (repetition.name, repetition.count) == ("steps found by repetition", found.steps.count)
     assert check.name.startswith("left out: calls before")
     assert check.count == pytest.approx(400, abs=2)
+
+
+def test_the_middle_of_a_long_trace_lies_where_its_operators_were_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "MOST_CALLS", 200)
+    trace = steps_of(count=60, kernels=10).trace()
+    operators = np.cumsum(trace.ranges["kind"] == RANGE_KINDS.index("operator"))
+    cut = replace(trace, ranges=trace.ranges[operators <= 330], unread={"operator": 330})
+    calls = window.middle(cut).calls
+    assert len(calls) == pytest.approx(200, abs=2)
+    assert calls["begin_ns"].max() < cut.ranges["begin_ns"].max()

@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from microbench.core.errors import UsageError
 from microbench.core.units import as_time
-from microbench.traces.trace import NONE, Table, Trace
+from microbench.traces.trace import NONE, RANGE_KINDS, Table, Trace
 
 # A trace with more calls is diagnosed in its middle: as many need 0.1 GB and 5 s.
-MOST_CALLS = 200_000
+MOST_CALLS = 100_000
 
 Chosen = npt.NDArray[np.bool_]
 
@@ -45,12 +45,20 @@ def between(trace: Trace, from_s: float | None, to_s: float | None) -> Trace:
 
 
 def middle(trace: Trace) -> Trace:
-    """The MOST_CALLS calls in the middle of a longer trace; ``unread`` then counts the others."""
-    more = len(trace.calls) - MOST_CALLS
-    if more <= 0:
+    """The MOST_CALLS calls in the middle of a longer trace; ``unread`` then counts the others.
+
+    If there were too many operators or functions to keep, it is the middle of the part in which they were kept.
+    """
+    if len(trace.calls) <= MOST_CALLS:
         return trace
     begins_ns = np.sort(trace.calls["begin_ns"])
-    begin_s, end_s = ((begins_ns[place] - begin_of(trace)) * 1e-9 for place in (more // 2, more // 2 + MOST_CALLS))
+    named = len(begins_ns) - 1
+    for kind in ("operator", "python"):
+        kept = trace.ranges["begin_ns"][trace.ranges["kind"] == RANGE_KINDS.index(kind)]
+        if kind in trace.unread and len(kept):
+            named = min(named, int(np.searchsorted(begins_ns, kept.max())))
+    first = max(named - MOST_CALLS, 0) // 2
+    begin_s, end_s = ((begins_ns[place] - begin_of(trace)) * 1e-9 for place in (first, first + MOST_CALLS))
     cut = between(trace, begin_s, end_s)
     left_out = f"calls before {as_time(begin_s)} and after {as_time(end_s)}"
     return msgspec.structs.replace(cut, unread={**cut.unread, left_out: len(trace.calls) - len(cut.calls)})

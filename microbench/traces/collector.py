@@ -87,9 +87,9 @@ MEMORY_WORDS = {
     "pageable": "pageable", "pinned": "pinned", "device": "device", "array": "device", "device static": "device",
     "managed": "managed", "managed static": "managed",
 }  # fmt: skip
-# At most as many rows are kept, by what they are: 0.6 GB in all. Those beyond are counted in Trace.unread.
+# At most as many rows are kept, by what they are: 0.4 GB in all. Those beyond are counted in Trace.unread.
 ROW_LIMITS = {
-    "work": 4_000_000, "call": 4_000_000, "sync": 500_000, "annotation": 500_000, "operator": 1_500_000,
+    "work": 1_500_000, "call": 1_500_000, "sync": 500_000, "annotation": 500_000, "operator": 1_500_000,
     "python": 1_500_000, "overhead": 100_000, "driver": 100_000,
 }  # fmt: skip
 MAX_TEXT_BYTES = 64_000_000  # of all names together
