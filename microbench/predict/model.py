@@ -145,15 +145,16 @@ class _State:
 
     def do(self, index: int, act: Act) -> None:
         """One act of the host."""
+        _, host_s, _, work, _, wait_s = act
         called = now = self._now
-        if act.work and len(self._begins) >= self._queue:
+        if work and len(self._begins) >= self._queue:
             called = _later(now, self._begins[-self._queue])  # a launch a queue's length ago has begun
-        self._now = now = (called[0] + act.host_s, called, _spent(act))
+        self._now = now = (called[0] + host_s, called, "host" if work else _spent(act))
         self.host.append((called[0], now[0], index, "host"))
-        if act.work:
+        if work:
             self._submit(index, act, called)
-        if act.wait_s is not None and self._last is not None:
-            self._now = _later(now, (self._last[0] + act.wait_s, self._last, "sync"))
+        if wait_s is not None and self._last is not None:
+            self._now = _later(now, (self._last[0] + wait_s, self._last, "sync"))
             self.host.append((now[0], self._now[0], index, "wait"))
 
     def end(self) -> Moment:
@@ -161,48 +162,44 @@ class _State:
         return self._now if self._last is None else _later(self._now, self._last)
 
     def _submit(self, index: int, act: Act, called: Moment) -> None:
-        now, front_end = self._now, self._front_end_s > 0
-        arrived: Moment = (now[0] + act.way_s, now, "front end")
-        if act.kind == "replay" and self._ends:
-            self._joined = max(self._ends.values(), key=itemgetter(0))
-            self._ends = {}
-        for number, work in enumerate(act.work):
-            lane, duration_s, gap_s, branch, joins, memory_s, sms_s, early_s = work
-            stream, ready = act.stream + branch, arrived
+        kind, host_s, way_s, every, to, _ = act
+        now, ends = self._now, self._ends
+        arrived: Moment = (now[0] + way_s, now, "front end")
+        if kind == "replay" and ends:
+            self._joined = max(ends.values(), key=itemgetter(0))
+            self._ends = ends = {}
+        first: Moment | None = None
+        for lane, duration_s, gap_s, branch, joins, memory_s, sms_s, early_s in every:
+            stream, ready = to + branch, arrived
             if early_s > 0:
-                handed_over: Moment = (called[0] + max(act.host_s - early_s, 0.0), called, _spent(act))
-                ready = (handed_over[0] + act.way_s, handed_over, "front end")
+                handed_over: Moment = (called[0] + max(host_s - early_s, 0.0), called, "host")
+                ready = (handed_over[0] + way_s, handed_over, "front end")
             begin = ready
-            for end in self._behind(stream, joins):
-                if end[0] + gap_s > begin[0]:
-                    begin = (end[0] + gap_s, end, "front end")
+            behind: Iterable[Moment | None] = ends.values() if joins and ends else (ends.get(stream, self._joined),)
+            for before in behind:
+                if before is not None and before[0] + gap_s > begin[0]:
+                    begin = (before[0] + gap_s, before, "front end")
             if lane != "gpu":
                 begin = _later(begin, self._engines.get(lane, begin))
-            elif front_end:
+            elif self._front_end_s > 0:
                 begin = self._started(begin)
-            if number == 0:
+            if first is None:
+                first = begin
                 self._begins.append(begin)
-            end = (begin[0] + duration_s, begin, "kernel" if lane == "gpu" else "link")
+            end: Moment = (begin[0] + duration_s, begin, "kernel" if lane == "gpu" else "link")
             if memory_s > 0:
                 end = _later(end, self._served("memory", ready, begin, memory_s))
             if sms_s > 0:
                 end = _later(end, self._served("SMs", ready, begin, sms_s))
             self.work.append((begin[0], end[0], index, lane))
-            self._ends[stream] = end
+            ends[stream] = end
             if self._last is None or end[0] > self._last[0]:
                 self._last = end
             if joins:
-                self._ends, self._joined = {}, end
+                self._ends = ends = {}
+                self._joined = end
             if lane != "gpu":
                 self._engines[lane] = end
-
-    def _behind(self, stream: int, joins: bool) -> Iterable[Moment]:
-        """The ends that work in this stream begins behind."""
-        if joins and self._ends:
-            return self._ends.values()
-        if stream in self._ends:
-            return (self._ends[stream],)
-        return () if self._joined is None else (self._joined,)
 
     def _served(self, what: str, ready: Moment, begin: Moment, seconds: float) -> Moment:
         """When the memory or the SMs can have done this work and all work since the GPU was idle."""
@@ -229,9 +226,10 @@ def _later(first: Moment, second: Moment) -> Moment:
 
 
 def _spent(act: Act) -> Limit:
+    """What the host's time is spent on in an act that submits no work."""
     if act.kind == "sync":
         return "sync"
-    return "link" if act.kind == "copy" and not act.work else "host"
+    return "link" if act.kind == "copy" else "host"
 
 
 Way = Literal["stream", "graph"]
