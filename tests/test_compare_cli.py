@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import command_line
@@ -246,6 +247,12 @@ HOST = ("host", "launch", "link", "graph", "memory")
 
 def bundled_times(factor: float, *names: str, clock: str = "host") -> str:
     """A file of the bundled run in which all that this clock times in these suites or benchmarks costs so much more."""
+    Path("changed.json").write_bytes(slowed_bundled(factor, *names, clock=clock))
+    return "changed.json"
+
+
+@cache
+def slowed_bundled(factor: float, *names: str, clock: str) -> bytes:
     run = store.load("nvidia-h200")
     suite = {info.name: info.suite for info in run.benchmarks}
 
@@ -263,7 +270,7 @@ def bundled_times(factor: float, *names: str, clock: str = "host") -> str:
         return msgspec.structs.replace(outcome, measurements=tuple(measured))
 
     outcomes = tuple(map(slowed, run.outcomes))
-    return write("changed.json", msgspec.structs.replace(run, run_id="20990101T000000Z-0000000", outcomes=outcomes))
+    return schema.encode(msgspec.structs.replace(run, run_id="20990101T000000Z-0000000", outcomes=outcomes))
 
 
 @pytest.mark.parametrize(
@@ -284,8 +291,9 @@ def test_a_driver_that_costs_every_launch_as_much_is_the_first_thing_said(
     assert words_of(findings).count("usually have one cause") == 1
     assert re.search(r"Of the others, \d are too scattered to tell[.]", words_of(findings))
     assert verdict.partition(": ")[2].rstrip(".") in findings[1]
-    other = "faster" if fail_on == "slower" else "slower"
-    assert call("nvidia-h200", "changed.json", "--fail-on", other).exit_code == ExitCode.MEASURED
+    if width == 80:  # no exit code depends on the width
+        other = "faster" if fail_on == "slower" else "slower"
+        assert call("nvidia-h200", "changed.json", "--fail-on", other).exit_code == ExitCode.MEASURED
 
 
 def test_a_benchmark_that_slows_down_in_a_suite_that_does_not_is_slower() -> None:

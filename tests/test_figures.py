@@ -45,10 +45,15 @@ def recorded(name: str) -> Run:
 
 
 @cache
+def of_recorded(name: str) -> list[Evidence]:
+    return evidence_by_device(recorded(name))
+
+
+@cache
 def evidence(figure: str) -> Evidence:
     """The first GPU of a bundled run that has the figure."""
     for name in sorted(store.bundled()):
-        for one in evidence_by_device(recorded(name)):
+        for one in of_recorded(name):
             if drawn(figure, one) is not None:
                 return one
     raise AssertionError(f"no bundled run has {figure}")
@@ -74,6 +79,7 @@ def labels(*origins: Origin) -> list[str]:
     return [one.label for one in sources(origins)]
 
 
+@cache
 def changed(one: Evidence, **gpu: str) -> Evidence:
     """The same rows of another GPU."""
     groups = evidence_by_device(with_gpu(lambda own: replace(own, **gpu), one.run))

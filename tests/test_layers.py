@@ -130,7 +130,7 @@ def source_faults(tree: ast.Module, module: str) -> Iterator[str]:
                 boundaries += 1
                 if module != BOUNDARY or boundaries > 1:
                     yield f"{module}:{node.lineno}: catches every exception: name the ones that you expect"
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "print" and not within(module, PRINTING):
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print" and not within(module, PRINTING):
             yield f"{module}:{node.lineno}: prints: return the text and let {' or '.join(PRINTING)} print it"
         elif isinstance(node, ast.Global):
             yield f"{module}:{node.lineno}: changes module state: keep it in an object or pass it as an argument"

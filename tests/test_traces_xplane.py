@@ -290,7 +290,7 @@ def fuzz(path: Path, seeds: range) -> int:
     return count
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2, 3))])
 def test_changed_files_are_read_or_refused_in_little_memory(part: int, tmp_path: Path) -> None:
     tracemalloc.start()
     try:

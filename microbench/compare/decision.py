@@ -459,7 +459,9 @@ def _between_runs(shift: FloatArray, error: FloatArray, family: IntArray) -> tup
     """
     middle = float(np.median(error))
     _, member = np.unique(family, return_inverse=True)
-    centres = np.array([np.median(shift[member == number]) for number in range(member.max() + 1)])
+    size = np.bincount(member)
+    ordered, first = shift[np.lexsort((shift, member))], np.cumsum(size) - size
+    centres = (ordered[first + (size - 1) // 2] + ordered[first + size // 2]) / 2  # the medians of the families
     apart = (shift - centres[member]) ** 2
     variance = max(
         float(np.median(shift**2 / MEDIAN_SQUARE - error)),

@@ -389,7 +389,9 @@ def _shown_by(name: str) -> str:
 
 def with_calls(fitted: Fit, workload: Workload) -> Fit:
     """The fit with the calls of this workload's kernels added, also those with counts of arguments not measured."""
-    wanted = [(part.layer or workload.layer, part.arguments) for part in workload.parts if isinstance(part, Kernels)]
+    wanted = {
+        (part.layer or workload.layer, part.arguments): None for part in workload.parts if isinstance(part, Kernels)
+    }
     known = fitted.constants
     more = {call_name(*call): call_constant(known, *call) for call in wanted}
     replay = replay_name(workload.layer)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -181,7 +182,7 @@ class PlannedCase:
     device: str | None
     process: Process
 
-    @property
+    @cached_property
     def core(self) -> bool:
         """Whether the case is measured whatever the time budget says."""
         return self.case.id in self.benchmark.core_ids

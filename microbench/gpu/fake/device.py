@@ -25,6 +25,8 @@ FloatArray = npt.NDArray[np.float64]
 # Rare long host calls (an interrupt, another process): one call in 500 takes 6 us longer on average.
 TAIL_SHARE = 0.002
 TAIL_MEAN_NS = 6000.0
+# A launch queue's items are kept in arrays of this many times its slots.
+ROOM = 4
 
 Engine = Literal["h2d", "d2h", "sm"]  # sm: a kernel that takes all SMs
 POWER_CAP = "software power cap"
@@ -75,10 +77,11 @@ class Noise:
 
     def device(self, cost_ns: float, count: int) -> FloatArray:
         """``count`` costs of the device: no tails."""
-        if not self.spread or not cost_ns:
-            return np.full(count, cost_ns)
+        exact = not self.spread or not cost_ns
         if count == 1:  # most calls come alone, and numpy is slower on an array of one than on a number
-            return np.array([cost_ns * math.exp(self.spread * self._random.standard_normal())])
+            return np.array([cost_ns if exact else cost_ns * math.exp(self.spread * self._random.standard_normal())])
+        if exact:
+            return np.full(count, cost_ns)
         costs: FloatArray = cost_ns * np.exp(self.spread * self._random.standard_normal(count))
         return costs
 
@@ -187,28 +190,47 @@ class Stream:
         self.free_ns = -math.inf
         self.recorded: Batch | None = None
         self.entered = 0
-        self.starts_ns = np.full(slots, -math.inf)
-        self.filled_bytes = np.zeros(slots)
+        self._slots = slots
+        # Items are added at the end; what is remembered moves to the front only when there is no more room.
+        self._starts_ns = np.full(ROOM * slots, -math.inf)
+        self._filled_bytes = np.zeros(ROOM * slots)
+        self._end = slots
+
+    @property
+    def starts_ns(self) -> FloatArray:
+        return self._starts_ns[self._end - self._slots : self._end]
+
+    @property
+    def filled_bytes(self) -> FloatArray:
+        return self._filled_bytes[self._end - self._slots : self._end]
 
     def released_ns(self, item: Item, count: int, buffer_bytes: float) -> FloatArray:
         """From when on each of the next ``count`` items finds a slot and its share of ``buffer_bytes`` free."""
-        filled = self.filled_bytes[-1] + item.buffer_bytes * np.arange(1, count + 1)
-        by_bytes = np.searchsorted(self.filled_bytes, filled - buffer_bytes)
-        gone_before = np.maximum(np.arange(count), by_bytes)
+        known = self.filled_bytes
+        if count == 1:
+            place = int(known.searchsorted(known[-1] + item.buffer_bytes - buffer_bytes))
+            return self.starts_ns[place : place + 1].copy()
+        filled = known[-1] + item.buffer_bytes * np.arange(1, count + 1)
+        gone_before = np.maximum(np.arange(count), known.searchsorted(filled - buffer_bytes))
         released: FloatArray = self.starts_ns[gone_before]
         return released
 
     def enter(self, item: Item, count: int) -> int:
         """Put items into the queue, their starts unknown; returns the number of the first."""
-        filled = self.filled_bytes[-1] + item.buffer_bytes * np.arange(1, count + 1)
-        self.filled_bytes = np.concatenate((self.filled_bytes[count:], filled))
-        self.starts_ns = np.concatenate((self.starts_ns[count:], np.full(count, math.inf)))
+        if self._end + count > len(self._starts_ns):
+            for remembered in (self._starts_ns, self._filled_bytes):
+                remembered[: self._slots] = remembered[self._end - self._slots : self._end].copy()
+            self._end = self._slots
+        before, begin, self._end = self.filled_bytes[-1], self._end, self._end + count
+        numbers = 1 if count == 1 else np.arange(1, count + 1)
+        self._filled_bytes[begin : self._end] = before + item.buffer_bytes * numbers
+        self._starts_ns[begin : self._end] = math.inf
         self.entered += count
         return self.entered - count
 
     def leave(self, first: int, starts_ns: FloatArray) -> None:
         """Items from number ``first`` on start at these times, which frees their slots."""
-        at = first - self.entered + len(self.starts_ns)
+        at = first - self.entered + self._slots
         self.starts_ns[at : at + len(starts_ns)] = starts_ns
 
 
@@ -293,7 +315,7 @@ class Device:
         count = min(count, self._costs.queue_depth(item.buffer_bytes))
         while True:
             released_ns = stream.released_ns(item, count, self._costs.queue_buffer_bytes)
-            known = int(np.searchsorted(released_ns, math.inf))
+            known = int(released_ns.searchsorted(math.inf))
             if known:
                 return released_ns[:known]
             self._time_out_a_gate()  # the host blocks behind a shut gate, so nobody can open it

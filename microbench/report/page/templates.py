@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -32,6 +33,7 @@ LONGEST_UNBROKEN = 32
 HALF_WIDTH, WHOLE_WIDTH, NARROW_WIDTH = 540.0, 860.0, 340.0
 
 
+@cache
 def environment() -> Environment:
     """The templates and their filters. Only what a template itself says is markup; all other text is escaped."""
     made = Environment(
