@@ -353,6 +353,15 @@ def test_what_somebody_made_meanwhile_is_not_overwritten(folder: Path) -> None:
     assert store.load(other).outcomes == RUN.outcomes
 
 
+def test_what_somebody_put_in_the_place_of_a_reservation_is_not_replaced(folder: Path) -> None:
+    with closing(RunFile(folder / "run.json", grow=False)) as file:
+        file.growing.unlink()
+        file.growing.write_text("mine")
+        with pytest.raises(ResultLostError, match="replaced meanwhile"):
+            file.begin(EMPTY)
+    assert [(one.name, one.read_text()) for one in folder.iterdir()] == [("run.jsonl", "mine")]
+
+
 @pytest.mark.parametrize("both", [False, True], ids=["working folder", "temporary folder"])
 def test_a_folder_that_was_deleted_costs_no_result(both: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``both``: the working folder is the one that is deleted."""

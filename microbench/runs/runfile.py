@@ -87,8 +87,13 @@ class RunFile:
             return False
 
     def begin(self, run: Run) -> None:
-        """Write the run as it is before the first new outcome. Raises ResultLostError."""
+        """Write the run as it is before the first new outcome.
+
+        Raises ResultLostError, also if somebody put another file in the place of the growing one.
+        """
         try:
+            if not self._has_its_name() and os.path.lexists(self.growing):
+                raise FileExistsError(errno.EEXIST, f"{plain(self.growing)} was replaced meanwhile")
             descriptor = files.replace(self.growing, schema.encode(run))
         except OSError as error:
             raise self._lost(error) from None
