@@ -154,10 +154,8 @@ class Reader:
     """Writes one hostile file after another into a folder of its own and reads it. The bases are whole files."""
 
     def __init__(self) -> None:
-        measured, computed = store.load("nvidia-h200"), store.load("nvidia-h200-compute")
-        self.suites = [
-            schema.encode(_of_suite(computed if suite == "compute" else measured, suite)) for suite in SUITES
-        ]
+        measured = store.load("nvidia-h200")
+        self.suites = [schema.encode(_of_suite(measured, suite)) for suite in SUITES]
         self.small = [schema.encode(RUN), schema.encode(_of_suite(measured, "host")), export.to_json(RUN)]
         self.grown = [_growing(RUN), _growing(_of_suite(measured, "host"))]
         self.steps = [path.read_bytes() for path in step_file.examples().values()]

@@ -8,6 +8,7 @@ from make_run import make_run, skipped, without
 
 from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
 from microbench.core.model import Run
+from microbench.core.units import quantity
 from microbench.explain import answer
 from microbench.explain.answer import answers, most_important
 from microbench.explain.rules import findings
@@ -30,14 +31,14 @@ def line(run: Run, name: str) -> str:
 @pytest.mark.parametrize(
     ("run", "name", "words"),
     [
-        ("nvidia-h200", "launch", "2.36 µs a launch · 7.60 µs launch and wait · launch-bound below 1.51 µs kernels"),
-        ("nvidia-h200", "graph", "100 kernels of 2.00 µs: 1.33× · from cuda_core 1.29×"),
-        ("nvidia-h200", "graph", "making one takes 153 µs: pays after 2 replays"),
-        ("nvidia-h200", "link", "healthy · 55.3 GB/s to the GPU (94.7 %) · 55.2 GB/s from it (95.9 %)"),
-        ("nvidia-h200", "link", "both ways 103 GB/s · pageable 18.6 GB/s · latency 1.09 µs"),
-        ("nvidia-h200", "memory", "read 4.62 TB/s (95.9 %) · triad 4.42 TB/s (91.7 %) · copy 4.27 TB/s (88.7 %)"),
+        ("nvidia-h200", "launch", "3.17 µs a launch · 8.66 µs launch and wait · launch-bound below 2.26 µs kernels"),
+        ("nvidia-h200", "graph", "100 kernels of 2.00 µs: 1.29× · from cuda.core 1.41×"),
+        ("nvidia-h200", "graph", "making one takes 210 µs: pays after 3 replays"),
+        ("nvidia-h200", "link", "healthy · 55.1 GB/s to the GPU (94.3 %) · 55.1 GB/s from it (95.7 %)"),
+        ("nvidia-h200", "link", "both ways 99.5 GB/s · pageable 7.73 GB/s · latency 1.20 µs"),
+        ("nvidia-h200", "memory", "read 4.54 TB/s (94.2 %) · triad 4.40 TB/s (91.4 %) · copy 4.28 TB/s (88.9 %)"),
         ("nvidia-h200", "memory", "CuPy loses up to 63.7 % (write)"),
-        ("nvidia-h200-compute", "compute", "bf16 689 TFLOP/s (69.7 %, power limit) · fp8 1300 TFLOP/s"),
+        ("nvidia-h200", "compute", "bf16 708 TFLOP/s (71.5 %, power limit) · fp8 1332 TFLOP/s"),
     ],
 )
 def test_a_line_has_the_figures_of_a_recorded_run(run: str, name: str, words: str) -> None:
@@ -50,6 +51,17 @@ def test_the_cheapest_layer_has_one_figure_on_the_screen_and_in_the_finding() ->
     (title,) = (each.title for each in findings(run) if each.rule == "launch.layers")
     cheapest, figure = re.fullmatch(r"4 arguments: (\S+) ([\d.]+ µs) · .*", line(run, "from Python")).groups()
     assert title == f"From Python, {cheapest} launches cheapest: {figure} a call with 4 arguments"
+
+
+def test_the_link_has_the_same_figures_on_the_screen_and_in_the_findings() -> None:
+    """The screen showed pageable copies at their fastest size, and the sum of both directions of another row."""
+    run = store.load("nvidia-h200")
+    figures, titles = line(run, "link"), {each.rule: each.title for each in findings(run)}
+    both = re.search(r"both ways ([\d.]+ GB/s)", figures)
+    assert both is not None
+    assert f"carry {both[1]}," in titles["link.both"]
+    compared = evidence(run).row("link_copy", "bandwidth_host", direction="h2d", memory="pageable", size_bytes=64 << 20)
+    assert f"pageable {quantity(compared.value, 'B/s')}" in figures
 
 
 def test_a_line_without_its_benchmark_is_left_out() -> None:
@@ -111,8 +123,10 @@ def test_noise_of_several_suites_is_one_line_behind_other_warnings() -> None:
 def test_a_line_has_the_grade_of_most_figures_and_others_have_their_own() -> None:
     block = screen(store.load("nvidia-h200")).blocks[0]
     python = next(each for each in block.lines if each.name == "from Python")
-    assert python.trust == "stable"
-    assert [cell.trust for cell in python.parts if cell.trust] == ["noisy"]
+    assert python.trust == "noisy"
+    launch = next(each for each in block.lines if each.name == "launch")
+    assert launch.trust == "stable"
+    assert [cell.trust for cell in launch.parts if cell.trust] == ["noisy"]
 
 
 def test_what_the_time_left_out_is_said_with_the_command_that_measures_it() -> None:

@@ -103,7 +103,7 @@ def test_show_finds_a_run_by_path_id_or_name(saved: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("width", "most"), [("80", 40), ("120", 30)])
-@pytest.mark.parametrize("run", ["nvidia-h200", "nvidia-h200-compute", "nvidia-h200-x2"])
+@pytest.mark.parametrize("run", ["nvidia-h200", "nvidia-h200-x2"])
 def test_the_answer_fits_one_screen(run: str, width: str, most: int) -> None:
     text = call("show", run, COLUMNS=width, NO_COLOR="1").stdout
     assert len(text.splitlines()) <= most

@@ -243,17 +243,19 @@ def test_the_legend_says_which_interval_stands_beside_a_ratio() -> None:
 LAYER_3 = "launch_layers[layer=layer_3]"
 LAUNCH = "launch"
 HOST = ("host", "launch", "link", "graph", "memory")
+# Recorded on a quiet host (2.36 us a launch), so that its rounds can show a change of 10 %.
+QUIET = str(Path(__file__).parent / "data" / "quiet-h200.json.xz")
 
 
-def bundled_times(factor: float, *names: str, clock: str = "host") -> str:
-    """A file of the bundled run in which all that this clock times in these suites or benchmarks costs so much more."""
-    Path("changed.json").write_bytes(slowed_bundled(factor, *names, clock=clock))
+def quiet_times(factor: float, *names: str, clock: str = "host") -> str:
+    """A file of the quiet run in which all that this clock times in these suites or benchmarks costs so much more."""
+    Path("changed.json").write_bytes(slowed_quiet(factor, *names, clock=clock))
     return "changed.json"
 
 
 @cache
-def slowed_bundled(factor: float, *names: str, clock: str) -> bytes:
-    run = store.load("nvidia-h200")
+def slowed_quiet(factor: float, *names: str, clock: str) -> bytes:
+    run = store.load(QUIET)
     suite = {info.name: info.suite for info in run.benchmarks}
 
     def slowed(outcome: Outcome) -> Outcome:
@@ -284,7 +286,7 @@ def slowed_bundled(factor: float, *names: str, clock: str) -> bytes:
 def test_a_driver_that_costs_every_launch_as_much_is_the_first_thing_said(
     factor: float, fail_on: str, verdict: str, width: int
 ) -> None:
-    result = call("nvidia-h200", bundled_times(factor, LAUNCH), "--fail-on", fail_on, COLUMNS=str(width))
+    result = call(QUIET, quiet_times(factor, LAUNCH), "--fail-on", fail_on, COLUMNS=str(width))
     assert result.exit_code == ExitCode.CHANGED
     assert verdict in words_of(result.stdout.splitlines()[:10])
     findings = result.stdout.partition("What this means")[2].splitlines()
@@ -293,12 +295,12 @@ def test_a_driver_that_costs_every_launch_as_much_is_the_first_thing_said(
     assert verdict.partition(": ")[2].rstrip(".") in findings[1]
     if width == 80:  # no exit code depends on the width
         other = "faster" if fail_on == "slower" else "slower"
-        assert call("nvidia-h200", "changed.json", "--fail-on", other).exit_code == ExitCode.MEASURED
+        assert call(QUIET, "changed.json", "--fail-on", other).exit_code == ExitCode.MEASURED
 
 
 def test_a_benchmark_that_slows_down_in_a_suite_that_does_not_is_slower() -> None:
     """A third of the suite's host times, so that their suite does not move."""
-    result = call("nvidia-h200", bundled_times(1.1, "launch_layers"), "--fail-on", "slower", COLUMNS="120")
+    result = call(QUIET, quiet_times(1.1, "launch_layers"), "--fail-on", "slower", COLUMNS="120")
     assert result.exit_code == ExitCode.CHANGED
     assert "of 40 times of launch_layers are slower: 1.100× in the median" in result.stdout
     assert "SLOWER: launch_layers 31 of 40, 1.100× in time." in result.stdout.splitlines()[1]
@@ -306,14 +308,14 @@ def test_a_benchmark_that_slows_down_in_a_suite_that_does_not_is_slower() -> Non
 
 
 def test_a_benchmark_that_slows_down_is_the_first_thing_said_and_one_row() -> None:
-    lines = call("nvidia-h200", bundled_times(1.3, "memory_stream", clock="device"), COLUMNS="120").stdout.splitlines()
+    lines = call(QUIET, quiet_times(1.3, "memory_stream", clock="device"), COLUMNS="120").stdout.splitlines()
     assert "SLOWER: memory_stream 42 of 42, 0.769× in rate. 42 figures slower" in lines[1]
     assert sum(line.startswith(" slower") for line in lines) == 1
     assert len(lines) < 45
 
 
 def test_a_gpu_that_moved_as_far_as_runs_of_one_gpu_may_is_a_finding_and_no_change() -> None:
-    result = call("nvidia-h200", bundled_times(1.025, "memory", clock="device"), "--fail-on", "slower", COLUMNS="120")
+    result = call(QUIET, quiet_times(1.025, "memory", clock="device"), "--fail-on", "slower", COLUMNS="120")
     assert result.exit_code == ExitCode.MEASURED
     shown = words_of(result.stdout.splitlines())
     moved = "memory +2.5 % (0.5 to 4.5 %) in GPU time"
@@ -326,7 +328,7 @@ def test_a_gpu_that_moved_as_far_as_runs_of_one_gpu_may_is_a_finding_and_no_chan
 
 
 def test_a_slower_host_is_no_slower_driver() -> None:
-    result = call("nvidia-h200", bundled_times(1.1, *HOST), "--fail-on", "any", COLUMNS="80")
+    result = call(QUIET, quiet_times(1.1, *HOST), "--fail-on", "any", COLUMNS="80")
     assert result.exit_code == ExitCode.MEASURED
     verdict = "HOST MOVED: The host itself was slower (controls +8.5 to +11.5 %), so its times show no verdict."
     assert verdict in words_of(result.stdout.splitlines()[:10])
@@ -351,7 +353,7 @@ def test_same_within_sets_what_the_same_means() -> None:
     assert "0 same, 52 within 10 %" in call(*runs, "--same-within", "0.01%").stdout
 
 
-RUNS = ("nvidia-h200", "nvidia-h200-compute", "nvidia-h200-x2", "made.json")
+RUNS = ("nvidia-h200", QUIET, "nvidia-h200-x2", "made.json")
 
 
 @pytest.mark.parametrize(("base", "new"), list(itertools.permutations(RUNS, 2)))
@@ -371,7 +373,7 @@ def test_a_comparison_can_be_drawn_into_a_file(tmp_path: Path) -> None:
 
 def test_a_figure_that_is_not_confirmed_is_not_said_to_have_moved_alone() -> None:
     """Round trips of launch_layers are confirmed; six of its submits move as far, but are too few of their metric."""
-    text = words_of(call("nvidia-h200", bundled_times(1.06, "launch_layers"), COLUMNS="120").stdout.splitlines())
+    text = words_of(call(QUIET, quiet_times(1.06, "launch_layers"), COLUMNS="120").stdout.splitlines())
     assert "17 figures slower" in text
     assert "(6 moved, not confirmed)" in text
     assert "Moved, but not confirmed: alternate sessions to confirm" in text

@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from microbench.compare.pairs import Pair, clock_binding, figures, has_ratio
 from microbench.core.model import Run
 from microbench.runs import store
 
+# Five rounds each on a quiet host, 2026-11: all suites but compute, and compute.
+RECORDED = [str(Path(__file__).parent / "data" / f"{name}-h200.json.xz") for name in ("quiet", "compute")]
 PAIRS = 200
 FEW = 20
 PLANTED = 300
@@ -230,7 +233,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     assert 0.93 < np.mean(held) < 0.99
 
 
-@pytest.fixture(scope="module", params=["nvidia-h200", "nvidia-h200-compute"])
+@pytest.fixture(scope="module", params=["nvidia-h200", *RECORDED])
 def recorded(request: pytest.FixtureRequest) -> Run:
     return store.load(request.param)
 
@@ -266,7 +269,7 @@ def split(whole: Figures, base: tuple[int, ...]) -> Decision:
 
 def test_recorded_rates_of_tensor_cores_scatter_less_at_one_clock() -> None:
     """Where the SM clock moved most from round to round."""
-    whole = recorded_figures(store.load("nvidia-h200-compute"), "bound")
+    whole = recorded_figures(store.load(RECORDED[1]), "bound")
     moved = np.abs(whole.base - whole.base_at_clock).std(axis=1)
     loudest = np.argsort(-moved)[:10]
     assert whole.base_at_clock[loudest].std(axis=1).mean() < 0.7 * whole.base[loudest].std(axis=1).mean()

@@ -26,7 +26,7 @@ from microbench.explain.rules import RULES, findings, of_suite
 from microbench.runs import store
 
 PACKAGE = Path(__file__).parent.parent / "microbench"
-BUNDLED = ("nvidia-h200", "nvidia-h200-compute", "nvidia-h200-x2")
+BUNDLED = ("nvidia-h200", "nvidia-h200-x2")
 
 
 @cache

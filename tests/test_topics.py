@@ -32,6 +32,7 @@ from microbench.core.units import quantity
 from microbench.explain.topics import catalogue, launch, topic
 from microbench.explain.topics.catalogue import TOPICS
 from microbench.explain.topics.topic import Figure, Topic, compose, plain_words, slots
+from microbench.predict.constants import SPINNING, WRITING
 from microbench.report.document import Phrase, Prose
 from microbench.report.sheets import topic as sheets
 from microbench.report.terminal import layout, terminal
@@ -315,7 +316,9 @@ MACHINES: dict[str, tuple[str, Callable[[], Evidence]]] = {
     "a graph that saves nothing": (
         "graphs", lambda: scaled("graphs", 60, "graph_gain", "graph", submitter="loop", kernels=100, duration_ns=0)
     ),
-    "a gap that no graph shortens": ("graphs", lambda: scaled("graphs", 60, "launch_cost", "gap_graph")),
+    "a gap that no graph shortens": (
+        "graphs", lambda: scaled("graphs", 60, "launch_gap", "graph", **(SPINNING | WRITING))
+    ),
     "arguments that take no room": ("queue", lambda: scaled("queue", 2, "launch_queue", "depth", argument_bytes=4096)),
     "launches that fill the link": (
         "traffic",

@@ -331,8 +331,8 @@ def test_the_fit_reads_the_model_code_of_its_run_or_borrows_that_of_another() ->
 
 @pytest.mark.parametrize("duration_ns", [0, 5000])
 def test_a_graph_of_many_roots_takes_what_the_reference_measured(duration_ns: int) -> None:
-    """As one replay it was predicted 56 to 62 % short."""
-    run = store.read(store.bundled()["nvidia-h200"])
+    """As one replay it was predicted 56 to 62 % short. The run is of a quiet host, which submits the roots."""
+    run = store.read(Path(__file__).parent / "data" / "quiet-h200.json.xz")
     duration_s = duration_ns * 1e-9
     workload = Workload((Kernels(64, (duration_s,), sm_share=0.0), Wait()), streams=64)
     rows, fit = fitting.fit_for(run, workload)
@@ -371,8 +371,7 @@ def test_host_time_is_added_to_each_call_and_replaces_that_of_a_file(data: Path)
         json.loads(call("predict", *ASKED, "--host", host, "--json").output)["stream"]["step_s"]
         for host in ("0", "20us")
     )
-    assert none < 1100 * 8e-6
-    assert some_s == pytest.approx(1100 * 25.4e-6, rel=0.03)
+    assert some_s == pytest.approx(none + 1100 * 20e-6, rel=0.01)
     asked = (("--host", "0"), ())
     bare, usual = (
         json.loads(call("predict", "decode-7b", *host, "--json").output)["stream"]["step_s"] for host in asked
@@ -386,7 +385,7 @@ def test_a_factor_on_host_time_changes_nothing_only_where_there_is_none(data: Pa
     assert "This changes nothing: the step has no host time of its own; --host TIME gives it" in text
     unknown = " ".join(call("whatif", *ASKED, "--host-time", "0x", COLUMNS="120").output.split())
     assert "changes nothing" not in unknown
-    assert "becomes up to 6.4× as fast (2.6× as fast in typical model code)" in unknown
+    assert "becomes up to 2.7× as fast (1.34× as fast in typical model code)" in unknown
     memory = call("whatif", "--kernels", "100", "--duration", "6us", "--memory", "2TB/s", COLUMNS="120").output
     assert "This changes nothing: nothing in the step uses the GPU's memory" in memory
     given = call("whatif", *ASKED, "--host-time", "3x", "--host", "12us", COLUMNS="120").output

@@ -16,7 +16,7 @@ from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, quantity, times
 from microbench.explain import compute_verdict, link_facts, link_verdict, memory_stream, memory_verdict
-from microbench.explain.compute_units import best_products, dtype_of, figure, held_by
+from microbench.explain.compute_units import TYPES, best_products, dtype_of, figure, held_by
 from microbench.explain.compute_units import reached as product_reached
 from microbench.explain.graph_facts import break_evens
 from microbench.explain.launch_facts import NATIVE, crossover_s, layer, layer_rows, same_kernel_rows, title, unmeasured
@@ -155,11 +155,11 @@ def link(evidence: Evidence) -> Answer | None:
             limit = next((each for each in judged.reached if each.direction == direction), None) if judged else None
             share = f" ({percent(limit.share)})" if limit is not None else ""
             parts.append(Part(f"{quantity(best[1].value, 'B/s')} {words}{share}", best[1]))
-    both = link_facts.both_directions(evidence).get("h2d")
-    pageable = link_facts.fastest(evidence, "h2d", "pageable", link_facts.HOST)
+    both = link_facts.both_total(link_facts.both_directions(evidence))
+    compared = link_facts.pageable_against_pinned(evidence).get("h2d")
     reads = link_facts.host_reads(evidence)
-    parts += [Part(f"both ways {quantity(both.total.value, 'B/s')}", both.total)] if both is not None else []
-    parts += [Part(f"pageable {quantity(pageable[1].value, 'B/s')}", pageable[1])] if pageable is not None else []
+    parts += [Part(f"both ways {quantity(both.value, 'B/s')}", both)] if both is not None else []
+    parts += [Part(f"pageable {quantity(compared[1].value, 'B/s')}", compared[1])] if compared is not None else []
     parts += [Part(f"latency {as_time(reads[0][1].value)}", reads[0][1])] if reads else []
     if not parts:
         return None
@@ -189,23 +189,24 @@ def memory(evidence: Evidence) -> Answer | None:
 def compute(evidence: Evidence) -> Answer | None:
     """The rate of matrix products in each type, and what the main one lacks of the data sheet.
 
-    Of the types with 8-bit floats the fastest is shown.
+    Of the variants of a type the one that the topic "tensor" shows as well is shown, or else the fastest.
     """
     products = best_products(evidence)
     if not products:
         return None
-    fastest: dict[str, Row] = {}
+    variants: dict[str, list[Row]] = {}
     for row in products:
-        name = dtype_of(row).partition("_")[0]
-        if name not in fastest or row.value > fastest[name].value:
-            fastest[name] = row
+        variants.setdefault(dtype_of(row).partition("_")[0], []).append(row)
     shown = product_reached(evidence, products[0])
     lowered = shown.clock_share is not None and shown.clock_share < 1 - CLOCK_LOSS
     by = held_by(evidence, products[0]) if lowered else None
     share = shown.of_data_sheet if shown.of_data_sheet is not None else shown.of_highest
     about = [percent(share)] if share is not None else []
     about += [by.removeprefix("the ")] if by else []
-    parts = [Part(f"{name} {figure(row)}", row) for name, row in fastest.items()]
+    parts = []
+    for name, several in variants.items():
+        row = max(several, key=lambda row: (dtype_of(row) == TYPES.get(name), row.value))
+        parts.append(Part(f"{name} {figure(row)}", row))
     if about:
         parts[0] = Part(f"{parts[0].text} ({', '.join(about)})", parts[0].row)
     finding = compute_verdict.verdict(evidence)

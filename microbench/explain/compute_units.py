@@ -67,6 +67,10 @@ class Reached(NamedTuple):
         return self.row.value / limit.value if limit is not None and limit.unit == self.row.metric.unit else None
 
 
+# The variant of each type that short texts mean by the type's name.
+TYPES = {"fp8": "fp8_e4m3_fast", "int8": "int8", "fp16": "fp16", "tf32": "tf32", "fp32": "fp32", "fp64": "fp64"}
+
+
 def rates(evidence: Evidence, benchmark: str, metrics: tuple[str, ...] = RATES, /, **params: int | str) -> list[Row]:
     """Rows above 0 of floating operations and of integer ones, in the order of the run."""
     return [row for name in metrics for row in evidence.rows(benchmark, name, **params) if row.value > 0]

@@ -237,7 +237,7 @@ def _choice(every: dict[str, list[graphs.Cost]]) -> str:
 
 
 def kinds(evidence: Evidence) -> Finding | None:
-    """The cheapest and the most expensive kind of node, and which differs most from the same call in a stream."""
+    """The cheapest and the most expensive kind of node, and which gain and lose most against a stream."""
     measured = [
         pair
         for pair in graphs.node_rows(evidence)
@@ -247,11 +247,12 @@ def kinds(evidence: Evidence) -> Finding | None:
         return None
     (cheapest, _), (costliest, _) = measured[0], measured[-1]
     ratios = sorted((stream.value / node.value, graphs.title(node)) for node, stream in measured if stream)
-    text = "In a stream the same calls take the GPU as long."
-    if ratios and ratios[0][0] < 1 / EQUAL:
-        text = f"The largest loss against the same call in a stream is {times(1 / ratios[0][0])} ({ratios[0][1]})."
-    elif ratios and ratios[-1][0] > EQUAL:
-        text = f"The largest gain over the same call in a stream is {times(ratios[-1][0])} ({ratios[-1][1]})."
+    gain, kind = ratios[-1] if ratios else (1.0, "")
+    slower = [name for ratio, name in ratios if ratio < 1 / EQUAL]
+    text = f"The largest gain over the same call in a stream is {times(gain)} ({kind})." if gain > EQUAL else ""
+    if slower:
+        text += f" Slower than in a stream: {listed(slower)}."
+    text = text.strip() or "In a stream the same calls take the GPU as long."
     ends = [f"{as_time(row.value)} ({graphs.title(row)})" for row in (cheapest, costliest)]
     return Finding(
         rule="graph.nodes",

@@ -102,10 +102,10 @@ def _pin(priced: Sequence[links.Choice], heavy: bool) -> str:
 def both(evidence: Evidence) -> Finding | None:
     """The sum of both directions against twice one, and which direction suffers."""
     ways = links.both_directions(evidence)
-    if len(ways) < len(links.DIRECTIONS):
+    total = links.both_total(ways)
+    if len(ways) < len(links.DIRECTIONS) or total is None:
         return None
     alone = sum(way.alone.value for way in ways.values())
-    total = max((way.total for way in ways.values()), key=lambda row: row.value)
     share = total.value / alone
     ended = [direction for direction, way in ways.items() if links.others_ended_first(way.together)]
     weak, strong = sorted(ways, key=lambda direction: ways[direction].share)

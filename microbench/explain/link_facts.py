@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Literal, NamedTuple
 
@@ -332,6 +332,11 @@ def both_directions(evidence: Evidence) -> dict[str, Both]:
         if peak is not None and known:
             result[direction] = Both(peak[1], *known[-1])
     return result
+
+
+def both_total(ways: Mapping[str, Both]) -> Row | None:
+    """The highest rate of both directions at once; None if it was not measured."""
+    return max((way.total for way in ways.values()), key=lambda row: row.value, default=None)
 
 
 def pieces(evidence: Evidence, work: Literal["copy", "copy_and_kernel"]) -> tuple[Row, Row] | None:

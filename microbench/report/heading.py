@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from microbench.core.model import Environment, GpuInfo, Run, Session
@@ -98,14 +99,19 @@ def _gpu_words(gpu: GpuInfo) -> str:
     return " · ".join(words)
 
 
+def cases_words(run: Run) -> str:
+    """How many cases were measured, in how many rounds: "88 cases", "88 cases, up to 5 rounds"."""
+    rounds = Counter((outcome.case.id, outcome.device) for outcome in run.outcomes if outcome.status == "ok")
+    most = max(rounds.values(), default=1)
+    cases = f"{len(rounds)} case{'' if len(rounds) == 1 else 's'}"
+    return cases if most == 1 else f"{cases}, {'up to ' if min(rounds.values()) < most else ''}{most} rounds"
+
+
 def _session_words(run: Run, session: Session) -> str:
     settings = session.settings
-    measured = sum(outcome.status == "ok" for outcome in run.outcomes)
     words = [session.started_at[:16].replace("T", " ") + " UTC", f"{settings.preset} preset"]
-    if settings.rounds > 1:
-        words.append(f"{settings.rounds} rounds")
     if len(run.sessions) > 1:
         words.append(f"{len(run.sessions)} sessions, the newest figures shown")
-    words.append(f"{measured} cases in {wall(sum(outcome.wall_s for outcome in run.outcomes))}")
+    words.append(f"{cases_words(run)} in {wall(sum(outcome.wall_s for outcome in run.outcomes))}")
     words.append(f"microbench {session.tool_version}")
     return " · ".join(words)

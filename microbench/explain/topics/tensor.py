@@ -10,8 +10,6 @@ from microbench.core.units import percent
 from microbench.explain import compute_units as units
 from microbench.explain.topics.topic import Passage, Topic, TopicFigures, count
 
-# Further types in the text, by slot: their name on the axis.
-TYPES = {"fp8": "fp8_e4m3_fast", "int8": "int8", "fp16": "fp16", "tf32": "tf32", "fp32": "fp32", "fp64": "fp64"}
 FILLED = 0.9
 
 
@@ -49,7 +47,7 @@ def _products(known: TopicFigures, dtype: str) -> None:
     known.computed(
         "filled", "the small product of the large one", "small / large", percent, truediv, "small", "product"
     )
-    for slot, other in TYPES.items():
+    for slot, other in units.TYPES.items():
         rows = _by_size(evidence, other)
         if other != dtype:
             known.row(slot, f"the large product in {slot}", rows[-1] if rows else None, units.PRODUCTS)
@@ -100,7 +98,9 @@ TOPIC = Topic(
             ),
         ),
         (
-            Passage("Products of other types reach {items}.", items=tuple(f"{{{slot}}} in {slot}" for slot in TYPES)),
+            Passage(
+                "Products of other types reach {items}.", items=tuple(f"{{{slot}}} in {slot}" for slot in units.TYPES)
+            ),
             Passage(
                 "Accumulating in fp32 halves the rate of fp16, as on boards for games: {long_sums}, and {short_sums} "
                 "with accumulation in fp16.",

@@ -13,7 +13,7 @@ from microbench.explain import environment
 from microbench.explain.answer import Answer, answers, host, most_important
 from microbench.explain.rules import HOST, NOISE, RULES, of_suite
 from microbench.report.document import GRADES, AnswerLine, Block, Cell, Screen, Table
-from microbench.report.heading import banners, mark_of
+from microbench.report.heading import banners, cases_words, mark_of
 from microbench.report.tables import benchmark_tables
 
 OUT_OF_TIME = "time budget"
@@ -46,7 +46,7 @@ def screen(
         tables=tuple(table for group in groups for table in _tables(run, group)),
         findings=tuple(most_important(with_one_noise(findings))),
         distorting=tuple(distorting),
-        left_out=_left_out(run),
+        left_out=_left_out(run, reference=reference),
         footer=_footer(name, run, with_gpu=any(group.gpu is not None for group in groups)),
     )
 
@@ -106,22 +106,26 @@ def _other(trust: str, usual: str) -> str | None:
 def _run_words(run: Run) -> str:
     if not run.sessions:
         return f"run {run.run_id}"
-    measured = sum(outcome.status == "ok" for outcome in run.outcomes)
-    return f"run {run.run_id} · {measured} cases"
+    return f"run {run.run_id} · {cases_words(run)}"
 
 
-def _left_out(run: Run) -> str:
-    """What the time budget left out, with the command that measures it; "" if nothing."""
-    late = [outcome for outcome in run.outcomes if outcome.status == "skipped" and outcome.reason == OUT_OF_TIME]
-    if not late:
+def _left_out(run: Run, *, reference: bool) -> str:
+    """What the time budget left out, with the command that measures it; "" if nothing. A reference is not resumed."""
+    late, answered = {}, set()
+    for outcome in run.outcomes:
+        case = (outcome.case.id, outcome.device)
+        if outcome.status == "skipped" and outcome.reason == OUT_OF_TIME:
+            late[case] = outcome.case.benchmark
+        else:
+            answered.add(case)  # in another round at least
+    missing = [name for case, name in late.items() if case not in answered]
+    if not missing:
         return ""
-    names = list(dict.fromkeys(outcome.case.benchmark for outcome in late))
+    names = list(dict.fromkeys(missing))
     more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
     what = listed([*names[:MOST_NAMED], *more])
-    return (
-        f"Not measured for lack of time: {len(late)} case{'s' if len(late) > 1 else ''} of {what}. "
-        f"`microbench run --resume {run.run_id}` measures what is missing."
-    )
+    said = f"Not measured for lack of time: {len(missing)} case{'s' if len(missing) > 1 else ''} of {what}."
+    return said if reference else f"{said} `microbench run --resume {run.run_id}` measures what is missing."
 
 
 def _footer(name: str, run: Run, *, with_gpu: bool) -> str:
