@@ -4,7 +4,8 @@
 # against_babelstream, against_chase and against_torch (another program in turn, see tests/against.py; NVBANDWIDTH and
 # BABELSTREAM name the programs), chains (C++, CuPy, PyTorch and microbench in turn, see tests/chains.py), held_out (the
 # model against steps that it never saw; HELD_OUT names the file of an earlier session), real_steps (twelve steps of
-# PyTorch against their predictions), programs (traces of nineteen programs against their true times), without_nvmath,
+# PyTorch against their predictions), programs (traces of nineteen programs against their true times), example (the
+# worked example of docs/), without_nvmath,
 # presets (a whole run in its time), reference, reference_graph, reference_watched, reference_link, reference_memory,
 # reference_compute and reference_sustained (the bundled run anew, ROUNDS processes a case, five because comparing
 # needs five, LIMIT seconds a suite; REFERENCE names the file that they grow), reference_peers (that of two GPUs),
@@ -168,6 +169,23 @@ programs() {
     costs
     "$python" tests/real_programs.py measure "$folder" | tee "$folder/programs.txt" || failed=1
     "$python" tests/real_programs.py compare "$folder" "$COSTS" || failed=1
+}
+
+# The worked example of docs/: its times, its trace, and what diagnose says of it by this machine's costs.
+example() {
+    costs
+    local eager
+    for way in "" --graph "" --graph; do
+        "$python" docs/example/decode.py $way | tee -a "$folder/example.txt" || failed=1
+    done
+    "$python" docs/example/decode.py --trace "$folder/decode.json.gz" || failed=1
+    eager=$(head -1 "$folder/example.txt" | cut -d" " -f1)ms
+    for options in "" "--step $eager" "--all --step $eager"; do
+        # shellcheck disable=SC2086 # several options
+        run diagnose "$folder/decode.json.gz" --run "$COSTS" $options | tee -a "$folder/example.txt" || failed=1
+    done
+    run diagnose "$folder/decode.json.gz" --run "$COSTS" --step "$eager" --svg "$folder/diagnosis.svg" || failed=1
+    run diagnose "$folder/decode.json.gz" --run "$COSTS" --timeline --svg "$folder/timeline.svg" || failed=1
 }
 
 # Without nvmath: cuBLASLt's rows are skipped with the line that installs it, CuPy's still run.
