@@ -111,8 +111,8 @@ CASES: list[tuple[str, Run, str, tuple[str, ...]]] = [
     ("compute.fed_from", made(*SIZES), "note", ("90 % of their best rate from size 4096", "33.3 %")),
     ("compute.search", made(SEARCH), "note", ("8448x8192x16384: 600 TFLOP/s", "!square")),
     ("compute.search", made(SEARCH, product(0.9)), "note", ("8.5 % more than",)),
-    ("compute.search", made(SEARCH, product(0.98)), "note", ("as much as",)),
-    ("compute.search", made(SEARCH, product(1.2)), "note", ("less than",)),
+    ("compute.search", made(SEARCH, product(0.98)), "note", ("No other shape",)),
+    ("compute.search", made(SEARCH, product(1.2)), "note", ("No other shape",)),
     (
         "compute.candidate", made(product(facts=guessed(3)), product(0.8, dtype="fp16", facts=guessed(1))), "note",
         ("1 of 2 types", "Search"),

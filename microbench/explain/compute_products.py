@@ -254,16 +254,19 @@ def searched(evidence: Evidence) -> Finding | None:
         return None
     row, square = rows[0], units.best_product(evidence, units.dtype_of(rows[0]))
     gain = row.value / square.value - 1 if square is not None else 0.0
-    more = f"{percent(gain)} more than" if gain > EQUAL else "less than" if gain < -EQUAL else "as much as"
+    dtype, found = units.dtype_of(row), f"{units.shape_of(row)}: {units.figure(row)}"
+    apart = "They were measured minutes apart: a few percent are the board's own."
+    title, text = f"The fastest {dtype} product is {found}", ""
+    if square is not None and gain > EQUAL:
+        text = f"That is {percent(gain)} more than the best square product. {apart}"
+    elif square is not None:
+        title = f"No other shape of {dtype} products is faster than the square one"
+        text = f"The best is {found}. {apart}"
     return Finding(
         rule="compute.search",
         severity="note",
-        title=f"The fastest {units.dtype_of(row)} product is {units.shape_of(row)}: {units.figure(row)}",
-        text=(
-            f"That is {more} the best square product, measured minutes apart: a few percent are the board's own."
-            if square is not None
-            else ""
-        ),
+        title=title,
+        text=text,
         threshold=f"more or less where over {round_percent(EQUAL)} from the best of gemm_throughput",
         rests_on=rests_on(*rows, square),
     )
