@@ -54,7 +54,7 @@ def test_the_cheapest_layer_has_one_figure_on_the_screen_and_in_the_finding() ->
 
 
 def test_the_link_has_the_same_figures_on_the_screen_and_in_the_findings() -> None:
-    """The screen showed pageable copies at their fastest size, and the sum of both directions of another row."""
+    """Once the screen gave the fastest pageable rate of any size, and the finding that of the largest size."""
     run = store.load("nvidia-h200")
     figures, titles = line(run, "link"), {each.rule: each.title for each in findings(run)}
     both = re.search(r"both ways ([\d.]+ GB/s)", figures)
@@ -134,6 +134,18 @@ def test_what_the_time_left_out_is_said_with_the_command_that_measures_it() -> N
     shown = screen(make_run(extra=late))
     assert "3 cases of launch_layers" in shown.left_out
     assert f"microbench run --resume {shown.run.split()[1]}" in shown.left_out
+
+
+def test_a_case_that_another_round_measured_is_not_left_out() -> None:
+    assert screen(make_run(extra=[skipped("loop", "time budget")])).left_out == ""
+    again = make_run(rounds=2, extra=[skipped("loop", "time budget"), skipped("one", "time budget")])
+    assert "1 case of launch_layers" in screen(again).left_out
+    assert screen(again).run.endswith(" cases, 2 rounds")
+
+
+def test_a_reference_is_not_resumed() -> None:
+    left_out = screen(make_run(extra=[skipped("one", "time budget")]), reference=True).left_out
+    assert left_out == "Not measured for lack of time: 1 case of launch_layers."
 
 
 def test_benchmarks_that_were_named_have_their_tables_on_the_screen() -> None:

@@ -248,7 +248,7 @@ QUIET = str(Path(__file__).parent / "data" / "quiet-h200.json.xz")
 
 
 def quiet_times(factor: float, *names: str, clock: str = "host") -> str:
-    """A file of the quiet run in which all that this clock times in these suites or benchmarks costs so much more."""
+    """The name of a file of the quiet run in which what this clock timed in these parts is ``factor`` times as long."""
     Path("changed.json").write_bytes(slowed_quiet(factor, *names, clock=clock))
     return "changed.json"
 

@@ -57,7 +57,7 @@ class Held(NamedTuple):
 
 
 def held(name: str, found: Fit, keep: Callable[[str], bool]) -> Iterator[Held]:
-    """Steps of the run's graph_gain whose case is kept, against that fit."""
+    """Each step of the run's graph_gain for which ``keep`` is true, with what the fit predicts for it."""
     evidence = evidence_of(recorded(name))
     for way in WAYS:
         for row in evidence.rows("graph_gain", way):

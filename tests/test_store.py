@@ -362,6 +362,23 @@ def test_what_somebody_put_in_the_place_of_a_reservation_is_not_replaced(folder:
     assert [(one.name, one.read_text()) for one in folder.iterdir()] == [("run.jsonl", "mine")]
 
 
+@pytest.mark.parametrize("what", ["file", "folder", "link", "pipe"])
+def test_what_takes_the_place_of_the_growing_file_at_the_last_moment_stays(
+    what: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes between the check whose file it is and the removal."""
+    with closing(RunFile(folder / "run.json", grow=False)) as file:
+        file.begin(EMPTY)
+        file.growing.unlink()
+        make = {"file": file.growing.touch, "folder": file.growing.mkdir, "pipe": lambda: os.mkfifo(file.growing)}
+        make.get(what, lambda: file.growing.symlink_to("mine"))()
+        made = file.growing.lstat()
+        monkeypatch.setattr(file, "_has_its_name", lambda: True)
+        file.finish(RUN)
+    assert os.path.samestat(made, (folder / "run.jsonl").lstat())
+    assert sorted(one.name for one in folder.iterdir()) == ["run.json", "run.jsonl"]
+
+
 @pytest.mark.parametrize("both", [False, True], ids=["working folder", "temporary folder"])
 def test_a_folder_that_was_deleted_costs_no_result(both: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``both``: the working folder is the one that is deleted."""

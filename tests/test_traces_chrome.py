@@ -478,7 +478,7 @@ def test_events_across_chunks(monkeypatch: pytest.MonkeyPatch, chunk: int, rows:
 
 @pytest.fixture
 def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Making the tables for half a million names takes much longer than reading a small trace."""
+    """Give the reader small hash tables, because making the large ones takes longer than reading a small trace."""
     monkeypatch.setattr(scanner, "NAME_PLACES", 1 << 10)
     monkeypatch.setattr(scanner, "THREAD_PLACES", 1 << 10)
 

@@ -33,6 +33,8 @@ EXAMPLES = tuple(
     for name, launch_s in (("a", 12e-6), ("b", 16e-6), ("c", 30e-6))
 )
 
+DATA = Path(__file__).parent / "data"
+
 
 def with_examples(fit: Fit | None = None) -> Fit:
     return replace(fit or make_fit(), model_code=EXAMPLES)
@@ -330,14 +332,20 @@ def test_the_fit_reads_the_model_code_of_its_run_or_borrows_that_of_another() ->
 
 
 @pytest.mark.parametrize("duration_ns", [0, 5000])
-def test_a_graph_of_many_roots_takes_what_the_reference_measured(duration_ns: int) -> None:
-    """As one replay it was predicted 56 to 62 % short. The run is of a quiet host, which submits the roots."""
-    run = store.read(Path(__file__).parent / "data" / "quiet-h200.json.xz")
+@pytest.mark.parametrize("quiet", [True, False], ids=["quiet", "busy"])
+def test_a_graph_of_many_roots_takes_what_an_h200_measured(quiet: bool, duration_ns: int) -> None:
+    """The prediction was 56 to 62 % too short when the roots counted as one replay.
+
+    The host submits each root, so only a run of a quiet host has a narrow limit.
+    """
+    run = store.read(DATA / "quiet-h200.json.xz" if quiet else store.bundled()["nvidia-h200"])
     duration_s = duration_ns * 1e-9
     workload = Workload((Kernels(64, (duration_s,), sm_share=0.0), Wait()), streams=64)
     rows, fit = fitting.fit_for(run, workload)
     row = some(rows.row("graph_shape", "graph", shape="independent", duration_ns=duration_ns))
-    assert some(forecast(workload, fit).graph).step_s == pytest.approx(row.value, rel=0.06)
+    graph = some(forecast(workload, fit).graph)
+    assert graph.low_s <= row.value <= graph.high_s
+    assert graph.step_s == pytest.approx(row.value, rel=0.06 if quiet else 0.15)
 
 
 # The commands.

@@ -52,7 +52,7 @@ class Decoder(nn.Module):
         self.mask.fill_(-torch.inf)
 
     def forward(self) -> None:
-        """Replace the token by the next one."""
+        """Compute the next token from the last one and store it in its place."""
         self.mask.index_fill_(0, self.place, 0.0)
         x = self.words(self.token)
         for layer in self.layers:

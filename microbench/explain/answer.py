@@ -16,7 +16,7 @@ from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, quantity, times
 from microbench.explain import compute_verdict, link_facts, link_verdict, memory_stream, memory_verdict
-from microbench.explain.compute_units import TYPES, best_products, dtype_of, figure, held_by
+from microbench.explain.compute_units import USUAL_VARIANTS, best_products, dtype_of, figure, held_by
 from microbench.explain.compute_units import reached as product_reached
 from microbench.explain.graph_facts import break_evens
 from microbench.explain.launch_facts import NATIVE, crossover_s, layer, layer_rows, same_kernel_rows, title, unmeasured
@@ -205,7 +205,7 @@ def compute(evidence: Evidence) -> Answer | None:
     about += [by.removeprefix("the ")] if by else []
     parts = []
     for name, several in variants.items():
-        row = max(several, key=lambda row: (dtype_of(row) == TYPES.get(name), row.value))
+        row = max(several, key=lambda row: (dtype_of(row) == USUAL_VARIANTS.get(name), row.value))
         parts.append(Part(f"{name} {figure(row)}", row))
     if about:
         parts[0] = Part(f"{parts[0].text} ({', '.join(about)})", parts[0].row)

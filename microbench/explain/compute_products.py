@@ -267,7 +267,7 @@ def searched(evidence: Evidence) -> Finding | None:
         severity="note",
         title=title,
         text=text,
-        threshold=f"more or less where over {round_percent(EQUAL)} from the best of gemm_throughput",
+        threshold=f"faster where over {round_percent(EQUAL)} above the best of gemm_throughput",
         rests_on=rests_on(*rows, square),
     )
 

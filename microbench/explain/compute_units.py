@@ -68,7 +68,14 @@ class Reached(NamedTuple):
 
 
 # The variant of each type that short texts mean by the type's name.
-TYPES = {"fp8": "fp8_e4m3_fast", "int8": "int8", "fp16": "fp16", "tf32": "tf32", "fp32": "fp32", "fp64": "fp64"}
+USUAL_VARIANTS = {
+    "fp8": "fp8_e4m3_fast",
+    "int8": "int8",
+    "fp16": "fp16",
+    "tf32": "tf32",
+    "fp32": "fp32",
+    "fp64": "fp64",
+}
 
 
 def rates(evidence: Evidence, benchmark: str, metrics: tuple[str, ...] = RATES, /, **params: int | str) -> list[Row]:

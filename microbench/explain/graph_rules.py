@@ -237,7 +237,7 @@ def _choice(every: dict[str, list[graphs.Cost]]) -> str:
 
 
 def kinds(evidence: Evidence) -> Finding | None:
-    """The cheapest and the most expensive kind of node, and which gain and lose most against a stream."""
+    """The cheapest and the most expensive kind of node, the largest gain over a stream, and kinds that are slower."""
     measured = [
         pair
         for pair in graphs.node_rows(evidence)

@@ -303,7 +303,7 @@ class _Flow(msgspec.Struct, frozen=True):
 
     @property
     def busy_s(self) -> float:
-        """The time of a step in which at least one kernel runs."""
+        """How long at least one kernel runs in a step, in s."""
         return self.many.busy_s if self.few is None else (self.many.busy_s - self.few.busy_s) / self.steps
 
     def shares(self) -> Mapping[Limit, float]:

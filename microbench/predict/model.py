@@ -74,7 +74,7 @@ Moment = tuple[float, "Moment | None", Limit]
 
 
 class Played:
-    """A played step. ``end_s`` is when host and GPU have finished; all else is computed when it is asked for."""
+    """A played step. ``end_s`` is when host and GPU have finished; the other figures are computed on first use."""
 
     def __init__(self, host: Sequence[Interval], work: Sequence[Interval], end: Moment) -> None:
         self.end_s = end[0]
@@ -128,7 +128,7 @@ def play(acts: Sequence[Act], *, queue: int = 1 << 30, front_end_s: float = 0.0)
 
 
 class _State:
-    """The moments so far that later ones may wait for."""
+    """The state of a play: the host's time, the ends of each stream and engine, and recorded events."""
 
     def __init__(self, queue: int, front_end_s: float) -> None:
         self.host: list[Interval] = []
@@ -207,7 +207,7 @@ class _State:
                 self._engines[lane] = end
 
     def _behind(self, stream: int, joins: bool) -> Iterable[Moment]:
-        """The ends that work in this stream begins behind."""
+        """The ends of earlier work that the next work of this stream must wait for."""
         if joins and self._ends:
             return self._ends.values()
         if stream in self._ends:
@@ -476,7 +476,7 @@ def _stream_of(workload: Workload, part: Kernels) -> int | None:
 
 
 def _repeated(each: Sequence[Repeated], part: Kernels) -> Iterator[Repeated]:
-    """What is there for each of the part's durations, as often as it has kernels: all have the same few objects."""
+    """One object for each of the part's kernels. Kernels of the same duration share one, which saves time."""
     return itertools.islice(itertools.cycle(each), part.count)
 
 

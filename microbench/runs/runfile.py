@@ -153,9 +153,16 @@ class RunFile:
         return None
 
     def _remove_growing(self) -> None:
-        if self._has_its_name():
-            with contextlib.suppress(OSError):  # the folder may have become read-only meanwhile
-                self.growing.unlink()
+        """Remove the growing file. What somebody puts in its place after the check gets its name back."""
+        if not self._has_its_name():
+            return
+        aside = self.growing.with_name(f".{self.growing.name}.{secrets.token_hex(4)}{files.ASIDE}")
+        with contextlib.suppress(OSError):  # the folder may have become read-only meanwhile
+            self.growing.rename(aside)
+            if os.path.samestat(os.fstat(self._descriptor), os.lstat(aside)):
+                aside.unlink()
+            else:
+                aside.rename(self.growing)
 
     def close(self) -> None:
         """Release the file; an unused reservation is removed."""

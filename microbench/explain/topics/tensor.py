@@ -47,7 +47,7 @@ def _products(known: TopicFigures, dtype: str) -> None:
     known.computed(
         "filled", "the small product of the large one", "small / large", percent, truediv, "small", "product"
     )
-    for slot, other in units.TYPES.items():
+    for slot, other in units.USUAL_VARIANTS.items():
         rows = _by_size(evidence, other)
         if other != dtype:
             known.row(slot, f"the large product in {slot}", rows[-1] if rows else None, units.PRODUCTS)
@@ -99,7 +99,8 @@ TOPIC = Topic(
         ),
         (
             Passage(
-                "Products of other types reach {items}.", items=tuple(f"{{{slot}}} in {slot}" for slot in units.TYPES)
+                "Products of other types reach {items}.",
+                items=tuple(f"{{{slot}}} in {slot}" for slot in units.USUAL_VARIANTS),
             ),
             Passage(
                 "Accumulating in fp32 halves the rate of fp16, as on boards for games: {long_sums}, and {short_sums} "
