@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from microbench.core.model import Run
     from microbench.diagnose.diagnosis import Diagnosis
     from microbench.predict.constants import Fit
+    from microbench.report.document import Screen
 
 # Files of a folder that may be traces.
-ENDINGS = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".pb", ".pb.gz")
+ENDINGS = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".pb", ".pb.gz", ".rows")
 LONGEST_TRACE_S = 86400.0
 LIMIT = re.compile(r"(launch-bound|idle)\s*>\s*(\d+(?:\.\d+)?)\s*%")
 
@@ -41,7 +42,7 @@ def diagnose(
 ) -> int:
     """Say why the GPU waits in a profiler's trace, and what a CUDA graph would give.
 
-    Reads traces of torch.profiler, Nsight Systems and JAX.
+    Reads traces of torch.profiler, Nsight Systems and JAX, and recordings of microbench watch.
     """
     from microbench.diagnose.diagnosis import diagnose as found_in
     from microbench.diagnose.window import between
@@ -50,7 +51,7 @@ def diagnose(
     from microbench.traces.reading import read
 
     limit = _limit(fail_on) if fail_on is not None else None
-    step_s, from_s, to_s = (_time(*each) for each in (("--step", step), ("--from", from_), ("--to", to)))
+    step_s, from_s, to_s = (typed_seconds(*each) for each in (("--step", step), ("--from", from_), ("--to", to)))
     for path in (page, save):
         if path is not None:
             check_new(path, force=force)
@@ -59,7 +60,7 @@ def diagnose(
         raise UsageError(
             f"{'--timeline' if timeline else '--save'} needs a single trace", f"give one of the {len(files)}"
         )
-    fit, gpu, costs = _costs(run)
+    fit, gpu, costs = costs_of(run)
     several = []
     for path in files:
         trace = read(path)
@@ -73,16 +74,22 @@ def diagnose(
         print_bytes(drawing.encoded(several))
     elif timeline:
         draw(recorded_step.sheet(several[0], costs, drawing.tables(several[0])), svg, force=force, brief=True, why=why)
-    elif len(several) > 1:
-        draw(drawing.ranks_screen(several, costs), svg, force=force, why=why)
     else:
-        command = f"microbench diagnose {files[0]}"
-        draw(drawing.screen(several[0], costs, command, everything=everything), svg, force=force, why=why)
+        draw(screen_of(several, costs, files, everything=everything), svg, force=force, why=why)
     changed = limit is not None and any(_beyond(one, *limit) for one in several)
     return ExitCode.CHANGED if changed else ExitCode.MEASURED
 
 
-def _time(option: str, text: str | None) -> float | None:
+def screen_of(several: list[Diagnosis], costs: str, files: list[Path], *, everything: bool = False) -> Screen:
+    """One diagnosis on one screen, several beside each other."""
+    from microbench.report.sheets import diagnosis as drawing
+
+    if len(several) > 1:
+        return drawing.ranks_screen(several, costs)
+    return drawing.screen(several[0], costs, f"microbench diagnose {files[0]}", everything=everything)
+
+
+def typed_seconds(option: str, text: str | None) -> float | None:
     """The time that an option was given, in s."""
     from microbench.core.units import typed_time
     from microbench.predict.step_file import typed
@@ -121,7 +128,7 @@ def _files(named: list[Path]) -> list[Path]:
     return files
 
 
-def _costs(name: str | None) -> tuple[Fit, str, str]:
+def costs_of(name: str | None) -> tuple[Fit, str, str]:
     """The constants of the named run, or of the newest that has them, their GPU, and in words whose they are."""
     from microbench.predict.fit import fit_for, suits
     from microbench.predict.workload import Kernels, Wait, Workload

@@ -49,6 +49,7 @@ class Category(IntEnum):
     PYTHON = 7
     ANNOTATION = 8
     OVERHEAD = 9
+    DRIVERS_OWN = 10
 
 
 class Field(IntEnum):
@@ -78,6 +79,7 @@ RANGE_KIND = {
     Category.OPERATOR: RANGE_KINDS.index("operator"),
     Category.PYTHON: RANGE_KINDS.index("python"),
     Category.OVERHEAD: RANGE_KINDS.index("overhead"),
+    Category.DRIVERS_OWN: RANGE_KINDS.index("driver"),
 }
 SYNC_WORDS = (
     ("wait event", "stream_wait_event"), ("event", "event"), ("stream", "stream"), ("context", "context"),

@@ -1,4 +1,4 @@
-"""Reads a recording of another profiler, whichever it is: the file's content decides, its name only where needed."""
+"""Reads a recording, whichever profiler made it: the file's content decides, its name only where needed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
-from microbench.traces import chrome, nsys, xplane
+from microbench.traces import chrome, nsys, recording, xplane
 from microbench.traces.stream import open_trace
 from microbench.traces.trace import Trace
+from microbench.watch.cells import MAGIC
 
 HEAD_BYTES = 4096
 SQLITE = b"SQLite format 3\0"
@@ -20,7 +21,10 @@ SQLITE = b"SQLite format 3\0"
 JSON = re.compile(rb'(\xef\xbb\xbf)?\s*(\{\s*["}]|\[\s*[\[\]{]|[\[{]\s*\Z)')
 XPLANE_PLANE = 0x0A  # the tag of the field "planes", of which a profile of XLA is a list
 REPORT_ENDINGS = (".nsys-rep", ".qdrep")
-FORMATS = "a trace of torch.profiler (.json, .json.gz), Nsight Systems (.sqlite, .nsys-rep) or JAX (.xplane.pb)"
+FORMATS = (
+    "a trace of torch.profiler (.json, .json.gz), Nsight Systems (.sqlite, .nsys-rep) or JAX (.xplane.pb), or a "
+    "recording of microbench watch (.rows)"
+)
 
 
 def read(path: Path) -> Trace:
@@ -33,6 +37,8 @@ def read(path: Path) -> Trace:
         raise UsageError(f"{plain(path.name)} is compressed", f"unpack it first: gunzip {plain(path.name)}")
     if head.startswith(SQLITE):
         return nsys.read(path)
+    if head.startswith(MAGIC):
+        return recording.read(path)
     if path.name.endswith(REPORT_ENDINGS):
         return _exported(path)
     if path.name.endswith((".pb", ".pb.gz")) or head[:1] == bytes([XPLANE_PLANE]):

@@ -1,0 +1,300 @@
+"""Reads a recording of `microbench watch` into a Trace; microbench/watch/cells.py says what is in the file.
+
+The file is read once, in pieces. Of a long recording the rows in the middle are kept, and the others are counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from microbench.core.errors import UsageError
+from microbench.core.units import plain
+from microbench.traces.collector import MAX_NAME, MAX_TIME_NS, NO_ROW, Category, Collector, Facts, Field, Integers
+from microbench.traces.stream import open_trace
+from microbench.traces.trace import MEMORIES, NONE, Memory, Table, Trace
+from microbench.watch import cells
+
+MOST_ROWS = 4_000_000  # that are kept
+AT_ONCE = 1 << 16  # cells
+MOST_TEXTS = 200_000
+MOST_FACT = 200  # characters
+UNKNOWN_32 = 0xFFFFFFFF  # of a stream or an event
+SAME_CLOCK_NS = 10**9
+ROW = np.dtype(list(cells.ROW))
+
+CATEGORIES = {
+    cells.KERNEL: Category.KERNEL, cells.MEMCPY: Category.COPY, cells.PEER_MEMCPY: Category.COPY,
+    cells.MEMSET: Category.MEMSET, cells.RUNTIME: Category.RUNTIME, cells.DRIVER: Category.DRIVER,
+    cells.SYNC: Category.SYNC, cells.OVERHEAD: Category.OVERHEAD,
+}  # fmt: skip
+APIS = {cells.RUNTIME: "runtime", cells.DRIVER: "driver"}
+# The numbers of CUPTI's enumerations (cupti_activity.h) in the words of PyTorch's profiler.
+MEMORY_NAMES = ("Unknown", "Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
+MEMORY_KINDS: tuple[Memory, ...] = (
+    "unknown", "pageable", "pinned", "device", "device", "managed", "device", "managed",
+)  # fmt: skip
+COPY_WAYS = ("unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
+SYNC_NAMES = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
+OVERHEAD_NAMES = {
+    1: "Driver compiler", 1 << 16: "Buffer flush", 2 << 16: "Instrumentation", 3 << 16: "Resource",
+    4 << 16: "Module loading", 5 << 16: "Lazy function loading", 6 << 16: "Command buffer full",
+    7 << 16: "Buffer request", 8 << 16: "Managed memory",
+}  # fmt: skip
+DRIVERS_OWN = (1, 4 << 16, 5 << 16, 6 << 16)  # is CUDA's own work and not the recorder's
+API_VERSION = re.compile(r"(_v\d{4,}|_ptsz|_ptds)+$")  # cudaLaunchKernel_v7000
+MANGLED = re.compile(r"_Z(N[KVrRO]*)?(?=\d)")
+PART_OF_NAME = re.compile(r"(\d{1,4})(?=[A-Za-z_])")
+UNNAMED = "(unnamed)"
+
+
+def read(path: Path) -> Trace:
+    """Read a recording. Raises UsageError for one of a newer format."""
+    with open_trace(path) as stream:
+        _check_header(path.name, stream.read(cells.CELL_BYTES))
+        size = _unpacked_size(path) if stream.compressed else path.stat().st_size
+        reader = _Reader(plain(path.name), size // cells.CELL_BYTES - 1)
+        while data := stream.read(AT_ONCE * cells.CELL_BYTES):
+            reader.take(np.frombuffer(data, ROW, len(data) // cells.CELL_BYTES))
+        return reader.finish()
+
+
+def _unpacked_size(path: Path) -> int:
+    with open_trace(path) as stream:
+        return sum(iter(lambda: len(stream.read(AT_ONCE * cells.CELL_BYTES)), 0))
+
+
+def _check_header(name: str, head: bytes) -> None:
+    magic, version, cell_bytes = cells.HEADER.unpack(head.ljust(cells.CELL_BYTES, b"\0"))
+    if magic != cells.MAGIC or version == 0 or len(head) < cells.CELL_BYTES:
+        raise UsageError(f"{plain(name)} is no recording of microbench watch", "give a file that it has written")
+    if version > cells.VERSION or cell_bytes != cells.CELL_BYTES:
+        raise UsageError(
+            f"{plain(name)} has format {version} of a newer microbench; this one reads format {cells.VERSION}",
+            "install the newest microbench",
+        )
+
+
+def unmangled(name: str) -> str:
+    """The namespaces and the name within a mangled C++ name, without the arguments of templates and calls."""
+    start = MANGLED.match(name)
+    parts: list[str] = []
+    at = start.end() if start else 0
+    while start and (length := PART_OF_NAME.match(name, at)) and (start[1] or not parts):
+        at = length.end() + int(length[1])
+        parts.append(name[length.end() : at])
+    return "::".join("(anonymous)" if part.startswith("_GLOBAL__N_") else part for part in parts) or name
+
+
+class _Texts:
+    """The texts of a file: facts, and names of kernels by their key."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, str] = {}
+        self.kernels: dict[int, str] = {}
+        self.left_out = 0
+        self._open = (0, 0, 0)  # kind, key and length of the text that goes on
+        self._content = bytearray()
+        self._readable: dict[str, str] = {}  # names by mangled ones
+        self._alike: Counter[str] = Counter()  # kernels of the same readable name
+
+    def take(self, kind: int, part: int, length: int, key: int, content: bytes) -> None:
+        """Take a part. A text that lacks one is left out."""
+        if part == 0:
+            self._open, self._content = (kind, key, length), bytearray()
+        if self._open != (kind, key, length) or part * cells.TEXT_BYTES != len(self._content):
+            return
+        self._content += content
+        if len(self._content) < min(length, cells.LONGEST_TEXT):
+            return
+        text = self._content[:length].decode("utf-8", "replace")
+        if len(self.facts) + len(self.kernels) >= MOST_TEXTS:
+            self.left_out += 1
+        elif kind == cells.NAME:
+            self.kernels[key] = self._kernel(text)
+        else:
+            name, _, value = text.partition("=")
+            self.facts[name[:MOST_FACT]] = plain(value[:MOST_FACT])
+
+    def _kernel(self, mangled: str) -> str:
+        """The readable name of a kernel, with a number if others have the same."""
+        if mangled not in self._readable:
+            short = plain(unmangled(mangled), MAX_NAME)
+            self._alike[short] += 1
+            self._readable[mangled] = f"{short} ({self._alike[short]})" if self._alike[short] > 1 else short
+        return self._readable[mangled]
+
+    def number(self, name: str) -> int:
+        """A fact that is a number; NONE without it."""
+        text = self.facts.get(name, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else NONE
+
+    def starting(self, beginning: str) -> dict[str, str]:
+        """The facts whose names begin so, by the rest of their names."""
+        return {name.removeprefix(beginning): value for name, value in self.facts.items() if name.startswith(beginning)}
+
+
+class _Reader:
+    """Collects the cells of a file, of which there are ``count``, in their order."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self._name = name
+        self._collector = Collector(min(count, MOST_ROWS))
+        self._first = max(count - MOST_ROWS, 0) // 2  # of the cells whose rows are kept
+        self._taken = 0
+        self._texts = _Texts()
+        self._syncs: list[Integers] = []
+        self._events: list[Integers] = []  # columns: the number of an event, the correlation of its record, its stream
+
+    def take(self, chunk: Table) -> None:
+        """Take the next cells."""
+        for place in np.flatnonzero(np.isin(chunk["kind"], (cells.FACT, cells.NAME))).tolist():
+            self._texts.take(*cells.TEXT.unpack(chunk[place].tobytes()))
+        begin, end = (max(place - self._taken, 0) for place in (self._first, self._first + MOST_ROWS))
+        kept = chunk[begin:end]
+        self._taken += len(chunk)
+        self._leave_out("rows outside of the middle that was read", len(chunk) - len(kept))
+        for kind in np.unique(kept["kind"]).tolist():
+            rows = kept[kept["kind"] == kind]
+            if kind in CATEGORIES:
+                self._rows(kind, rows)
+            elif kind == cells.CUDA_EVENT:
+                columns = [rows[column].astype(np.int64) for column in ("size", "correlation", "stream")]
+                self._events.append(np.stack(columns, axis=1))
+            elif kind not in (cells.FACT, cells.NAME):
+                self._leave_out("cells of an unknown kind", len(rows))
+
+    def _leave_out(self, what: str, count: int) -> None:
+        if count:
+            self._collector.unread[what] += count
+
+    def _rows(self, kind: int, rows: Table) -> None:
+        """Take rows of one kind that becomes work, calls, waits or ranges."""
+        fields = np.tile(np.array(NO_ROW, np.int64), (len(rows), 1))
+        begin, end = rows["begin_ns"], rows["end_ns"]
+        possible = (begin >= 0) & (begin <= end) & (end <= MAX_TIME_NS)
+        fields[:, Field.CATEGORY] = CATEGORIES[kind]
+        fields[:, Field.BEGIN_NS] = np.where(possible, begin, MAX_TIME_NS + 1)  # which the collector counts
+        fields[:, Field.DURATION_NS] = np.where(possible, end - begin, 0)
+        fields[:, Field.CORRELATION] = rows["correlation"]
+        if kind in APIS:
+            fields[:, Field.NAME] = self._named(rows["detail"], lambda number: self._call(kind, number))
+            fields[:, Field.THREAD] = self._threads(rows)
+        elif kind == cells.OVERHEAD:
+            fields[:, Field.NAME] = self._named(rows["flags"], OVERHEAD_NAMES.get)
+            fields[:, Field.THREAD] = self._threads(rows)
+            fields[np.isin(rows["flags"], DRIVERS_OWN), Field.CATEGORY] = Category.DRIVERS_OWN
+        elif kind == cells.SYNC:
+            fields[:, Field.NAME] = self._named(rows["detail"], SYNC_NAMES.get)
+            fields[:, Field.STREAM] = _known(rows["stream"])
+            fields[:, Field.ON_CORRELATION] = _known(rows["size"])  # the event, until ``finish`` finds its record
+            self._syncs.append(fields)
+            return
+        else:
+            self._work(kind, rows, fields)
+        self._collector.add(fields)
+
+    def _work(self, kind: int, rows: Table, fields: Integers) -> None:
+        """Fill the columns that only work of a GPU has."""
+        fields[:, Field.STREAM] = _known(rows["stream"])
+        fields[:, Field.DEVICE] = rows["place"]
+        for column, name in ((Field.BYTES, "size"), (Field.NODE, "node")):
+            fields[:, column] = np.minimum(rows[name], np.uint64(MAX_TIME_NS)).astype(np.int64)
+        fields[fields[:, Field.NODE] == 0, Field.NODE] = NONE
+        first, second = (rows["flags"] >> shift & 0xFF for shift in (0, 8))
+        if kind == cells.KERNEL:
+            fields[:, Field.BLOCKS], fields[:, Field.BYTES] = fields[:, Field.BYTES], NONE
+            fields[:, Field.THREADS] = rows["flags"]
+            fields[:, Field.NAME] = self._named(rows["name"], self._texts.kernels.get)
+        elif kind == cells.MEMSET:
+            fields[:, Field.TARGET] = _each(first, _memory)
+            fields[:, Field.NAME] = self._named(first, lambda memory: f"Memset ({_of(MEMORY_NAMES, memory)})")
+        else:
+            fields[:, Field.SOURCE], fields[:, Field.TARGET] = _each(first, _memory), _each(second, _memory)
+            ways = rows["detail"].astype(np.int64) << 16 | first.astype(np.int64) << 8 | second
+            fields[:, Field.NAME] = self._named(ways, _copy)
+
+    def _named(self, numbers: npt.NDArray[np.integer], name: Callable[[int], str | None]) -> Integers:
+        """Places of the names that these numbers have."""
+        return _each(numbers, lambda number: self._collector.name(name(number) or UNNAMED))
+
+    def _call(self, kind: int, number: int) -> str:
+        name = self._texts.facts.get(f"{APIS[kind]}.{number}")
+        return API_VERSION.sub("", name) if name else f"call {number} of the {APIS[kind]} API"
+
+    def _threads(self, rows: Table) -> Integers:
+        process = self._texts.number("pid")
+        return _each(rows["place"], lambda number: self._collector.thread(process, number))
+
+    def finish(self) -> Trace:
+        """The recording; the reader cannot be used again."""
+        texts, collector = self._texts, self._collector
+        for fields in self._syncs:
+            self._find_events(fields)
+            collector.add(fields)
+        self._leave_out("names", texts.left_out)
+        if (dropped := texts.number("dropped")) > 0:
+            collector.lost["records"] = dropped
+        ahead_ns = texts.number("unix_ns") - texts.number("cupti_ns")
+        known = min(texts.number("unix_ns"), texts.number("cupti_ns")) > 0
+        versions = {"CUPTI": texts.facts.get("cupti"), "Python": texts.facts.get("python")}
+        gpus = {int(number): name for number, name in texts.starting("gpu.").items() if number.isdigit()}
+        facts = Facts(
+            format="microbench recording",
+            gpus=gpus,
+            versions={name: text for name, text in versions.items() if text} | texts.starting("version."),
+            base_ns=ahead_ns if known and abs(ahead_ns) > SAME_CLOCK_NS else None,
+            rank=None if texts.number("rank") == NONE else texts.number("rank"),
+        )
+        return collector.finish(self._name, facts)
+
+    def _find_events(self, syncs: Integers) -> None:
+        """Set the call and the stream that recorded the event that each wait waits for.
+
+        Of several records of one event it is the last that was submitted before the wait.
+        """
+        events, wanted = _sorted(self._events), syncs[:, Field.ON_CORRELATION].copy()
+        syncs[:, Field.ON_CORRELATION] = NONE
+        if not len(events):
+            return
+        keys = events[:, 0] << 32 | events[:, 1]
+        places = np.searchsorted(keys, wanted << 32 | syncs[:, Field.CORRELATION]) - 1
+        found = (places >= 0) & (wanted != NONE) & (events[places, 0] == wanted)
+        syncs[found, Field.ON_CORRELATION] = events[places[found], 1]
+        syncs[found, Field.ON_STREAM] = _known(events[places[found], 2])
+
+
+def _sorted(events: list[Integers]) -> Integers:
+    whole = np.concatenate([np.empty((0, 3), np.int64), *events])
+    return whole[np.lexsort((whole[:, 1], whole[:, 0]))]
+
+
+def _each(numbers: npt.NDArray[np.integer], function: Callable[[int], int]) -> Integers:
+    """What the function gives for each number; it is called once for each different one."""
+    different, inverse = np.unique(numbers, return_inverse=True)
+    return np.array([function(number) for number in different.tolist()], np.int64)[inverse]
+
+
+def _known(numbers: npt.NDArray[np.integer]) -> Integers:
+    """The numbers of streams or events, NONE where CUPTI has none."""
+    signed = numbers.astype(np.int64)
+    return np.where((signed < 0) | (signed >= UNKNOWN_32), NONE, signed)
+
+
+def _of(names: tuple[str, ...], number: int) -> str:
+    return names[number] if number < len(names) else names[0]
+
+
+def _memory(number: int) -> int:
+    return MEMORIES.index(MEMORY_KINDS[number] if number < len(MEMORY_KINDS) else "unknown")
+
+
+def _copy(number: int) -> str:
+    """The name of a copy from its way and its two memories."""
+    way, source, target = number >> 16, number >> 8 & 0xFF, number & 0xFF
+    return f"Memcpy {_of(COPY_WAYS, way)} ({_of(MEMORY_NAMES, source)} -> {_of(MEMORY_NAMES, target)})"

@@ -1,0 +1,285 @@
+"""CUPTI's two buffer callbacks, written for Numba: ``requested`` hands out memory for records, and ``completed`` turns
+records into rows (see cells.py) and writes them.
+
+They run on CUPTI's threads in a program whose Python knows nothing of them: machine_code.py takes their compiled code
+out of Numba. So they use numbers only, call functions of C by the addresses in the state (see state.py), whose own
+address is their last argument, and never raise.
+
+The fields of a record lie at the same places in CUPTI 12.0 to 13.5 (cupti_activity.h: CUpti_ActivityKernel9 to 13, …).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from .cells import (
+    CUDA_EVENT,
+    DRIVER,
+    KERNEL,
+    LONGEST_TEXT,
+    MEMCPY,
+    MEMSET,
+    NAME,
+    OVERHEAD,
+    PEER_MEMCPY,
+    RUNTIME,
+    SYNC,
+    TEXT_BYTES,
+)
+from .state import (
+    DISK,
+    ENDING,
+    ERROR,
+    FILE,
+    FUNCTIONS,
+    HANDED_OUT_BYTES,
+    LEAST_FREE_BYTES,
+    MUTEX,
+    NAME_SLOTS,
+    NEXT_RECORD,
+    PROCESS,
+    ROWS,
+    ROWS_BYTES,
+    SEEN_NAMES,
+    STOPPED,
+    WRITTEN_BYTES,
+)
+
+# Small buffers, because CUPTI delivers only full ones while the program runs, and a killed program loses the others.
+# Where many are out, as a program has many threads or the disk is slow, they become smaller, and then there are none:
+# CUPTI then drops records, and counts them.
+BUFFER_BYTES, SMALL_BUFFER_BYTES = 1 << 18, 1 << 15
+MANY_BYTES, MOST_BYTES = 256 << 20, 1 << 30
+# Rows are written before the longest name might not fit any more.
+FULL_CELLS = (ROWS_BYTES >> 6) - LONGEST_TEXT // TEXT_BYTES - 2
+TRIES = 64  # slots of the table of names that are looked at for one name
+EINTR, EBADF, ENOSPC = 4, 9, 28
+SEEK_CURRENT = 1
+LOW = 0xFFFFFFFF  # of a word in which a function returns 32 bits
+I64 = ir.IntType(64)
+
+MALLOC, FREE, COPY, LENGTH, WRITE, SEEK, DISK_OF, GETPID, LOCK, UNLOCK, ERRNO, NEXT = FUNCTIONS.values()
+assert FUNCTIONS[NEXT_RECORD] == NEXT
+
+
+def _loader(bits: int) -> Any:
+    """A function that reads an unsigned number of so many bits at an address."""
+
+    @intrinsic
+    def load(typing_context, address):  # type: ignore[no-untyped-def]
+        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            value = builder.load(builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()))
+            return builder.zext(value, I64) if bits < 64 else value
+
+        return types.int64(types.int64), generate
+
+    return load
+
+
+def _storer(bits: int) -> Any:
+    """A function that writes the low bits of a number to an address."""
+
+    @intrinsic
+    def store(typing_context, address, value):  # type: ignore[no-untyped-def]
+        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            low = builder.trunc(arguments[1], ir.IntType(bits)) if bits < 64 else arguments[1]
+            builder.store(low, builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()))
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), generate
+
+    return store
+
+
+u8, u16, u32, u64 = _loader(8), _loader(16), _loader(32), _loader(64)
+put16, put32, put64 = _storer(16), _storer(32), _storer(64)
+
+
+@intrinsic
+def add(typing_context, address, value):  # type: ignore[no-untyped-def]
+    """Add to a word that several threads change."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.atomic_rmw("add", builder.inttoptr(arguments[0], I64.as_pointer()), arguments[1], "monotonic")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def call(typing_context, function, a, b, c):  # type: ignore[no-untyped-def]
+    """Call a function of C whose address is at an address; it ignores arguments that it does not have."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        form = ir.FunctionType(I64, [I64] * 3)
+        address = builder.load(builder.inttoptr(arguments[0], I64.as_pointer()))
+        return builder.call(builder.inttoptr(address, form.as_pointer()), arguments[1:])
+
+    return types.int64(*[types.int64] * 4), generate
+
+
+def requested(buffer, size, most_records, unused, unused_too, state):  # type: ignore[no-untyped-def]
+    """CUPTI needs memory for records; the arguments are where it wants to be told about it."""
+    wanted = BUFFER_BYTES if u64(state + HANDED_OUT_BYTES) < MANY_BYTES else SMALL_BUFFER_BYTES
+    block = 0
+    if u64(state + HANDED_OUT_BYTES) < MOST_BYTES and u64(state + STOPPED) == 0:
+        block = call(state + MALLOC, wanted, 0, 0)
+    if block == 0:
+        wanted = 0
+    add(state + HANDED_OUT_BYTES, wanted)
+    put64(buffer, block)
+    put64(size, wanted)
+    put64(most_records, 0)
+
+
+def completed(context, stream, buffer, size, valid_bytes, state):  # type: ignore[no-untyped-def]
+    """CUPTI gives the memory back, with records in it. A forked child, which shares the file, writes nothing."""
+    add(state + HANDED_OUT_BYTES, -size)
+    if buffer != 0 and valid_bytes > 0 and call(state + GETPID, 0, 0, 0) & LOW == u64(state + PROCESS):
+        call(state + LOCK, state + MUTEX, 0, 0)
+        if u64(state + STOPPED) == 0:
+            _keep(state, buffer, valid_bytes)
+        call(state + UNLOCK, state + MUTEX, 0, 0)
+    call(state + FREE, buffer, 0, 0)
+
+
+@njit
+def _keep(state, buffer, valid_bytes):  # type: ignore[no-untyped-def]
+    """Write all records of a buffer."""
+    place = call(state + MALLOC, 8, 0, 0)
+    if place == 0:
+        return
+    put64(place, 0)
+    cells = 0
+    while call(state + NEXT, buffer, valid_bytes, place) & LOW == 0:
+        record = u64(place)
+        if u32(record) == KERNEL:
+            cells = _name(state, u64(record + 104), cells)
+        cells += _row(state + ROWS + (cells << 6), record, u64(state + ENDING))
+        if cells >= FULL_CELLS:
+            _write(state, cells)
+            cells = 0
+    _write(state, cells)
+    call(state + FREE, place, 0, 0)
+
+
+@njit
+def _row(row, record, ending):  # type: ignore[no-untyped-def]
+    """Fill a row from a record. Returns 1, or 0 for a record of another kind, and for what has not ended when the
+    recording ends."""
+    kind = u32(record)
+    detail, flags, place, stream, graph, size, name, node = 0, 0, 0, 0, 0, 0, 0, 0
+    begin_ns, end_ns, correlation = 0, 1, 0
+    if kind == KERNEL:
+        begin_ns, end_ns, correlation = u64(record + 16), u64(record + 24), u32(record + 92)
+        place, stream = u32(record + 40), u32(record + 48)
+        size = u32(record + 52) * u32(record + 56) * u32(record + 60)
+        flags = u32(record + 64) * u32(record + 68) * u32(record + 72)
+        name, node, graph = u64(record + 104), u64(record + 144), u32(record + 156)
+    elif kind in (RUNTIME, DRIVER):
+        detail, begin_ns, end_ns = u32(record + 4), u64(record + 8), u64(record + 16)
+        place, correlation = u32(record + 28), u32(record + 32)
+    elif kind in (MEMCPY, PEER_MEMCPY, MEMSET):
+        size, begin_ns, end_ns = u64(record + 8), u64(record + 16), u64(record + 24)
+        place, stream = u32(record + 32), u32(record + 40)
+        if kind == PEER_MEMCPY:
+            correlation, node, graph = u32(record + 60), u64(record + 72), u32(record + 80)
+        else:
+            correlation, node, graph = u32(record + 44), u64(record + 64), u32(record + 72)
+        if kind == MEMSET:
+            flags = u16(record + 50)
+        else:
+            detail, flags = u8(record + 4), u8(record + 5) | u8(record + 6) << 8
+    elif kind == SYNC:
+        detail, begin_ns, end_ns = u32(record + 4), u64(record + 8), u64(record + 16)
+        correlation, stream, size = u32(record + 24), u32(record + 32), u32(record + 36)
+    elif kind == CUDA_EVENT:
+        correlation, stream, size = u32(record + 4), u32(record + 12), u32(record + 16)
+    elif kind == OVERHEAD:
+        flags, place = u32(record + 4), u32(record + 16)
+        begin_ns, end_ns = u64(record + 24), u64(record + 32)
+    else:
+        return 0
+    if ending != 0 and end_ns == 0:
+        return 0
+    put16(row, kind)
+    put16(row + 2, detail)
+    put32(row + 4, flags)
+    put64(row + 8, begin_ns)
+    put64(row + 16, end_ns)
+    put32(row + 24, correlation)
+    put32(row + 28, place)
+    put32(row + 32, stream)
+    put32(row + 36, graph)
+    put64(row + 40, size)
+    put64(row + 48, name)
+    put64(row + 56, node)
+    return 1
+
+
+@njit
+def _name(state, name, cells):  # type: ignore[no-untyped-def]
+    """Put the text of a name before its first row. Returns the number of cells that now wait for being written.
+
+    A name that finds no slot in the table is left out.
+    """
+    slot = (name >> 3) * 40503
+    new = False
+    for _ in range(TRIES):
+        seen = state + SEEN_NAMES + ((slot & (NAME_SLOTS - 1)) << 3)
+        new = u64(seen) == 0
+        if new or u64(seen) == name:
+            put64(seen, name)
+            break
+        slot += 1
+    if not new or name == 0:
+        return cells
+    length = min(call(state + LENGTH, name, 0, 0), LONGEST_TEXT)
+    part, begun = 0, 0
+    while begun < length:
+        cell = state + ROWS + (cells << 6)
+        put16(cell, NAME)
+        put16(cell + 2, part)
+        put32(cell + 4, length)
+        put64(cell + 8, name)
+        for empty in range(16, 64, 8):
+            put64(cell + empty, 0)
+        call(state + COPY, cell + 16, name + begun, min(length - begun, TEXT_BYTES))
+        begun += TEXT_BYTES
+        part += 1
+        cells += 1
+    return cells
+
+
+@njit
+def _write(state, cells):  # type: ignore[no-untyped-def]
+    """Write the cells that wait. After a failure nothing more is written, so the file stays whole up to there."""
+    file, begun, end = u64(state + FILE), 0, cells << 6
+    # A program that closes all files may have opened another one by this number since.
+    if call(state + SEEK, file, 0, SEEK_CURRENT) != u64(state + WRITTEN_BYTES):
+        _fail(state, EBADF)
+        return
+    disk = state + DISK  # statvfs: the second word is the size of a block, the fifth the number of free ones
+    known = call(state + DISK_OF, file, disk, 0) & LOW == 0
+    if known and u64(disk + 32) * u64(disk + 8) < u64(state + LEAST_FREE_BYTES):
+        _fail(state, ENOSPC)
+        return
+    while begun < end:
+        written = call(state + WRITE, file, state + ROWS + begun, end - begun)
+        if written > 0:
+            begun += written
+        else:
+            error = u32(call(state + ERRNO, 0, 0, 0))
+            if error != EINTR:
+                _fail(state, error)
+                return
+    add(state + WRITTEN_BYTES, end)
+
+
+@njit
+def _fail(state, error):  # type: ignore[no-untyped-def]
+    put64(state + ERROR, error)
+    put64(state + STOPPED, 1)

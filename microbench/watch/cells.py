@@ -1,0 +1,54 @@
+"""Defines a recording: a file of cells of 64 bytes, each a row (one record of CUPTI) or a part of a text.
+
+The first cell is the header: MAGIC, VERSION and CELL_BYTES. A text says a fact about the recording ("pid=42"), or is
+the name of a kernel, whose rows hold its key. Cells do not refer to their place in the file, so a file that was cut is
+whole up to its last complete cell. All numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+
+MAGIC = b"microbench cells"
+VERSION = 1
+CELL_BYTES = 64
+ENDING = ".rows"
+
+# A row; times are in ns. ``kind`` is CUPTI's kind of record. ``place`` is the device of GPU work and the thread of a
+# call. ``detail`` is a call's number (cbid), the kind of a copy, or the type of a wait. ``flags`` are the threads of a
+# kernel's block, the memories of a copy (a byte each) or a memset, or the kind of the profiler's own work. ``size`` is
+# the blocks of a kernel's grid, the bytes of a copy or memset, or the number of an event. ``name`` is a kernel's key;
+# ``graph`` and ``node`` are the numbers of a graph and its node, 0 outside of graphs.
+ROW = (
+    ("kind", "<u2"), ("detail", "<u2"), ("flags", "<u4"), ("begin_ns", "<i8"), ("end_ns", "<i8"),
+    ("correlation", "<u4"), ("place", "<u4"), ("stream", "<u4"), ("graph", "<u4"), ("size", "<u8"), ("name", "<u8"),
+    ("node", "<u8"),
+)  # fmt: skip
+MEMCPY, MEMSET, DRIVER, RUNTIME, KERNEL, OVERHEAD, PEER_MEMCPY, CUDA_EVENT, SYNC = 1, 2, 4, 5, 10, 17, 22, 36, 38
+KINDS = (KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, RUNTIME, DRIVER, SYNC, CUDA_EVENT, OVERHEAD)
+
+# A text: its kind, the number of this part, the bytes of the whole text, its key, and TEXT_BYTES of it.
+TEXT = struct.Struct("<HHIQ48s")
+TEXT_BYTES = 48
+FACT, NAME = 0xFF01, 0xFF02
+LONGEST_TEXT = 16384  # bytes; the rest is left out
+
+HEADER = struct.Struct("<16sII40x")
+
+
+def header() -> bytes:
+    """The first cell of a file."""
+    return HEADER.pack(MAGIC, VERSION, CELL_BYTES)
+
+
+def text(kind: int, key: int, content: str) -> bytes:
+    """The cells of a text."""
+    whole = content.encode("utf-8", "replace")[:LONGEST_TEXT]
+    starts = range(0, max(len(whole), 1), TEXT_BYTES)
+    parts = (whole[start : start + TEXT_BYTES] for start in starts)
+    return b"".join(TEXT.pack(kind, number, len(whole), key, part) for number, part in enumerate(parts))
+
+
+def fact(name: str, value: object) -> bytes:
+    """The cells of a fact."""
+    return text(FACT, 0, f"{name}={value}")

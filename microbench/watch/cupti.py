@@ -1,0 +1,110 @@
+"""Finds and loads the CUPTI library that the program itself would load, and says in words why it cannot record."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+# In a process there must be one libcupti only, so its folder is looked for in the order in which packages find theirs.
+PACKAGE_FOLDERS = {13: "nvidia/cu13/lib", 12: "nvidia/cuda_cupti/lib"}
+TOOLKIT_FOLDERS = ("extras/CUPTI/lib64", "lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
+LOADED = re.compile(r"/.*/libcupti\.so[.\d]*$", re.MULTILINE)
+TORCH_CUDA = re.compile(r"""^cuda\b[^=]*=\s*['"](\d+)""", re.MULTILINE)
+# The versions whose records the callbacks know: 18 is CUDA 12.0; from 13 on the number is 130000 and so on.
+FIRST_VERSION, FIRST_UNKNOWN_VERSION = 18, 140000
+CUDA_13 = 13000
+TAKEN = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
+INSTALL = "pip install nvidia-cuda-cupti (for CUDA 12 nvidia-cuda-cupti-cu12) for that Python"
+
+
+class NotRecorded(Exception):
+    """The process cannot be recorded: the cause and what to do, one line each."""
+
+    def __init__(self, cause: str, next_step: str) -> None:
+        super().__init__(cause)
+        self.cause, self.next_step = cause, next_step
+
+
+def load() -> tuple[Any, int]:
+    """The library and its version. Raises NotRecorded."""
+    path = next(_paths(), None)
+    if path is None:
+        raise NotRecorded(f"no libcupti.so.12 or .13 is installed for {sys.executable}", INSTALL)
+    try:
+        cupti = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        version = ctypes.c_uint32()
+        cupti.cuptiGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError) as error:
+        raise NotRecorded(f"CUPTI cannot be loaded: {error}", INSTALL) from error
+    if not FIRST_VERSION <= version.value < FIRST_UNKNOWN_VERSION:
+        raise NotRecorded(
+            f"CUPTI's version {version.value} at {path} is unknown to this microbench",
+            "install CUPTI of CUDA 12 or 13, or a newer microbench",
+        )
+    return cupti, version.value
+
+
+def checked(cupti: Any, call: str, *arguments: Any) -> None:
+    """Make a call. Raises NotRecorded if it fails."""
+    status = getattr(cupti, call)(*arguments)
+    if status == TAKEN:
+        holder = "Nsight Systems" if "NSYS_PROFILING_SESSION_ID" in os.environ else "another profiler"
+        raise NotRecorded(
+            f"{holder} is attached to the process already, and CUPTI serves one profiler at a time",
+            "run the program without the other profiler (nsys, ncu, torch.profiler)",
+        )
+    if status:
+        text = ctypes.c_char_p()
+        cupti.cuptiGetResultString(status, ctypes.byref(text))
+        words = (text.value or b"").decode("utf-8", "replace")
+        raise NotRecorded(f"CUPTI refuses {call}: {words} ({status})", "check that nvidia-smi works on this machine")
+
+
+def _paths() -> Iterator[str]:
+    """Paths of the library, the one that the program would load first."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        yield from LOADED.findall(maps.read())[:1]
+    majors = _majors()
+    linked = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
+    for major in majors:
+        for folder in linked:
+            yield from _there(folder, major)
+        for entry in sys.path:
+            yield from _there(os.path.join(entry, PACKAGE_FOLDERS[major]), major)
+    homes = [os.environ.get("CUDA_HOME") or "/usr/local/cuda", *(f"/usr/local/cuda-{major}" for major in majors)]
+    for major in majors:
+        yield from _there(os.path.join(sys.prefix, "lib"), major)
+        for home in homes:
+            for folder in TOOLKIT_FOLDERS:
+                yield from _there(os.path.join(home, folder), major)
+
+
+def _there(folder: str, major: int) -> Iterator[str]:
+    path = os.path.join(folder, f"libcupti.so.{major}")
+    if os.path.isfile(path):
+        yield path
+
+
+def _majors() -> tuple[int, ...]:
+    """The major versions of CUDA in the order in which to look for them: PyTorch's own first, none that is too new for
+    the driver."""
+    for entry in sys.path:
+        try:
+            with open(os.path.join(entry, "torch", "version.py"), encoding="utf-8") as file:
+                match = TORCH_CUDA.search(file.read())
+        except (OSError, UnicodeDecodeError):
+            continue
+        if match and int(match[1]) in PACKAGE_FOLDERS:
+            own = int(match[1])
+            return (own, *(major for major in PACKAGE_FOLDERS if major != own))
+        break
+    version = ctypes.c_int()
+    try:
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return tuple(PACKAGE_FOLDERS)
+    return (12,) if 0 < version.value < CUDA_13 else (13, 12)

@@ -1,0 +1,279 @@
+"""Records what this process submits to the GPU into a file of its own. Runs inside of the program that is watched.
+
+This file and those that it imports use the standard library alone, because the program's Python may be another one.
+``begin`` is called before CUDA is initialised. The recording ends in a handler of atexit, or after a given time.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import struct
+import sys
+import time
+from typing import Any
+
+from . import cells, state
+from .cupti import NotRecorded, checked, load
+
+# Calls that neither submit nor wait are not recorded: the beginnings of their names.
+QUIET = (
+    "cudaGetDevice", "cudaSetDevice", "cudaGetLastError", "cudaPeekAtLastError", "cudaDeviceGetAttribute",
+    "cudaDeviceGetStreamPriorityRange", "cudaStreamIsCapturing", "cudaStreamGetCaptureInfo", "cudaStreamGetPriority",
+    "cudaFuncGetAttributes", "cudaFuncSetAttribute", "cudaEventQuery", "cudaEventCreate", "cudaEventDestroy",
+    "cudaOccupancy", "cudaPointerGetAttributes", "cuCtxGetCurrent", "cuCtxSetCurrent", "cuCtxPushCurrent",
+    "cuCtxPopCurrent", "cuCtxGetDevice", "cuCtxGetApiVersion", "cuDeviceGet", "cuDevicePrimaryCtx",
+    "cuDriverGetVersion", "cuEventQuery", "cuFuncGetAttribute", "cuFuncGetName", "cuFuncSetAttribute",
+    "cuGetErrorString", "cuGetProcAddress", "cuInit", "cuKernelGetName", "cuPointerGetAttribute", "cuStreamIsCapturing",
+)  # fmt: skip
+APIS = ((1, cells.DRIVER, "driver", "Driver"), (2, cells.RUNTIME, "runtime", "Runtime"))
+MOST_CALLS = 1200  # numbers of calls (cbid) lie below
+PACKAGES = ("torch", "jax", "cupy", "numba", "triton", "tensorflow")
+RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+FLUSH_MS = 200
+FORCED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED
+FAR_FILE = 900  # numbers of files that programs do not expect to be taken
+MOST_RESERVE_BYTES = 1 << 30  # of the disk stay free, and no less than a twentieth of a smaller one
+MOST_GPUS = 64
+READ_WRITE, READ_EXECUTE, PRIVATE_ANONYMOUS = 3, 5, 0x22  # of mmap and mprotect
+PAGE_BYTES = 4096
+SET_SIXTH_ARGUMENT = b"\x49\xb9"  # x86-64: mov r9, the 8 bytes that follow
+ELSEWHERE = "record into a folder on another disk by -o"
+
+
+def begin(package: str, folder: str, code: str, for_s: float | None, tell: Any) -> None:
+    """Record from now on, because the program imports this package. ``code`` is the file of the compiled callbacks.
+    ``tell`` is called with a cause and a next step if the recording ends early. Raises NotRecorded and OSError."""
+    recorder = _Recorder(tell)
+    with contextlib.ExitStack() as failed:
+        failed.callback(recorder.abandon)  # also after a Ctrl-C
+        recorder.start(package, folder, code)
+        failed.pop_all()
+    atexit.register(recorder.stop_at_exit)
+    if for_s is not None:
+        _thread.start_new_thread(recorder.stop_after, (for_s,))
+
+
+class _Recorder:
+    """One recording. CUPTI writes through the compiled callbacks; this object begins and ends it."""
+
+    def __init__(self, tell: Any) -> None:
+        self._tell = tell
+        self._process = os.getpid()
+        self._lock = _thread.allocate_lock()
+        self._subscriber = ctypes.c_void_p()
+        self._enabled: list[int] = []
+        self._file, self._path, self._identity = -1, "", (0, 0)
+        self._state = 0  # the address of what the callbacks share with this object
+        self._libc = ctypes.CDLL(None)
+        self._cupti, self._version = load()
+        self._calls = {domain: self._names_of_calls(domain) for domain, *_ in APIS}
+
+    def start(self, package: str, folder: str, code: str) -> None:
+        """Begin. Raises NotRecorded and OSError."""
+        # CUPTI serves one subscriber, so another profiler is refused and does not replace the callbacks. What is given
+        # here is never called, because no kind of callback is enabled: any function will do.
+        checked(self._cupti, "cuptiSubscribe", ctypes.byref(self._subscriber), self._libc.getpid, None)
+        callbacks = self._load(code)
+        self._open(folder)
+        self._write(self._first_cells(package))
+        checked(self._cupti, "cuptiActivityRegisterCallbacks", *callbacks)
+        self._enable()
+        self._cupti.cuptiActivityFlushPeriod(ctypes.c_uint32(FLUSH_MS))
+
+    def _load(self, code: str) -> list[ctypes.c_void_p]:
+        """The addresses of the two callbacks. Their memory is never given back, because CUPTI may call them until the
+        process is gone."""
+        with open(code, "rb") as file:
+            data = file.read()
+        (first,) = struct.unpack_from("<Q", data)
+        size = -(-(len(data) + 64) // PAGE_BYTES) * PAGE_BYTES
+        reserve = self._libc.mmap
+        reserve.restype = ctypes.c_void_p
+        address = reserve(
+            None, ctypes.c_size_t(size + state.STATE_BYTES), READ_WRITE, PRIVATE_ANONYMOUS, -1, ctypes.c_long(0)
+        )
+        if address in (None, ctypes.c_void_p(-1).value):
+            raise NotRecorded("no memory is left for the recorder", "free memory")
+        self._state = address + size
+        for name, place in state.FUNCTIONS.items():
+            function = getattr(self._cupti if name == state.NEXT_RECORD else self._libc, name)
+            self._word(place).value = ctypes.cast(function, ctypes.c_void_p).value or 0
+        self._word(state.PROCESS).value = self._process
+        prologue = SET_SIXTH_ARGUMENT + struct.pack("<Q", self._state)
+        parts = [prologue + one for one in (data[8 : 8 + first], data[16 + first :])]
+        places = address, address + -(-len(parts[0]) // 16) * 16
+        for place, part in zip(places, parts):  # noqa: B905  (two of each)
+            ctypes.memmove(place, part, len(part))
+        if self._libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), READ_EXECUTE):
+            raise NotRecorded("this system lets no program run code that it has loaded as data", "use another profiler")
+        return [ctypes.c_void_p(place) for place in places]
+
+    def _word(self, place: int) -> ctypes.c_int64:
+        """A word of the state that the callbacks share."""
+        return ctypes.c_int64.from_address(self._state + place)
+
+    def _open(self, folder: str) -> None:
+        """Make the file, with a number that the program does not expect to be taken."""
+        program = re.sub(r"[^\w.-]", "_", os.path.basename(_program()))[:80].lstrip("-.") or "python"
+        for more in ("", *(f"-{number}" for number in range(2, 1000))):  # a process that execs itself keeps its number
+            self._path = os.path.join(folder, f"{program}-{self._process}{more}{cells.ENDING}")
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+                self._file = os.open(self._path, flags, 0o644)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise self._unwritable(error) from error
+            break
+        with contextlib.suppress(OSError):  # as many files may not be allowed
+            low, self._file = self._file, fcntl.fcntl(self._file, fcntl.F_DUPFD_CLOEXEC, FAR_FILE)
+            os.close(low)
+        found, disk = os.fstat(self._file), os.fstatvfs(self._file)
+        self._identity = found.st_dev, found.st_ino
+        reserve = min(disk.f_blocks * disk.f_frsize // 20, MOST_RESERVE_BYTES)
+        self._word(state.LEAST_FREE_BYTES).value = reserve
+        self._word(state.FILE).value = self._file
+
+    def _unwritable(self, error: OSError) -> NotRecorded:
+        return NotRecorded(f"{self._path} cannot be written: {error.strerror}", ELSEWHERE)
+
+    def _write(self, data: bytes) -> None:
+        """Write cells; only while the callbacks do not."""
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+        except OSError as error:
+            raise self._unwritable(error) from error
+        self._word(state.WRITTEN_BYTES).value += written
+
+    def _first_cells(self, package: str) -> bytes:
+        """The header, facts of the process, the two clocks, and the names of calls by their number."""
+        stamp = ctypes.c_uint64()
+        self._cupti.cuptiGetTimestamp(ctypes.byref(stamp))
+        facts = {
+            "pid": self._process,
+            "program": os.path.basename(_program()),
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "package": package,
+            "cupti": self._version,
+            "cupti_ns": stamp.value,
+            "unix_ns": time.time_ns(),
+        }
+        rank = next((os.environ[name] for name in RANKS if os.environ.get(name, "").isdigit()), None)
+        if rank is not None:
+            facts["rank"] = rank
+        for domain, _, api, _ in APIS:
+            facts |= {f"{api}.{cbid}": name for cbid, name in self._calls[domain].items()}
+        return cells.header() + b"".join(cells.fact(name, value) for name, value in facts.items())
+
+    def _names_of_calls(self, domain: int) -> dict[int, str]:
+        """An API's calls by their number."""
+        found, text = {}, ctypes.c_char_p()
+        for cbid in range(1, MOST_CALLS):
+            if self._cupti.cuptiGetCallbackName(domain, cbid, ctypes.byref(text)) == 0 and text.value:
+                found[cbid] = text.value.decode("ascii", "replace")
+        return found
+
+    def _enable(self) -> None:
+        """Begin to record all kinds; only that of kernels must be possible."""
+        checked(self._cupti, "cuptiActivityEnable", cells.KERNEL)
+        self._enabled = [cells.KERNEL]
+        self._enabled += [kind for kind in cells.KINDS[1:] if self._cupti.cuptiActivityEnable(kind) == 0]
+        for domain, kind, _, api in APIS:
+            switch = getattr(self._cupti, f"cuptiActivityEnable{api}Api", None)
+            for cbid, name in self._calls[domain].items():
+                if name.startswith(QUIET) and switch is not None and kind in self._enabled:
+                    switch(ctypes.c_uint32(cbid), ctypes.c_uint8(0))
+
+    def abandon(self) -> None:
+        """Give CUPTI back after a failed start, and remove the file."""
+        if self._state:
+            self._word(state.STOPPED).value = 1
+        for kind in self._enabled:
+            self._cupti.cuptiActivityDisable(kind)
+        if self._subscriber:
+            self._cupti.cuptiUnsubscribe(self._subscriber)
+        if self._file >= 0:
+            os.close(self._file)
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+
+    def stop_after(self, seconds: float) -> None:
+        """End the recording while the program runs on, whose own profiler may then have CUPTI."""
+        time.sleep(seconds)
+        self._stop()
+        self._cupti.cuptiUnsubscribe(self._subscriber)
+
+    def stop_at_exit(self) -> None:
+        """End the recording with the process that began it. A Ctrl-C meanwhile has nothing left to interrupt."""
+        if os.getpid() == self._process:
+            with contextlib.suppress(KeyboardInterrupt):
+                self._stop()
+
+    def _stop(self) -> None:
+        """Take what CUPTI still has, and write what is known only now."""
+        with self._lock:
+            if self._file < 0:
+                return
+            mutex = ctypes.c_void_p(self._state + state.MUTEX)
+            self._word(state.ENDING).value = 1
+            for kind in self._enabled:
+                self._cupti.cuptiActivityDisable(kind)
+            self._cupti.cuptiActivityFlushAll(ctypes.c_uint32(FORCED))
+            last = self._last_cells()
+            self._libc.pthread_mutex_lock(mutex)  # a callback may still write
+            try:
+                self._word(state.STOPPED).value = 1
+                error = self._word(state.ERROR).value
+                with contextlib.suppress(OSError, NotRecorded):
+                    found = os.fstat(self._file)
+                    if (found.st_dev, found.st_ino) == self._identity:  # the program may have closed it
+                        if not error:
+                            self._write(last)
+                        os.close(self._file)
+                self._file = -1
+            finally:
+                self._libc.pthread_mutex_unlock(mutex)
+        if error:
+            why = "the program closed its file" if error == errno.EBADF else os.strerror(error)
+            self._tell(f"{self._path} ended early: {why}", f"what it has is kept; {ELSEWHERE}")
+
+    def _last_cells(self) -> bytes:
+        dropped = ctypes.c_size_t()
+        self._cupti.cuptiActivityGetNumDroppedRecords(None, ctypes.c_uint32(0), ctypes.byref(dropped))
+        facts: dict[str, object] = {"dropped": dropped.value}
+        for name in PACKAGES:
+            version = getattr(sys.modules.get(name), "__version__", None)
+            if version is not None:
+                facts[f"version.{name}"] = version
+        facts |= {f"gpu.{number}": name for number, name in enumerate(_gpus())}
+        return b"".join(cells.fact(name, value) for name, value in {**facts, "ended": 1}.items())
+
+
+def _program() -> str:
+    return next(iter(getattr(sys, "argv", ())), "")
+
+
+def _gpus() -> list[str]:
+    """The names of the GPUs in CUDA's order, where the program has initialised CUDA."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    except OSError:
+        return []
+    count, device, text = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(128)
+    names = []
+    if cuda.cuDeviceGetCount(ctypes.byref(count)) == 0:
+        for number in range(min(count.value, MOST_GPUS)):
+            if cuda.cuDeviceGet(ctypes.byref(device), number) or cuda.cuDeviceGetName(text, 128, device):
+                break
+            names.append(text.value.decode("utf-8", "replace"))
+    return names

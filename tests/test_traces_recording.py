@@ -1,0 +1,317 @@
+"""Tests of the reader of our own recordings, written here by hand, and of what cut, damaged or hostile files get."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import subprocess
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import call
+from make_recording import BEGIN_NS, LAUNCH, recording, row, steps
+from test_traces_nsys import names, sound
+
+from microbench.core.errors import ExitCode, MicrobenchError, UsageError
+from microbench.traces import reading
+from microbench.traces import recording as reader
+from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS, Trace
+from microbench.watch import cells
+
+UNKNOWN = 0xFFFFFFFF
+ADD = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_"
+FILL = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_"
+
+
+def read(folder: Path, content: bytes, name: str = "x.rows") -> Trace:
+    path = folder / name
+    path.write_bytes(content)
+    trace = reading.read(path)
+    sound(trace)
+    return trace
+
+
+def work(kind: int, correlation: int, begin_us: float, **fields: int) -> bytes:
+    return row(kind, begin_us, 2, correlation=correlation, stream=7, **fields)
+
+
+def launch(correlation: int, begin_us: float, detail: int = LAUNCH) -> bytes:
+    return row(cells.RUNTIME, begin_us, 3, correlation=correlation, detail=detail, place=9)
+
+
+def test_work_has_its_call_its_name_and_its_numbers(tmp_path: Path) -> None:
+    trace = read(
+        tmp_path,
+        recording(
+            cells.text(cells.NAME, 500, ADD),
+            work(cells.KERNEL, 1, 5, size=24, flags=256, name=500, node=1 << 32, graph=3),
+            work(cells.KERNEL, 1, 8, size=1, flags=32, name=600),
+            launch(1, 0),
+            work(cells.MEMCPY, 2, 15, detail=1, flags=1 | 3 << 8, size=4096),
+            work(cells.PEER_MEMCPY, 2, 18, detail=10, flags=3 | 3 << 8, size=8192, place=1),
+            work(cells.MEMSET, 2, 20, flags=3, size=64),
+            launch(2, 10, detail=5),
+        ),
+    )
+    assert [WORK_KINDS[kind] for kind in trace.work["kind"]] == ["kernel", "kernel", "copy", "copy", "memset"]
+    assert names(trace, trace.work) == [
+        "at::native::vectorized_elementwise_kernel", "(unnamed)", "Memcpy HtoD (Pageable -> Device)",
+        "Memcpy PtoP (Device -> Device)", "Memset (Device)",
+    ]  # fmt: skip
+    assert names(trace, trace.calls) == ["cudaLaunchKernel", "call 5 of the runtime API"]
+    assert trace.work["call"].tolist() == [0, 0, 1, 1, 1]
+    assert trace.work["begin_ns"].tolist() == [5000, 8000, 15000, 18000, 20000]
+    assert trace.work["end_ns"].tolist() == [7000, 10000, 17000, 20000, 22000]
+    assert trace.work["blocks"].tolist() == [24, 1, NONE, NONE, NONE]
+    assert trace.work["threads"].tolist()[:2] == [256, 32]
+    assert trace.work["bytes"].tolist() == [NONE, NONE, 4096, 8192, 64]
+    assert trace.work["node"].tolist() == [1 << 32, NONE, NONE, NONE, NONE]
+    assert trace.work["device"].tolist() == [0, 0, 0, 1, 0]
+    assert [MEMORIES[memory] for memory in trace.work["source"]][2:4] == ["pageable", "device"]
+    assert [MEMORIES[memory] for memory in trace.work["target"]][2:] == ["device", "device", "device"]
+    assert trace.threads[0][:2] == (77, 9)
+
+
+@pytest.mark.parametrize(("mangled", "readable"), [
+    (ADD, "at::native::vectorized_elementwise_kernel"), ("_Z9my_kernelPfi", "my_kernel"), ("k", "k"),
+    ("triton_poi_fused_add_0", "triton_poi_fused_add_0"), ("_Z", "_Z"), ("_ZN3abc", "abc"), ("_ZN", "_ZN"),
+    ("_ZN7cutlass6KernelI4GemmEEvNT_6ParamsE", "cutlass::Kernel"), ("_ZN12_GLOBAL__N_13addEv", "(anonymous)::add"),
+    ("_Z9999x", "x"),
+])  # fmt: skip
+def test_the_readable_part_of_a_mangled_name(mangled: str, readable: str) -> None:
+    assert reader.unmangled(mangled) == readable
+
+
+def test_kernels_of_one_readable_name_are_numbered(tmp_path: Path) -> None:
+    texts = [cells.text(cells.NAME, key, name) for key, name in ((8, ADD), (16, FILL), (24, ADD), (32, "add"))]
+    kernels = [work(cells.KERNEL, 1, place, name=8 * place) for place in (1, 2, 3, 4)]
+    trace = read(tmp_path, recording(*texts, *kernels))
+    short = "at::native::vectorized_elementwise_kernel"
+    assert names(trace, trace.work) == [short, f"{short} (2)", short, "add"]
+
+
+def test_a_call_of_the_driver_within_one_of_the_runtime_counts_once(tmp_path: Path) -> None:
+    inner = row(cells.DRIVER, 1, 1, detail=4, correlation=2, place=9)
+    trace = read(tmp_path, recording(inner, launch(1, 0), work(cells.KERNEL, 2, 5), **{"driver.4": "cuLaunchKernel"}))
+    assert names(trace, trace.calls) == ["cudaLaunchKernel"]
+    assert trace.work["call"].tolist() == [0]
+
+
+def test_waits_name_the_stream_and_the_event_that_they_wait_for(tmp_path: Path) -> None:
+    wait = {"correlation": 5, "stream": 9, "size": 40, "detail": 2}
+    trace = read(
+        tmp_path,
+        recording(
+            *(launch(correlation, 10 * correlation) for correlation in (1, 3, 5, 6, 7, 8)),
+            row(cells.CUDA_EVENT, correlation=1, stream=6, size=40),
+            row(cells.CUDA_EVENT, correlation=6, stream=8, size=40),
+            row(cells.CUDA_EVENT, correlation=3, stream=7, size=40),
+            row(cells.CUDA_EVENT, correlation=4, stream=5, size=39),
+            row(cells.SYNC, 50, 1, **wait),
+            row(cells.SYNC, 70, 1, correlation=7, stream=7, size=UNKNOWN, detail=3),
+            row(cells.SYNC, 80, 1, correlation=8, stream=UNKNOWN, size=41, detail=1),
+        ),
+    )
+    assert [SYNC_KINDS[kind] for kind in trace.syncs["kind"]] == ["stream_wait_event", "stream", "event"]
+    assert trace.syncs["call"].tolist() == [2, 4, 5]
+    assert trace.syncs["stream"].tolist() == [9, NONE, NONE]
+    assert trace.syncs["on_stream"].tolist() == [7, 7, NONE]
+    assert trace.syncs["on_call"].tolist() == [1, NONE, NONE], "the last record of the event before the wait"
+    assert trace.has_syncs
+
+
+def test_the_recorders_own_work_and_the_drivers(tmp_path: Path) -> None:
+    loading, request = (row(cells.OVERHEAD, at, 1, flags=kind << 16, place=9) for at, kind in ((1, 5), (3, 7)))
+    trace = read(tmp_path, recording(request, loading))
+    assert names(trace, trace.ranges) == ["Lazy function loading", "Buffer request"]
+    assert [RANGE_KINDS[kind] for kind in trace.ranges["kind"]] == ["driver", "overhead"]
+
+
+def test_facts(tmp_path: Path) -> None:
+    more = {"gpu.0": "NVIDIA H200", "gpu.1": "NVIDIA \x1b[31mH100", "rank": 3, "version.torch": "2.11.0", "dropped": 5}
+    trace = read(tmp_path, recording(launch(1, 0), cupti=130000, unix_ns=BEGIN_NS, cupti_ns=BEGIN_NS + 90, **more))
+    assert trace.format == "microbench recording"
+    assert trace.source == "x.rows"
+    assert trace.gpus == {0: "NVIDIA H200", 1: "NVIDIA \\x1b[31mH100"}
+    assert trace.rank == 3
+    assert trace.versions == {"CUPTI": "130000", "Python": "3.12.3", "torch": "2.11.0"}
+    assert trace.lost == {"records": 5}
+    assert trace.epoch_ns == BEGIN_NS
+
+
+def test_the_time_of_another_clock_is_found_from_the_two_stamps(tmp_path: Path) -> None:
+    event = row(cells.RUNTIME, begin_ns=5_000_000, end_ns=5_003_000, correlation=1, detail=LAUNCH)
+    trace = read(tmp_path, recording(event, unix_ns=BEGIN_NS, cupti_ns=4_000_000))
+    assert trace.epoch_ns == BEGIN_NS + 1_000_000
+
+
+def test_a_long_text_and_one_that_lacks_a_part(tmp_path: Path) -> None:
+    long, whole = "k" * 20_000, cells.text(cells.NAME, 16, "x" * 100)
+    lacking = whole[:64] + whole[128:]
+    kernels = [work(cells.KERNEL, 1, place, name=8 * place) for place in (1, 2)]
+    trace = read(tmp_path, recording(cells.text(cells.NAME, 8, long), lacking, *kernels))
+    assert names(trace, trace.work) == [long[: cells.LONGEST_TEXT], "(unnamed)"]
+
+
+def test_of_a_long_recording_the_middle_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = recording(steps(200))
+    whole = read(tmp_path, content)
+    monkeypatch.setattr(reader, "MOST_ROWS", 1000)
+    monkeypatch.setattr(reader, "AT_ONCE", 96)
+    for name, data in (("x.rows", content), ("x.rows.gz", gzip.compress(content))):
+        part = read(tmp_path, data, name)
+        assert len(part.work) + len(part.calls) + len(part.syncs) == 1000
+        assert part.unread == {"rows outside of the middle that was read": len(content) // 64 - 1 - 1000}
+        assert names(part, part.work[:1]) == ["my_kernel"], "texts are read everywhere"
+        middle_ns = (whole.epoch_ns or 0) + int(whole.work["end_ns"][-1]) // 2
+        assert (part.epoch_ns or 0) < middle_ns < (part.epoch_ns or 0) + int(part.work["end_ns"][-1])
+
+
+def test_impossible_times_and_unknown_cells_are_counted(tmp_path: Path) -> None:
+    far = (1 << 63) - 1
+    trace = read(
+        tmp_path,
+        recording(
+            launch(1, 0), work(cells.KERNEL, 1, 5), row(99),
+            row(cells.KERNEL, begin_ns=-far, end_ns=far), row(cells.KERNEL, begin_ns=9, end_ns=8),
+            row(cells.RUNTIME, begin_ns=far, end_ns=far), row(cells.KERNEL, begin_ns=0, end_ns=0),
+        ),
+    )  # fmt: skip
+    assert (len(trace.work), len(trace.calls)) == (1, 1)
+    assert trace.unread == {
+        "cells of an unknown kind": 1, "records with an impossible time": 3, "records at time 0": 1,
+    }  # fmt: skip
+
+
+def test_a_file_that_was_cut_anywhere_is_read_up_to_there(tmp_path: Path) -> None:
+    content = recording(steps(20))
+    first = len(recording()) + 128
+    for end in (*range(first, first + 300), *range(first + 300, len(content), 997)):
+        trace = read(tmp_path, content[:end])
+        rows = (end - len(recording())) // 64 - 1  # behind the name of the kernel
+        assert len(trace.work) + len(trace.calls) + len(trace.syncs) == rows
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (b"", "it is empty"), (cells.MAGIC, "no recording"), (cells.header()[:40], "no recording"),
+    (cells.HEADER.pack(cells.MAGIC, 2, 64), "format 2 of a newer microbench"),
+    (cells.HEADER.pack(cells.MAGIC, 1, 128), "of a newer microbench"),
+    (cells.HEADER.pack(cells.MAGIC, 0, 64), "no recording"),
+])  # fmt: skip
+def test_what_is_no_recording_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=words):
+        read(tmp_path, content)
+
+
+def test_diagnose_reads_a_recording_and_a_folder_of_them(tmp_path: Path, data: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    for rank in range(3):
+        (tmp_path / "ranks" / f"train.py-{rank}.rows").write_bytes(recording(steps(30), rank=rank))
+    result = call("diagnose", str(tmp_path / "ranks" / "train.py-0.rows"))
+    assert result.exit_code == ExitCode.MEASURED
+    for words in ("microbench recording", "28 of 8 kernels", "Launch-bound", "cudaLaunchKernel"):
+        assert words in result.output
+    result = call("diagnose", str(tmp_path / "ranks"))
+    assert result.exit_code == ExitCode.MEASURED
+    assert "rank 2" in result.output
+    (tmp_path / "none.rows").write_bytes(recording())
+    result = call("diagnose", str(tmp_path / "none.rows"))
+    assert result.exit_code == ExitCode.USAGE
+    assert "none.rows has no work of a GPU" in result.output
+
+
+def fuzz(path: Path, seeds: range) -> int:
+    """Change, cut, repeat, insert and swap bytes and cells; the number of changed files that were read."""
+    content = recording(
+        steps(5), row(cells.CUDA_EVENT, correlation=1, size=4), row(cells.SYNC, 3, 1, detail=2, correlation=2, size=4)
+    )
+    count = 0
+    for seed in seeds:
+        chance = random.Random(seed)
+        changed = bytearray(content)
+        for _ in range(chance.choice((1, 1, 2, 5, 30))):
+            at = chance.randrange(len(changed))
+            cell = at // 64 * 64
+            way = chance.randrange(6)
+            if way == 0:
+                changed[at] = chance.randrange(256)
+            elif way == 1:
+                changed[at // 8 * 8 : at // 8 * 8 + 8] = chance.choice((b"\xff" * 8, b"\0" * 8, chance.randbytes(8)))
+            elif way == 2:
+                changed[at:at] = changed[at : at + chance.randrange(200)]
+            elif way == 3:
+                changed[at] ^= 1 << chance.randrange(8)
+            elif way == 4:
+                changed[cell:cell] = changed[cell : cell + 64] * chance.choice((1, 2, 50))
+            elif len(changed) > 200:
+                del changed[chance.randrange(100, len(changed)) :]
+        path.write_bytes(gzip.compress(changed, 1) if seed % 16 == 0 else changed)
+        began = time.monotonic()
+        try:
+            trace = reading.read(path)
+        except MicrobenchError:
+            pass
+        else:
+            sound(trace)
+            count += 1
+        assert time.monotonic() - began < 30
+    return count
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_changed_files_are_read_or_refused_in_little_memory(part: int, tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        count = fuzz(tmp_path / "changed.rows", range(part * 500, part * 500 + 500))
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 250 < count < 500
+    assert most_bytes < 32 << 20
+
+
+CHANGED_FILES = int(os.environ.get("CHANGED_FILES", "5000"))  # how many files the slow test changes
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("part", range(CHANGED_FILES // 5000))
+def test_many_changed_files_are_read_or_refused(part: int, tmp_path: Path) -> None:
+    fuzz(tmp_path / "changed.rows", range(1000 + part * 5_000, 1000 + (part + 1) * 5_000))
+
+
+READ_IN_LITTLE_MEMORY = """
+import resource, sys
+from pathlib import Path
+import microbench.diagnose.diagnosis
+from microbench.traces.reading import read
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+trace = read(Path(sys.argv[1]))
+print(len(trace.work) + len(trace.calls) + len(trace.syncs))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+"""
+
+
+@pytest.mark.slow
+def test_ten_million_rows_are_read_in_bounded_memory(tmp_path: Path) -> None:
+    path = tmp_path / "long.rows"
+    rows = np.frombuffer(steps(100_000 // 18), reader.ROW).copy()
+    timed = rows["kind"] != cells.NAME
+    with path.open("wb") as file:
+        file.write(recording())
+        for _ in range(100):
+            file.write(rows.tobytes())
+            for column, more in (("begin_ns", 10**9), ("end_ns", 10**9), ("correlation", 100_000)):
+                rows[column][timed] += more
+    assert path.stat().st_size > 9_900_000 * 64
+    result = subprocess.run(
+        [sys.executable, "-c", READ_IN_LITTLE_MEMORY, path], capture_output=True, text=True, check=True
+    )
+    count, mebibytes = map(int, result.stdout.split())
+    assert 3_900_000 < count <= reader.MOST_ROWS
+    assert mebibytes < 900

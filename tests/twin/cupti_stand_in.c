@@ -1,0 +1,264 @@
+/* A stand-in for libcupti and, by another name, for libcuda: it makes records of a made-up program, without a GPU.
+ *
+ * The records have the layout and the sizes of CUPTI 13.0 (cupti_activity.h), as far as anybody reads them. Times come
+ * from a clock that only the made-up program moves, so they are the same each time. Full buffers are delivered by a
+ * thread of the library's own, as CUPTI does it, which waits for nobody. Variables of the environment make it refuse.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MEMCPY = 1, MEMSET = 2, DRIVER = 4, RUNTIME = 5, KERNEL = 10, OVERHEAD = 17, PEER_MEMCPY = 22, EVENT = 36, SYNC = 38 };
+enum { OK = 0, INVALID_KIND = 21, NO_MORE_RECORDS = 12, NOT_INITIALIZED = 15 };
+enum { LAUNCH = 211, GET_DEVICE = 17, MEMCPY_ASYNC = 41, SYNCHRONIZE = 131, GRAPH_LAUNCH = 311, WAIT_EVENT = 147, RECORD = 135, MEMSET_ASYNC = 51 };
+enum { DRIVER_LAUNCH = 307 };
+
+static void (*requested)(uint8_t **, size_t *, size_t *);
+static void (*completed)(void *, uint32_t, uint8_t *, size_t, size_t);
+static int enabled[64], silent[512], subscribed;
+static uint32_t correlation;
+static uint64_t now, free_at, dropped;
+static uint8_t *buffer;
+static size_t room, used;
+static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+
+typedef struct { uint8_t *buffer; size_t size, used; } Full;
+static Full queue[256];
+static unsigned first, last;
+static pthread_mutex_t queued = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static pid_t worker_of;
+
+static uint64_t asked(const char *name, uint64_t otherwise) {
+    const char *value = getenv(name);
+    return value ? strtoull(value, NULL, 10) : otherwise;
+}
+
+static size_t bytes_of(uint32_t kind) {
+    switch (kind) {
+    case KERNEL: return 216;
+    case MEMCPY: case PEER_MEMCPY: return 96;
+    case MEMSET: return 88;
+    case RUNTIME: case DRIVER: return 40;
+    case SYNC: case OVERHEAD: case EVENT: return 56;
+    default: return 0;
+    }
+}
+
+int cuptiGetVersion(uint32_t *version) { *version = asked("STAND_IN_VERSION", 130000); return OK; }
+int cuptiGetResultString(int status, const char **text) { *text = status == NOT_INITIALIZED ? "CUPTI_ERROR_NOT_INITIALIZED" : "CUPTI_ERROR"; return OK; }
+int cuptiGetTimestamp(uint64_t *ns) {
+    struct timespec time;
+    clock_gettime(CLOCK_REALTIME, &time);
+    *ns = time.tv_sec * 1000000000ull + time.tv_nsec;
+    return OK;
+}
+int cuptiSubscribe(void **subscriber, void *callback, void *data) {
+    if (subscribed) return 39;
+    if (getenv("STAND_IN_STATUS")) return asked("STAND_IN_STATUS", 0);
+    *subscriber = &subscribed;
+    subscribed = 1;
+    return OK;
+}
+int cuptiUnsubscribe(void *subscriber) { subscribed = 0; return OK; }
+int cuptiFinalize(void) { abort(); }
+int cuptiActivityRegisterCallbacks(void *request, void *complete) { requested = request; completed = complete; return OK; }
+int cuptiActivityEnable(int kind) { if (!bytes_of(kind)) return INVALID_KIND; enabled[kind] = 1; return OK; }
+int cuptiActivityDisable(int kind) { enabled[kind] = 0; return OK; }
+int cuptiActivityEnableRuntimeApi(uint32_t call, uint8_t on) { silent[call & 511] = !on; return OK; }
+int cuptiActivityEnableDriverApi(uint32_t call, uint8_t on) { return OK; }
+int cuptiActivityFlushPeriod(uint32_t ms) { return OK; }
+int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *count) { *count = dropped; return OK; }
+
+int cuptiGetCallbackName(int domain, uint32_t call, const char **name) {
+    static const struct { int domain; uint32_t call; const char *name; } known[] = {
+        {2, LAUNCH, "cudaLaunchKernel_v7000"}, {2, GET_DEVICE, "cudaGetDevice_v3020"}, {2, MEMCPY_ASYNC, "cudaMemcpyAsync_v3020"},
+        {2, SYNCHRONIZE, "cudaStreamSynchronize_v3020"}, {2, GRAPH_LAUNCH, "cudaGraphLaunch_v10000"}, {2, WAIT_EVENT, "cudaStreamWaitEvent_v3020"},
+        {2, RECORD, "cudaEventRecord_v3020"}, {2, MEMSET_ASYNC, "cudaMemsetAsync_v3020"}, {1, DRIVER_LAUNCH, "cuLaunchKernel"},
+    };
+    for (unsigned place = 0; place < sizeof known / sizeof *known; place++)
+        if (known[place].domain == domain && known[place].call == call) { *name = known[place].name; return OK; }
+    return 1;
+}
+
+int cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid, uint8_t **record) {
+    uint8_t *next = *record ? *record + bytes_of(*(uint32_t *)*record) : buffer;
+    if (next >= buffer + valid) return NO_MORE_RECORDS;
+    if (!bytes_of(*(uint32_t *)next)) return INVALID_KIND;
+    *record = next;
+    return OK;
+}
+
+static void *deliver(void *unused) {
+    for (;;) {
+        pthread_mutex_lock(&queued);
+        while (first == last) pthread_cond_wait(&changed, &queued);
+        Full full = queue[first % 256];
+        pthread_mutex_unlock(&queued);
+        completed(NULL, 0, full.buffer, full.size, full.used);
+        pthread_mutex_lock(&queued);
+        first++;
+        pthread_cond_broadcast(&changed);
+        pthread_mutex_unlock(&queued);
+    }
+    return NULL;
+}
+
+/* Give the buffer to the thread that delivers. A forked child has no such thread and delivers by itself. */
+static void hand_over(void) {
+    if (!buffer) return;
+    if (!worker_of) {
+        pthread_t thread;
+        worker_of = getpid();
+        pthread_create(&thread, NULL, deliver, NULL);
+        pthread_detach(thread);
+    }
+    if (worker_of != getpid()) completed(NULL, 0, buffer, room, used);
+    else {
+        pthread_mutex_lock(&queued);
+        while (last - first == 256) pthread_cond_wait(&changed, &queued);
+        queue[last++ % 256] = (Full){buffer, room, used};
+        pthread_cond_broadcast(&changed);
+        pthread_mutex_unlock(&queued);
+    }
+    buffer = NULL;
+}
+
+int cuptiActivityFlushAll(uint32_t forced) {
+    pthread_mutex_lock(&one);
+    hand_over();
+    if (worker_of == getpid()) {
+        pthread_mutex_lock(&queued);
+        while (first != last) pthread_cond_wait(&changed, &queued);
+        pthread_mutex_unlock(&queued);
+    }
+    pthread_mutex_unlock(&one);
+    return OK;
+}
+
+/* A record that is not enabled, or for which there is no memory, is written to where nobody looks. */
+static uint8_t *record(uint32_t kind) {
+    static uint8_t nowhere[256];
+    size_t size = bytes_of(kind), most;
+    memset(nowhere, 0, sizeof nowhere);
+    if (!enabled[kind]) return nowhere;
+    if (buffer && used + size > room) hand_over();
+    if (!buffer) { requested(&buffer, &room, &most); used = 0; }
+    if (!buffer) { dropped++; return nowhere; }
+    uint8_t *made = buffer + used;
+    memset(made, 0, size);
+    memcpy(made, &kind, 4);
+    used += size;
+    return made;
+}
+
+#define SET(at, type, value) (*(type *)(made + (at)) = (value))
+
+static void call(uint32_t kind, uint32_t number, uint64_t ns) {
+    correlation++;
+    if (kind == RUNTIME && silent[number & 511]) return;
+    uint8_t *made = record(kind);
+    SET(4, uint32_t, number); SET(8, uint64_t, now); SET(16, uint64_t, now + ns);
+    SET(24, uint32_t, getpid()); SET(28, uint32_t, 7); SET(32, uint32_t, correlation);
+    now += ns;
+}
+
+/* The GPU works in order and begins 2 us after a call has returned, or 1 us after the work before. */
+static uint64_t begin_of_work(uint64_t ns) {
+    uint64_t begin = now + 2000 > free_at + 1000 ? now + 2000 : free_at + 1000;
+    free_at = begin + ns;
+    return begin;
+}
+
+static void kernel(const char *name, uint64_t ns, uint64_t node) {
+    uint64_t begin = begin_of_work(ns);
+    uint8_t *made = record(KERNEL);
+    SET(16, uint64_t, begin); SET(24, uint64_t, begin + ns); SET(40, uint32_t, 0); SET(48, uint32_t, 7);
+    SET(52, uint32_t, 4); SET(56, uint32_t, 3); SET(60, uint32_t, 2); SET(64, uint32_t, 128); SET(68, uint32_t, 2); SET(72, uint32_t, 1);
+    SET(92, uint32_t, correlation); SET(104, const char *, name); SET(144, uint64_t, node); SET(156, uint32_t, node ? 12 : 0);
+}
+
+static const char *const NAMES[] = {
+    "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_",
+    "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_",
+    "_Z9my_kernelPfi", "triton_poi_fused_add_0", "k",
+};
+
+static uint64_t clock_now(void) { uint64_t ns; cuptiGetTimestamp(&ns); return ns; }
+
+/* Steps of launches of 2 us with 5 us of host time between them, and a wait at the end of each. */
+void stand_in_steps(int steps, int kernels) {
+    pthread_mutex_lock(&one);
+    if (!now) now = clock_now();
+    for (int step = 0; step < steps; step++) {
+        for (int place = 0; place < kernels; place++) {
+            now += 5000;
+            call(RUNTIME, GET_DEVICE, 100);
+            call(RUNTIME, LAUNCH, 3000);
+            kernel(NAMES[place % 5], 2000, 0);
+        }
+        now += 1000;
+        uint64_t until = free_at > now ? free_at - now + 1000 : 1000;
+        call(RUNTIME, SYNCHRONIZE, until);
+        uint8_t *made = record(SYNC);
+        SET(4, uint32_t, 3); SET(8, uint64_t, now - until); SET(16, uint64_t, now); SET(24, uint32_t, correlation); SET(32, uint32_t, 7); SET(36, uint32_t, -1);
+    }
+    pthread_mutex_unlock(&one);
+}
+
+/* One record of each kind, and work that never ends. */
+void stand_in_kinds(void) {
+    uint8_t *made;
+    uint64_t begin;
+    pthread_mutex_lock(&one);
+    if (!now) now = clock_now();
+    call(DRIVER, DRIVER_LAUNCH, 3000);
+    kernel(NAMES[2], 4000, 0);
+    call(RUNTIME, MEMCPY_ASYNC, 3000);
+    begin = begin_of_work(900);
+    made = record(MEMCPY);
+    SET(4, uint8_t, 1); SET(5, uint8_t, 1); SET(6, uint8_t, 3); SET(8, uint64_t, 4096); SET(16, uint64_t, begin); SET(24, uint64_t, begin + 900);
+    SET(32, uint32_t, 0); SET(40, uint32_t, 7); SET(44, uint32_t, correlation);
+    call(RUNTIME, MEMCPY_ASYNC, 3000);
+    begin = begin_of_work(1900);
+    made = record(PEER_MEMCPY);
+    SET(4, uint8_t, 10); SET(5, uint8_t, 3); SET(6, uint8_t, 3); SET(8, uint64_t, 8192); SET(16, uint64_t, begin); SET(24, uint64_t, begin + 1900);
+    SET(32, uint32_t, 1); SET(40, uint32_t, 9); SET(60, uint32_t, correlation); SET(72, uint64_t, 77); SET(80, uint32_t, 5);
+    call(RUNTIME, MEMSET_ASYNC, 3000);
+    begin = begin_of_work(800);
+    made = record(MEMSET);
+    SET(8, uint64_t, 64); SET(16, uint64_t, begin); SET(24, uint64_t, begin + 800); SET(32, uint32_t, 0); SET(40, uint32_t, 7); SET(44, uint32_t, correlation); SET(50, uint16_t, 3);
+    call(RUNTIME, GRAPH_LAUNCH, 6000);
+    for (int node = 1; node <= 3; node++) kernel(NAMES[0], 1000, (1ull << 32) + node);
+    call(RUNTIME, RECORD, 500);
+    made = record(EVENT);
+    SET(4, uint32_t, correlation); SET(12, uint32_t, 7); SET(16, uint32_t, 40);
+    call(RUNTIME, WAIT_EVENT, 500);
+    made = record(SYNC);
+    SET(4, uint32_t, 2); SET(8, uint64_t, now - 400); SET(16, uint64_t, now - 100); SET(24, uint32_t, correlation); SET(32, uint32_t, 9); SET(36, uint32_t, 40);
+    call(RUNTIME, RECORD, 500);
+    made = record(EVENT);
+    SET(4, uint32_t, correlation); SET(12, uint32_t, 9); SET(16, uint32_t, 40);
+    made = record(OVERHEAD);
+    SET(4, uint32_t, 5 << 16); SET(12, uint32_t, getpid()); SET(16, uint32_t, 7); SET(24, uint64_t, now); SET(32, uint64_t, now + 700);
+    made = record(OVERHEAD);
+    SET(4, uint32_t, 7 << 16); SET(12, uint32_t, getpid()); SET(16, uint32_t, 7); SET(24, uint64_t, now + 700); SET(32, uint64_t, now + 900);
+    now += 2000;
+    call(RUNTIME, LAUNCH, 3000);
+    kernel(NAMES[4], 1000, 0);
+    if (buffer) { made = buffer + used - bytes_of(KERNEL); SET(24, uint64_t, 0); }
+    pthread_mutex_unlock(&one);
+}
+
+void stand_in_drop(int count) { dropped += count; }
+int stand_in_subscribed(void) { return subscribed; }
+
+/* What is asked of libcuda. */
+int cuDriverGetVersion(int *version) { *version = asked("STAND_IN_DRIVER", 13000); return OK; }
+int cuDeviceGetCount(int *count) { *count = 2; return OK; }
+int cuDeviceGet(int *device, int number) { *device = number; return OK; }
+int cuDeviceGetName(char *name, int size, int device) { strncpy(name, device ? "NVIDIA H100" : "NVIDIA H200", size); return OK; }
