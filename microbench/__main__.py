@@ -7,11 +7,14 @@ INTERRUPTED = 130  # ExitCode.INTERRUPTED, whose import takes long enough to be 
 
 
 def main() -> None:
-    """Run the command line."""
-    signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
+    """Run the command line. Where a shell has switched Ctrl-C off, as for what it starts with &, it stays off."""
+    interruptible = signal.getsignal(signal.SIGINT) != signal.SIG_IGN
+    if interruptible:
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
     from microbench.cli.app import main as run
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if interruptible:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     run()
 
 

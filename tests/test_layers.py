@@ -27,7 +27,7 @@ ROOMS: dict[str, str] = {
     "diagnose": "traces predict analysis core",
     "run": "runs measure explain gpu host analysis core",
     "report": "diagnose run runs explain predict compare analysis core",
-    "cli": "report diagnose traces run runs explain predict compare gpu analysis core",
+    "cli": "report diagnose traces run runs explain predict compare gpu watch analysis core",
 }
 MOST_ROOMS, MOST_ARROWS = 18, 70
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}

@@ -133,15 +133,16 @@ def test_the_recorders_own_work_and_the_drivers(tmp_path: Path) -> None:
 
 
 def test_facts(tmp_path: Path) -> None:
-    more = {"gpu.0": "NVIDIA H200", "gpu.1": "NVIDIA \x1b[31mH100", "rank": 3, "version.torch": "2.11.0", "dropped": 5}
+    more = {"gpu.0": "NVIDIA H200", "gpu.1": "NVIDIA \x1b[31mH100", "gpu.²": "none", "rank": 3, "dropped": 5}
     trace = read(tmp_path, recording(launch(1, 0), cupti=130000, unix_ns=BEGIN_NS, cupti_ns=BEGIN_NS + 90, **more))
     assert trace.format == "microbench recording"
     assert trace.source == "x.rows"
     assert trace.gpus == {0: "NVIDIA H200", 1: "NVIDIA \\x1b[31mH100"}
     assert trace.rank == 3
-    assert trace.versions == {"CUPTI": "130000", "Python": "3.12.3", "torch": "2.11.0"}
+    assert trace.versions == {"CUPTI": "130000", "Python": "3.12.3", "torch": "unknown"}
     assert trace.lost == {"records": 5}
     assert trace.epoch_ns == BEGIN_NS
+    assert read(tmp_path, recording(**{"version.torch": "2.11.0"})).versions["torch"] == "2.11.0"
 
 
 def test_the_time_of_another_clock_is_found_from_the_two_stamps(tmp_path: Path) -> None:
@@ -214,7 +215,7 @@ def test_diagnose_reads_a_recording_and_a_folder_of_them(tmp_path: Path, data: P
         (tmp_path / "ranks" / f"train.py-{rank}.rows").write_bytes(recording(steps(30), rank=rank))
     result = call("diagnose", str(tmp_path / "ranks" / "train.py-0.rows"))
     assert result.exit_code == ExitCode.MEASURED
-    for words in ("microbench recording", "28 of 8 kernels", "Launch-bound", "cudaLaunchKernel"):
+    for words in ("microbench recording", "28 of 8 kernels", "Launch-bound", "cudaLaunchKernel", "by torch.cuda.graph"):
         assert words in result.output
     result = call("diagnose", str(tmp_path / "ranks"))
     assert result.exit_code == ExitCode.MEASURED

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from microbench import __version__
-from microbench.cli import check, diagnose, options, predict, share, show
+from microbench.cli import check, diagnose, options, predict, share, show, watch
 from microbench.cli.output import (
     command,
     discard_unwritable_messages,
@@ -165,10 +165,15 @@ COMMANDS = (
     *check.COMMANDS,
     *predict.COMMANDS,
     *diagnose.COMMANDS,
+    *watch.COMMANDS,
     *share.COMMANDS,
     (list_, "microbench list launch"),
     (doctor, "microbench doctor"),
 )
 for _function, _example in COMMANDS:
-    app.command(_function.__name__.rstrip("_"), epilog=f"Example: {_example}")(command(_function))
+    # What follows the command that is watched belongs to it.
+    _settings = {"allow_interspersed_args": _function is not watch.watch}
+    app.command(_function.__name__.rstrip("_"), epilog=f"Example: {_example}", context_settings=_settings)(
+        command(_function)
+    )
 app.add_typer(share.history_app, name="history")

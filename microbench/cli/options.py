@@ -130,6 +130,18 @@ Force = Annotated[bool, _flag("--force", "Overwrite the file.")]
 Why = Annotated[bool, _flag("--why", "Add to each finding the rule behind it, with its threshold.")]
 Svg = Annotated[Path | None, _option("FILE", "Write the output to this new SVG file instead.")]
 
+# watch
+WatchedCommand = Annotated[list[str], _argument("COMMAND...", "The command with its arguments, behind -- or not.")]
+Recordings = Annotated[
+    Path | None,
+    _option(
+        "FOLDER", "Record into this new folder, a file a process; default: recording-1, recording-2, …", "-o", "--out"
+    ),
+]
+WatchedTime = Annotated[
+    Typed, _option("TIME", "End the recording of a process this long after its begin: 60s. It runs on.", "--for")
+]
+
 # predict, whatif, timeline: a step of work
 WorkloadName = Annotated[
     Typed, _argument("[WORKLOAD]", f"The step: a .toml file or one of {EXAMPLES}; or describe it by options.")

@@ -286,5 +286,9 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
 
 
 def layer_of(trace: Trace) -> str:
-    """The layer whose costs stand for the program's: the recorder's framework, else compiled code."""
-    return {"PyTorch profiler": "torch_eager", "XLA profiler": "jax_jit"}.get(trace.format, LOOP_LAYER)
+    """The layer whose costs stand for the program's: that of its framework, else compiled code."""
+    by_format = {"PyTorch profiler": "torch_eager", "XLA profiler": "jax_jit"}.get(trace.format)
+    by_package = (
+        layer for package, layer in (("torch", "torch_eager"), ("jax", "jax_jit")) if package in trace.versions
+    )
+    return by_format or next(by_package, LOOP_LAYER)

@@ -9,9 +9,8 @@ from microbench.core.units import as_time, percent, plain, round_percent, times,
 from microbench.diagnose.diagnosis import BUSY, SUBMISSION, WORTH, Bound, Diagnosis, Step
 from microbench.diagnose.health import Check
 from microbench.diagnose.idle import Cause
-from microbench.diagnose.recorded import Blocker, Recorded
+from microbench.diagnose.recorded import Blocker, Recorded, layer_of
 from microbench.predict.workload import Kernels
-from microbench.traces.trace import Format
 
 SUITE = "diagnose"
 
@@ -164,14 +163,12 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
         ),
         text=f"{pays}.{shapes} A trace cannot tell whether tensors keep their addresses; capturing the step does.",
         threshold=f"a graph saves at least {round_percent(WORTH)} of the step",
-        advice=f"Capture the step{HOW.get(diagnosis.trace.format, '')}{_except(graph.blockers)}",
+        advice=f"Capture the step{HOW.get(layer_of(diagnosis.trace), '')}{_except(graph.blockers)}",
     )
 
 
 # How a framework's program captures a step.
-HOW: dict[Format, str] = {
-    "PyTorch profiler": " by torch.cuda.graph, or compile it by torch.compile(mode='reduce-overhead')"
-}
+HOW = {"torch_eager": " by torch.cuda.graph, or compile it by torch.compile(mode='reduce-overhead')"}
 
 
 def _except(blockers: tuple[Blocker, ...]) -> str:

@@ -50,6 +50,7 @@ DRIVERS_OWN = (1, 4 << 16, 5 << 16, 6 << 16)  # is CUDA's own work and not the r
 API_VERSION = re.compile(r"(_v\d{4,}|_ptsz|_ptds)+$")  # cudaLaunchKernel_v7000
 MANGLED = re.compile(r"_Z(N[KVrRO]*)?(?=\d)")
 PART_OF_NAME = re.compile(r"(\d{1,4})(?=[A-Za-z_])")
+GPU_NUMBER = re.compile(r"[0-9]{1,4}")
 UNNAMED = "(unnamed)"
 
 
@@ -242,12 +243,14 @@ class _Reader:
             collector.lost["records"] = dropped
         ahead_ns = texts.number("unix_ns") - texts.number("cupti_ns")
         known = min(texts.number("unix_ns"), texts.number("cupti_ns")) > 0
-        versions = {"CUPTI": texts.facts.get("cupti"), "Python": texts.facts.get("python")}
-        gpus = {int(number): name for number, name in texts.starting("gpu.").items() if number.isdigit()}
+        versions = {name: texts.facts[name.lower()] for name in ("CUPTI", "Python") if name.lower() in texts.facts}
+        if package := texts.facts.get("package"):
+            versions[package] = "unknown"  # a program that ends by itself adds its version
+        gpus = {int(number): name for number, name in texts.starting("gpu.").items() if GPU_NUMBER.fullmatch(number)}
         facts = Facts(
             format="microbench recording",
             gpus=gpus,
-            versions={name: text for name, text in versions.items() if text} | texts.starting("version."),
+            versions=versions | texts.starting("version."),
             base_ns=ahead_ns if known and abs(ahead_ns) > SAME_CLOCK_NS else None,
             rank=None if texts.number("rank") == NONE else texts.number("rank"),
         )

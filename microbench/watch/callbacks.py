@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from .cells import (
+from microbench.watch.cells import (
     CUDA_EVENT,
     DRIVER,
     KERNEL,
@@ -30,7 +30,7 @@ from .cells import (
     SYNC,
     TEXT_BYTES,
 )
-from .state import (
+from microbench.watch.state import (
     DISK,
     ENDING,
     ERROR,
@@ -40,7 +40,6 @@ from .state import (
     LEAST_FREE_BYTES,
     MUTEX,
     NAME_SLOTS,
-    NEXT_RECORD,
     PROCESS,
     ROWS,
     ROWS_BYTES,
@@ -63,7 +62,6 @@ LOW = 0xFFFFFFFF  # of a word in which a function returns 32 bits
 I64 = ir.IntType(64)
 
 MALLOC, FREE, COPY, LENGTH, WRITE, SEEK, DISK_OF, GETPID, LOCK, UNLOCK, ERRNO, NEXT = FUNCTIONS.values()
-assert FUNCTIONS[NEXT_RECORD] == NEXT
 
 
 def _loader(bits: int) -> Any:

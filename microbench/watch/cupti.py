@@ -36,10 +36,10 @@ def load() -> tuple[Any, int]:
         raise NotRecorded(f"no libcupti.so.12 or .13 is installed for {sys.executable}", INSTALL)
     try:
         cupti = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
-        version = ctypes.c_uint32()
-        cupti.cuptiGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError) as error:
+    except OSError as error:
         raise NotRecorded(f"CUPTI cannot be loaded: {error}", INSTALL) from error
+    version = ctypes.c_uint32()
+    checked(cupti, "cuptiGetVersion", ctypes.byref(version))
     if not FIRST_VERSION <= version.value < FIRST_UNKNOWN_VERSION:
         raise NotRecorded(
             f"CUPTI's version {version.value} at {path} is unknown to this microbench",
@@ -60,7 +60,7 @@ def checked(cupti: Any, call: str, *arguments: Any) -> None:
     if status:
         text = ctypes.c_char_p()
         cupti.cuptiGetResultString(status, ctypes.byref(text))
-        words = (text.value or b"").decode("utf-8", "replace")
+        words = (text.value or b"an unknown error").decode("utf-8", "replace")
         raise NotRecorded(f"CUPTI refuses {call}: {words} ({status})", "check that nvidia-smi works on this machine")
 
 

@@ -245,7 +245,7 @@ class _Recorder:
                 self._libc.pthread_mutex_unlock(mutex)
         if error:
             why = "the program closed its file" if error == errno.EBADF else os.strerror(error)
-            self._tell(f"{self._path} ended early: {why}", f"what it has is kept; {ELSEWHERE}")
+            self._tell(f"the rest, because {self._path} cannot be written any more: {why}", ELSEWHERE)
 
     def _last_cells(self) -> bytes:
         dropped = ctypes.c_size_t()

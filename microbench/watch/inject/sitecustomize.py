@@ -43,11 +43,15 @@ def _begin(package: str) -> None:
     """Record this process; if that is impossible, leave the reason for the end of the watched program."""
     import json
 
-    settings = json.loads(os.environ[VARIABLE])
+    try:
+        settings = json.loads(os.environ[VARIABLE])
+        reasons, folder, code, for_s = (settings[name] for name in ("reasons", "folder", "code", "for_s"))
+    except (KeyError, TypeError, ValueError):  # the program has changed the variable
+        return
 
     def tell(cause: str, next_step: str) -> None:
         try:
-            with open(os.path.join(settings["reasons"], str(os.getpid())), "a") as file:
+            with open(os.path.join(reasons, str(os.getpid())), "a") as file:
                 file.write(json.dumps([cause, next_step]) + "\n")
         except OSError:
             pass
@@ -59,13 +63,13 @@ def _begin(package: str) -> None:
         import importlib.util
 
         # Under a name of its own, because the program may use another version of microbench itself.
-        name, folder = "_microbench_watch", os.path.dirname(HERE)
-        where = os.path.join(folder, "__init__.py")
-        spec = importlib.util.spec_from_file_location(name, where, submodule_search_locations=[folder])
+        name, room = "_microbench_watch", os.path.dirname(HERE)
+        where = os.path.join(room, "__init__.py")
+        spec = importlib.util.spec_from_file_location(name, where, submodule_search_locations=[room])
         assert spec is not None
         sys.modules[name] = importlib.util.module_from_spec(spec)
         recorder = importlib.import_module(name + ".recorder")
-        recorder.begin(package, settings["folder"], settings["code"], settings["for_s"], tell)
+        recorder.begin(package, folder, code, for_s, tell)
     except Exception as error:  # noqa: BLE001  (the program matters more than its recording, whatever goes wrong)
         what = str(error) or type(error).__name__
         tell(what.splitlines()[0], getattr(error, "next_step", "please report this, with the program that was watched"))

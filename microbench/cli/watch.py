@@ -1,0 +1,134 @@
+"""The command watch. Heavy imports stay inside it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from microbench.cli import options
+from microbench.cli.diagnose import costs_of, screen_of, typed_seconds
+from microbench.core.errors import MicrobenchError, UsageError
+from microbench.core.units import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MOST_FOLDERS = 10_000
+UNSEEN = (
+    "no Python process of the command imported a GPU package; programs in other languages, and python -I, -E and -S, "
+    "are not seen"
+)
+UNUSED = "the command submitted nothing to a GPU while it was recorded"
+# A second core dump, of microbench, helps nobody.
+DUMPING = (signal.SIGQUIT, signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
+
+
+def watch(command: options.WatchedCommand, out: options.Recordings = None, for_: options.WatchedTime = None) -> int:
+    """Run a command, record what its Python processes submit to the GPU, and say at the end why the GPU waits.
+
+    The command is not changed, and its output, signals and exit code stay its own; the diagnosis, that of `microbench
+    diagnose`, goes to standard error. Each process is recorded, by CUPTI, from its first import of PyTorch, CuPy,
+    Numba, JAX, Triton or another GPU package on.
+
+    Recording makes each CUDA call and each kernel slower. Only one profiler can record a process: torch.profiler in the
+    command sees no GPU, and under nsys nothing is recorded.
+    """
+    from microbench.watch import program
+
+    for_s = typed_seconds("--for", for_)
+    folder = _new_folder(out)
+    try:
+        ended = program.watch(command, folder, for_s)
+        with contextlib.suppress(OSError, KeyboardInterrupt):  # a full or closed standard error does not change the end
+            _explain(folder, ended.reasons)
+    finally:
+        with contextlib.suppress(OSError):  # it holds recordings
+            folder.rmdir()
+    return _end_like(ended.status)
+
+
+def _new_folder(out: Path | None) -> Path:
+    """Make the folder that is named, else the first free one of recording-1, recording-2, …"""
+    for name in [out] if out is not None else [Path(f"recording-{number}") for number in range(1, MOST_FOLDERS)]:
+        try:
+            name.mkdir()
+        except FileExistsError:
+            continue
+        except OSError as error:
+            if out is None:
+                break
+            raise UsageError(f"{plain(out)} cannot be made: {error.strerror}", "give another folder by -o") from error
+        return name
+    if out is not None:
+        raise UsageError(f"{plain(out)} exists", "give a new folder by -o")
+    return Path(tempfile.mkdtemp(prefix="microbench-recording-"))
+
+
+def _explain(folder: Path, reasons: tuple[tuple[str, str], ...]) -> None:
+    """Print the diagnosis of all recordings, where they are, and what is not recorded."""
+    from microbench.report.terminal import terminal
+
+    console = terminal.open_console(sys.stderr)
+    lines = [f"not recorded: {cause}; {next_step}" for cause, next_step in reasons]
+    if not (paths := _recordings(folder)):
+        terminal.tell(lines or [f"not recorded: {UNSEEN}"], console)
+        return
+    with contextlib.suppress(KeyboardInterrupt):
+        _diagnose(paths, console)
+    if paths := _recordings(folder):
+        terminal.tell((f"recorded: {paths[0] if len(paths) == 1 else folder}",), console)
+    elif not lines:
+        lines = [f"not recorded: {UNUSED}"]
+    terminal.tell(lines, console)
+
+
+def _recordings(folder: Path) -> list[Path]:
+    from microbench.watch.cells import ENDING
+
+    return sorted(folder.glob(f"*{ENDING}"))
+
+
+def _diagnose(paths: list[Path], console: Console) -> None:
+    """Print one diagnosis, or several beside each other. Recordings of processes that used no GPU are removed."""
+    from microbench.diagnose.diagnosis import diagnose
+    from microbench.report.terminal import terminal
+    from microbench.traces.reading import read
+
+    fit, gpu, whose = costs_of(None)
+    several, files = [], []
+    for path in paths:
+        try:
+            trace = read(path)
+            if len(trace.work):
+                several.append(diagnose(trace, fit, costs_of=gpu))
+                files.append(path)
+            else:
+                path.unlink()
+        except MicrobenchError as error:
+            terminal.tell_error(error, console)
+    if several:
+        terminal.draw_screen(screen_of(several, whose, files), console)
+
+
+def _end_like(status: int) -> int:
+    """The exit code of the command. If a signal ended it, the same signal ends this process, for a shell to see."""
+    if status >= 0:
+        return status
+    number = -status
+    sys.stdout.flush()
+    with contextlib.suppress(OSError, ValueError):
+        if number in DUMPING:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    return 128 + number  # as a shell says it, where the signal is blocked
+
+
+COMMANDS = ((watch, "microbench watch --for 60s -- python train.py --epochs 1"),)

@@ -1,0 +1,103 @@
+"""Runs a command with the recorder in its Python processes; its signals, exit and standard streams stay its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from microbench.core.errors import UsageError
+from microbench.core.units import plain
+from microbench.watch import machine_code
+
+INJECTED = Path(__file__).parent / "inject"
+VARIABLE = "MICROBENCH_WATCH"
+# Signals that somebody sends to microbench are meant for the program.
+PASSED_ON = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
+)  # fmt: skip
+# Python ignores these; the program must not inherit that.
+DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+class Reason(NamedTuple):
+    """Why a process was not recorded, or not to its end, and what to do; one line each."""
+
+    cause: str
+    next_step: str
+
+
+class Ended(NamedTuple):
+    """The exit code of a command, or minus the number of the signal that ended it, and what was not recorded."""
+
+    status: int
+    reasons: tuple[Reason, ...]
+
+
+def watch(command: list[str], folder: Path, for_s: float | None = None) -> Ended:
+    """Run a command to its end; each Python process that imports a GPU package writes a recording into ``folder``.
+
+    ``for_s`` is the time after which a process ends its recording, in s. Raises UsageError, before the command begins,
+    if the recorder or the command cannot be started.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            private = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="microbench-")))
+            code = private / "callbacks"
+            code.write_bytes(machine_code.callbacks())
+            reasons = private / "reasons"
+            reasons.mkdir()
+        except OSError as error:
+            raise UsageError(
+                f"the temporary folder cannot be used: {error.strerror or error}", "name another one by TMPDIR"
+            ) from error
+        settings = {"folder": str(folder.absolute()), "code": str(code), "reasons": str(reasons), "for_s": for_s}
+        path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
+        status = _run(command, {**os.environ, VARIABLE: json.dumps(settings), "PYTHONPATH": path})
+        return Ended(status, tuple(_reasons(reasons)))
+
+
+def _run(command: list[str], environment: Mapping[str, str]) -> int:
+    """Run a command to its end, in the process group of this process; the status that it ends with.
+
+    A signal of the terminal, such as Ctrl-C, goes to the whole group, so the program has it already. Any other that
+    reaches this process is passed on. None of them ends this process before the program.
+    """
+    awaited = {*PASSED_ON, signal.SIGCHLD}
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    try:
+        try:
+            process = os.posix_spawnp(command[0], command, environment, setsigmask=before, setsigdef=DEFAULT)
+        except OSError as error:
+            raise UsageError(
+                f"{plain(command[0])} cannot be run: {error.strerror}", "microbench watch -- python train.py"
+            ) from error
+        ended, status = 0, 0
+        while not ended:
+            received = signal.sigwaitinfo(awaited)
+            if received.si_signo == signal.SIGCHLD:
+                ended, status = os.waitpid(process, os.WNOHANG)
+            elif received.si_code <= 0:  # sent by a process and not by the terminal
+                os.kill(process, received.si_signo)
+        return os.waitstatus_to_exitcode(status)
+    finally:
+        while signal.sigtimedwait(PASSED_ON, 0):  # what came too late for the program ends nothing else
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _reasons(folder: Path) -> list[Reason]:
+    """What the recorders have left, each reason once."""
+    found: dict[Reason, None] = {}
+    for path in sorted(folder.iterdir()):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError, TypeError):
+                cause, next_step = json.loads(line)
+                found[Reason(plain(cause), plain(next_step))] = None
+    return list(found)
