@@ -137,7 +137,7 @@ def test_without_a_place_in_the_working_folder_it_records_elsewhere(
 
 def test_a_recording_of_a_given_time(here: Path) -> None:
     text = f"{STEPS}\nimport time\nwhile torch.library.stand_in_subscribed():\n    time.sleep(0.01)\ntorch.steps(9)"
-    result = watched(text, "--for", "200ms")
+    result = watched(text, "--for", "2s")
     assert "28 of 20 kernels" in result.stderr
     assert watched(STEPS, "--for", "soon").exit_code == ExitCode.USAGE
 

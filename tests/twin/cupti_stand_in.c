@@ -257,6 +257,13 @@ void stand_in_kinds(void) {
 void stand_in_drop(int count) { dropped += count; }
 int stand_in_subscribed(void) { return subscribed; }
 
+/* Wait until all full buffers are delivered; the one that is not full stays where it is, as with CUPTI. */
+void stand_in_settle(void) {
+    pthread_mutex_lock(&queued);
+    while (first != last) pthread_cond_wait(&changed, &queued);
+    pthread_mutex_unlock(&queued);
+}
+
 /* What is asked of libcuda. */
 int cuDriverGetVersion(int *version) { *version = asked("STAND_IN_DRIVER", 13000); return OK; }
 int cuDeviceGetCount(int *count) { *count = 2; return OK; }
