@@ -408,12 +408,12 @@ def test_a_sitecustomize_of_the_user_runs_as_ever(place: Place, tmp_path: Path, 
     assert len(done.files) == 1
 
 
+RECORDER = [INJECTED.parent / f"{name}.py" for name in ("recorder", "cupti", "cells", "state")]
+
+
 def test_the_injected_files_need_the_standard_library_alone() -> None:
     seen = set()
-    for path in (
-        INJECTED / "sitecustomize.py",
-        *(INJECTED.parent / f"{name}.py" for name in ("recorder", "cupti", "cells", "state")),
-    ):
+    for path in (INJECTED / "sitecustomize.py", *RECORDER):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 seen |= {alias.name.partition(".")[0] for alias in node.names}
@@ -422,10 +422,12 @@ def test_the_injected_files_need_the_standard_library_alone() -> None:
     assert seen <= sys.stdlib_module_names
 
 
-def test_every_python_3_can_read_the_sitecustomize() -> None:
+def test_old_versions_of_python_can_read_the_injected_files() -> None:
     source = (INJECTED / "sitecustomize.py").read_text(encoding="utf-8")
     ast.parse(source, feature_version=(3, 4))
     assert "from __future__" not in source
+    for path in RECORDER:
+        ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
 
 
 # The compiled callbacks
