@@ -31,9 +31,9 @@ def recording(*parts: bytes, **more_facts: object) -> bytes:
     return cells.header() + facts({**FACTS, **more_facts}) + b"".join(parts)
 
 
-def steps(count: int, kernels: int = 8) -> bytes:
+def steps(count: int, kernels: int = 8, begin_us: float = 0.0) -> bytes:
     """Rows of steps: launches of 2 us with 5 us of host time between them, and a wait at the end of each."""
-    made, now_us, correlation = [cells.text(cells.NAME, 4096, "_Z9my_kernelPfi")], 0.0, 0
+    made, now_us, correlation = [cells.text(cells.NAME, 4096, "_Z9my_kernelPfi")], begin_us, round(begin_us) * 100
     for _ in range(count):
         for _ in range(kernels):
             now_us += 5

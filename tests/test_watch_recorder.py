@@ -41,6 +41,8 @@ def only(done: Recorded, steps: int) -> None:
     assert (trace.lost, trace.unread) == ({}, {})
 
 
+A_STEP_NS = 10**6  # more than a step of the stand-in takes
+
 # What is written
 
 
@@ -163,6 +165,29 @@ while torch.library.stand_in_subscribed():
 torch.steps(5)
 """
     only(place.recorded(program, tmp_path, for_s=2), 3)
+
+
+def test_windows_hold_all_records_and_the_time_between_them_waits_alone(place: Place, tmp_path: Path) -> None:
+    program = """
+import time, torch
+begin = time.monotonic()
+while time.monotonic() - begin < 2:
+    torch.library.stand_in_catch_up()
+    torch.steps(1)
+    time.sleep(0.001)
+"""
+    done = place.recorded(program, tmp_path, windows=(0.2, 0.5))
+    assert (done.code, done.errors, done.reasons) == (0, "", [])
+    (trace,) = done.traces
+    sound(trace)
+    assert len(trace.windows) >= 2
+    inside = np.zeros(len(trace.work), bool)
+    for begin_ns, end_ns in trace.windows:
+        inside |= (trace.work["end_ns"] >= begin_ns) & (trace.work["begin_ns"] <= end_ns + A_STEP_NS)
+    assert inside.all()
+    assert len(trace.syncs)
+    assert len(trace.other_waits_ns) > 10
+    assert (trace.work["call"] != NONE).mean() > 0.99
 
 
 # Processes that a program starts

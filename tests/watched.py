@@ -66,14 +66,25 @@ class Place:
         return {**{name: value for name, value in os.environ.items() if "NSYS" not in name}, **variables}
 
     def recorded(
-        self, program: str, folder: Path, *, for_s: float | None = None, recordings: str = "recordings", **more: str
+        self,
+        program: str,
+        folder: Path,
+        *,
+        for_s: float | None = None,
+        windows: tuple[float | None, float | None] = (None, None),
+        recordings: str = "recordings",
+        **more: str,
     ) -> Recorded:
         """Run a program in ``folder`` with the recorder in it, as `microbench watch` does."""
         reasons, found = folder / "reasons", folder / "recordings"
         reasons.mkdir()
         found.mkdir()
         (folder / "program.py").write_text(program)
-        settings = {"folder": str(folder / recordings), "code": str(self.code), "reasons": str(reasons), "for_s": for_s}
+        window_s, every_s = windows
+        settings = {
+            "folder": str(folder / recordings), "code": str(self.code), "reasons": str(reasons), "for_s": for_s,
+            "window_s": window_s, "every_s": every_s,
+        }  # fmt: skip
         variables = self.environment(**more)
         variables["PYTHONPATH"] = os.pathsep.join((str(INJECTED), variables["PYTHONPATH"]))
         result = subprocess.run(

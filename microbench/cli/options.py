@@ -142,6 +142,14 @@ WatchedTime = Annotated[
     Typed, _option("TIME", "End the recording of a process this long after its begin: 60s. It runs on.", "--for")
 ]
 
+WatchedWindow = Annotated[
+    Typed,
+    _option("TIME", "Record only this long at a time, and then pause: 2s. The pauses show the true step.", "--window"),
+]
+WatchedEvery = Annotated[
+    Typed, _option("TIME", "From the begin of one window to that of the next; default: 10 windows.", "--every")
+]
+
 # predict, whatif, timeline: a step of work
 WorkloadName = Annotated[
     Typed, _argument("[WORKLOAD]", f"The step: a .toml file or one of {EXAMPLES}; or describe it by options.")

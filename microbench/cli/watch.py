@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 MOST_FOLDERS = 10_000
+USUAL_WINDOW_S, USUAL_EVERY = 2.0, 10
 UNSEEN = (
     "no Python process of the command imported a GPU package; programs in other languages, and python -I, -E and -S, "
     "are not seen"
@@ -29,7 +30,13 @@ UNUSED = "the command submitted nothing to a GPU while it was recorded"
 DUMPING = (signal.SIGQUIT, signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
 
 
-def watch(command: options.WatchedCommand, out: options.Recordings = None, for_: options.WatchedTime = None) -> int:
+def watch(
+    command: options.WatchedCommand,
+    out: options.Recordings = None,
+    for_: options.WatchedTime = None,
+    window: options.WatchedWindow = None,
+    every: options.WatchedEvery = None,
+) -> int:
     """Run a command, record what its Python processes submit to the GPU, and say at the end why the GPU waits.
 
     The command is not changed, and its output, signals and exit code stay its own; the diagnosis, that of `microbench
@@ -37,14 +44,22 @@ def watch(command: options.WatchedCommand, out: options.Recordings = None, for_:
     Numba, JAX, Triton or another GPU package on.
 
     Recording makes each CUDA call and each kernel slower. Only one profiler can record a process: torch.profiler in the
-    command sees no GPU, and under nsys nothing is recorded.
+    command sees no GPU, and under nsys nothing is recorded. With --window the program runs unrecorded most of the time,
+    and the diagnosis uses the time of a step there.
     """
     from microbench.watch import program
 
-    for_s = typed_seconds("--for", for_)
+    for_s, window_s, every_s = (
+        typed_seconds(*each) for each in (("--for", for_), ("--window", window), ("--every", every))
+    )
+    if window_s is not None or every_s is not None:
+        window_s = USUAL_WINDOW_S if window_s is None else window_s
+        every_s = USUAL_EVERY * window_s if every_s is None else every_s
+        if not 0 < window_s < every_s:
+            raise UsageError("--every is not longer than --window", "--window 2s --every 20s")
     folder = _new_folder(out)
     try:
-        ended = program.watch(command, folder, for_s)
+        ended = program.watch(command, folder, for_s, window_s, every_s)
         with contextlib.suppress(OSError, KeyboardInterrupt):  # a full or closed standard error does not change the end
             _explain(folder, ended.reasons)
     finally:

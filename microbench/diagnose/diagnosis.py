@@ -15,8 +15,8 @@ from microbench.diagnose.health import Check, checks, forbidden
 from microbench.diagnose.idle import Cause, Idle, busiest, idle
 from microbench.diagnose.recorded import Blocker, Recorded, layer_of, recorded
 from microbench.diagnose.steps import PAUSE_S, Steps, find_steps
-from microbench.diagnose.unwatched import beyond_calls, recorder_costs, scaled, unwatched
-from microbench.diagnose.window import middle
+from microbench.diagnose.unwatched import Known, between_windows, beyond_calls, recorder_costs, scaled, unwatched
+from microbench.diagnose.window import middle, one_window
 from microbench.predict.constants import Constant, Fit
 from microbench.predict.fit import missing, with_calls
 from microbench.predict.forecast import predict, step_time
@@ -45,7 +45,8 @@ Bound = Literal["launch-bound", "host-bound", "wait-bound", "copy-bound", "GPU-b
 class Step(msgspec.Struct, frozen=True):
     """The typical step: as recorded, and with its interval as it is when nobody records; times in s.
 
-    ``costs`` is what the recorder was taken to add to each "call", "operator" and "function" of the step.
+    ``costs`` is what the recorder was taken to add to each "call", "operator" and "function" of the step. If the time
+    without the recorder is ``given``, or ``measured`` between the windows of a recording, they are not used.
     """
 
     count: int
@@ -58,6 +59,7 @@ class Step(msgspec.Struct, frozen=True):
     low_s: float
     high_s: float
     given: bool = False
+    measured: bool = False
     costs: Mapping[str, Constant] = {}
 
 
@@ -130,7 +132,8 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
     """
     if not len(trace.work):
         raise UsageError(f"{trace.source} has no work of a GPU", "record with CUDA activities")
-    trace = middle(trace)
+    whole = trace
+    trace = middle(one_window(trace))
     device = busiest(trace)
     steps = find_steps(trace)
     health = checks(trace, steps)
@@ -138,8 +141,11 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
     stopped = forbidden(health, "idle time")
     found = idle(trace, begin_ns, end_ns, device) if stopped is None else None
     typical = recorded(trace, steps, layer_of(trace), device) if steps is not None else None
+    known = Known(step_s, step_s, step_s) if step_s is not None else None
+    if known is None and steps is not None:
+        known = between_windows(whole, trace, steps)
     step, graph, why, remedies, free = (
-        _foreseen(steps, typical, fit, health, recorder_costs(typical, fit, trace.format), step_s)
+        _foreseen(steps, typical, fit, health, recorder_costs(typical, fit, trace.format), known)
         if steps is not None and typical is not None
         else (None, None, "no step repeats in this trace", (), None)
     )
@@ -205,11 +211,13 @@ def _foreseen(
     fit: Fit,
     health: tuple[Check, ...],
     costs: Mapping[str, Constant],
-    given_s: float | None,
+    known: Known | None,
 ) -> tuple[Step, Graph | None, str, tuple[Remedy, ...], Workload | None]:
     """The step without the recorder, as a graph, with each remedy alone, and as a workload if it can be played."""
     watched_s = steps.step_s
-    step_s = given_s or watched_s
+    if known is not None and known.measured and not LEAST_GIVEN <= known.step_s / watched_s <= MOST_GIVEN:
+        known = None  # the program did something else there
+    step_s = known.step_s if known is not None else watched_s
     step = Step(
         count=steps.count,
         found=steps.found,
@@ -218,9 +226,10 @@ def _foreseen(
         every=steps.every,
         watched_s=watched_s,
         unwatched_s=step_s,
-        low_s=step_s,
-        high_s=step_s,
-        given=given_s is not None,
+        low_s=known.low_s if known is not None else step_s,
+        high_s=known.high_s if known is not None else step_s,
+        given=known is not None and not known.measured,
+        measured=known is not None and known.measured,
         costs=costs,
     )
     with_own = with_calls(fit, typical.workload)
@@ -230,9 +239,9 @@ def _foreseen(
     fit = _free_calls(with_own, typical.workload)
     why = _why_no_graph(typical, fit, health, watched_s)
     free = unwatched(typical, costs)
-    workload = free.workload if given_s is None else _lasting(typical, fit, given_s, watched_s)
+    workload = free.workload if known is None else _lasting(typical, fit, known.step_s, watched_s)
     alone_s = step_time(workload, fit, "stream") / typical.steps
-    if given_s is None:
+    if known is None:
         step_s, around_s = watched_s if typical.replays else alone_s, (free.high_s - free.low_s) / 2
         ends = {"low_s": max(step_s - around_s, 0.0), "high_s": max(step_s + around_s, 0.0)}
         step = msgspec.structs.replace(step, unwatched_s=step_s, **ends)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from microbench.diagnose.recorded import Recorded
+from microbench.diagnose.steps import Steps
 from microbench.predict.constants import Constant, Fit, around, stand_in
 from microbench.predict.model import call_name, copy_name
 from microbench.predict.workload import Copies, Kernels, Part, Workload
-from microbench.traces.trace import Format
+from microbench.traces.trace import SYNC_KINDS, Format, Trace
 
 # What PyTorch's profiler adds to a call, an operator and a Python function, in s, where the run has not measured it:
 # ten programs on an H200 with PyTorch 2.11 and a busy host, each timed without a profiler and with each of its modes.
@@ -20,8 +23,22 @@ USUAL = "the run has not measured what recording takes, and ten programs on an H
 ANOTHER = "this profiler costs what PyTorch's does"
 # How far these costs may be off, as a share of them: another host, another recorder.
 UNCERTAIN = 0.5
+ON_GPU = SYNC_KINDS.index("stream_wait_event")
 # No more than this share of the host time can be the recorder's.
 MOST = 0.8
+
+
+# Stretches of so many steps between two windows give one time of a step each.
+STEPS_AT_ONCE = 5
+
+
+class Known(NamedTuple):
+    """The time of a step that nobody records, with its interval in s; ``measured`` between two windows, or given."""
+
+    step_s: float
+    low_s: float
+    high_s: float
+    measured: bool = False
 
 
 class Unwatched(NamedTuple):
@@ -43,6 +60,31 @@ def recorder_costs(step: Recorded, fit: Fit, format: Format) -> dict[str, Consta
         if count:
             costs[name] = cost
     return costs
+
+
+def between_windows(whole: Trace, window: Trace, steps: Steps) -> Known | None:
+    """The time of a step outside of the recorded windows, from the host's waits there; None if there are too few.
+
+    In ``window`` the steps show how many waits a step has. The interval holds nine stretches in ten.
+    """
+    begin_ns, end_ns = steps.begins_ns[0], steps.begins_ns[-1]
+    ends_ns = window.syncs["end_ns"][window.syncs["kind"] != ON_GPU]
+    waits = np.count_nonzero((ends_ns >= begin_ns) & (ends_ns < end_ns)) / steps.count
+    at_once = math.ceil(STEPS_AT_ONCE * waits)
+    if not at_once or not whole.windows:
+        return None
+    times_ns: list[np.ndarray] = []
+    others_ns = np.array(whole.other_waits_ns, np.int64)
+    closed = [end for _, end in whole.windows]
+    opened = [*(begin for begin, _ in whole.windows[1:]), np.iinfo(np.int64).max]
+    for first_ns, last_ns in zip(closed, opened, strict=True):
+        own_ns = others_ns[(others_ns > first_ns) & (others_ns < last_ns)]
+        times_ns.append(np.diff(own_ns[::at_once]) * (waits / at_once))
+    times_s = np.concatenate(times_ns) * 1e-9
+    if not len(times_s):
+        return None
+    low_s, middle_s, high_s = np.quantile(times_s, (0.05, 0.5, 0.95))
+    return Known(float(middle_s), float(low_s), float(high_s), measured=True)
 
 
 def _counts(step: Recorded) -> dict[str, float]:

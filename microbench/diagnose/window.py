@@ -44,6 +44,23 @@ def between(trace: Trace, from_s: float | None, to_s: float | None) -> Trace:
     return with_only(trace, work, calls, _overlapping(trace.ranges, begin_ns, end_ns))
 
 
+def one_window(trace: Trace) -> Trace:
+    """Of a recording of windows the one with most work, without the first, in which a program begins."""
+    counts = [
+        int(np.count_nonzero(_inside(trace.work, begin_ns, end_ns))) * (number > 0 or len(trace.windows) == 1)
+        for number, (begin_ns, end_ns) in enumerate(trace.windows)
+    ]
+    if not any(counts):
+        return trace
+    begin_ns, end_ns = trace.windows[int(np.argmax(counts))]
+    # Calls whose work had not run when the window ended have none.
+    submitting = trace.work["call"][_inside(trace.work, begin_ns, end_ns) & (trace.work["call"] != NONE)]
+    if len(submitting):
+        end_ns = min(end_ns, int(trace.calls["end_ns"][submitting].max()))
+    first_ns = begin_of(trace)
+    return between(trace, (begin_ns - first_ns) * 1e-9, (end_ns - first_ns) * 1e-9)
+
+
 def middle(trace: Trace) -> Trace:
     """The MOST_CALLS calls in the middle of a longer trace; ``unread`` then counts the others.
 

@@ -86,7 +86,12 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
                 advice="Record again without what is odd",
             )
     step = diagnosis.step
-    if step is not None and not step.given and step.watched_s - step.unwatched_s > NAMED * step.watched_s:
+    if (
+        step is not None
+        and not step.given
+        and not step.measured
+        and step.watched_s - step.unwatched_s > NAMED * step.watched_s
+    ):
         yield Finding(
             rule="diagnose.watched",
             severity="note",

@@ -176,6 +176,8 @@ class Facts:
     versions: dict[str, str] = field(default_factory=dict)
     base_ns: int | None = None
     rank: int | None = None
+    windows: tuple[tuple[int, int], ...] = ()
+    other_waits_ns: tuple[int, ...] = ()
 
 
 class Collector:
@@ -350,6 +352,8 @@ class Collector:
             has_syncs=syncs.count > 0,
             has_operators=bool(self.range_counts["operator"] or self.range_counts["python"]),
             rank=facts.rank,
+            windows=tuple((begin - first, end - first) for begin, end in facts.windows),
+            other_waits_ns=tuple(end - first for end in facts.other_waits_ns),
         )
 
     def _threads(self) -> list[Thread]:

@@ -40,7 +40,8 @@ MEMORY_KINDS: tuple[Memory, ...] = (
     "unknown", "pageable", "pinned", "device", "device", "managed", "device", "managed",
 )  # fmt: skip
 COPY_WAYS = ("unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
-SYNC_NAMES = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
+STREAM_WAIT_EVENT = 2
+SYNC_NAMES = {1: "Event Sync", STREAM_WAIT_EVENT: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 OVERHEAD_NAMES = {
     1: "Driver compiler", 1 << 16: "Buffer flush", 2 << 16: "Instrumentation", 3 << 16: "Resource",
     4 << 16: "Module loading", 5 << 16: "Lazy function loading", 6 << 16: "Command buffer full",
@@ -51,6 +52,7 @@ API_VERSION = re.compile(r"(_v\d{4,}|_ptsz|_ptds)+$")  # cudaLaunchKernel_v7000
 MANGLED = re.compile(r"_Z(N[KVrRO]*)?(?=\d)")
 PART_OF_NAME = re.compile(r"(\d{1,4})(?=[A-Za-z_])")
 GPU_NUMBER = re.compile(r"[0-9]{1,4}")
+WINDOW = re.compile(r"([0-9]{1,19})-([0-9]{0,19})")
 UNNAMED = "(unnamed)"
 
 
@@ -235,6 +237,8 @@ class _Reader:
     def finish(self) -> Trace:
         """The recording; the reader cannot be used again."""
         texts, collector = self._texts, self._collector
+        windows = self._windows()
+        other_waits_ns = self._set_aside(windows) if windows else ()
         for fields in self._syncs:
             self._find_events(fields)
             collector.add(fields)
@@ -253,8 +257,29 @@ class _Reader:
             versions=versions | texts.starting("version."),
             base_ns=ahead_ns if known and abs(ahead_ns) > SAME_CLOCK_NS else None,
             rank=None if texts.number("rank") == NONE else texts.number("rank"),
+            windows=windows,
+            other_waits_ns=other_waits_ns,
         )
         return collector.finish(self._name, facts)
+
+    def _windows(self) -> tuple[tuple[int, int], ...]:
+        """The parts of the time that were recorded whole; the last one has no end if it was open at the end."""
+        found = (WINDOW.fullmatch(value) for value in self._texts.starting("window.").values())
+        return tuple(sorted((int(one[1]), min(int(one[2] or MAX_TIME_NS), MAX_TIME_NS)) for one in found if one))
+
+    def _set_aside(self, windows: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+        """Keep only the waits inside of windows. Returns the ends of the host's other ones in ns, sorted."""
+        begins_ns, ends_ns = np.array(windows, np.int64).T
+        on_gpu = self._collector.name(SYNC_NAMES[STREAM_WAIT_EVENT])
+        others = []
+        for place, fields in enumerate(self._syncs):
+            end_ns = fields[:, Field.BEGIN_NS] + fields[:, Field.DURATION_NS]
+            window = np.searchsorted(begins_ns, end_ns, "right") - 1
+            inside = (window >= 0) & (fields[:, Field.BEGIN_NS] < ends_ns[window])
+            timed = (fields[:, Field.BEGIN_NS] <= MAX_TIME_NS) & (fields[:, Field.NAME] != on_gpu)
+            others.append(end_ns[~inside & timed])
+            self._syncs[place] = fields[inside]
+        return tuple(np.sort(np.concatenate([*others, np.empty(0, np.int64)])).tolist())
 
     def _find_events(self, syncs: Integers) -> None:
         """Set the call and the stream that recorded the event that each wait waits for.

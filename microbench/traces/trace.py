@@ -69,7 +69,8 @@ class Trace(msgspec.Struct, frozen=True):
     the Unix time of time 0, None if unknown. ``resolution_ns`` is the step of the times. ``lost`` are records that the
     recorder says it lost, by kind; ``unread`` those that this reader left out although they may matter. ``has_syncs``
     and ``has_operators`` say whether such records were asked for at all. ``rank`` is the number of this process in a
-    distributed program.
+    distributed program. A recording of ``windows`` (begin and end in ns) has only their records, and of the rest
+    ``other_waits_ns``, the ends of the host's waits; without windows all of it was recorded.
     """
 
     source: str
@@ -89,6 +90,8 @@ class Trace(msgspec.Struct, frozen=True):
     has_syncs: bool = False
     has_operators: bool = False
     rank: int | None = None
+    windows: tuple[tuple[int, int], ...] = ()
+    other_waits_ns: tuple[int, ...] = ()
 
 
 def name_of(trace: Trace, name: int) -> str:

@@ -39,10 +39,17 @@ class Ended(NamedTuple):
     reasons: tuple[Reason, ...]
 
 
-def watch(command: list[str], folder: Path, for_s: float | None = None) -> Ended:
+def watch(
+    command: list[str],
+    folder: Path,
+    for_s: float | None = None,
+    window_s: float | None = None,
+    every_s: float | None = None,
+) -> Ended:
     """Run a command to its end; each Python process that imports a GPU package writes a recording into ``folder``.
 
-    ``for_s`` is the time after which a process ends its recording, in s. Raises UsageError, before the command begins,
+    ``for_s`` is the time after which a process ends its recording, in s. With ``window_s`` and ``every_s`` it records
+    the first ``window_s`` of each ``every_s``, and waits alone otherwise. Raises UsageError, before the command begins,
     if the recorder or the command cannot be started.
     """
     with contextlib.ExitStack() as stack:
@@ -56,7 +63,10 @@ def watch(command: list[str], folder: Path, for_s: float | None = None) -> Ended
             raise UsageError(
                 f"the temporary folder cannot be used: {error.strerror or error}", "name another one by TMPDIR"
             ) from error
-        settings = {"folder": str(folder.absolute()), "code": str(code), "reasons": str(reasons), "for_s": for_s}
+        settings = {
+            "folder": str(folder.absolute()), "code": str(code), "reasons": str(reasons), "for_s": for_s,
+            "window_s": window_s, "every_s": every_s,
+        }  # fmt: skip
         path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
         status = _run(command, {**os.environ, VARIABLE: json.dumps(settings), "PYTHONPATH": path})
         return Ended(status, tuple(_reasons(reasons)))

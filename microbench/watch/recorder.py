@@ -48,17 +48,24 @@ SET_SIXTH_ARGUMENT = b"\x49\xb9"  # x86-64: mov r9, the 8 bytes that follow
 ELSEWHERE = "record into a folder on another disk by -o"
 
 
-def begin(package: str, folder: str, code: str, for_s: float | None, tell: Any) -> None:
-    """Record from now on, because the program imports this package. ``code`` is the file of the compiled callbacks.
-    ``tell`` is called with a cause and a next step if the recording ends early. Raises NotRecorded and OSError."""
+def begin(package: str, settings: dict[str, Any], tell: Any) -> None:
+    """Record from now on, because the program imports this package.
+
+    ``settings`` are those of program.watch: "folder" for the recording, "code" the file of the compiled callbacks,
+    "for_s" the time after which the recording ends, or None. With "window_s" only the first so many seconds of each
+    "every_s" are recorded whole, and waits alone otherwise. ``tell`` is called with a cause and a next step if the
+    recording ends early. Raises NotRecorded and OSError.
+    """
     recorder = _Recorder(tell)
     with contextlib.ExitStack() as failed:
         failed.callback(recorder.abandon)  # also after a Ctrl-C
-        recorder.start(package, folder, code)
+        recorder.start(package, settings["folder"], settings["code"])
         failed.pop_all()
     atexit.register(recorder.stop_at_exit)
-    if for_s is not None:
-        _thread.start_new_thread(recorder.stop_after, (for_s,))
+    if settings["window_s"] is not None:
+        _thread.start_new_thread(recorder.take_turns, (settings["window_s"], settings["every_s"]))
+    if settings["for_s"] is not None:
+        _thread.start_new_thread(recorder.stop_after, (settings["for_s"],))
 
 
 class _Recorder:
@@ -72,6 +79,7 @@ class _Recorder:
         self._enabled: list[int] = []
         self._file, self._path, self._identity = -1, "", (0, 0)
         self._state = 0  # the address of what the callbacks share with this object
+        self._windows, self._window_begin_ns = 0, 0
         self._libc = ctypes.CDLL(None)
         self._cupti, self._version = load()
         self._calls = {domain: self._names_of_calls(domain) for domain, *_ in APIS}
@@ -83,6 +91,7 @@ class _Recorder:
         checked(self._cupti, "cuptiSubscribe", ctypes.byref(self._subscriber), self._libc.getpid, None)
         callbacks = self._load(code)
         self._open(folder)
+        self._window_begin_ns = self._now_ns()
         self._write(self._first_cells(package))
         checked(self._cupti, "cuptiActivityRegisterCallbacks", *callbacks)
         self._enable()
@@ -157,15 +166,13 @@ class _Recorder:
 
     def _first_cells(self, package: str) -> bytes:
         """The header, facts of the process, the two clocks, and the names of calls by their number."""
-        stamp = ctypes.c_uint64()
-        self._cupti.cuptiGetTimestamp(ctypes.byref(stamp))
         facts = {
             "pid": self._process,
             "program": os.path.basename(_program()),
             "python": ".".join(map(str, sys.version_info[:3])),
             "package": package,
             "cupti": self._version,
-            "cupti_ns": stamp.value,
+            "cupti_ns": self._now_ns(),
             "unix_ns": time.time_ns(),
         }
         rank = next((os.environ[name] for name in RANKS if os.environ.get(name, "").isdigit()), None)
@@ -174,6 +181,12 @@ class _Recorder:
         for domain, _, api, _ in APIS:
             facts |= {f"{api}.{cbid}": name for cbid, name in self._calls[domain].items()}
         return cells.header() + b"".join(cells.fact(name, value) for name, value in facts.items())
+
+    def _now_ns(self) -> int:
+        """The time on CUPTI's clock."""
+        stamp = ctypes.c_uint64()
+        self._cupti.cuptiGetTimestamp(ctypes.byref(stamp))
+        return stamp.value
 
     def _names_of_calls(self, domain: int) -> dict[int, str]:
         """An API's calls by their number."""
@@ -207,6 +220,52 @@ class _Recorder:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
 
+    def take_turns(self, window_s: float, every_s: float) -> None:
+        """Begin and end one window after the other, until the recording ends. The first one has begun with it."""
+        while self._file >= 0:
+            time.sleep(window_s)
+            with self._lock:
+                if self._file < 0:
+                    return
+                end = str(self._now_ns())
+                for kind in self._enabled:
+                    if kind != cells.SYNC:
+                        self._cupti.cuptiActivityDisable(kind)
+                self._append(self._window_cell(end))
+                self._cupti.cuptiActivityFlushAll(ctypes.c_uint32(0))
+            time.sleep(every_s - window_s)
+            with self._lock:
+                if self._file < 0:
+                    return
+                self._enable()
+                self._windows, self._window_begin_ns = self._windows + 1, self._now_ns()
+                self._append(self._window_cell())
+
+    def _window_cell(self, end: str = "") -> bytes:
+        """The fact that a window has begun, or when it ended; a later fact of the same name counts."""
+        return cells.fact(f"window.{self._windows}", f"{self._window_begin_ns}-{end}")
+
+    def _append(self, data: bytes) -> None:
+        """Write cells while callbacks may write too. After a failure of theirs nothing is written."""
+        mutex = ctypes.c_void_p(self._state + state.MUTEX)
+        self._libc.pthread_mutex_lock(mutex)
+        try:
+            if not self._word(state.STOPPED).value and self._owns_file():
+                try:
+                    self._write(data)
+                except NotRecorded:  # it may have written a part of a cell
+                    self._word(state.STOPPED).value = 1
+        finally:
+            self._libc.pthread_mutex_unlock(mutex)
+
+    def _owns_file(self) -> bool:
+        """False if the program closed the file, and may have opened another one by its number."""
+        try:
+            found = os.fstat(self._file)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._identity
+
     def stop_after(self, seconds: float) -> None:
         """End the recording while the program runs on, whose own profiler may then have CUPTI."""
         time.sleep(seconds)
@@ -235,8 +294,7 @@ class _Recorder:
                 self._word(state.STOPPED).value = 1
                 error = self._word(state.ERROR).value
                 with contextlib.suppress(OSError, NotRecorded):
-                    found = os.fstat(self._file)
-                    if (found.st_dev, found.st_ino) == self._identity:  # the program may have closed it
+                    if self._owns_file():
                         if not error:
                             self._write(last)
                         os.close(self._file)

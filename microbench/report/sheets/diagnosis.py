@@ -51,6 +51,9 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     parts.append(Cell(f"{as_time(step.watched_s)} as recorded"))
     if step.given:
         parts.append(Cell(f"{as_time(step.unwatched_s)} without the profiler, as given"))
+    elif step.measured:
+        range_ = two_times(step.low_s, step.high_s)
+        parts.append(Cell(f"{as_time(step.unwatched_s)} between the recorded windows ({range_})"))
     elif step.unwatched_s < step.watched_s:
         whose = "assumed" if words.assumes(step) else "measured"
         range_ = f"{two_times(step.low_s, step.high_s)}; its costs are {whose}"

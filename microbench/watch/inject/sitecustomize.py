@@ -45,7 +45,7 @@ def _begin(package: str) -> None:
 
     try:
         settings = json.loads(os.environ[VARIABLE])
-        reasons, folder, code, for_s = (settings[name] for name in ("reasons", "folder", "code", "for_s"))
+        reasons = settings["reasons"]
     except (KeyError, TypeError, ValueError):  # the program has changed the variable
         return
 
@@ -69,7 +69,7 @@ def _begin(package: str) -> None:
         assert spec is not None
         sys.modules[name] = importlib.util.module_from_spec(spec)
         recorder = importlib.import_module(name + ".recorder")
-        recorder.begin(package, folder, code, for_s, tell)
+        recorder.begin(package, settings, tell)
     except Exception as error:  # noqa: BLE001  (the program matters more than its recording, whatever goes wrong)
         what = str(error) or type(error).__name__
         tell(what.splitlines()[0], getattr(error, "next_step", "please report this, with the program that was watched"))
