@@ -4,8 +4,8 @@
 # against_babelstream, against_chase and against_torch (another program in turn, see tests/against.py; NVBANDWIDTH and
 # BABELSTREAM name the programs), chains (C++, CuPy, PyTorch and microbench in turn, see tests/chains.py), held_out (the
 # model against steps that it never saw; HELD_OUT names the file of an earlier session), real_steps (twelve steps of
-# PyTorch against their predictions), programs (traces of nineteen programs against their true times), example (the
-# worked example of docs/), without_nvmath,
+# PyTorch against their predictions), programs (traces and recordings of nineteen programs against their true times),
+# example (the worked example of docs/), watch_overhead (WATCH_ROUNDS rounds of it), without_nvmath,
 # presets (a whole run in its time), reference, reference_graph, reference_watched, reference_link, reference_memory,
 # reference_compute and reference_sustained (the bundled run anew, ROUNDS processes a case, five because comparing
 # needs five, LIMIT seconds a suite; REFERENCE names the file that they grow), reference_peers (that of two GPUs),
@@ -187,6 +187,9 @@ example() {
     run diagnose "$folder/decode.json.gz" --run "$COSTS" --step "$eager" --svg "$folder/diagnosis.svg" || failed=1
     run diagnose "$folder/decode.json.gz" --run "$COSTS" --timeline --svg "$folder/timeline.svg" || failed=1
 }
+
+# What recording by watch adds to a step, beside torch.profiler, WATCH_ROUNDS times in turn.
+watch_overhead() { "$python" tests/watch_overhead.py "$folder" "${WATCH_ROUNDS:-8}" | tee "$folder/watch_overhead.txt" || failed=1; }
 
 # Without nvmath: cuBLASLt's rows are skipped with the line that installs it, CuPy's still run.
 without_nvmath() {

@@ -11,6 +11,7 @@ and without ``--step``, adds the answers to programs.json, and writes programs.m
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import os
 import subprocess
@@ -26,7 +27,10 @@ from typing import Any, NamedTuple
 
 from programs import BY_NAME, PROGRAMS, Program, judged, measured
 
-SECONDS = 220.0  # for measure as a whole
+from microbench.watch import machine_code
+from microbench.watch.program import INJECTED, VARIABLE
+
+SECONDS = 280.0  # for measure as a whole
 IMPORT_S, PROGRAM_S = 60.0, 45.0
 MOST_BYTES = 14 << 20
 LIBRARIES = ("torch", "triton", "cupy-cuda12x", "cupy-cuda13x", "numba", "numba-cuda", "jax")
@@ -34,7 +38,10 @@ TRUTHS, TRACES = "programs.json", "program_traces.tar"
 
 
 class Child(NamedTuple):
-    """A process that waits for a line on its input before it uses the GPU. ``what`` is "times", "traces" or "graph"."""
+    """A process that waits for a line on its input before it uses the GPU.
+
+    ``what`` is "times", "graph" (times of the library's own graph), "traces" or "watched".
+    """
 
     program: Program
     what: str
@@ -74,19 +81,32 @@ def measure(folder: Path, seconds: float = SECONDS, programs: tuple[Program, ...
 
 def started(program: Program, parts: Path) -> Iterator[Child]:
     """The processes of one program, each importing what it needs."""
-    ways = [("times", program.environment), ("traces", program.environment)]
+    ways = [(what, program.environment) for what in ("times", "traces", "watched")]
     if program.graph_environment is not None:
         ways.insert(1, ("graph", program.graph_environment))
     for what, environment in ways:
         place = parts / what
         place.mkdir(exist_ok=True)
-        task = "traces" if what == "traces" else "times"
+        task = "times" if what == "graph" else what
+        if what == "watched":
+            environment = {**environment, **recorder_in(place)}
         with (place / f"{program.name}.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, __file__, "--child", program.name, task, str(place)],
                 stdin=subprocess.PIPE, stdout=log, stderr=log, env={**os.environ, **environment},
             )  # fmt: skip
         yield Child(program, what, place / f"{program.name}.{task}.json", process)
+
+
+def recorder_in(folder: Path) -> dict[str, str]:
+    """The variables of a process that microbench watch records into this folder."""
+    (folder / "callbacks").write_bytes(machine_code.callbacks())
+    settings = {
+        "folder": str(folder), "code": str(folder / "callbacks"), "reasons": str(folder), "for_s": None,
+        "window_s": None, "every_s": None,
+    }  # fmt: skip
+    path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
+    return {VARIABLE: json.dumps(settings), "PYTHONPATH": path}
 
 
 def waits_for_import(child: Child) -> bool:
@@ -102,6 +122,10 @@ def finished(child: Child, left_s: float) -> dict[str, Any]:
         child.process.wait()
         return {"error": "took too long", "log": log_of(child)}
     if child.result.exists():
+        if child.what == "watched":
+            for path in child.result.parent.glob(f"*-{child.process.pid}.rows"):
+                to = child.result.parents[1] / "traces" / f"{child.program.name}.{measured.WATCHED}.rows.gz"
+                to.write_bytes(gzip.compress(path.read_bytes(), 6))
         return dict(json.loads(child.result.read_text()))
     return {"error": f"exit code {child.process.returncode}", "log": log_of(child)}
 
@@ -132,7 +156,8 @@ def compare(folder: Path, run: str) -> None:
         jobs = [
             (program, kind, Path(name) / trace["file"], trace["steps"], times_of(found))
             for program, found in truths["programs"].items()
-            for kind, trace in found["traces"].get("traces", {}).items()
+            for what in ("traces", "watched")
+            for kind, trace in found.get(what, {}).get("traces", {}).items()
             if (Path(name) / trace["file"]).exists() and times_of(found)
         ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -184,7 +209,7 @@ def diagnosed(path: Path, run: str, *options: str) -> Any:
 def report(rows: list[judged.Row], truths: Mapping[str, Any]) -> Iterator[str]:
     """The Markdown of a comparison: a table and a summary for each kind of trace, and what was not measured."""
     yield f'Costs of {truths["run"]}; us a step. "given" is the speed-up with --step.'
-    kinds = list(dict.fromkeys(kind for program in PROGRAMS for kind in program.kinds))
+    kinds = list(dict.fromkeys(kind for program in PROGRAMS for kind in (*program.kinds, measured.WATCHED)))
     for kind in kinds:
         chosen = [row for row in rows if row["trace"] == kind]
         if chosen:
@@ -194,7 +219,7 @@ def report(rows: list[judged.Row], truths: Mapping[str, Any]) -> Iterator[str]:
         yield from ("", "### CUDA only, and CPU and CUDA, together", "", *judged.summary(both))
     yield from ("", "### Not measured", "")
     for name, found in truths["programs"].items():
-        for what in ("times", "graph", "traces"):
+        for what in ("times", "graph", "traces", "watched"):
             for key, text in found.get(what, {}).items():
                 if key.endswith("error"):
                     yield f"- {name}, {what}, {key}: {text}"

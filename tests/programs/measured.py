@@ -17,13 +17,15 @@ from programs import BY_NAME, Made, Step
 
 WARM_UP = 10
 BLOCK_S, ROUNDS = 0.05, 9
+WATCHED, WATCHED_STEPS = "watch", 100
 BEFORE = 2  # steps that a schedule skips and warms up on, and that a trace without a schedule has more
 
 
 def main(name: str, what: str, parts: Path) -> None:
     """Imports what the program needs, says so by a file, and measures once a line comes: nothing else runs then.
 
-    ``what`` is "times" or "traces". Writes NAME.WHAT.json; "error" in it says what failed.
+    ``what`` is "times", "traces", or "watched" in a process that microbench watch records. Writes NAME.WHAT.json;
+    "error" in it says what failed.
     """
     program, found = BY_NAME[name], {}
     result = parts / f"{name}.{what}.json"
@@ -40,6 +42,11 @@ def main(name: str, what: str, parts: Path) -> None:
         made.wait()
         if what == "times":
             times(made, found)
+        elif what == "watched":
+            for _ in range(WATCHED_STEPS):
+                made.step()
+            made.wait()
+            found["traces"] = {WATCHED: {"file": f"{name}.{WATCHED}.rows.gz", "steps": WATCHED_STEPS}}
         else:
             traces(name, made, parts, found)
     except ModuleNotFoundError as error:
