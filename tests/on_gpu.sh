@@ -189,7 +189,9 @@ example() {
 }
 
 # What recording by watch adds to a step, beside torch.profiler, WATCH_ROUNDS times in turn.
-watch_overhead() { "$python" tests/watch_overhead.py "$folder" "${WATCH_ROUNDS:-8}" | tee "$folder/watch_overhead.txt" || failed=1; }
+watch_overhead() {
+    "$python" tests/watch_overhead.py "$folder" "${WATCH_ROUNDS:-8}" | tee "$folder/watch_overhead.txt" || failed=1
+}
 
 # Without nvmath: cuBLASLt's rows are skipped with the line that installs it, CuPy's still run.
 without_nvmath() {

@@ -226,6 +226,11 @@ def test_diagnose_reads_a_recording_and_a_folder_of_them(tmp_path: Path, data: P
     result = call("diagnose", str(tmp_path / "none.rows"))
     assert result.exit_code == ExitCode.USAGE
     assert "none.rows has no work of a GPU" in result.output
+    (tmp_path / "none.rows").rename(tmp_path / "ranks" / "none.rows")
+    result = call("diagnose", str(tmp_path / "ranks"))
+    assert result.exit_code == ExitCode.MEASURED
+    assert "left out: none.rows has no work of a GPU" in result.stderr
+    assert "rank 2" in result.stdout
 
 
 def waits(begin_us: float, end_us: float, every_us: float) -> bytes:

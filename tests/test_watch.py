@@ -142,6 +142,22 @@ def test_a_recording_of_a_given_time(here: Path) -> None:
     assert watched(STEPS, "--for", "soon").exit_code == ExitCode.USAGE
 
 
+def test_a_recording_of_windows_names_the_step_between_them(here: Path) -> None:
+    text = """
+import time, torch
+begin = time.monotonic()
+while time.monotonic() - begin < 2.5:
+    torch.library.stand_in_catch_up()
+    torch.steps(5)
+    time.sleep(0.001)
+"""
+    result = watched(text, "--window", "300ms", "--every", "700ms")
+    assert result.exit_code == ExitCode.MEASURED
+    assert "between the recorded windows" in result.stderr
+    for wrong in (("--window", "3s", "--every", "2s"), ("--window", "0s"), ("--every", "soon")):
+        assert watched(STEPS, *wrong).exit_code == ExitCode.USAGE
+
+
 @pytest.mark.parametrize(("text", "words"), [
     ("print(1)", "no Python process of the command imported a GPU package"),
     ("import torch", "the command submitted nothing to a GPU"),

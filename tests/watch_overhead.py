@@ -165,4 +165,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "--child":
         child(sys.argv[2], sys.argv[3], Path(sys.argv[4]))
     else:
-        main(Path(sys.argv[1]), int([*sys.argv[2:3], 8][0]), [*sys.argv[3:4], "decode_grouped"][0])
+        given = sys.argv[2:4]
+        rounds, program = *given, *("8", "decode_grouped")[len(given) :]
+        main(Path(sys.argv[1]), int(rounds), program)

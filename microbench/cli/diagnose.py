@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +49,7 @@ def diagnose(
     from microbench.diagnose.window import between
     from microbench.report.sheets import diagnosis as drawing
     from microbench.report.sheets import recorded_step
+    from microbench.report.terminal import terminal
     from microbench.traces.reading import read
 
     limit = _limit(fail_on) if fail_on is not None else None
@@ -61,11 +63,20 @@ def diagnose(
             f"{'--timeline' if timeline else '--save'} needs a single trace", f"give one of the {len(files)}"
         )
     fit, gpu, costs = costs_of(run)
-    several = []
+    several, used, refused = [], [], []
     for path in files:
-        trace = read(path)
-        part = trace if from_s is None and to_s is None else between(trace, from_s, to_s)
-        several.append(found_in(part, fit, step_s, gpu))
+        try:
+            trace = read(path)
+            part = trace if from_s is None and to_s is None else between(trace, from_s, to_s)
+            several.append(found_in(part, fit, step_s, gpu))
+            used.append(path)
+        except UsageError as error:  # of the processes of a folder some may have used no GPU
+            if path in traces:
+                raise
+            refused.append(error)
+    if not several:
+        raise refused[0]
+    terminal.tell([f"left out: {error.cause}" for error in refused], terminal.open_console(sys.stderr))
     if save is not None:
         write_new(save, _saved(several[0]), force=force)
     if page is not None:
@@ -75,7 +86,7 @@ def diagnose(
     elif timeline:
         draw(recorded_step.sheet(several[0], costs, drawing.tables(several[0])), svg, force=force, brief=True, why=why)
     else:
-        draw(screen_of(several, costs, files, everything=everything), svg, force=force, why=why)
+        draw(screen_of(several, costs, used, everything=everything), svg, force=force, why=why)
     changed = limit is not None and any(_beyond(one, *limit) for one in several)
     return ExitCode.CHANGED if changed else ExitCode.MEASURED
 
