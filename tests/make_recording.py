@@ -22,6 +22,12 @@ def row(kind: int, begin_us: float = 0, length_us: float = 0, **fields: int) -> 
     return ROW.pack(*values.values())
 
 
+def sampled(thread: int, line: int, begin_ms: float, end_ms: float, count: int = 1, late: int = 0) -> bytes:
+    """A row of samples; its times are in ms after BEGIN_NS."""
+    begin_ns, end_ns = (BEGIN_NS + round(at_ms * 1e6) for at_ms in (begin_ms, end_ms))
+    return cells.samples(thread, line, begin_ns, end_ns, count, late)
+
+
 def facts(values: Mapping[str, object]) -> bytes:
     return b"".join(cells.fact(name, value) for name, value in values.items())
 

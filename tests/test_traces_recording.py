@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import call
-from make_recording import BEGIN_NS, LAUNCH, recording, row, steps
+from make_recording import BEGIN_NS, LAUNCH, SYNCHRONIZE, recording, row, sampled, steps
 from test_traces_nsys import names, sound
 
 from microbench.core.errors import ExitCode, MicrobenchError, UsageError
 from microbench.traces import reading
 from microbench.traces import recording as reader
-from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS, Trace
+from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS, Samples, Trace
 from microbench.watch import cells
 
 UNKNOWN = 0xFFFFFFFF
@@ -161,6 +161,83 @@ def test_a_long_text_and_one_that_lacks_a_part(tmp_path: Path) -> None:
     assert names(trace, trace.work) == [long[: cells.LONGEST_TEXT], "(unnamed)"]
 
 
+LINES = b"".join(cells.text(cells.LINE, key, f"train.py:{key} step") for key in (1, 2, 3))
+CALLS = launch(1, 0), launch(2, 100_000)  # between them 100 ms
+
+
+def ranges(trace: Trace) -> list[tuple[str, float, float]]:
+    """The ranges by name, with begin and end in ms."""
+    return [
+        (name, int(one["begin_ns"]) / 1e6, int(one["end_ns"]) / 1e6)
+        for name, one in zip(names(trace, trace.ranges), trace.ranges, strict=True)
+    ]
+
+
+def test_samples_that_follow_each_other_become_ranges(tmp_path: Path) -> None:
+    rows = (
+        sampled(9, 1, 10, 16, 4), sampled(9, 2, 18, 18), sampled(9, 3, 28, 30, 2, late=1), sampled(9, 1, 41, 41),
+        sampled(9, 4, 43, 43), sampled(9, 2, 45, 47, 2), sampled(8, 3, 20, 60, 21),
+    )  # fmt: skip
+    trace = read(tmp_path, recording(LINES, *CALLS, *rows))
+    assert ranges(trace) == [
+        ("train.py:1 step", 9, 17), ("train.py:2 step", 17, 23), ("train.py:3 step", 23, 31),
+        ("train.py:1 step", 40, 42), ("train.py:2 step", 44, 48),
+    ]  # fmt: skip
+    assert {RANGE_KINDS[kind] for kind in trace.ranges["kind"]} == {"line"}
+    assert [thread.number for thread in trace.threads] == [9], "the other thread submits nothing"
+    assert trace.samples == Samples(taken=11, late=1, every_ns=(6 + 2 + 10 + 2 + 2 + 2 + 2) * 10**6 // 9)
+    assert trace.unread == {}
+    assert not trace.has_operators
+
+
+def test_ranges_of_samples_end_with_the_calls(tmp_path: Path) -> None:
+    rows = (sampled(9, 1, -70, -60, 6), sampled(9, 2, -9, 200, 100))
+    assert ranges(read(tmp_path, recording(LINES, *CALLS, *rows))) == [("train.py:2 step", 0, 100.003)]
+
+
+def test_where_a_thread_that_submits_has_no_line_the_main_threads_is_named(tmp_path: Path) -> None:
+    rows = (sampled(5, 1, 10, 30, 11), sampled(9, 2, 16, 20, 3), sampled(8, 3, 10, 90, 41))
+    trace = read(tmp_path, recording(LINES, *CALLS, *rows, main_thread=5))
+    assert ranges(trace) == [
+        ("main thread at train.py:1 step", 9, 15), ("train.py:2 step", 15, 21),
+        ("main thread at train.py:1 step", 21, 31),
+    ]  # fmt: skip
+    assert trace.samples is not None
+    assert trace.samples.taken == 14
+
+
+def test_samples_that_overlap_or_are_impossible_are_left_out(tmp_path: Path) -> None:
+    far = (1 << 63) - 1
+    rows = (
+        sampled(9, 1, 10, 20, 6), sampled(9, 2, 15, 40, 6), sampled(9, 3, 22, 22, 0),
+        cells.samples(9, 1, -far, far, far, 0), cells.samples(9, 1, 9, 8, 1, 0),
+    )  # fmt: skip
+    trace = read(tmp_path, recording(LINES, *CALLS, *rows))
+    assert ranges(trace) == [("train.py:1 step", 9, 21)]
+    assert trace.unread == {"samples with an impossible time": 2}
+
+
+def test_the_diagnosis_names_lines_of_gaps_and_of_waits(tmp_path: Path) -> None:
+    """Each step launches, spends 10 ms in line 2, and waits 5 ms in line 3, of which one sample says line 1."""
+    rows = [cells.text(cells.NAME, 4096, "k"), cells.text(cells.LINE, 5, "train.py:5 conv2"), LINES]
+    for step in range(20):
+        at, number = 20_000 * step, 10 * step
+        rows += [launch(number + 1, at), work(cells.KERNEL, number + 1, at + 5, name=4096)]
+        wait = {"detail": SYNCHRONIZE, "correlation": number + 2, "place": 9}
+        rows.append(row(cells.RUNTIME, at + 12_000, 5000, **wait))
+        rows.append(sampled(9, 5, at / 1000 + 2, at / 1000 + 10, 5))
+        rows.append(sampled(9, 1 if step == 7 else 3, at / 1000 + 13, at / 1000 + 17, 3))
+    path = tmp_path / "x.rows"
+    path.write_bytes(recording(*rows))
+    result = call("diagnose", str(path), "--all")
+    assert result.exit_code == ExitCode.MEASURED
+    shown = " ".join(result.output.split())
+    assert "train.py:5 conv2 " in shown, "the number of a function stays"
+    assert "cudaStreamSynchronize waits for the GPU train.py:3 step 1.00" in shown
+    assert "samples of lines of Python 160 one each 2" in shown
+    assert "cudaStreamSynchronize waits for the GPU train.py:1" not in shown
+
+
 def test_of_a_long_recording_the_middle_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = recording(steps(200))
     whole = read(tmp_path, content)
@@ -189,6 +266,17 @@ def test_impossible_times_and_unknown_cells_are_counted(tmp_path: Path) -> None:
     assert trace.unread == {
         "cells of an unknown kind": 1, "records with an impossible time": 3, "records at time 0": 1,
     }  # fmt: skip
+
+
+def test_a_file_with_samples_that_was_cut_anywhere_is_read(tmp_path: Path) -> None:
+    content = recording(*CALLS, LINES, *(sampled(9, 1 + place % 3, 2 * place, 2 * place) for place in range(40)))
+    counts = []
+    for end in range(len(recording(*CALLS)), len(content) + 1, 32):
+        trace = read(tmp_path, content[:end])
+        counts.append(trace.samples.taken if trace.samples is not None else 0)
+    assert counts == sorted(counts)
+    assert counts[0] == 0
+    assert counts[-1] == 40
 
 
 def test_a_file_that_was_cut_anywhere_is_read_up_to_there(tmp_path: Path) -> None:
@@ -288,7 +376,13 @@ def test_what_runs_between_windows_may_be_something_else(others: bytes, tmp_path
 def fuzz(path: Path, seeds: range) -> int:
     """Change, cut, repeat, insert and swap bytes and cells; the number of changed files that were read."""
     content = recording(
-        steps(5), row(cells.CUDA_EVENT, correlation=1, size=4), row(cells.SYNC, 3, 1, detail=2, correlation=2, size=4)
+        LINES,
+        sampled(9, 1, 0, 0.02, 3),
+        steps(5),
+        sampled(9, 2, 0.03, 0.04, 3),
+        sampled(5, 3, 0, 0.1, 9),
+        row(cells.CUDA_EVENT, correlation=1, size=4),
+        row(cells.SYNC, 3, 1, detail=2, correlation=2, size=4),
     )
     count = 0
     for seed in seeds:

@@ -147,7 +147,7 @@ def test_a_recording_of_windows_names_the_step_between_them(here: Path) -> None:
 import time, torch
 begin = time.monotonic()
 while time.monotonic() - begin < 2.5:
-    torch.library.stand_in_catch_up()
+    torch.library.stand_in_now()
     torch.steps(5)
     time.sleep(0.001)
 """

@@ -27,6 +27,7 @@ cuda = ctypes.CDLL("libcuda.so.1") if os.environ.get("LD_LIBRARY_PATH") else Non
 library = ctypes.PyDLL(os.path.join(site, "{CUPTI}"))
 unlocked = ctypes.CDLL(os.path.join(site, "{CUPTI}"))
 def steps(count, kernels=20): library.stand_in_steps(count, kernels)
+def catch_up(): library.stand_in_now()
 def kinds(): library.stand_in_kinds()
 """
 CELLS_OF_A_STEP = 42  # 20 launches and their kernels, a wait and its call
@@ -72,6 +73,7 @@ class Place:
         *,
         for_s: float | None = None,
         windows: tuple[float | None, float | None] = (None, None),
+        stacks: bool = False,
         recordings: str = "recordings",
         **more: str,
     ) -> Recorded:
@@ -83,7 +85,7 @@ class Place:
         window_s, every_s = windows
         settings = {
             "folder": str(folder / recordings), "code": str(self.code), "reasons": str(reasons), "for_s": for_s,
-            "window_s": window_s, "every_s": every_s,
+            "window_s": window_s, "every_s": every_s, "stacks": stacks,
         }  # fmt: skip
         variables = self.environment(**more)
         variables["PYTHONPATH"] = os.pathsep.join((str(INJECTED), variables["PYTHONPATH"]))

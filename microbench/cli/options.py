@@ -141,6 +141,9 @@ Recordings = Annotated[
 WatchedTime = Annotated[
     Typed, _option("TIME", "End the recording of a process this long after its begin: 60s. It runs on.", "--for")
 ]
+Stacks = Annotated[
+    bool, _flag("--stacks", "Name the lines of your Python code in which the GPU waits, from samples every 2 ms.")
+]
 
 WatchedWindow = Annotated[
     Typed,

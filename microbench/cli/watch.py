@@ -36,6 +36,7 @@ def watch(
     for_: options.WatchedTime = None,
     window: options.WatchedWindow = None,
     every: options.WatchedEvery = None,
+    stacks: options.Stacks = False,
 ) -> int:
     """Run a command, record what its Python processes submit to the GPU, and say at the end why the GPU waits.
 
@@ -59,7 +60,7 @@ def watch(
             raise UsageError("--every is not longer than --window", "--window 2s --every 20s")
     folder = _new_folder(out)
     try:
-        ended = program.watch(command, folder, for_s, window_s, every_s)
+        ended = program.watch(command, folder, for_s, window_s, every_s, stacks=stacks)
         with contextlib.suppress(OSError, KeyboardInterrupt):  # a full or closed standard error does not change the end
             _explain(folder, ended.reasons)
     finally:

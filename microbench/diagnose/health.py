@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from microbench.core.units import as_time
 from microbench.diagnose.steps import Steps
 from microbench.traces.trace import NONE, WORK_KINDS, Trace
 
@@ -104,6 +105,12 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             "steps found by repetition", steps.count, 0.0,
             "nothing marks your steps, of which each may be several of these or a part of one; annotate them "
             "(profiler.step(), NVTX), or choose a part of the trace by --from and --to",
+        )  # fmt: skip
+    if (samples := trace.samples) is not None:
+        yield Check(
+            "samples of lines of Python", samples.taken, 0.0,
+            f"one each {as_time(samples.every_ns * 1e-9)}, and so well is known when a line begins and ends; "
+            f"{samples.late} came late, while a thread kept Python's lock",
         )  # fmt: skip
     for kind, count in trace.unread.items():
         yield Check(f"left out: {kind}", count, 0.0, "too many to keep; what they would tell is unknown")

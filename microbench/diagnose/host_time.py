@@ -18,6 +18,7 @@ DOINGS: tuple[Doing, ...] = get_args(Doing)
 
 OVERHEAD, DRIVER = RANGE_KINDS.index("overhead"), RANGE_KINDS.index("driver")
 NUMBERED = re.compile(r"[ #]*\d+$")  # the number of a step behind its name
+LINE_OF_CODE = re.compile(r":\d+ \S+$")  # train.py:88 conv2
 FIRST_NS, LAST_NS = -(1 << 62), 1 << 62  # before and after every trace
 
 SUBMITTING = ("Launch", "Memset")
@@ -33,6 +34,11 @@ ALLOCATING = (
     "MemRelease",
 )
 LOADING = ("ModuleLoad", "LibraryLoad", "ModuleUnload", "LibraryUnload", "ModuleGetFunction")
+
+
+def without_number(name: str) -> str:
+    """The name of a range without the number of its step; the function in the name of a line of code stays whole."""
+    return name if LINE_OF_CODE.search(name) else NUMBERED.sub("", name)
 
 
 def doing(name: str) -> Doing:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.diagnose.events import held_by_events
-from microbench.diagnose.host_time import DOINGS, NUMBERED, Doing, Slices, overlaps, slices
+from microbench.diagnose.host_time import DOINGS, Doing, Slices, overlaps, slices, without_number
 from microbench.traces.trace import NONE, WORK_KINDS, Table, Trace, name_of
 
 IntArray = npt.NDArray[np.int64]
@@ -115,7 +115,7 @@ UNNAMED = {HELD_BACK: "work held back in its queue", UNCALLED: "work without a r
 
 def place_name(trace: Trace, call: int, name: int) -> str:
     """The words for a piece of idle time: "cudaLaunchKernel in aten::add"; "" if it has no name."""
-    return UNNAMED.get(name) or " in ".join(NUMBERED.sub("", trace.names[one]) for one in (call, name) if one != NONE)
+    return UNNAMED.get(name) or " in ".join(without_number(trace.names[one]) for one in (call, name) if one != NONE)
 
 
 def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:

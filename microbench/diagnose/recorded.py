@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from microbench.core.ops import LOOP_LAYER
 from microbench.diagnose.events import stream_waits
-from microbench.diagnose.host_time import DOINGS, NUMBERED, Doing, by_name, doing, slices
+from microbench.diagnose.host_time import DOINGS, Doing, by_name, doing, slices, without_number
 from microbench.diagnose.steps import PAUSE_S, Steps
 from microbench.predict.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, RangeKind, Trace, name_of
@@ -271,7 +271,7 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     pageable = MEMORIES.index("pageable")
     staged = set(trace.work["call"][(trace.work["source"] == pageable) | (trace.work["target"] == pageable)].tolist())
     kinds = by_name(trace, doing)
-    found: Counter[tuple[str, str, str]] = Counter()
+    found: dict[tuple[int, str, str], Counter[str]] = {}
     of = {thread: slices(trace, thread) for thread in np.unique(trace.calls["thread"][begin:end]).tolist()}
     for call in range(begin, end):
         row = trace.calls[call]
@@ -279,9 +279,18 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
         if why is None:
             continue
         inside = of[int(row["thread"])]
-        name = int(inside.name[np.searchsorted(inside.edges_ns, row["begin_ns"], side="right") - 1])
-        found[why, name_of(trace, row["name"]), NUMBERED.sub("", name_of(trace, name))] += 1
-    for (why, call_name, place), count in found.most_common():
+        at_ns = row["begin_ns"] if trace.samples is None else (row["begin_ns"] + row["end_ns"]) // 2
+        name = int(inside.name[np.searchsorted(inside.edges_ns, at_ns, side="right") - 1])
+        # Samples name a short call by a line nearby, so what most steps say of the same call counts for all of them.
+        step = int(np.searchsorted(steps.calls, call, side="right")) - 1
+        same = call if trace.samples is None else call - int(steps.calls[step])
+        places = found.setdefault((same, why, name_of(trace, row["name"])), Counter())
+        places[without_number(name_of(trace, name))] += 1
+    whole: Counter[tuple[str, str, str]] = Counter()
+    for (_, why, call_name), places in found.items():
+        place = max(places, key=lambda one: (one != "", places[one]))
+        whole[why, call_name, place] += places.total()
+    for (why, call_name, place), count in whole.most_common():
         yield Blocker(why, call_name, place, count / steps.count)
 
 

@@ -50,6 +50,7 @@ class Category(IntEnum):
     ANNOTATION = 8
     OVERHEAD = 9
     DRIVERS_OWN = 10
+    LINE = 11
 
 
 class Field(IntEnum):
@@ -80,6 +81,7 @@ RANGE_KIND = {
     Category.PYTHON: RANGE_KINDS.index("python"),
     Category.OVERHEAD: RANGE_KINDS.index("overhead"),
     Category.DRIVERS_OWN: RANGE_KINDS.index("driver"),
+    Category.LINE: RANGE_KINDS.index("line"),
 }
 SYNC_WORDS = (
     ("wait event", "stream_wait_event"), ("event", "event"), ("stream", "stream"), ("context", "context"),
@@ -93,6 +95,7 @@ MEMORY_WORDS = {
 ROW_LIMITS = {
     "work": 1_500_000, "call": 1_500_000, "sync": 500_000, "annotation": 500_000, "operator": 1_500_000,
     "python": 1_500_000, "overhead": 100_000, "driver": 100_000,
+    "line": 1_000_000,
 }  # fmt: skip
 MAX_TEXT_BYTES = 64_000_000  # of all names together
 MAX_NAMES = 500_000

@@ -10,14 +10,16 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
 from microbench.traces.collector import MAX_NAME, MAX_TIME_NS, NO_ROW, Category, Collector, Facts, Field, Integers
+from microbench.traces.samples import counted, filled, in_order, lines, within
 from microbench.traces.stream import open_trace
-from microbench.traces.trace import MEMORIES, NONE, Memory, Table, Trace
+from microbench.traces.trace import MEMORIES, NONE, Memory, Samples, Table, Trace
 from microbench.watch import cells
 
 MOST_ROWS = 4_000_000  # that are kept
@@ -54,6 +56,7 @@ PART_OF_NAME = re.compile(r"(\d{1,4})(?=[A-Za-z_])")
 GPU_NUMBER = re.compile(r"[0-9]{1,4}")
 WINDOW = re.compile(r"([0-9]{1,19})-([0-9]{0,19})")
 UNNAMED = "(unnamed)"
+TEXTS = (cells.FACT, cells.NAME, cells.LINE)
 
 
 def read(path: Path) -> Trace:
@@ -95,11 +98,12 @@ def unmangled(name: str) -> str:
 
 
 class _Texts:
-    """The texts of a file: facts, and names of kernels by their key."""
+    """The texts of a file: facts, and names of kernels and lines of Python by their key."""
 
     def __init__(self) -> None:
         self.facts: dict[str, str] = {}
         self.kernels: dict[int, str] = {}
+        self.lines: dict[int, str] = {}
         self.left_out = 0
         self._open = (0, 0, 0)  # kind, key and length of the text that goes on
         self._content = bytearray()
@@ -116,10 +120,12 @@ class _Texts:
         if len(self._content) < min(length, cells.LONGEST_TEXT):
             return
         text = self._content[:length].decode("utf-8", "replace")
-        if len(self.facts) + len(self.kernels) >= MOST_TEXTS:
+        if len(self.facts) + len(self.kernels) + len(self.lines) >= MOST_TEXTS:
             self.left_out += 1
         elif kind == cells.NAME:
             self.kernels[key] = self._kernel(text)
+        elif kind == cells.LINE:
+            self.lines[key] = plain(text, MAX_NAME)
         else:
             name, _, value = text.partition("=")
             self.facts[name[:MOST_FACT]] = plain(value[:MOST_FACT])
@@ -147,16 +153,17 @@ class _Reader:
 
     def __init__(self, name: str, count: int) -> None:
         self._name = name
-        self._collector = Collector(min(count, MOST_ROWS))
+        self._collector = Collector(min(2 * count, MOST_ROWS))  # several threads may have ranges of the same samples
         self._first = max(count - MOST_ROWS, 0) // 2  # of the cells whose rows are kept
         self._taken = 0
         self._texts = _Texts()
+        self._samples: list[Table] = []
         self._syncs: list[Integers] = []
         self._events: list[Integers] = []  # columns: the number of an event, the correlation of its record, its stream
 
     def take(self, chunk: Table) -> None:
         """Take the next cells."""
-        for place in np.flatnonzero(np.isin(chunk["kind"], (cells.FACT, cells.NAME))).tolist():
+        for place in np.flatnonzero(np.isin(chunk["kind"], TEXTS)).tolist():
             self._texts.take(*cells.TEXT.unpack(chunk[place].tobytes()))
         begin, end = (max(place - self._taken, 0) for place in (self._first, self._first + MOST_ROWS))
         kept = chunk[begin:end]
@@ -169,7 +176,9 @@ class _Reader:
             elif kind == cells.CUDA_EVENT:
                 columns = [rows[column].astype(np.int64) for column in ("size", "correlation", "stream")]
                 self._events.append(np.stack(columns, axis=1))
-            elif kind not in (cells.FACT, cells.NAME):
+            elif kind == cells.SAMPLES:
+                self._samples.append(rows)
+            elif kind not in TEXTS:
                 self._leave_out("cells of an unknown kind", len(rows))
 
     def _leave_out(self, what: str, count: int) -> None:
@@ -242,6 +251,7 @@ class _Reader:
         for fields in self._syncs:
             self._find_events(fields)
             collector.add(fields)
+        samples = self._read_samples()
         self._leave_out("names", texts.left_out)
         if (dropped := texts.number("dropped")) > 0:
             collector.lost["records"] = dropped
@@ -260,7 +270,41 @@ class _Reader:
             windows=windows,
             other_waits_ns=other_waits_ns,
         )
-        return collector.finish(self._name, facts)
+        return msgspec.structs.replace(collector.finish(self._name, facts), samples=samples)
+
+    def _read_samples(self) -> Samples | None:
+        """Make ranges of the samples of each thread that submits.
+
+        While such a thread runs no Python, as that of PyTorch's backward pass, the main thread mostly waits for it. So
+        its ranges say where the main thread is.
+        """
+        calls, collector = self._collector.calls.rows, self._collector
+        if not self._samples or not len(calls):
+            return None
+        table = np.concatenate(self._samples)
+        possible = (table["begin_ns"] >= 0) & (table["begin_ns"] <= table["end_ns"]) & (table["end_ns"] <= MAX_TIME_NS)
+        self._leave_out("samples with an impossible time", int((~possible).sum()))
+        possible &= table["size"] > 0
+        first_ns, last_ns = int(calls["begin_ns"].min()), int(calls["end_ns"].max())
+        main = self._texts.number("main_thread")
+        numbers = [number for _, number in collector.threads]
+        submitting = {int(thread): numbers[thread] for thread in np.unique(calls["thread"]).tolist() if thread != NONE}
+        each = {one: in_order(table[possible & (table["place"] == one)]) for one in {main, *submitting.values()}}
+        mains = lines(each[main], lambda key: self._line(key, "main thread at "))
+        for thread, number in submitting.items():
+            found = lines(each[number], self._line)
+            found = within(found if number == main else filled(found, mains), first_ns, last_ns)
+            fields = np.tile(np.array(NO_ROW, np.int64), (len(found.name), 1))
+            fields[:, Field.CATEGORY], fields[:, Field.THREAD] = Category.LINE, thread
+            fields[:, Field.BEGIN_NS], fields[:, Field.DURATION_NS] = found.begin_ns, found.end_ns - found.begin_ns
+            fields[:, Field.NAME] = found.name
+            collector.add(fields)
+        return counted(list(each.values()))
+
+    def _line(self, key: int, words: str = "") -> int:
+        """The place of the name of a line of Python; NONE if the recording does not name it."""
+        name = self._texts.lines.get(key)
+        return NONE if name is None else self._collector.name(words + name)
 
     def _windows(self) -> tuple[tuple[int, int], ...]:
         """The parts of the time that were recorded whole; the last one has no end if it was open at the end."""

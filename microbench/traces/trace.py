@@ -21,8 +21,8 @@ WORK_KINDS: tuple[WorkKind, ...] = get_args(WorkKind)
 Memory = Literal["unknown", "pageable", "pinned", "device", "managed"]
 MEMORIES: tuple[Memory, ...] = get_args(Memory)
 # "overhead" is the profiler's own work; "driver" is CUDA's own within a call, which loads a module, compiles, or waits
-# for room in its queue.
-RangeKind = Literal["annotation", "operator", "python", "overhead", "driver"]
+# for room in its queue. "line" is the line of the program that samples found; nobody recorded its begin and end.
+RangeKind = Literal["annotation", "operator", "python", "overhead", "driver", "line"]
 RANGE_KINDS: tuple[RangeKind, ...] = get_args(RangeKind)
 SyncKind = Literal["event", "stream_wait_event", "stream", "context"]
 SYNC_KINDS: tuple[SyncKind, ...] = get_args(SyncKind)
@@ -62,6 +62,15 @@ class Thread(NamedTuple):
     name: str = ""
 
 
+class Samples(NamedTuple):
+    """Samples of what host code was doing: how many, how many of them were taken too late, and the mean time in ns from
+    one to the next of a thread. The ranges made of them begin and end up to so much too early or too late."""
+
+    taken: int
+    late: int
+    every_ns: int
+
+
 class Trace(msgspec.Struct, frozen=True):
     """One file's recording, of one process or several.
 
@@ -70,7 +79,8 @@ class Trace(msgspec.Struct, frozen=True):
     recorder says it lost, by kind; ``unread`` those that this reader left out although they may matter. ``has_syncs``
     and ``has_operators`` say whether such records were asked for at all. ``rank`` is the number of this process in a
     distributed program. A recording of ``windows`` (begin and end in ns) has only their records, and of the rest
-    ``other_waits_ns``, the ends of the host's waits; without windows all of it was recorded.
+    ``other_waits_ns``, the ends of the host's waits; without windows all of it was recorded. ``samples`` are those that
+    became ranges.
     """
 
     source: str
@@ -92,6 +102,7 @@ class Trace(msgspec.Struct, frozen=True):
     rank: int | None = None
     windows: tuple[tuple[int, int], ...] = ()
     other_waits_ns: tuple[int, ...] = ()
+    samples: Samples | None = None
 
 
 def name_of(trace: Trace, name: int) -> str:

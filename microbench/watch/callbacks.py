@@ -1,5 +1,5 @@
 """CUPTI's two buffer callbacks, written for Numba: ``requested`` hands out memory for records, and ``completed`` turns
-records into rows (see cells.py) and writes them.
+records into rows (see cells.py) and writes them. ``given`` writes cells that Python has made.
 
 They run on CUPTI's threads in a program whose Python knows nothing of them: machine_code.py takes their compiled code
 out of Numba. So they use numbers only, call functions of C by the addresses in the state (see state.py), whose own
@@ -142,6 +142,17 @@ def completed(context, stream, buffer, size, valid_bytes, state):  # type: ignor
             _keep(state, buffer, valid_bytes)
         call(state + UNLOCK, state + MUTEX, 0, 0)
     call(state + FREE, buffer, 0, 0)
+
+
+def given(cells, size, unused, unused_too, unused_as_well, state):  # type: ignore[no-untyped-def]
+    """Python has made cells, at most ROWS_BYTES. It calls this without its lock: a thread that has Python's lock may
+    wait for CUPTI, which waits for the mutex."""
+    if call(state + GETPID, 0, 0, 0) & LOW == u64(state + PROCESS):
+        call(state + LOCK, state + MUTEX, 0, 0)
+        if u64(state + STOPPED) == 0:
+            call(state + COPY, state + ROWS, cells, size)
+            _write(state, size >> 6)
+        call(state + UNLOCK, state + MUTEX, 0, 0)
 
 
 @njit

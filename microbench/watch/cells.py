@@ -1,7 +1,9 @@
-"""Defines a recording: a file of cells of 64 bytes, each a row (one record of CUPTI) or a part of a text.
+"""Defines a recording: a file of cells of 64 bytes, each a row (one record of CUPTI, or samples of Python) or a part of
+a text.
 
 The first cell is the header: MAGIC, VERSION and CELL_BYTES. A text says a fact about the recording ("pid=42"), or is
-the name of a kernel, whose rows hold its key. Cells do not refer to their place in the file, so a file that was cut is
+the name of a kernel or a line of Python, whose rows hold its key. A reader leaves out cells of a kind that it does not
+know. Cells do not refer to their place in the file, so a file that was cut is
 whole up to its last complete cell. All numbers are little-endian.
 """
 
@@ -27,10 +29,18 @@ ROW = (
 MEMCPY, MEMSET, DRIVER, RUNTIME, KERNEL, OVERHEAD, PEER_MEMCPY, CUDA_EVENT, SYNC = 1, 2, 4, 5, 10, 17, 22, 36, 38
 KINDS = (KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, RUNTIME, DRIVER, SYNC, CUDA_EVENT, OVERHEAD)
 
+# A row of this kind stands for samples of one thread that follow each other and found it in one line of Python. It has
+# no record of CUPTI. ``begin_ns`` and ``end_ns`` are the times of the first and the last of them, ``size`` is their
+# number, ``flags`` how many of them were taken too late, ``place`` the thread, and ``name`` the key of the line.
+SAMPLES = 0xFF03
+SAMPLE_NS = 2_000_000  # from one sample to the next, as intended
+FOLLOWING_NS = 10_000_000  # samples further apart do not follow each other
+SAMPLES_ROW = struct.Struct("<HHIqqIIIIQQQ")
+
 # A text: its kind, the number of this part, the bytes of the whole text, its key, and TEXT_BYTES of it.
 TEXT = struct.Struct("<HHIQ48s")
 TEXT_BYTES = 48
-FACT, NAME = 0xFF01, 0xFF02
+FACT, NAME, LINE = 0xFF01, 0xFF02, 0xFF04
 LONGEST_TEXT = 16384  # bytes; the rest is left out
 
 HEADER = struct.Struct("<16sII40x")
@@ -47,6 +57,11 @@ def text(kind: int, key: int, content: str) -> bytes:
     starts = range(0, max(len(whole), 1), TEXT_BYTES)
     parts = (whole[start : start + TEXT_BYTES] for start in starts)
     return b"".join(TEXT.pack(kind, number, len(whole), key, part) for number, part in enumerate(parts))
+
+
+def samples(thread: int, line: int, begin_ns: int, end_ns: int, count: int, late: int) -> bytes:
+    """The row of samples that follow each other."""
+    return SAMPLES_ROW.pack(SAMPLES, 0, late, begin_ns, end_ns, 0, thread, 0, 0, count, line, 0)
 
 
 def fact(name: str, value: object) -> bytes:

@@ -45,11 +45,14 @@ def watch(
     for_s: float | None = None,
     window_s: float | None = None,
     every_s: float | None = None,
+    *,
+    stacks: bool = False,
 ) -> Ended:
     """Run a command to its end; each Python process that imports a GPU package writes a recording into ``folder``.
 
     ``for_s`` is the time after which a process ends its recording, in s. With ``window_s`` and ``every_s`` it records
-    the first ``window_s`` of each ``every_s``, and waits alone otherwise. Raises UsageError, before the command begins,
+    the first ``window_s`` of each ``every_s``, and waits alone otherwise. With ``stacks`` the recordings also say which
+    lines of Python the threads were in. Raises UsageError, before the command begins,
     if the recorder or the command cannot be started.
     """
     with contextlib.ExitStack() as stack:
@@ -65,7 +68,7 @@ def watch(
             ) from error
         settings = {
             "folder": str(folder.absolute()), "code": str(code), "reasons": str(reasons), "for_s": for_s,
-            "window_s": window_s, "every_s": every_s,
+            "window_s": window_s, "every_s": every_s, "stacks": stacks,
         }  # fmt: skip
         path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
         status = _run(command, {**os.environ, VARIABLE: json.dumps(settings), "PYTHONPATH": path})

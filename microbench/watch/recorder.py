@@ -21,6 +21,7 @@ from typing import Any
 
 from . import cells, state
 from .cupti import NotRecorded, checked, load
+from .sampler import THREAD, Sampler, start_thread
 
 # Calls that neither submit nor wait are not recorded: the beginnings of their names.
 QUIET = (
@@ -42,6 +43,7 @@ FORCED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED
 FAR_FILE = 900  # numbers of files that programs do not expect to be taken
 MOST_RESERVE_BYTES = 1 << 30  # of the disk stay free, and no less than a twentieth of a smaller one
 MOST_GPUS = 64
+READINGS = 3
 READ_WRITE, READ_EXECUTE, PRIVATE_ANONYMOUS = 3, 5, 0x22  # of mmap and mprotect
 PAGE_BYTES = 4096
 SET_SIXTH_ARGUMENT = b"\x49\xb9"  # x86-64: mov r9, the 8 bytes that follow
@@ -53,19 +55,19 @@ def begin(package: str, settings: dict[str, Any], tell: Any) -> None:
 
     ``settings`` are those of program.watch: "folder" for the recording, "code" the file of the compiled callbacks,
     "for_s" the time after which the recording ends, or None. With "window_s" only the first so many seconds of each
-    "every_s" are recorded whole, and waits alone otherwise. ``tell`` is called with a cause and a next step if the
-    recording ends early. Raises NotRecorded and OSError.
+    "every_s" are recorded whole, and waits alone otherwise. With "stacks" the lines that Python is in are sampled too.
+    ``tell`` is called with a cause and a next step if the recording ends early. Raises NotRecorded and OSError.
     """
     recorder = _Recorder(tell)
     with contextlib.ExitStack() as failed:
         failed.callback(recorder.abandon)  # also after a Ctrl-C
-        recorder.start(package, settings["folder"], settings["code"])
+        recorder.start(package, settings["folder"], settings["code"], settings["stacks"])
         failed.pop_all()
     atexit.register(recorder.stop_at_exit)
     if settings["window_s"] is not None:
-        _thread.start_new_thread(recorder.take_turns, (settings["window_s"], settings["every_s"]))
+        start_thread(recorder.take_turns, settings["window_s"], settings["every_s"])
     if settings["for_s"] is not None:
-        _thread.start_new_thread(recorder.stop_after, (settings["for_s"],))
+        start_thread(recorder.stop_after, settings["for_s"])
 
 
 class _Recorder:
@@ -80,30 +82,37 @@ class _Recorder:
         self._file, self._path, self._identity = -1, "", (0, 0)
         self._state = 0  # the address of what the callbacks share with this object
         self._windows, self._window_begin_ns = 0, 0
+        self._given: Any = None  # the compiled function that writes cells
+        self._sampler: Sampler | None = None
         self._libc = ctypes.CDLL(None)
         self._cupti, self._version = load()
         self._calls = {domain: self._names_of_calls(domain) for domain, *_ in APIS}
 
-    def start(self, package: str, folder: str, code: str) -> None:
+    def start(self, package: str, folder: str, code: str, stacks: bool) -> None:
         """Begin. Raises NotRecorded and OSError."""
         # CUPTI serves one subscriber, so another profiler is refused and does not replace the callbacks. What is given
         # here is never called, because no kind of callback is enabled: any function will do.
         checked(self._cupti, "cuptiSubscribe", ctypes.byref(self._subscriber), self._libc.getpid, None)
-        callbacks = self._load(code)
+        *callbacks, given = self._load(code)
+        self._given = ctypes.CFUNCTYPE(None, ctypes.c_char_p, *[ctypes.c_size_t] * 4)(given.value or 0)
         self._open(folder)
         self._window_begin_ns = self._now_ns()
         self._write(self._first_cells(package))
+        if stacks:
+            self._sampler = Sampler(self._take, self._ahead_ns)
+            self._write(cells.fact("main_thread", _main_thread()))
         checked(self._cupti, "cuptiActivityRegisterCallbacks", *callbacks)
         self._enable()
         self._cupti.cuptiActivityFlushPeriod(ctypes.c_uint32(FLUSH_MS))
+        if self._sampler is not None:
+            start_thread(self._sampler.run)
 
     def _load(self, code: str) -> list[ctypes.c_void_p]:
-        """The addresses of the two callbacks. Their memory is never given back, because CUPTI may call them until the
-        process is gone."""
+        """The addresses of the compiled functions. Their memory is never given back, because CUPTI may call them until
+        the process is gone."""
         with open(code, "rb") as file:
             data = file.read()
-        (first,) = struct.unpack_from("<Q", data)
-        size = -(-(len(data) + 64) // PAGE_BYTES) * PAGE_BYTES
+        size = -(-(len(data) + 256) // PAGE_BYTES) * PAGE_BYTES
         reserve = self._libc.mmap
         reserve.restype = ctypes.c_void_p
         address = reserve(
@@ -117,10 +126,13 @@ class _Recorder:
             self._word(place).value = ctypes.cast(function, ctypes.c_void_p).value or 0
         self._word(state.PROCESS).value = self._process
         prologue = SET_SIXTH_ARGUMENT + struct.pack("<Q", self._state)
-        parts = [prologue + one for one in (data[8 : 8 + first], data[16 + first :])]
-        places = address, address + -(-len(parts[0]) // 16) * 16
-        for place, part in zip(places, parts):  # noqa: B905  (two of each)
+        places, begin, place = [], 0, address
+        while begin < len(data):
+            (length,) = struct.unpack_from("<Q", data, begin)
+            part = prologue + data[begin + 8 : begin + 8 + length]
             ctypes.memmove(place, part, len(part))
+            places.append(place)
+            begin, place = begin + 8 + length, place + -(-len(part) // 16) * 16
         if self._libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), READ_EXECUTE):
             raise NotRecorded("this system lets no program run code that it has loaded as data", "use another profiler")
         return [ctypes.c_void_p(place) for place in places]
@@ -163,6 +175,23 @@ class _Recorder:
         except OSError as error:
             raise self._unwritable(error) from error
         self._word(state.WRITTEN_BYTES).value += written
+
+    def _take(self, data: bytes) -> bool:
+        """Write cells while the callbacks may write too. Returns whether the recording goes on."""
+        for begin in range(0, len(data), state.ROWS_BYTES):
+            part = data[begin : begin + state.ROWS_BYTES]
+            self._given(part, len(part), 0, 0, 0)
+        return not self._word(state.STOPPED).value
+
+    def _ahead_ns(self) -> int:
+        """How far CUPTI's clock is ahead of Unix time: the tightest of a few readings."""
+        stamp, readings = ctypes.c_uint64(), []
+        for _ in range(READINGS):
+            before_ns = time.time_ns()
+            self._cupti.cuptiGetTimestamp(ctypes.byref(stamp))
+            after_ns = time.time_ns()
+            readings.append((abs(after_ns - before_ns), stamp.value - (before_ns + after_ns) // 2))
+        return min(readings)[1]
 
     def _first_cells(self, package: str) -> bytes:
         """The header, facts of the process, the two clocks, and the names of calls by their number."""
@@ -209,6 +238,8 @@ class _Recorder:
 
     def abandon(self) -> None:
         """Give CUPTI back after a failed start, and remove the file."""
+        if self._sampler is not None:
+            self._sampler.finish()
         if self._state:
             self._word(state.STOPPED).value = 1
         for kind in self._enabled:
@@ -231,40 +262,19 @@ class _Recorder:
                 for kind in self._enabled:
                     if kind != cells.SYNC:
                         self._cupti.cuptiActivityDisable(kind)
-                self._append(self._window_cell(end))
+                self._take(self._window_cell(end))
                 self._cupti.cuptiActivityFlushAll(ctypes.c_uint32(0))
             time.sleep(every_s - window_s)
-            with self._lock:
+            with self._lock, contextlib.suppress(NotRecorded):
                 if self._file < 0:
                     return
                 self._enable()
                 self._windows, self._window_begin_ns = self._windows + 1, self._now_ns()
-                self._append(self._window_cell())
+                self._take(self._window_cell())
 
     def _window_cell(self, end: str = "") -> bytes:
         """The fact that a window has begun, or when it ended; a later fact of the same name counts."""
         return cells.fact(f"window.{self._windows}", f"{self._window_begin_ns}-{end}")
-
-    def _append(self, data: bytes) -> None:
-        """Write cells while callbacks may write too. After a failure of theirs nothing is written."""
-        mutex = ctypes.c_void_p(self._state + state.MUTEX)
-        self._libc.pthread_mutex_lock(mutex)
-        try:
-            if not self._word(state.STOPPED).value and self._owns_file():
-                try:
-                    self._write(data)
-                except NotRecorded:  # it may have written a part of a cell
-                    self._word(state.STOPPED).value = 1
-        finally:
-            self._libc.pthread_mutex_unlock(mutex)
-
-    def _owns_file(self) -> bool:
-        """False if the program closed the file, and may have opened another one by its number."""
-        try:
-            found = os.fstat(self._file)
-        except OSError:
-            return False
-        return (found.st_dev, found.st_ino) == self._identity
 
     def stop_after(self, seconds: float) -> None:
         """End the recording while the program runs on, whose own profiler may then have CUPTI."""
@@ -283,27 +293,26 @@ class _Recorder:
         with self._lock:
             if self._file < 0:
                 return
-            mutex = ctypes.c_void_p(self._state + state.MUTEX)
+            if self._sampler is not None:
+                self._sampler.finish()
             self._word(state.ENDING).value = 1
             for kind in self._enabled:
                 self._cupti.cuptiActivityDisable(kind)
             self._cupti.cuptiActivityFlushAll(ctypes.c_uint32(FORCED))
-            last = self._last_cells()
-            self._libc.pthread_mutex_lock(mutex)  # a callback may still write
-            try:
-                self._word(state.STOPPED).value = 1
-                error = self._word(state.ERROR).value
-                with contextlib.suppress(OSError, NotRecorded):
-                    if self._owns_file():
-                        if not error:
-                            self._write(last)
-                        os.close(self._file)
-                self._file = -1
-            finally:
-                self._libc.pthread_mutex_unlock(mutex)
+            self._take(self._last_cells())
+            self._word(state.STOPPED).value = 1
+            self._given(b"", 0, 0, 0, 0)  # returns when no callback writes any more
+            error = self._word(state.ERROR).value
+            with contextlib.suppress(OSError):
+                found = os.fstat(self._file)
+                if (found.st_dev, found.st_ino) == self._identity:  # the program may have closed it
+                    os.close(self._file)
+            self._file = -1
         if error:
             why = "the program closed its file" if error == errno.EBADF else os.strerror(error)
             self._tell(f"the rest, because {self._path} cannot be written any more: {why}", ELSEWHERE)
+        if self._sampler is not None and self._sampler.impossible:
+            self._tell("lines of Python, because this Python runs without its lock (GIL)", "run it with PYTHON_GIL=1")
 
     def _last_cells(self) -> bytes:
         dropped = ctypes.c_size_t()
@@ -315,6 +324,13 @@ class _Recorder:
                 facts[f"version.{name}"] = version
         facts |= {f"gpu.{number}": name for number, name in enumerate(_gpus())}
         return b"".join(cells.fact(name, value) for name, value in {**facts, "ended": 1}.items())
+
+
+def _main_thread() -> int:
+    """The number of the main thread, as CUPTI writes it."""
+    threading = sys.modules.get("threading")  # its first import must be the program's own: it looks for the main thread
+    thread = threading.main_thread().ident if threading is not None else None
+    return (thread or _thread.get_ident()) & THREAD
 
 
 def _program() -> str:

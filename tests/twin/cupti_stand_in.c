@@ -163,7 +163,7 @@ static void call(uint32_t kind, uint32_t number, uint64_t ns) {
     if (kind == RUNTIME && silent[number & 511]) return;
     uint8_t *made = record(kind);
     SET(4, uint32_t, number); SET(8, uint64_t, now); SET(16, uint64_t, now + ns);
-    SET(24, uint32_t, getpid()); SET(28, uint32_t, 7); SET(32, uint32_t, correlation);
+    SET(24, uint32_t, getpid()); SET(28, uint32_t, (uint32_t)pthread_self()); SET(32, uint32_t, correlation);
     now += ns;
 }
 
@@ -190,8 +190,13 @@ static const char *const NAMES[] = {
 
 static uint64_t clock_now(void) { uint64_t ns; cuptiGetTimestamp(&ns); return ns; }
 
-/* The made-up clock goes on to the real one, unless it is ahead of it. */
-void stand_in_catch_up(void) { if (now < clock_now()) now = clock_now(); }
+/* Let the made-up program's clock catch up with the real one. */
+void stand_in_now(void) {
+    pthread_mutex_lock(&one);
+    uint64_t real = clock_now();
+    if (now < real) now = real;
+    pthread_mutex_unlock(&one);
+}
 
 /* Steps of launches of 2 us with 5 us of host time between them, and a wait at the end of each. */
 void stand_in_steps(int steps, int kernels) {
@@ -211,6 +216,24 @@ void stand_in_steps(int steps, int kernels) {
         SET(4, uint32_t, 3); SET(8, uint64_t, now - until); SET(16, uint64_t, now); SET(24, uint32_t, correlation); SET(32, uint32_t, 7); SET(36, uint32_t, -1);
     }
     pthread_mutex_unlock(&one);
+}
+
+static int elsewhere_steps;
+static void *elsewhere(void *unused) {
+    for (int step = 0; step < elsewhere_steps; step++) {
+        usleep(10000);
+        stand_in_now();
+        stand_in_steps(1, 20);
+    }
+    return NULL;
+}
+
+/* The same with pauses of 10 ms on a thread that knows nothing of Python; the caller waits for it. */
+void stand_in_elsewhere(int steps) {
+    pthread_t thread;
+    elsewhere_steps = steps;
+    pthread_create(&thread, NULL, elsewhere, NULL);
+    pthread_join(thread, NULL);
 }
 
 /* One record of each kind, and work that never ends. */
@@ -247,9 +270,9 @@ void stand_in_kinds(void) {
     made = record(EVENT);
     SET(4, uint32_t, correlation); SET(12, uint32_t, 9); SET(16, uint32_t, 40);
     made = record(OVERHEAD);
-    SET(4, uint32_t, 5 << 16); SET(12, uint32_t, getpid()); SET(16, uint32_t, 7); SET(24, uint64_t, now); SET(32, uint64_t, now + 700);
+    SET(4, uint32_t, 5 << 16); SET(12, uint32_t, getpid()); SET(16, uint32_t, (uint32_t)pthread_self()); SET(24, uint64_t, now); SET(32, uint64_t, now + 700);
     made = record(OVERHEAD);
-    SET(4, uint32_t, 7 << 16); SET(12, uint32_t, getpid()); SET(16, uint32_t, 7); SET(24, uint64_t, now + 700); SET(32, uint64_t, now + 900);
+    SET(4, uint32_t, 7 << 16); SET(12, uint32_t, getpid()); SET(16, uint32_t, (uint32_t)pthread_self()); SET(24, uint64_t, now + 700); SET(32, uint64_t, now + 900);
     now += 2000;
     call(RUNTIME, LAUNCH, 3000);
     kernel(NAMES[4], 1000, 0);

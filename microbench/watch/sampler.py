@@ -1,0 +1,159 @@
+"""Notes every 2 ms which line of the program's own Python code each thread is in, on a thread of its own.
+
+It needs Python's lock (GIL) for a sample. A thread that calls PyTorch or waits gives the lock up often; one that
+computes in Python gives it up after 5 ms, and such samples are late. A thread that has given the lock up waits for the
+sample, of some 30 us, and then for its turn: where this was tried, a program that gives the lock up every 4 us took 8 %
+longer with a sample each millisecond, so there is one each 2 ms. After a sample the sampler leaves the lock alone for
+LEAST_PAUSE times as long as samples take, so that many threads or deep stacks do not make the program slower.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from . import cells
+
+THREAD = 0xFFFFFFFF  # CUPTI's number of a thread is the low half of pthread_self(), which is Python's number
+LEAST_PAUSE = 30  # times as long as a sample takes
+WRITE_NS = 1_000_000_000
+MOST_WAITING = 1000  # cells
+MOST_LINES = 50_000  # lines and files that are remembered
+MOST_FRAMES = 200  # of a stack that are looked at
+WITHOUT_LOCK_S = 0.1
+# Python's library, its programs, such as torchrun, and microbench are not the program's own code.
+OTHERS = tuple(
+    os.path.join(os.path.dirname(path), "")
+    for path in (os.__file__, sys.executable, os.path.dirname(os.path.abspath(__file__)))
+    if path
+)
+PACKAGES = "-packages" + os.sep  # site-packages and dist-packages
+TYPED = ("<stdin>", "<string>", "<ipython-input")  # code without a file that is the program's own
+
+
+def start_thread(function: Any, *arguments: Any) -> None:
+    """Start a thread that no signal of the program reaches and for which no exit waits."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        _thread.start_new_thread(function, arguments)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Sampler:
+    """Makes rows of samples. ``write`` takes cells and says whether the recording goes on; ``ahead_ns`` says how far
+    CUPTI's clock is ahead of Unix time, and is asked before each write because clocks drift."""
+
+    def __init__(self, write: Any, ahead_ns: Any) -> None:
+        self.impossible = False  # without Python's lock another thread's frames must not be read
+        self._write, self._measure_ahead_ns = write, ahead_ns
+        self._lock = _thread.allocate_lock()
+        self._ended = False
+        self._ahead_ns = ahead_ns()
+        self._written_ns = time.monotonic_ns()
+        self._cells: list[bytes] = []
+        self._lines: dict[tuple[str, int, str], int] = {}
+        self._own: dict[str, bool] = {}
+        self._open: dict[int, list[int]] = {}  # by thread: line, first and last time, samples and late ones
+        # The folder of the program, then the working folder: files below are named without it.
+        own = (os.path.dirname(os.path.abspath(next(iter(getattr(sys, "argv", ())), ""))), os.getcwd())
+        self._roots = tuple(os.path.join(folder, "") for folder in own)
+
+    def run(self) -> None:
+        """Sample until ``finish``. Whatever goes wrong ends the samples and not the program."""
+        with contextlib.suppress(Exception):
+            due_ns, takes_ns = time.monotonic_ns(), 0  # of the processor, in the mean of the last samples
+            while True:
+                began_ns, before_ns = time.monotonic_ns(), time.thread_time_ns()
+                with self._lock:
+                    if self._ended:
+                        return
+                    self.impossible = not getattr(sys, "_is_gil_enabled", lambda: True)()
+                    if not self.impossible:
+                        self._sample(int(began_ns - due_ns > cells.SAMPLE_NS))
+                    takes_ns += (time.thread_time_ns() - before_ns - takes_ns) // 16
+                    if began_ns - self._written_ns > WRITE_NS or len(self._cells) > MOST_WAITING:
+                        self._ended = not self._flush()
+                now_ns = time.monotonic_ns()
+                due_ns = max(due_ns + cells.SAMPLE_NS, now_ns + LEAST_PAUSE * takes_ns)
+                time.sleep(WITHOUT_LOCK_S if self.impossible else (due_ns - now_ns) * 1e-9)
+
+    def finish(self) -> None:
+        """End the samples and write those that wait."""
+        with self._lock:
+            self._ended = True
+            with contextlib.suppress(Exception):
+                self._flush()
+
+    def _sample(self, late: int) -> None:
+        """Note the line of each thread. The frames are let go at the end, and nothing here gives the lock up."""
+        now_ns, own = time.time_ns() + self._ahead_ns, _thread.get_ident()
+        for thread, frame in sys._current_frames().items():
+            if thread == own:
+                continue
+            line, number = self._line(frame), thread & THREAD
+            run = self._open.get(number)
+            if run is not None and run[0] == line and 0 <= now_ns - run[2] <= cells.FOLLOWING_NS:
+                run[2:] = now_ns, run[3] + 1, run[4] + late
+                continue
+            if run is not None:
+                self._close(number, run)
+            self._open[number] = [line, now_ns, now_ns, 1, late]
+
+    def _close(self, thread: int, run: list[int]) -> None:
+        """Make the row of samples that have ended."""
+        line, begin_ns, end_ns, count, late = run
+        self._cells.append(cells.samples(thread, line, begin_ns, end_ns, count, late))
+
+    def _line(self, innermost: Any) -> int:
+        """The key of the innermost line of the program's own code; without any of the innermost line at all."""
+        frame = innermost
+        for _ in range(MOST_FRAMES):
+            if frame is None or self._is_own(frame.f_code.co_filename):
+                break
+            frame = frame.f_back
+        else:
+            frame = None
+        frame = frame or innermost
+        code = frame.f_code
+        place = code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_name
+        key = self._lines.get(place)
+        if key is None:
+            if len(self._lines) >= MOST_LINES:
+                return 0
+            key = self._lines[place] = len(self._lines) + 1
+            self._cells.append(cells.text(cells.LINE, key, f"{self._short(place[0])}:{place[1]} {place[2]}"))
+        return key
+
+    def _is_own(self, file: str) -> bool:
+        """Whether a file is of the program's own code."""
+        own = self._own.get(file)
+        if own is None:
+            if len(self._own) >= MOST_LINES:  # code that is made at run time has new names again and again
+                self._own.clear()
+            own = PACKAGES not in file and not file.startswith(OTHERS)
+            own = self._own[file] = own and (not file.startswith("<") or file.startswith(TYPED))
+        return own
+
+    def _short(self, file: str) -> str:
+        """A file's path below the folder of packages or of the program, else with the folder that it is in."""
+        if PACKAGES in file:
+            return file.rpartition(PACKAGES)[2]
+        for root in self._roots:
+            if file.startswith(root):
+                return file[len(root) :]
+        return os.sep.join(file.split(os.sep)[-2:])
+
+    def _flush(self) -> bool:
+        """Write all rows, also of samples that may go on. Returns whether the recording goes on."""
+        for thread, run in self._open.items():
+            self._close(thread, run)
+        self._open.clear()
+        whole, self._cells = b"".join(self._cells), []
+        self._written_ns, self._ahead_ns = time.monotonic_ns(), self._measure_ahead_ns()
+        return bool(self._write(whole))

@@ -1,0 +1,254 @@
+"""Tests of the samples of Python lines, with a stand-in for libcupti: what they name, and that they never harm."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_traces_nsys import names, sound
+from watched import Place, Recorded
+
+from microbench.diagnose.idle import Idle, idle
+from microbench.traces.trace import RANGE_KINDS, Trace
+from microbench.watch import cells
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorder is for x86-64 alone")
+
+LINE = RANGE_KINDS.index("line")
+# Between its steps the program does nothing for 20 ms, and gives Python's lock up.
+SLOW = """
+import time, torch
+def load():
+    time.sleep(0.02)
+def train(steps):
+    for _ in range(steps):
+        torch.catch_up()
+        torch.steps(1)
+        load()
+"""
+LOADING = "program.py:4 load"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place(tmp_path_factory.mktemp("place"))
+
+
+def only(done: Recorded) -> Trace:
+    """The one recording of a program that ran to its end and saw nothing of the sampler."""
+    assert (done.code, done.errors, done.reasons) == (0, "", [])
+    (trace,) = done.traces
+    sound(trace)
+    assert (trace.lost, trace.unread) == ({}, {})
+    return trace
+
+
+def lines(trace: Trace) -> set[str]:
+    return set(names(trace, trace.ranges[trace.ranges["kind"] == LINE]))
+
+
+def kinds(path: Path) -> set[int]:
+    return set(np.fromfile(path, np.dtype(list(cells.ROW)))["kind"].tolist())
+
+
+def idle_of(trace: Trace) -> Idle:
+    """The idle time from the first work to the last."""
+    return idle(trace, int(trace.work["begin_ns"][0]), int(trace.work["end_ns"].max()), 0)
+
+
+def test_the_diagnosis_names_the_line_in_which_a_gap_passes(place: Place, tmp_path: Path) -> None:
+    trace = only(place.recorded(f"{SLOW}train(30)", tmp_path, stacks=True))
+    found = idle_of(trace)
+    assert (found.places[0].cause, found.places[0].name) == ("host between calls", LOADING)
+    assert trace.samples is not None
+    assert trace.samples.taken > 0
+    assert (trace.ranges["thread"] == 0).all()
+
+
+def test_without_stacks_nothing_is_sampled(place: Place, tmp_path: Path) -> None:
+    done = place.recorded(f"{SLOW}train(3)", tmp_path)
+    trace = only(done)
+    assert (trace.samples, lines(trace)) == (None, set())
+    assert not kinds(done.files[0]) & {cells.SAMPLES, cells.LINE}
+    assert b"main_thread" not in done.files[0].read_bytes()
+
+
+def test_code_of_a_package_is_named_by_the_line_that_calls_it(place: Place, tmp_path: Path) -> None:
+    package = tmp_path / "site-packages"
+    package.mkdir()
+    (package / "library.py").write_text("import time\ndef wait(): time.sleep(0.02)\n")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "net.py").write_text("import library\ndef conv2():\n    library.wait()\n")
+    text = "import torch, models.net\nfor _ in range(30):\n    torch.catch_up()\n    torch.steps(1)"
+    text += "\n    models.net.conv2()"
+    done = place.recorded(text, tmp_path, stacks=True, PYTHONPATH=f"{place.site}:{package}")
+    assert idle_of(only(done)).places[0].name == "models/net.py:3 conv2"
+
+
+def test_a_thread_of_packages_alone_is_named_by_its_innermost_line(place: Place, tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "library"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(SLOW)
+    text = "import library, threading\nthread = threading.Thread(target=library.train, args=(20,))"
+    text += "\nthread.start()\nthread.join()"
+    done = place.recorded(text, tmp_path, stacks=True, PYTHONPATH=f"{place.site}:{package.parent}")
+    assert idle_of(only(done)).places[0].name == "library/__init__.py:4 load"
+
+
+def test_a_thread_that_submits_nothing_is_left_out(place: Place, tmp_path: Path) -> None:
+    text = f"""{SLOW}
+import threading
+def idle():
+    ended.wait()
+ended = threading.Event()
+thread = threading.Thread(target=idle)
+thread.start()
+train(10)
+ended.set()
+thread.join()
+"""
+    done = place.recorded(text, tmp_path, stacks=True)
+    trace = only(done)
+    assert b" idle" in done.files[0].read_bytes()
+    assert LOADING in lines(trace)
+    assert not any(" idle" in name for name in trace.names)
+    assert len(trace.threads) == 1
+
+
+def test_while_another_thread_submits_without_python_the_main_thread_is_named(place: Place, tmp_path: Path) -> None:
+    text = """
+import torch
+def backward():
+    torch.unlocked.stand_in_elsewhere(20)
+backward()
+"""
+    trace = only(place.recorded(text, tmp_path, stacks=True))
+    found = idle_of(trace)
+    assert found.places[0].name == "main thread at program.py:4 backward"
+
+
+def test_no_line_is_claimed_while_the_lock_is_held(place: Place, tmp_path: Path) -> None:
+    text = f"""{SLOW}
+def hold():
+    begin_ns = time.time_ns()
+    torch.library.usleep(100_000)
+    print(begin_ns, time.time_ns())
+for _ in range(5):
+    train(2)
+    hold()
+train(2)
+"""
+    done = place.recorded(text, tmp_path, stacks=True)
+    trace = only(done)
+    assert trace.samples is not None
+    assert trace.samples.late > 0
+    for held in done.output.splitlines():
+        begin_ns, end_ns = (int(one) - (trace.epoch_ns or 0) for one in held.split())
+        middle_ns = (begin_ns + end_ns) // 2
+        inside = (trace.ranges["begin_ns"] <= middle_ns) & (middle_ns < trace.ranges["end_ns"])
+        assert not inside.any()
+
+
+def test_without_pythons_lock_nothing_is_sampled_and_that_is_told(place: Place, tmp_path: Path) -> None:
+    done = place.recorded(f"import sys\nsys._is_gil_enabled = lambda: False\n{SLOW}train(5)", tmp_path, stacks=True)
+    ((cause, next_step),) = done.reasons
+    assert "without its lock" in cause
+    assert "PYTHON_GIL=1" in next_step
+    assert cells.SAMPLES not in kinds(done.files[0])
+    assert len(done.traces[0].work) == 100
+
+
+def test_samples_end_with_the_recording(place: Place, tmp_path: Path) -> None:
+    text = f"""{SLOW}
+import sys
+train(3)
+while torch.library.stand_in_subscribed() or len(sys._current_frames()) > 1:
+    time.sleep(0.01)
+train(3)
+"""
+    trace = only(place.recorded(text, tmp_path, stacks=True, for_s=1))
+    assert len(trace.work) == 60
+    assert LOADING in lines(trace)
+
+
+def test_signals_that_the_program_blocks_still_wait_for_it(place: Place, tmp_path: Path) -> None:
+    text = f"""
+import os, signal
+{SLOW}
+signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1,))
+os.kill(os.getpid(), signal.SIGUSR1)
+train(2)
+print(signal.sigwait((signal.SIGUSR1,)).name)
+"""
+    done = place.recorded(text, tmp_path, stacks=True)
+    only(done)
+    assert done.output == "SIGUSR1\n"
+
+
+def test_objects_of_the_program_die_as_soon_as_ever(place: Place, tmp_path: Path) -> None:
+    text = f"""{SLOW}
+import weakref
+class Tensor: pass
+def use():
+    tensor = Tensor()
+    time.sleep(0.003)
+    return weakref.ref(tensor)
+train(1)
+print({{use()() for _ in range(100)}})
+"""
+    done = place.recorded(text, tmp_path, stacks=True)
+    only(done)
+    assert done.output == "{None}\n"
+
+
+def test_a_forked_child_has_no_sampler(place: Place, tmp_path: Path) -> None:
+    text = f"""
+import os, sys, warnings
+{SLOW}
+def child():
+    time.sleep(0.05)
+    print(len(sys._current_frames()), flush=True)
+    train(2)
+train(2)
+warnings.simplefilter("ignore")
+if os.fork() == 0:
+    child()
+    sys.exit(0)
+assert os.wait()[1] == 0
+train(2)
+"""
+    done = place.recorded(text, tmp_path, stacks=True)
+    trace = only(done)
+    assert len(trace.work) == 80
+    assert done.output == "1\n"
+    assert not any(" child" in name for name in trace.names)
+
+
+def test_samples_spare_the_files_of_a_program_that_closes_all(place: Place, tmp_path: Path) -> None:
+    text = f"""{SLOW}
+train(2)
+import os
+os.closerange(3, 100_000)
+mine = [os.open(f"mine-{{number}}", os.O_WRONLY | os.O_CREAT) for number in range(3, 1000)]
+time.sleep(2)
+"""
+    done = place.recorded(text, tmp_path, stacks=True)
+    assert (done.code, done.errors) == (0, "")
+    ((cause, _),) = done.reasons
+    assert "the program closed its file" in cause
+    assert all(path.stat().st_size == 0 for path in tmp_path.glob("mine-*"))
+
+
+def test_of_a_killed_program_the_samples_of_whole_seconds_are_there(place: Place, tmp_path: Path) -> None:
+    text = f"""
+import os, signal
+{SLOW}
+train(120)
+torch.library.stand_in_settle()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = place.recorded(text, tmp_path, stacks=True)
+    assert cells.SAMPLES in kinds(done.files[0])
+    sound(done.traces[0])
