@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from test_traces_nsys import names, sound
 
+from microbench.diagnose.idle import idle
 from microbench.traces.reading import read
 from microbench.traces.trace import NONE, WORK_KINDS, Trace
 from microbench.watch import program
@@ -57,10 +58,31 @@ with profile(activities=[ProfilerActivity.CUDA]):
 """
 
 
-def watched(folder: Path, text: str) -> tuple[int, Trace]:
+SLOW = """
+import time
+def slow():
+    time.sleep(0.02)
+for step in range(50):
+    for _ in range(20):
+        values.add_(1)
+    slow()
+torch.cuda.synchronize()
+"""
+BACKWARD = """
+weights = [torch.rand(256, 256, device="cuda", requires_grad=True) for _ in range(50)]
+for step in range(100):
+    out = torch.rand(256, 256, device="cuda")
+    for one in weights:
+        out = out @ one
+    out.sum().backward()
+torch.cuda.synchronize()
+"""
+
+
+def watched(folder: Path, text: str, *, stacks: bool = False) -> tuple[int, Trace]:
     (folder / "program.py").write_text(text)
     (folder / "recordings").mkdir()
-    ended = program.watch([sys.executable, str(folder / "program.py")], folder / "recordings")
+    ended = program.watch([sys.executable, str(folder / "program.py")], folder / "recordings", stacks=stacks)
     assert ended.reasons == ()
     (path,) = (folder / "recordings").iterdir()
     trace = read(path)
@@ -99,6 +121,24 @@ def test_a_profiler_within_a_watched_program_harms_neither(tmp_path: Path) -> No
     status, trace = watched(tmp_path, TORCH + PROFILED + TORCH)
     assert status == 0
     assert kernels(trace, "elementwise") >= 30_000
+
+
+def test_with_stacks_the_line_is_named_in_which_the_gpu_waits(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch")
+    status, trace = watched(tmp_path, TORCH + SLOW, stacks=True)
+    assert status == 0
+    found = idle(trace, int(trace.work["begin_ns"][0]), int(trace.work["end_ns"].max()), 0)
+    line = f"program.py:{(TORCH + SLOW).splitlines().index('    time.sleep(0.02)') + 1} slow"
+    assert line in [place.name for place in found.places[:3]], "CUPTI numbers threads as Python does, on this clock"
+    assert sum(place.seconds for place in found.places if place.name == line) == pytest.approx(50 * 0.02, rel=0.2)
+
+
+def test_while_pytorchs_backward_pass_submits_the_main_thread_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch")
+    status, trace = watched(tmp_path, TORCH + BACKWARD, stacks=True)
+    assert status == 0
+    line = (TORCH + BACKWARD).splitlines().index("    out.sum().backward()") + 1
+    assert f"main thread at program.py:{line} <module>" in names(trace, trace.ranges)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

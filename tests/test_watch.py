@@ -77,6 +77,25 @@ def test_the_diagnosis_follows_on_standard_error(here: Path, capfd: pytest.Captu
     assert (captured.out, captured.err) == ("out\n", "err\n")
 
 
+def test_with_stacks_the_diagnosis_names_a_line_of_the_program(here: Path) -> None:
+    text = """
+import time, torch
+def load():
+    time.sleep(0.02)
+for _ in range(40):
+    torch.catch_up()
+    torch.steps(1)
+    load()
+"""
+    result = watched(text, "--stacks")
+    assert result.exit_code == ExitCode.MEASURED
+    (most_in,) = (line for line in result.stderr.splitlines() if "most in" in line)
+    assert most_in.split()[2:4] == ["program.py:4", "load"]
+    (path,) = (here / "recording-1").iterdir()
+    assert "samples of lines of Python" in call("diagnose", str(path), "--all").output
+    assert "program.py:4" not in watched(text).stderr
+
+
 def test_all_that_belongs_to_the_command_reaches_it(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     text = "import sys\nprint(sys.argv[1:])"
     arguments = ("--for", "3", "-o", "x", "--", "-h", "--json")
