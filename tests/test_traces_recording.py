@@ -206,6 +206,15 @@ def test_where_a_thread_that_submits_has_no_line_the_main_threads_is_named(tmp_p
     assert trace.samples.taken == 14
 
 
+def test_of_very_many_threads_those_with_most_calls_have_ranges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "MOST_SAMPLED", 1)
+    other = row(cells.RUNTIME, 50_000, 3, correlation=3, detail=LAUNCH, place=8)
+    trace = read(tmp_path, recording(LINES, *CALLS, other, sampled(8, 1, 10, 20, 6), sampled(9, 2, 12, 20, 5)))
+    assert ranges(trace) == [("train.py:2 step", 11, 21)]
+
+
 def test_samples_that_overlap_or_are_impossible_are_left_out(tmp_path: Path) -> None:
     far = (1 << 63) - 1
     rows = (

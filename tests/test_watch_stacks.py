@@ -160,6 +160,12 @@ def test_without_pythons_lock_nothing_is_sampled_and_that_is_told(place: Place, 
     assert len(done.traces[0].work) == 100
 
 
+def test_a_program_whose_working_folder_is_gone_is_sampled(place: Place, tmp_path: Path) -> None:
+    text = f"import os, shutil\nos.mkdir('gone')\nos.chdir('gone')\nos.rmdir('../gone')\n{SLOW}train(10)"
+    trace = only(place.recorded(text, tmp_path, stacks=True))
+    assert any(name.endswith("program.py:8 load") for name in lines(trace))
+
+
 def test_samples_end_with_the_recording(place: Place, tmp_path: Path) -> None:
     text = f"""{SLOW}
 import sys

@@ -26,6 +26,7 @@ MOST_ROWS = 4_000_000  # that are kept
 AT_ONCE = 1 << 16  # cells
 MOST_TEXTS = 200_000
 MOST_FACT = 200  # characters
+MOST_SAMPLED = 64  # threads whose samples become ranges
 UNKNOWN_32 = 0xFFFFFFFF  # of a stream or an event
 SAME_CLOCK_NS = 10**9
 ROW = np.dtype(list(cells.ROW))
@@ -273,7 +274,7 @@ class _Reader:
         return msgspec.structs.replace(collector.finish(self._name, facts), samples=samples)
 
     def _read_samples(self) -> Samples | None:
-        """Make ranges of the samples of each thread that submits.
+        """Make ranges of the samples of each thread that submits; of very many, of those that make most calls.
 
         While such a thread runs no Python, as that of PyTorch's backward pass, the main thread mostly waits for it. So
         its ranges say where the main thread is.
@@ -288,7 +289,9 @@ class _Reader:
         first_ns, last_ns = int(calls["begin_ns"].min()), int(calls["end_ns"].max())
         main = self._texts.number("main_thread")
         numbers = [number for _, number in collector.threads]
-        submitting = {int(thread): numbers[thread] for thread in np.unique(calls["thread"]).tolist() if thread != NONE}
+        threads, counts = np.unique(calls["thread"], return_counts=True)
+        most = threads[np.argsort(-counts, kind="stable")][:MOST_SAMPLED].tolist()
+        submitting = {thread: numbers[thread] for thread in most if thread != NONE}
         each = {one: in_order(table[possible & (table["place"] == one)]) for one in {main, *submitting.values()}}
         mains = lines(each[main], lambda key: self._line(key, "main thread at "))
         for thread, number in submitting.items():

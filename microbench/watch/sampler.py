@@ -60,9 +60,10 @@ class Sampler:
         self._lines: dict[tuple[str, int, str], int] = {}
         self._own: dict[str, bool] = {}
         self._open: dict[int, list[int]] = {}  # by thread: line, first and last time, samples and late ones
-        # The folder of the program, then the working folder: files below are named without it.
-        own = (os.path.dirname(os.path.abspath(next(iter(getattr(sys, "argv", ())), ""))), os.getcwd())
-        self._roots = tuple(os.path.join(folder, "") for folder in own)
+        self._roots: list[str] = []  # the folder of the program, then the working folder: left out of names of files
+        with contextlib.suppress(OSError):  # the working folder may be gone
+            program = os.path.abspath(next(iter(getattr(sys, "argv", ())), ""))
+            self._roots = [os.path.join(folder, "") for folder in (os.path.dirname(program), os.getcwd())]
 
     def run(self) -> None:
         """Sample until ``finish``. Whatever goes wrong ends the samples and not the program."""
