@@ -103,7 +103,7 @@ def recorder_in(folder: Path) -> dict[str, str]:
     (folder / "callbacks").write_bytes(machine_code.callbacks())
     settings = {
         "folder": str(folder), "code": str(folder / "callbacks"), "reasons": str(folder), "for_s": None,
-        "window_s": None, "every_s": None,
+        "window_s": None, "every_s": None, "stacks": False,
     }  # fmt: skip
     path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
     return {VARIABLE: json.dumps(settings), "PYTHONPATH": path}

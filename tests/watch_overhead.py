@@ -27,6 +27,7 @@ BLOCK_S = 0.05
 WAYS: dict[str, tuple[str, ...]] = {
     "none": (),
     "watch": (),
+    "stacks": (),
     "kernels": ("KERNEL",),
     "work": ("KERNEL", "MEMCPY", "MEMSET", "PEER_MEMCPY"),
     "runtime": ("KERNEL", "MEMCPY", "MEMSET", "PEER_MEMCPY", "RUNTIME", "SYNC", "CUDA_EVENT"),
@@ -95,7 +96,7 @@ def table(found: dict[str, list[dict[str, float]]], errors: dict[str, str]) -> I
 
 def child(way: str, program: str, folder: Path) -> None:
     """Measures one way in this process and prints the seconds a step."""
-    recorder = WAYS[way] or way in ("watch", "waits")
+    recorder = WAYS[way] or way in ("watch", "stacks", "waits")
     if recorder:
         begin_recorder(way, folder)
     from programs import BY_NAME
@@ -139,7 +140,7 @@ def begin_recorder(way: str, folder: Path) -> None:
     window_s = 0.05 if way == "waits" else None
     settings = {
         "folder": str(recordings), "code": str(code), "reasons": "", "for_s": None, "window_s": window_s,
-        "every_s": 1e6,
+        "every_s": 1e6, "stacks": way == "stacks",
     }  # fmt: skip
     recorder.begin("torch", settings, print)
 
