@@ -82,7 +82,9 @@ torch.cuda.synchronize()
 def watched(folder: Path, text: str, *, stacks: bool = False) -> tuple[int, Trace]:
     (folder / "program.py").write_text(text)
     (folder / "recordings").mkdir()
-    ended = program.watch([sys.executable, str(folder / "program.py")], folder / "recordings", stacks=stacks)
+    ended = program.watch(
+        [sys.executable, str(folder / "program.py")], folder / "recordings", program.How(stacks=stacks)
+    )
     assert ended.reasons == ()
     (path,) = (folder / "recordings").iterdir()
     trace = read(path)

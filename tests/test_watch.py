@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 from command_line import call
 from typer.testing import Result
-from watched import CELLS_OF_A_STEP, Place, cells_of
+from watched import CELLS_OF_A_STEP, NotPython, Place, cells_of
 
 from microbench.core.errors import ExitCode
 from microbench.traces.reading import read
-from microbench.watch import program
+from microbench.watch import injection, program
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorder is for x86-64 alone")
 
@@ -178,7 +178,7 @@ while time.monotonic() - begin < 2.5:
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("print(1)", "no Python process of the command imported a GPU package"),
+    ("print(1)", "no process of the command started CUDA; those with a cleaned environment are not seen"),
     ("import torch", "the command submitted nothing to a GPU"),
     ("import os\nos.environ['STAND_IN_STATUS'] = '39'\nimport torch", "another profiler is attached"),
 ])  # fmt: skip
@@ -189,6 +189,42 @@ def test_what_was_not_recorded_is_said_in_one_line(here: Path, text: str, words:
     assert line.startswith("not recorded: ")
     assert words in line
     assert not (here / "recording-1").exists()
+
+
+def test_a_program_that_is_not_python_is_recorded(here: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = NotPython(place)
+    for name, value in other.variables.items():
+        monkeypatch.setenv(name, value)
+    result = call("watch", "--", str(other.program), "load", str(other.cupti), "init", "steps", "30", "exit", "3")
+    assert result.exit_code == 3
+    (path,) = (here / "recording-1").iterdir()
+    assert path.name.startswith("not_python-")
+    for words in ("28 of 20 kernels", "Launch-bound", "cudaLaunchKernel", f"recorded: recording-1/{path.name}"):
+        assert words in result.stderr
+    assert "not recorded" not in result.stderr
+
+
+def test_without_a_compiler_python_is_recorded_and_how_to_record_others_is_said(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(injection, "CARRIED", here / "none")
+    monkeypatch.setenv("PATH", str(here))
+    monkeypatch.delenv("CC", raising=False)
+    result = watched(STEPS)
+    assert "Launch-bound" in result.stderr
+    assert "not recorded" not in result.stderr
+    (line,) = watched("import os\nassert 'CUDA_INJECTION64_PATH' not in os.environ").stderr.splitlines()
+    for words in ("not recorded: no Python process of the command imported a GPU package", "install a C compiler"):
+        assert words in line
+
+
+def test_an_injection_of_the_users_own_is_left_alone_and_said(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_INJECTION64_PATH", "/my/library.so")
+    result = watched(f"import os\nassert os.environ['CUDA_INJECTION64_PATH'] == '/my/library.so'\n{STEPS}")
+    assert result.exit_code == ExitCode.MEASURED
+    assert "Launch-bound" in result.stderr
+    (line,) = [line for line in result.stderr.splitlines() if "not recorded" in line]
+    assert "programs that are not Python, because CUDA_INJECTION64_PATH is set already" in line
 
 
 def test_a_reason_is_said_once_beside_the_diagnosis(here: Path) -> None:

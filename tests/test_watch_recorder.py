@@ -23,6 +23,7 @@ from microbench.core.errors import UsageError
 from microbench.traces.reading import read
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS
 from microbench.watch import callbacks, cells, machine_code, state
+from microbench.watch.program import How
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorder is for x86-64 alone")
 
@@ -164,7 +165,7 @@ while torch.library.stand_in_subscribed():
     time.sleep(0.01)
 torch.steps(5)
 """
-    only(place.recorded(program, tmp_path, for_s=2), 3)
+    only(place.recorded(program, tmp_path, how=How(for_s=2)), 3)
 
 
 def test_windows_hold_all_records_and_the_time_between_them_waits_alone(place: Place, tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ while time.monotonic() - begin < 2:
     torch.steps(1)
     time.sleep(0.001)
 """
-    done = place.recorded(program, tmp_path, windows=(0.2, 0.5))
+    done = place.recorded(program, tmp_path, how=How(window_s=0.2, every_s=0.5))
     assert (done.code, done.errors, done.reasons) == (0, "", [])
     (trace,) = done.traces
     sound(trace)

@@ -13,6 +13,9 @@ from watched import Place, Recorded
 from microbench.diagnose.idle import Idle, idle
 from microbench.traces.trace import RANGE_KINDS, Trace
 from microbench.watch import cells
+from microbench.watch.program import How
+
+STACKS = How(stacks=True)
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorder is for x86-64 alone")
 
@@ -59,7 +62,7 @@ def idle_of(trace: Trace) -> Idle:
 
 
 def test_the_diagnosis_names_the_line_in_which_a_gap_passes(place: Place, tmp_path: Path) -> None:
-    trace = only(place.recorded(f"{SLOW}train(30)", tmp_path, stacks=True))
+    trace = only(place.recorded(f"{SLOW}train(30)", tmp_path, how=STACKS))
     found = idle_of(trace)
     assert (found.places[0].cause, found.places[0].name) == ("host between calls", LOADING)
     assert trace.samples is not None
@@ -83,7 +86,7 @@ def test_code_of_a_package_is_named_by_the_line_that_calls_it(place: Place, tmp_
     (tmp_path / "models" / "net.py").write_text("import library\ndef conv2():\n    library.wait()\n")
     text = "import torch, models.net\nfor _ in range(30):\n    torch.catch_up()\n    torch.steps(1)"
     text += "\n    models.net.conv2()"
-    done = place.recorded(text, tmp_path, stacks=True, PYTHONPATH=f"{place.site}:{package}")
+    done = place.recorded(text, tmp_path, how=STACKS, PYTHONPATH=f"{place.site}:{package}")
     assert idle_of(only(done)).places[0].name == "models/net.py:3 conv2"
 
 
@@ -93,7 +96,7 @@ def test_a_thread_of_packages_alone_is_named_by_its_innermost_line(place: Place,
     (package / "__init__.py").write_text(SLOW)
     text = "import library, threading\nthread = threading.Thread(target=library.train, args=(20,))"
     text += "\nthread.start()\nthread.join()"
-    done = place.recorded(text, tmp_path, stacks=True, PYTHONPATH=f"{place.site}:{package.parent}")
+    done = place.recorded(text, tmp_path, how=STACKS, PYTHONPATH=f"{place.site}:{package.parent}")
     assert idle_of(only(done)).places[0].name == "library/__init__.py:4 load"
 
 
@@ -109,7 +112,7 @@ train(10)
 ended.set()
 thread.join()
 """
-    done = place.recorded(text, tmp_path, stacks=True)
+    done = place.recorded(text, tmp_path, how=STACKS)
     trace = only(done)
     assert b" idle" in done.files[0].read_bytes()
     assert LOADING in lines(trace)
@@ -124,7 +127,7 @@ def backward():
     torch.unlocked.stand_in_elsewhere(20)
 backward()
 """
-    trace = only(place.recorded(text, tmp_path, stacks=True))
+    trace = only(place.recorded(text, tmp_path, how=STACKS))
     found = idle_of(trace)
     assert found.places[0].name == "main thread at program.py:4 backward"
 
@@ -140,7 +143,7 @@ for _ in range(5):
     hold()
 train(2)
 """
-    done = place.recorded(text, tmp_path, stacks=True)
+    done = place.recorded(text, tmp_path, how=STACKS)
     trace = only(done)
     assert trace.samples is not None
     assert trace.samples.late > 0
@@ -152,7 +155,7 @@ train(2)
 
 
 def test_without_pythons_lock_nothing_is_sampled_and_that_is_told(place: Place, tmp_path: Path) -> None:
-    done = place.recorded(f"import sys\nsys._is_gil_enabled = lambda: False\n{SLOW}train(5)", tmp_path, stacks=True)
+    done = place.recorded(f"import sys\nsys._is_gil_enabled = lambda: False\n{SLOW}train(5)", tmp_path, how=STACKS)
     ((cause, next_step),) = done.reasons
     assert "without its lock" in cause
     assert "PYTHON_GIL=1" in next_step
@@ -162,7 +165,7 @@ def test_without_pythons_lock_nothing_is_sampled_and_that_is_told(place: Place, 
 
 def test_a_program_whose_working_folder_is_gone_is_sampled(place: Place, tmp_path: Path) -> None:
     text = f"import os, shutil\nos.mkdir('gone')\nos.chdir('gone')\nos.rmdir('../gone')\n{SLOW}train(10)"
-    trace = only(place.recorded(text, tmp_path, stacks=True))
+    trace = only(place.recorded(text, tmp_path, how=STACKS))
     assert any(name.endswith("program.py:8 load") for name in lines(trace))
 
 
@@ -174,7 +177,7 @@ while torch.library.stand_in_subscribed() or len(sys._current_frames()) > 1:
     time.sleep(0.01)
 train(3)
 """
-    trace = only(place.recorded(text, tmp_path, stacks=True, for_s=1))
+    trace = only(place.recorded(text, tmp_path, how=How(for_s=1, how=STACKS)))
     assert len(trace.work) == 60
     assert LOADING in lines(trace)
 
@@ -188,7 +191,7 @@ os.kill(os.getpid(), signal.SIGUSR1)
 train(2)
 print(signal.sigwait((signal.SIGUSR1,)).name)
 """
-    done = place.recorded(text, tmp_path, stacks=True)
+    done = place.recorded(text, tmp_path, how=STACKS)
     only(done)
     assert done.output == "SIGUSR1\n"
 
@@ -204,7 +207,7 @@ def use():
 train(1)
 print({{use()() for _ in range(100)}})
 """
-    done = place.recorded(text, tmp_path, stacks=True)
+    done = place.recorded(text, tmp_path, how=STACKS)
     only(done)
     assert done.output == "{None}\n"
 
@@ -225,7 +228,7 @@ if os.fork() == 0:
 assert os.wait()[1] == 0
 train(2)
 """
-    done = place.recorded(text, tmp_path, stacks=True)
+    done = place.recorded(text, tmp_path, how=STACKS)
     trace = only(done)
     assert len(trace.work) == 80
     assert done.output == "1\n"
@@ -240,7 +243,7 @@ os.closerange(3, 100_000)
 mine = [os.open(f"mine-{{number}}", os.O_WRONLY | os.O_CREAT) for number in range(3, 1000)]
 time.sleep(2)
 """
-    done = place.recorded(text, tmp_path, stacks=True)
+    done = place.recorded(text, tmp_path, how=STACKS)
     assert (done.code, done.errors) == (0, "")
     ((cause, _),) = done.reasons
     assert "the program closed its file" in cause
@@ -255,6 +258,6 @@ train(120)
 torch.library.stand_in_settle()
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = place.recorded(text, tmp_path, stacks=True)
+    done = place.recorded(text, tmp_path, how=STACKS)
     assert cells.SAMPLES in kinds(done.files[0])
     sound(done.traces[0])

@@ -10,13 +10,15 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from c_library import TWIN, compiled
 
 from microbench.traces.reading import read
 from microbench.traces.trace import Trace
-from microbench.watch import machine_code
+from microbench.watch import injection, machine_code, program
+from microbench.watch.program import WHOLE, How
 
-INJECTED = Path(machine_code.__file__).parent / "inject"
+INJECTED = program.INJECTED
 CUPTI = "nvidia/cuda_cupti/lib/libcupti.so.12"
 # A GPU package as PyTorch is one: it loads the libcupti that lies beside it. Its functions hold Python's lock.
 TORCH = f"""
@@ -68,31 +70,36 @@ class Place:
 
     def recorded(
         self,
-        program: str,
+        text: str,
         folder: Path,
-        *,
-        for_s: float | None = None,
-        windows: tuple[float | None, float | None] = (None, None),
-        stacks: bool = False,
+        *options: str,
+        how: How = WHOLE,
+        recordings: str = "recordings",
+        library: Path | None = None,
+        **more: str,
+    ) -> Recorded:
+        """Run a program of Python in ``folder`` with the recorder in it, as `microbench watch` does."""
+        (folder / "program.py").write_text(text)
+        return self.ran([sys.executable, *options, "program.py"], folder, library, how, recordings, **more)
+
+    def ran(
+        self,
+        command: list[str],
+        folder: Path,
+        library: Path | None,
+        how: How = WHOLE,
         recordings: str = "recordings",
         **more: str,
     ) -> Recorded:
-        """Run a program in ``folder`` with the recorder in it, as `microbench watch` does."""
+        """Run a command in ``folder`` in the environment that `microbench watch` makes."""
         reasons, found = folder / "reasons", folder / "recordings"
         reasons.mkdir()
         found.mkdir()
-        (folder / "program.py").write_text(program)
-        window_s, every_s = windows
-        settings = {
-            "folder": str(folder / recordings), "code": str(self.code), "reasons": str(reasons), "for_s": for_s,
-            "window_s": window_s, "every_s": every_s, "stacks": stacks,
-        }  # fmt: skip
-        variables = self.environment(**more)
-        variables["PYTHONPATH"] = os.pathsep.join((str(INJECTED), variables["PYTHONPATH"]))
-        result = subprocess.run(
-            [sys.executable, "program.py"], capture_output=True, text=True, cwd=folder, check=False,
-            env={**variables, "MICROBENCH_WATCH": json.dumps(settings)},
-        )  # fmt: skip
+        own = self.environment(**more)
+        watching = program.variables(folder / recordings, self.code, reasons, how, library)
+        watching["PYTHONPATH"] = os.pathsep.join((str(INJECTED), own["PYTHONPATH"]))
+        variables = {**own, **watching, **{name: own[name] for name in more if name != "PYTHONPATH"}}
+        result = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False, env=variables)
         lines = [line for path in sorted(reasons.iterdir()) for line in path.read_text().splitlines()]
         told = [(cause, next_step) for cause, next_step in map(json.loads, lines)]
         return Recorded(result.returncode, result.stdout, result.stderr, sorted(found.iterdir()), told)
@@ -101,3 +108,28 @@ class Place:
 def cells_of(trace: Trace) -> int:
     """How many rows of a recording became rows of the trace."""
     return len(trace.work) + len(trace.calls) + len(trace.syncs)
+
+
+class NotPython:
+    """A program of C that uses the made-up GPU, and the library that records it. Skips the test without a compiler."""
+
+    def __init__(self, place: Place) -> None:
+        compiler = next(filter(None, map(shutil.which, ("cc", "gcc"))), None)
+        if compiler is None:
+            pytest.skip("no cc here")
+        library = injection.library()
+        assert library is not None
+        self.place, self.library, self.program = place, library, place.folder / "not_python"
+        self.cupti = place.folder / "linked" / "libcupti.so.12"
+        self.cupti.parent.mkdir()
+        linked = os.pathsep.join(map(str, (place.drivers, self.cupti.parent)))
+        self.variables = {"MICROBENCH_WATCH_CUDA": "12", "STAND_IN": str(self.cupti), "LD_LIBRARY_PATH": linked}
+        shutil.copy(place.site / CUPTI, self.cupti)
+        source = TWIN / "not_python.c"
+        subprocess.run([compiler, "-Wall", "-Wextra", "-Werror", "-o", self.program, source, "-ldl"], check=True)
+
+    def recorded(self, folder: Path, *arguments: str | int, how: How = WHOLE, **more: str) -> Recorded:
+        """Run the program in ``folder``, as `microbench watch` does; see not_python.c for its arguments."""
+        command = [str(self.program), *map(str, arguments)]
+        recordings = more.pop("recordings", "recordings")
+        return self.place.ran(command, folder, self.library, how, recordings, **{**self.variables, **more})

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 MOST_FOLDERS = 10_000
 USUAL_WINDOW_S, USUAL_EVERY = 2.0, 10
-UNSEEN = (
-    "no Python process of the command imported a GPU package; programs in other languages, and python -I, -E and -S, "
-    "are not seen"
+UNSEEN = "no process of the command started CUDA; those with a cleaned environment are not seen"
+UNSEEN_BUT_PYTHON = (
+    "no Python process of the command imported a GPU package; to record programs in other languages, and python -I, -E "
+    "and -S, install a C compiler (cc, gcc, clang, or what CC names)"
 )
 UNUSED = "the command submitted nothing to a GPU while it was recorded"
 # A second core dump, of microbench, helps nobody.
@@ -38,11 +39,12 @@ def watch(
     every: options.WatchedEvery = None,
     stacks: options.Stacks = False,
 ) -> int:
-    """Run a command, record what its Python processes submit to the GPU, and say at the end why the GPU waits.
+    """Run a command, record what its processes submit to the GPU, and say at the end why the GPU waits.
 
     The command is not changed, and its output, signals and exit code stay its own; the diagnosis, that of `microbench
-    diagnose`, goes to standard error. Each process is recorded, by CUPTI, from its first import of PyTorch, CuPy,
-    Numba, JAX, Triton or another GPU package on.
+    diagnose`, goes to standard error. Each process is recorded, by CUPTI: one of Python from its first import of
+    PyTorch, CuPy, Numba, JAX, Triton or another GPU package on, any other one from the start of CUDA on, for which a C
+    compiler must be installed.
 
     Recording makes each CUDA call and each kernel slower. Only one profiler can record a process: torch.profiler in the
     command sees no GPU, and under nsys nothing is recorded. With --window the program runs unrecorded most of the time,
@@ -60,9 +62,9 @@ def watch(
             raise UsageError("--every is not longer than --window", "--window 2s --every 20s")
     folder = _new_folder(out)
     try:
-        ended = program.watch(command, folder, for_s, window_s, every_s, stacks=stacks)
+        ended = program.watch(command, folder, program.How(for_s, window_s, every_s, stacks))
         with contextlib.suppress(OSError, KeyboardInterrupt):  # a full or closed standard error does not change the end
-            _explain(folder, ended.reasons)
+            _explain(folder, ended.reasons, UNSEEN_BUT_PYTHON if ended.only_python else UNSEEN)
     finally:
         with contextlib.suppress(OSError):  # it holds recordings
             folder.rmdir()
@@ -86,14 +88,15 @@ def _new_folder(out: Path | None) -> Path:
     return Path(tempfile.mkdtemp(prefix="microbench-recording-"))
 
 
-def _explain(folder: Path, reasons: tuple[tuple[str, str], ...]) -> None:
-    """Print the diagnosis of all recordings, where they are, and what is not recorded."""
+def _explain(folder: Path, reasons: tuple[tuple[str, str], ...], unseen: str) -> None:
+    """Print the diagnosis of all recordings, where they are, and what is not recorded; ``unseen`` says why there may be
+    none."""
     from microbench.report.terminal import terminal
 
     console = terminal.open_console(sys.stderr)
     lines = [f"not recorded: {cause}; {next_step}" for cause, next_step in reasons]
     if not (paths := _recordings(folder)):
-        terminal.tell(lines or [f"not recorded: {UNSEEN}"], console)
+        terminal.tell(lines or [f"not recorded: {unseen}"], console)
         return
     with contextlib.suppress(KeyboardInterrupt):
         _diagnose(paths, console)

@@ -31,7 +31,7 @@ class NotRecorded(Exception):
 
 def load() -> tuple[Any, int]:
     """The library and its version. Raises NotRecorded."""
-    path = next(_paths(), None)
+    path = next(paths(), None)
     if path is None:
         raise NotRecorded(f"no libcupti.so.12 or .13 is installed for {sys.executable}", INSTALL)
     try:
@@ -64,19 +64,19 @@ def checked(cupti: Any, call: str, *arguments: Any) -> None:
         raise NotRecorded(f"CUPTI refuses {call}: {words} ({status})", "check that nvidia-smi works on this machine")
 
 
-def _paths() -> Iterator[str]:
-    """Paths of the library, the one that the program would load first."""
+def paths() -> Iterator[str]:
+    """Paths of the library, that first which this process would load."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         yield from LOADED.findall(maps.read())[:1]
-    majors = _majors()
+    found = majors()
     linked = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
-    for major in majors:
+    for major in found:
         for folder in linked:
             yield from _there(folder, major)
         for entry in sys.path:
             yield from _there(os.path.join(entry, PACKAGE_FOLDERS[major]), major)
-    homes = [os.environ.get("CUDA_HOME") or "/usr/local/cuda", *(f"/usr/local/cuda-{major}" for major in majors)]
-    for major in majors:
+    homes = [os.environ.get("CUDA_HOME") or "/usr/local/cuda", *(f"/usr/local/cuda-{major}" for major in found)]
+    for major in found:
         yield from _there(os.path.join(sys.prefix, "lib"), major)
         for home in homes:
             for folder in TOOLKIT_FOLDERS:
@@ -89,7 +89,7 @@ def _there(folder: str, major: int) -> Iterator[str]:
         yield path
 
 
-def _majors() -> tuple[int, ...]:
+def majors() -> tuple[int, ...]:
     """The major versions of CUDA in the order in which to look for them: PyTorch's own first, none that is too new for
     the driver."""
     for entry in sys.path:

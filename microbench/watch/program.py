@@ -1,4 +1,4 @@
-"""Runs a command with the recorder in its Python processes; its signals, exit and standard streams stay its own."""
+"""Runs a command with the recorder in its processes; its signals, exit and standard streams stay its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
-from microbench.watch import machine_code
+from microbench.watch import injection, machine_code
 
 INJECTED = Path(__file__).parent / "inject"
 VARIABLE = "MICROBENCH_WATCH"
@@ -37,23 +37,36 @@ class Ended(NamedTuple):
 
     status: int
     reasons: tuple[Reason, ...]
+    only_python: bool  # no other program could be recorded
 
 
-def watch(
-    command: list[str],
-    folder: Path,
-    for_s: float | None = None,
-    window_s: float | None = None,
-    every_s: float | None = None,
-    *,
-    stacks: bool = False,
-) -> Ended:
-    """Run a command to its end; each Python process that imports a GPU package writes a recording into ``folder``.
+OTHERS_INJECTION = Reason(
+    f"programs that are not Python, because {injection.VARIABLE} is set already",
+    "unset it, unless another tool needs it",
+)
 
-    ``for_s`` is the time after which a process ends its recording, in s. With ``window_s`` and ``every_s`` it records
-    the first ``window_s`` of each ``every_s``, and waits alone otherwise. With ``stacks`` the recordings also say which
-    lines of Python the threads were in. Raises UsageError, before the command begins,
-    if the recorder or the command cannot be started.
+
+class How(NamedTuple):
+    """How processes are recorded. ``for_s`` is the time after which a process ends its recording, in s.
+
+    With ``window_s`` and ``every_s`` a process of Python records the first ``window_s`` of each ``every_s``, and waits
+    alone otherwise. With ``stacks`` its recording also says which lines of Python the threads were in.
+    """
+
+    for_s: float | None = None
+    window_s: float | None = None
+    every_s: float | None = None
+    stacks: bool = False
+
+
+WHOLE = How()  # everything, from the begin to the end
+
+
+def watch(command: list[str], folder: Path, how: How = WHOLE) -> Ended:
+    """Run a command to its end; each process that imports a GPU package of Python, or that starts CUDA in another way,
+    writes a recording into ``folder``. The latter needs the library of ``injection``.
+
+    Raises UsageError, before the command begins, if the recorder or the command cannot be started.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -66,13 +79,19 @@ def watch(
             raise UsageError(
                 f"the temporary folder cannot be used: {error.strerror or error}", "name another one by TMPDIR"
             ) from error
-        settings = {
-            "folder": str(folder.absolute()), "code": str(code), "reasons": str(reasons), "for_s": for_s,
-            "window_s": window_s, "every_s": every_s, "stacks": stacks,
-        }  # fmt: skip
-        path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
-        status = _run(command, {**os.environ, VARIABLE: json.dumps(settings), "PYTHONPATH": path})
-        return Ended(status, tuple(_reasons(reasons)))
+        taken = bool(os.environ.get(injection.VARIABLE))
+        library = None if taken else injection.library()
+        status = _run(command, {**os.environ, **variables(folder.absolute(), code, reasons, how, library)})
+        return Ended(status, (*_reasons(reasons), *[OTHERS_INJECTION] * taken), library is None)
+
+
+def variables(folder: Path, code: Path, reasons: Path, how: How, library: Path | None) -> dict[str, str]:
+    """The variables of the environment by which processes record themselves."""
+    places = {"folder": folder, "code": code, "reasons": reasons, "library": library}
+    settings = {name: None if place is None else str(place) for name, place in places.items()} | how._asdict()
+    path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
+    others = {} if library is None else injection.variables(library, folder, reasons, how.for_s)
+    return {VARIABLE: json.dumps(settings), "PYTHONPATH": path, **others}
 
 
 def _run(command: list[str], environment: Mapping[str, str]) -> int:

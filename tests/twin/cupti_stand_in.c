@@ -5,6 +5,7 @@
  * thread of the library's own, as CUPTI does it, which waits for nobody. Variables of the environment make it refuse.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MEMCPY = 1, MEMSET = 2, DRIVER = 4, RUNTIME = 5, KERNEL = 10, OVERHEAD = 17, PEER_MEMCPY = 22, EVENT = 36, SYNC = 38 };
+enum { MEMCPY = 1, MEMSET = 2, DRIVER = 4, RUNTIME = 5, KERNEL = 10, OVERHEAD = 17, PEER_MEMCPY = 22, EVENT = 36, SYNC = 38, UNREAD = 60 };
 enum { OK = 0, INVALID_KIND = 21, NO_MORE_RECORDS = 12, NOT_INITIALIZED = 15 };
 enum { LAUNCH = 211, GET_DEVICE = 17, MEMCPY_ASYNC = 41, SYNCHRONIZE = 131, GRAPH_LAUNCH = 311, WAIT_EVENT = 147, RECORD = 135, MEMSET_ASYNC = 51 };
 enum { DRIVER_LAUNCH = 307 };
@@ -45,6 +46,7 @@ static size_t bytes_of(uint32_t kind) {
     case MEMSET: return 88;
     case RUNTIME: case DRIVER: return 40;
     case SYNC: case OVERHEAD: case EVENT: return 56;
+    case UNREAD: return 48;
     default: return 0;
     }
 }
@@ -290,7 +292,15 @@ void stand_in_settle(void) {
     pthread_mutex_unlock(&queued);
 }
 
-/* What is asked of libcuda. */
+/* What is asked of libcuda. Like CUDA's driver, cuInit loads the library that a variable names, once. */
+int cuInit(unsigned flags) {
+    static int done;
+    const char *path = getenv("CUDA_INJECTION64_PATH");
+    void *library = path && !done++ ? dlopen(path, RTLD_NOW) : NULL;
+    int (*initialize)(void) = library ? (int (*)(void))dlsym(library, "InitializeInjection") : NULL;
+    if (initialize) initialize();
+    return OK;
+}
 int cuDriverGetVersion(int *version) { *version = asked("STAND_IN_DRIVER", 13000); return OK; }
 int cuDeviceGetCount(int *count) { *count = 2; return OK; }
 int cuDeviceGet(int *device, int number) { *device = number; return OK; }

@@ -45,7 +45,7 @@ def _begin(package: str) -> None:
 
     try:
         settings = json.loads(os.environ[VARIABLE])
-        reasons = settings["reasons"]
+        reasons, library = settings["reasons"], settings["library"]
     except (KeyError, TypeError, ValueError):  # the program has changed the variable
         return
 
@@ -58,9 +58,13 @@ def _begin(package: str) -> None:
 
     try:
         if sys.version_info < FIRST_PYTHON:
-            tell(sys.executable + " is older than Python 3.9", "run the program with a newer Python")
+            if library is None:  # otherwise it records this process
+                tell(sys.executable + " is older than Python 3.9", "run the program with a newer Python")
             return
         import importlib.util
+
+        if library is not None and not _taken(library):
+            return
 
         # Under a name of its own, because the program may use another version of microbench itself.
         name, room = "_microbench_watch", os.path.dirname(HERE)
@@ -73,6 +77,16 @@ def _begin(package: str) -> None:
     except Exception as error:  # noqa: BLE001  (the program matters more than its recording, whatever goes wrong)
         what = str(error) or type(error).__name__
         tell(what.splitlines()[0], getattr(error, "next_step", "please report this, with the program that was watched"))
+
+
+def _taken(library: str) -> bool:
+    """Take this process from the library that CUDA loads. False if the library records it already."""
+    import ctypes
+
+    try:
+        return bool(ctypes.CDLL(library).microbench_take_process())
+    except OSError:  # then CUDA cannot load it either
+        return True
 
 
 def _hand_on() -> None:

@@ -1,0 +1,27 @@
+/* The parts of the injection library that tests call by themselves. */
+#include "../../microbench/watch/inject/injection.c"
+
+/* Write the records of a buffer, as of a process that began with this file. CUPTI's function gives the records. */
+void keep_in(int target, void *next_record, const void *records, size_t bytes, int at_the_end) {
+    memcpy(&cupti.next_record, &next_record, sizeof next_record);
+    uint8_t *buffer = malloc(bytes);
+    memcpy(buffer, records, bytes);
+    process = getpid();
+    file = target;
+    written_bytes = least_free_bytes = failure = 0;
+    ending = at_the_end;
+    stopped = false;
+    memset(seen_names, 0, sizeof seen_names);
+    completed(NULL, 0, buffer, bytes, bytes);
+}
+
+/* How much memory is handed out after so much of it. */
+size_t handed_out(uint64_t before, int after_the_end) {
+    uint8_t *buffer;
+    size_t size, most;
+    handed_out_bytes = before;
+    stopped = after_the_end;
+    requested(&buffer, &size, &most);
+    free(buffer);
+    return most || handed_out_bytes != before + size || !buffer != !size ? 1 : size;
+}
