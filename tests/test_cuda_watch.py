@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -56,8 +59,65 @@ with profile(activities=[ProfilerActivity.CUDA]):
     values.add_(1)
     torch.cuda.synchronize()
 """
+RUNTIME = """
+#include <cstdio>
+
+__global__ void add_one(float *values) { values[blockIdx.x * blockDim.x + threadIdx.x] += 1; }
+
+int main() {
+    const int count = 1024;
+    static float host[count];
+    float *values;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t replayed;
+    cudaMalloc(&values, sizeof host);
+    cudaMemset(values, 0, sizeof host);
+    cudaStreamCreate(&stream);
+    for (int step = 0; step < 200; step++) {
+        for (int launch = 0; launch < 50; launch++) add_one<<<4, 256, 0, stream>>>(values);
+        cudaStreamSynchronize(stream);
+    }
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
+    for (int launch = 0; launch < 50; launch++) add_one<<<4, 256, 0, stream>>>(values);
+    cudaStreamEndCapture(stream, &graph);
+    cudaGraphInstantiate(&replayed, graph, 0);
+    for (int step = 0; step < 100; step++) cudaGraphLaunch(replayed, stream);
+    cudaStreamSynchronize(stream);
+    cudaMemcpy(host, values, sizeof host, cudaMemcpyDeviceToHost);
+    for (int place = 0; place < count; place++)
+        if (host[place] != 15000) return 1;
+    puts("as ever");
+    return cudaGetLastError() ? 2 : 7;
+}
+"""
+DRIVER = """
+import ctypes
+cuda, device, context, memory = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDeviceGet(ctypes.byref(device), 0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(4096)) == 0
+for _ in range(500):
+    assert cuda.cuMemsetD8Async(memory, ctypes.c_ubyte(1), ctypes.c_size_t(4096), None) == 0
+assert cuda.cuCtxSynchronize() == 0
+"""
 
 
+WINDOWS = """
+import statistics, time, torch
+from pathlib import Path
+values, times = torch.zeros(1024, device="cuda"), []
+began = time.perf_counter()
+while time.perf_counter() - began < 8:
+    begin = time.perf_counter_ns()
+    for _ in range(50):
+        values.add_(1)
+    torch.cuda.synchronize()
+    times.append(time.perf_counter_ns() - begin)
+Path(__file__).with_name("step").write_text(str(statistics.median(times)))
+"""
 SLOW = """
 import time
 def slow():
@@ -79,12 +139,15 @@ torch.cuda.synchronize()
 """
 
 
-def watched(folder: Path, text: str, *, stacks: bool = False) -> tuple[int, Trace]:
+def watched(folder: Path, text: str, *options: str, stacks: bool = False) -> tuple[int, Trace]:
     (folder / "program.py").write_text(text)
+    return recorded(folder, [sys.executable, *options, str(folder / "program.py")], program.How(stacks=stacks))
+
+
+def recorded(folder: Path, command: list[str], how: program.How = program.WHOLE) -> tuple[int, Trace]:
+    """The exit code of a command, and its only recording."""
     (folder / "recordings").mkdir()
-    ended = program.watch(
-        [sys.executable, str(folder / "program.py")], folder / "recordings", program.How(stacks=stacks)
-    )
+    ended = program.watch(command, folder / "recordings", how)
     assert ended.reasons == ()
     (path,) = (folder / "recordings").iterdir()
     trace = read(path)
@@ -118,6 +181,18 @@ def test_a_watched_program_of_torch_loses_no_kernel_inside_or_outside_of_a_graph
     assert trace.versions["torch"] != "unknown"
 
 
+def test_the_step_between_windows_is_that_of_an_unwatched_program(tmp_path: Path) -> None:
+    """The program says itself how long its steps take; between windows it is hardly recorded."""
+    pytest.importorskip("torch", reason="needs PyTorch")
+    (tmp_path / "program.py").write_text(WINDOWS)
+    _, trace = recorded(tmp_path, [sys.executable, str(tmp_path / "program.py")], program.How(None, 0.5, 2.0))
+    assert len(trace.windows) >= 2
+    assert len(trace.other_waits_ns) > 1000
+    every_ns = np.median(np.diff(trace.other_waits_ns))
+    own_ns = float((tmp_path / "step").read_text())
+    assert every_ns == pytest.approx(own_ns, rel=0.05)
+
+
 def test_a_profiler_within_a_watched_program_harms_neither(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs PyTorch")
     status, trace = watched(tmp_path, TORCH + PROFILED + TORCH)
@@ -148,3 +223,37 @@ def test_of_a_killed_program_nearly_all_is_there(tmp_path: Path, number: signal.
     status, trace = watched(tmp_path, f"{NUMBA}\nimport time\ntime.sleep(1)\nos.kill(os.getpid(), {number:d})")
     assert status == -number
     assert 0 < kernels(trace, "add_one") <= 10_000
+
+
+def compiled(folder: Path, text: str) -> str:
+    """A program of CUDA C++. Skips the test without a compiler."""
+    if shutil.which("nvcc") is None:
+        pytest.skip("needs nvcc")
+    source, made = folder / "program.cu", folder / "program"
+    source.write_text(text)
+    subprocess.run(["nvcc", "-O2", "-o", made, source], check=True)
+    return str(made)
+
+
+def test_a_watched_program_of_cpp_loses_no_kernel_inside_or_outside_of_a_graph(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    status, trace = recorded(tmp_path, [compiled(tmp_path, RUNTIME)])
+    assert status == 7
+    assert capfd.readouterr() == ("as ever\n", "")
+    assert kernels(trace, "add_one") == 15_000
+    assert (trace.work["node"] != NONE).sum() == 5000
+    assert any(trace.gpus.values())
+    assert {"cudaGraphLaunch", "cudaStreamSynchronize"} <= set(trace.names)
+
+
+def test_a_python_that_imports_nothing_is_watched(tmp_path: Path) -> None:
+    status, trace = watched(tmp_path, DRIVER, "-I", "-S")
+    assert status == 0
+    assert [WORK_KINDS[kind] for kind in trace.work["kind"]].count("memset") == 500
+
+
+def test_a_library_that_is_gone_harms_no_program(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(DRIVER)
+    variables = {**os.environ, "CUDA_INJECTION64_PATH": str(tmp_path / "gone.so")}
+    subprocess.run([sys.executable, str(tmp_path / "program.py")], check=True, env=variables)
