@@ -227,6 +227,18 @@ def test_an_injection_of_the_users_own_is_left_alone_and_said(here: Path, monkey
     assert "programs that are not Python, because CUDA_INJECTION64_PATH is set already" in line
 
 
+def test_within_a_watched_command_another_one_can_be_watched(here: Path) -> None:
+    (here / "inner.py").write_text(STEPS)
+    inner = "[sys.executable, '-m', 'microbench', 'watch', '-o', 'inner', '--', sys.executable, 'inner.py']"
+    run = f"import subprocess, sys\nsubprocess.run({inner}, check=True, stderr=open('said', 'w'))"
+    assert watched(run, "-o", "outer").exit_code == ExitCode.MEASURED
+    said = (here / "said").read_text()
+    assert "Launch-bound" in said
+    assert "not recorded" not in said
+    (path,) = (here / "inner").iterdir()
+    assert cells_of(read(path)) == 30 * CELLS_OF_A_STEP
+
+
 def test_a_reason_is_said_once_beside_the_diagnosis(here: Path) -> None:
     result = watched(f"""
 import os, subprocess, sys

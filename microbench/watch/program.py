@@ -79,8 +79,9 @@ def watch(command: list[str], folder: Path, how: How = WHOLE) -> Ended:
             raise UsageError(
                 f"the temporary folder cannot be used: {error.strerror or error}", "name another one by TMPDIR"
             ) from error
-        taken = bool(os.environ.get(injection.VARIABLE))
-        library = None if taken else injection.library()
+        library = injection.library()
+        taken = os.environ.get(injection.VARIABLE, "") not in ("", str(library))  # it is ours under another watch
+        library = None if taken else library
         status = _run(command, {**os.environ, **variables(folder.absolute(), code, reasons, how, library)})
         return Ended(status, (*_reasons(reasons), *[OTHERS_INJECTION] * taken), library is None)
 
