@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from programs import BY_NAME, PROGRAMS, Program, judged, measured
 
 from microbench.watch import machine_code
-from microbench.watch.program import INJECTED, VARIABLE
+from microbench.watch.program import WHOLE, variables
 
 SECONDS = 280.0  # for measure as a whole
 IMPORT_S, PROGRAM_S = 60.0, 45.0
@@ -101,12 +101,7 @@ def started(program: Program, parts: Path) -> Iterator[Child]:
 def recorder_in(folder: Path) -> dict[str, str]:
     """The variables of a process that microbench watch records into this folder."""
     (folder / "callbacks").write_bytes(machine_code.callbacks())
-    settings = {
-        "folder": str(folder), "code": str(folder / "callbacks"), "reasons": str(folder), "for_s": None,
-        "window_s": None, "every_s": None, "stacks": False,
-    }  # fmt: skip
-    path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
-    return {VARIABLE: json.dumps(settings), "PYTHONPATH": path}
+    return variables(folder, folder / "callbacks", folder, WHOLE, None)
 
 
 def waits_for_import(child: Child) -> bool:

@@ -177,7 +177,7 @@ while torch.library.stand_in_subscribed() or len(sys._current_frames()) > 1:
     time.sleep(0.01)
 train(3)
 """
-    trace = only(place.recorded(text, tmp_path, how=How(for_s=1, how=STACKS)))
+    trace = only(place.recorded(text, tmp_path, how=How(for_s=1, stacks=True)))
     assert len(trace.work) == 60
     assert LOADING in lines(trace)
 

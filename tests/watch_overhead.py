@@ -124,6 +124,7 @@ def child(way: str, program: str, folder: Path) -> None:
 def begin_recorder(way: str, folder: Path) -> None:
     """Begin to record this process as watch does, with the kinds of records of this way."""
     from microbench.watch import machine_code
+    from microbench.watch.program import How
 
     where = Path(machine_code.__file__).parent
     spec = importlib.util.spec_from_file_location(
@@ -137,11 +138,8 @@ def begin_recorder(way: str, folder: Path) -> None:
     code, recordings = folder / f"{way}.code", folder / way
     code.write_bytes(machine_code.callbacks())
     recordings.mkdir()
-    window_s = 0.05 if way == "waits" else None
-    settings = {
-        "folder": str(recordings), "code": str(code), "reasons": "", "for_s": None, "window_s": window_s,
-        "every_s": 1e6, "stacks": way == "stacks",
-    }  # fmt: skip
+    how = How(window_s=0.05, every_s=1e6) if way == "waits" else How(stacks=way == "stacks")
+    settings = {"folder": str(recordings), "code": str(code), **how._asdict()}
     recorder.begin("torch", settings, print)
 
 
