@@ -14,6 +14,8 @@ import pytest
 from test_traces_nsys import names, sound
 
 from microbench.diagnose.idle import idle
+from microbench.diagnose.utilisation import compare
+from microbench.gpu.machine.utilisation import Process, Sampler
 from microbench.traces.reading import read
 from microbench.traces.trace import NONE, WORK_KINDS, Trace
 from microbench.watch import program
@@ -258,3 +260,57 @@ def test_a_library_that_is_gone_harms_no_program(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(DRIVER)
     variables = {**os.environ, "CUDA_INJECTION64_PATH": str(tmp_path / "gone.so")}
     subprocess.run([sys.executable, str(tmp_path / "program.py")], check=True, env=variables)
+
+
+ALTERNATING = """
+import time
+import numpy as np
+from numba import cuda
+
+@cuda.jit
+def spin(values, count):
+    for _ in range(count):
+        values[cuda.grid(1)] = values[cuda.grid(1)] * 1.000001 + 0.5
+
+values = cuda.to_device(np.ones(132 * 256, np.float32))
+spin[132, 256](values, 1)
+cuda.synchronize()
+print("ready", flush=True)
+end = time.monotonic() + 6
+while time.monotonic() < end:
+    spin[132, 256](values, 2000)
+    cuda.synchronize()
+"""
+
+
+def test_nvml_and_gpm_give_figures_of_the_recorded_time(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(ALTERNATING)
+    (tmp_path / "recordings").mkdir()
+    with Sampler() as sampler:
+        ended = program.watch(
+            [sys.executable, str(tmp_path / "program.py")], tmp_path / "recordings", program.WHOLE, sampler.begin
+        )
+    assert (ended.status, sampler.reason) == (0, "")
+    trace = read(next((tmp_path / "recordings").iterdir()))
+    (gpu,) = (gpu for gpu in sampler.readings if gpu.bus_id == trace.bus_ids[0])
+    assert gpu.apart_s is not None, gpu.why_not
+    assert 0.01 <= gpu.apart_s <= 1.0
+    found = compare(gpu, [(trace, 0)])
+    assert found is not None
+    assert found.span_s > 3
+    assert found.sms is not None, gpu.why_not
+    assert 0 < found.ran <= found.said + 0.1
+    assert 0 < found.sms <= 1
+
+
+def test_a_running_process_is_found_and_followed(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(ALTERNATING)
+    line = [sys.executable, str(tmp_path / "program.py")]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        followed = Process(running.pid).follow(2.0)
+    used = max(followed.gpus, key=lambda gpu: sum(one.share for one in gpu.busy.values))
+    assert max(one.share for one in used.busy.values) > 0.1
+    assert len(used.states.values) > 5
+    assert all(state.telemetry.nvml_sm_clock_hz for state in used.states.values)

@@ -135,11 +135,19 @@ def test_the_recorders_own_work_and_the_drivers(tmp_path: Path) -> None:
 
 
 def test_facts(tmp_path: Path) -> None:
-    more = {"gpu.0": "NVIDIA H200", "gpu.1": "NVIDIA \x1b[31mH100", "gpu.²": "none", "rank": 3, "dropped": 5}
+    more = {
+        "gpu.0": "NVIDIA H200",
+        "gpu.1": "NVIDIA \x1b[31mH100",
+        "gpu.²": "none",
+        "bus.0": "0000:43:00.0",
+        "rank": 3,
+        "dropped": 5,
+    }
     trace = read(tmp_path, recording(launch(1, 0), cupti=130000, unix_ns=BEGIN_NS, cupti_ns=BEGIN_NS + 90, **more))
     assert trace.format == "microbench recording"
     assert trace.source == "x.rows"
     assert trace.gpus == {0: "NVIDIA H200", 1: "NVIDIA \\x1b[31mH100"}
+    assert trace.bus_ids == {0: "0000:43:00.0"}
     assert trace.rank == 3
     assert trace.versions == {"CUPTI": "130000", "Python": "3.12.3", "torch": "unknown"}
     assert trace.lost == {"records": 5}

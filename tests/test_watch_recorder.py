@@ -80,6 +80,7 @@ def test_each_kind_of_record_arrives_with_its_fields(place: Place, tmp_path: Pat
     assert names(trace, trace.ranges) == ["Lazy function loading", "Buffer request"]
     assert [thread.number for thread in trace.threads] == [int(done.output) & 0xFFFFFFFF]
     assert trace.gpus == {0: "NVIDIA H200", 1: "NVIDIA H100"}
+    assert trace.bus_ids == {0: "0000:43:00.0", 1: "0000:c3:00.0"}
     assert {**trace.versions, "Python": ""} == {"CUPTI": "130000", "Python": "", "torch": "2.11.0"}
     assert trace.unread == {}, "work that had not ended is left out silently"
     assert done.files[0].name.startswith("program.py-")

@@ -131,7 +131,9 @@ Why = Annotated[bool, _flag("--why", "Add to each finding the rule behind it, wi
 Svg = Annotated[Path | None, _option("FILE", "Write the output to this new SVG file instead.")]
 
 # watch
-WatchedCommand = Annotated[list[str], _argument("COMMAND...", "The command with its arguments, behind -- or not.")]
+WatchedCommand = Annotated[
+    list[str] | None, _argument("[COMMAND]...", "The command with its arguments, behind -- or not.")
+]
 Recordings = Annotated[
     Path | None,
     _option(
@@ -151,6 +153,12 @@ WatchedWindow = Annotated[
 ]
 WatchedEvery = Annotated[
     Typed, _option("TIME", "From the begin of one window to that of the next; default: 10 windows.", "--every")
+]
+Utilisation = Annotated[
+    bool, _flag("--utilisation", "Also say what NVML and GPM say meanwhile, beside the time in which kernels ran.")
+]
+WatchedProcess = Annotated[
+    Count, _option("PID", "Record nothing: say what NVML says of this running process, until it ends.", "--pid")
 ]
 
 # predict, whatif, timeline: a step of work

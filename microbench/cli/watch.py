@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING
 
 from microbench.cli import options
 from microbench.cli.diagnose import costs_of, screen_of, typed_seconds
-from microbench.core.errors import MicrobenchError, UsageError
+from microbench.cli.output import draw
+from microbench.core.errors import ExitCode, MicrobenchError, UsageError
 from microbench.core.units import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from microbench.gpu.machine.utilisation import Sampler
+    from microbench.traces.trace import Trace
+    from microbench.watch.program import Ended
 
 MOST_FOLDERS = 10_000
 USUAL_WINDOW_S, USUAL_EVERY = 2.0, 10
@@ -32,12 +37,14 @@ DUMPING = (signal.SIGQUIT, signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.
 
 
 def watch(
-    command: options.WatchedCommand,
+    command: options.WatchedCommand = None,
     out: options.Recordings = None,
     for_: options.WatchedTime = None,
     window: options.WatchedWindow = None,
     every: options.WatchedEvery = None,
     stacks: options.Stacks = False,
+    utilisation: options.Utilisation = False,
+    pid: options.WatchedProcess = None,
 ) -> int:
     """Run a command, record what its processes submit to the GPU, and say at the end why the GPU waits.
 
@@ -55,20 +62,49 @@ def watch(
     for_s, window_s, every_s = (
         typed_seconds(*each) for each in (("--for", for_), ("--window", window), ("--every", every))
     )
-    if window_s is not None or every_s is not None:
-        window_s = USUAL_WINDOW_S if window_s is None else window_s
-        every_s = USUAL_EVERY * window_s if every_s is None else every_s
-        if not 0 < window_s < every_s:
-            raise UsageError("--every is not longer than --window", "--window 2s --every 20s")
+    if pid is not None:
+        if command or out is not None or utilisation or stacks or window is not None or every is not None:
+            raise UsageError(
+                "--pid records nothing and samples a process that runs already",
+                "leave out the command and all options but --for, or --pid",
+            )
+        return _follow(pid, for_s)
+    if not command:
+        raise UsageError("no command is given", "microbench watch -- python train.py")
+    how = program.How(for_s, *_windows(window_s, every_s), stacks)
     folder = _new_folder(out)
     try:
-        ended = program.watch(command, folder, program.How(for_s, window_s, every_s, stacks))
+        if utilisation:
+            with _sampler() as sampler:
+                ended = program.watch(command, folder, how, sampler.begin)
+        else:
+            sampler, ended = None, program.watch(command, folder, how)
         with contextlib.suppress(OSError, KeyboardInterrupt):  # a full or closed standard error does not change the end
-            _explain(folder, ended.reasons, UNSEEN_BUT_PYTHON if ended.only_python else UNSEEN)
+            _explain(folder, ended, sampler)
     finally:
         with contextlib.suppress(OSError):  # it holds recordings
             folder.rmdir()
     return _end_like(ended.status)
+
+
+def _sampler() -> Sampler:
+    from microbench.gpu.machine.utilisation import Sampler
+
+    return Sampler()
+
+
+def _follow(pid: int, for_s: float | None) -> int:
+    """Sample a process that runs already, and draw what NVML said of it."""
+    from microbench.gpu.machine.utilisation import Process
+    from microbench.report.sheets import utilisation
+    from microbench.report.terminal import terminal
+
+    process = Process(pid)
+    gpus = ", ".join(f"GPU {number}" for number in process.numbers)
+    told = f"sampling {gpus} of process {pid} ({process.name}); Ctrl-C ends it"
+    terminal.tell((told,), terminal.open_console(sys.stderr))
+    draw(utilisation.screen(process.follow(for_s)))
+    return ExitCode.MEASURED
 
 
 def _new_folder(out: Path | None) -> Path:
@@ -88,23 +124,41 @@ def _new_folder(out: Path | None) -> Path:
     return Path(tempfile.mkdtemp(prefix="microbench-recording-"))
 
 
-def _explain(folder: Path, reasons: tuple[tuple[str, str], ...], unseen: str) -> None:
-    """Print the diagnosis of all recordings, where they are, and what is not recorded; ``unseen`` says why there may be
-    none."""
+def _windows(window_s: float | None, every_s: float | None) -> tuple[float | None, float | None]:
+    """How long a window is, and from the begin of one to that of the next. Raises UsageError."""
+    if window_s is None and every_s is None:
+        return None, None
+    window_s = USUAL_WINDOW_S if window_s is None else window_s
+    every_s = USUAL_EVERY * window_s if every_s is None else every_s
+    if not 0 < window_s < every_s:
+        raise UsageError("--every is not longer than --window", "--window 2s --every 20s")
+    return window_s, every_s
+
+
+def _explain(folder: Path, ended: Ended, sampler: Sampler | None) -> None:
+    """Print the diagnosis of all recordings, what NVML said meanwhile, where they are, and what is not recorded."""
     from microbench.report.terminal import terminal
 
     console = terminal.open_console(sys.stderr)
-    lines = [f"not recorded: {cause}; {next_step}" for cause, next_step in reasons]
+    lines = [f"not recorded: {cause}; {next_step}" for cause, next_step in ended.reasons]
     if not (paths := _recordings(folder)):
-        terminal.tell(lines or [f"not recorded: {unseen}"], console)
+        unseen = UNSEEN_BUT_PYTHON if ended.only_python else UNSEEN
+        terminal.tell([*_said(sampler, []), *(lines or [f"not recorded: {unseen}"])], console)
         return
     with contextlib.suppress(KeyboardInterrupt):
-        _diagnose(paths, console)
+        terminal.tell(_said(sampler, _diagnose(paths, console)), console)
     if paths := _recordings(folder):
         terminal.tell((f"recorded: {paths[0] if len(paths) == 1 else folder}",), console)
     elif not lines:
         lines = [f"not recorded: {UNUSED}"]
     terminal.tell(lines, console)
+
+
+def _said(sampler: Sampler | None, traces: list[Trace]) -> list[str]:
+    """What NVML said of the same time."""
+    from microbench.diagnose import utilisation
+
+    return utilisation.lines(sampler.readings, traces, sampler.reason) if sampler is not None else []
 
 
 def _recordings(folder: Path) -> list[Path]:
@@ -113,8 +167,11 @@ def _recordings(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{ENDING}"))
 
 
-def _diagnose(paths: list[Path], console: Console) -> None:
-    """Print one diagnosis, or several beside each other. Recordings of processes that used no GPU are removed."""
+def _diagnose(paths: list[Path], console: Console) -> list[Trace]:
+    """Print one diagnosis, or several beside each other, and give the recordings.
+
+    Those of processes that used no GPU are removed.
+    """
     from microbench.diagnose.diagnosis import diagnose
     from microbench.report.terminal import terminal
     from microbench.traces.reading import read
@@ -133,6 +190,7 @@ def _diagnose(paths: list[Path], console: Console) -> None:
             terminal.tell_error(error, console)
     if several:
         terminal.draw_screen(screen_of(several, whose, files), console)
+    return [one.trace for one in several]
 
 
 def _end_like(status: int) -> int:

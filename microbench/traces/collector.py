@@ -176,6 +176,7 @@ class Facts:
 
     format: Format = "PyTorch profiler"
     gpus: dict[int, str] = field(default_factory=dict)
+    bus_ids: dict[int, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     base_ns: int | None = None
     rank: int | None = None
@@ -347,6 +348,7 @@ class Collector:
             names=names,
             threads=tuple(self._threads()),
             gpus=facts.gpus,
+            bus_ids=facts.bus_ids,
             versions=facts.versions,
             epoch_ns=epoch,
             resolution_ns=resolution,

@@ -148,6 +148,11 @@ class _Texts:
         """The facts whose names begin so, by the rest of their names."""
         return {name.removeprefix(beginning): value for name, value in self.facts.items() if name.startswith(beginning)}
 
+    def numbered(self, beginning: str) -> dict[int, str]:
+        """The facts of GPUs whose names begin so, by the number of the GPU."""
+        facts = self.starting(beginning)
+        return {int(number): value for number, value in facts.items() if GPU_NUMBER.fullmatch(number)}
+
 
 class _Reader:
     """Collects the cells of a file, of which there are ``count``, in their order."""
@@ -261,10 +266,10 @@ class _Reader:
         versions = {name: texts.facts[name.lower()] for name in ("CUPTI", "Python") if name.lower() in texts.facts}
         if package := texts.facts.get("package"):
             versions[package] = "unknown"  # a program that ends by itself adds its version
-        gpus = {int(number): name for number, name in texts.starting("gpu.").items() if GPU_NUMBER.fullmatch(number)}
         facts = Facts(
             format="microbench recording",
-            gpus=gpus,
+            gpus=texts.numbered("gpu."),
+            bus_ids={number: bus_id.lower() for number, bus_id in texts.numbered("bus.").items()},
             versions=versions | texts.starting("version."),
             base_ns=ahead_ns if known and abs(ahead_ns) > SAME_CLOCK_NS else None,
             rank=None if texts.number("rank") == NONE else texts.number("rank"),

@@ -74,13 +74,13 @@ class Samples(NamedTuple):
 class Trace(msgspec.Struct, frozen=True):
     """One file's recording, of one process or several.
 
-    ``gpus`` are the names of the GPUs by their number; ``versions`` what the recorder says of software. ``epoch_ns`` is
-    the Unix time of time 0, None if unknown. ``resolution_ns`` is the step of the times. ``lost`` are records that the
-    recorder says it lost, by kind; ``unread`` those that this reader left out although they may matter. ``has_syncs``
-    and ``has_operators`` say whether such records were asked for at all. ``rank`` is the number of this process in a
-    distributed program. A recording of ``windows`` (begin and end in ns) has only their records, and of the rest
-    ``other_waits_ns``, the ends of the host's waits; without windows all of it was recorded. ``samples`` are those that
-    became ranges.
+    ``gpus`` are the names of the GPUs by their number, ``bus_ids`` their PCI addresses as sysfs spells them;
+    ``versions`` what the recorder says of software. ``epoch_ns`` is the Unix time of time 0, None if unknown.
+    ``resolution_ns`` is the step of the times. ``lost`` are records that the recorder says it lost, by kind; ``unread``
+    those that this reader left out although they may matter. ``has_syncs`` and ``has_operators`` say whether such
+    records were asked for at all. ``rank`` is the number of this process in a distributed program. A recording of
+    ``windows`` (begin and end in ns) has only their records, and of the rest ``other_waits_ns``, the ends of the host's
+    waits; without windows all of it was recorded. ``samples`` are those that became ranges.
     """
 
     source: str
@@ -92,6 +92,7 @@ class Trace(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     threads: tuple[Thread, ...]
     gpus: Mapping[int, str] = {}
+    bus_ids: Mapping[int, str] = {}
     versions: Mapping[str, str] = {}
     epoch_ns: int | None = None
     resolution_ns: int = 1

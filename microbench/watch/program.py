@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ VARIABLE = "MICROBENCH_WATCH"
 PASSED_ON = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
 )  # fmt: skip
+LONGEST_WAIT_S = 1.0
 # Python ignores these; the program must not inherit that.
 DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ)
 
@@ -62,11 +63,12 @@ class How(NamedTuple):
 WHOLE = How()  # everything, from the begin to the end
 
 
-def watch(command: list[str], folder: Path, how: How = WHOLE) -> Ended:
+def watch(command: list[str], folder: Path, how: How = WHOLE, when_begun: Callable[[], None] = lambda: None) -> Ended:
     """Run a command to its end; each process that imports a GPU package of Python, or that starts CUDA in another way,
     writes a recording into ``folder``. The latter needs the library of ``injection``.
 
-    Raises UsageError, before the command begins, if the recorder or the command cannot be started.
+    ``when_begun`` is called once the command has begun, which inherits no file that is opened from then on. Raises
+    UsageError, before the command begins, if the recorder or the command cannot be started.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -82,7 +84,7 @@ def watch(command: list[str], folder: Path, how: How = WHOLE) -> Ended:
         library = injection.library()
         taken = os.environ.get(injection.VARIABLE, "") not in ("", str(library))  # it is ours under another watch
         library = None if taken else library
-        status = _run(command, {**os.environ, **variables(folder.absolute(), code, reasons, how, library)})
+        status = _run(command, {**os.environ, **variables(folder.absolute(), code, reasons, how, library)}, when_begun)
         return Ended(status, (*_reasons(reasons), *[OTHERS_INJECTION] * taken), library is None)
 
 
@@ -95,7 +97,7 @@ def variables(folder: Path, code: Path, reasons: Path, how: How, library: Path |
     return {VARIABLE: json.dumps(settings), "PYTHONPATH": path, **others}
 
 
-def _run(command: list[str], environment: Mapping[str, str]) -> int:
+def _run(command: list[str], environment: Mapping[str, str], when_begun: Callable[[], None]) -> int:
     """Run a command to its end, in the process group of this process; the status that it ends with.
 
     A signal of the terminal, such as Ctrl-C, goes to the whole group, so the program has it already. Any other that
@@ -111,10 +113,12 @@ def _run(command: list[str], environment: Mapping[str, str]) -> int:
             raise UsageError(
                 f"{plain(command[0])} cannot be run: {error.strerror}", "microbench watch -- python train.py"
             ) from error
-        ended, status = 0, 0
+        when_begun()
+        ended, status = os.waitpid(process, os.WNOHANG)
         while not ended:
-            received = signal.sigwaitinfo(awaited)
-            if received.si_signo == signal.SIGCHLD:
+            # A thread of another library may have taken the signal of a command that ended before this line.
+            received = signal.sigtimedwait(awaited, LONGEST_WAIT_S)
+            if received is None or received.si_signo == signal.SIGCHLD:
                 ended, status = os.waitpid(process, os.WNOHANG)
             elif received.si_code <= 0:  # sent by a process and not by the terminal
                 os.kill(process, received.si_signo)

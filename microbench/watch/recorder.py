@@ -322,7 +322,8 @@ class _Recorder:
             version = getattr(sys.modules.get(name), "__version__", None)
             if version is not None:
                 facts[f"version.{name}"] = version
-        facts |= {f"gpu.{number}": name for number, name in enumerate(_gpus())}
+        for number, (name, bus_id) in enumerate(_gpus()):
+            facts |= {f"gpu.{number}": name, f"bus.{number}": bus_id}
         return b"".join(cells.fact(name, value) for name, value in {**facts, "ended": 1}.items())
 
 
@@ -337,17 +338,21 @@ def _program() -> str:
     return next(iter(getattr(sys, "argv", ())), "")
 
 
-def _gpus() -> list[str]:
-    """The names of the GPUs in CUDA's order, where the program has initialised CUDA."""
+def _gpus() -> list[tuple[str, str]]:
+    """The names of the GPUs and their PCI addresses in CUDA's order, where the program has initialised CUDA."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
     except OSError:
         return []
     count, device, text = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(128)
-    names = []
+    bus_id = ctypes.create_string_buffer(32)
+    gpus = []
     if cuda.cuDeviceGetCount(ctypes.byref(count)) == 0:
         for number in range(min(count.value, MOST_GPUS)):
             if cuda.cuDeviceGet(ctypes.byref(device), number) or cuda.cuDeviceGetName(text, 128, device):
                 break
-            names.append(text.value.decode("utf-8", "replace"))
-    return names
+            known = cuda.cuDeviceGetPCIBusId(bus_id, 32, device) == 0
+            gpus.append(
+                (text.value.decode("utf-8", "replace"), bus_id.value.decode("ascii", "replace") if known else "")
+            )
+    return gpus

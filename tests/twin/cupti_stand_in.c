@@ -305,3 +305,4 @@ int cuDriverGetVersion(int *version) { *version = asked("STAND_IN_DRIVER", 13000
 int cuDeviceGetCount(int *count) { *count = 2; return OK; }
 int cuDeviceGet(int *device, int number) { *device = number; return OK; }
 int cuDeviceGetName(char *name, int size, int device) { strncpy(name, device ? "NVIDIA H100" : "NVIDIA H200", size); return OK; }
+int cuDeviceGetPCIBusId(char *id, int size, int device) { strncpy(id, device ? "0000:C3:00.0" : "0000:43:00.0", size); return OK; }

@@ -291,8 +291,13 @@ def _ours(listed: Collection[int], own_pids: Collection[int], context_open: bool
     ours = set(listed) & set(own_pids)
     if ours or not context_open:
         return ours
+    unseen = [pid for pid in sorted(listed) if not machine.exists(f"/proc/{pid}")]
+    return set(unseen[:1]) if contained(machine) else ours
+
+
+def contained(machine: Machine) -> bool:
+    """Whether this is a container with its own process ids. NVML lists those of the host there."""
     try:
-        contained = os.readlink(machine.at("/proc/self/ns/pid")) != FIRST_PID_NAMESPACE
+        return os.readlink(machine.at("/proc/self/ns/pid")) != FIRST_PID_NAMESPACE
     except OSError:
-        contained = False
-    return set([pid for pid in sorted(listed) if not machine.exists(f"/proc/{pid}")][:1]) if contained else ours
+        return False
