@@ -544,19 +544,23 @@ static void abandon(void) {
 
 /* The end. */
 
-/* The names of the GPUs in CUDA's order. */
+/* The names and PCI addresses of the GPUs in CUDA's order. */
 static void put_gpus(void) {
     int (*count_of)(int *) = NULL, (*device_of)(int *, int) = NULL, (*name_of)(char *, int, int) = NULL, count, device;
-    char name[128];
+    int (*bus_of)(char *, int, int) = NULL;
+    char name[128], bus[32];
     void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     if (!cuda) return;
     *(void **)&count_of = dlsym(cuda, "cuDeviceGetCount");
     *(void **)&device_of = dlsym(cuda, "cuDeviceGet");
     *(void **)&name_of = dlsym(cuda, "cuDeviceGetName");
+    *(void **)&bus_of = dlsym(cuda, "cuDeviceGetPCIBusId");
     if (!count_of || !device_of || !name_of || count_of(&count)) return;
     for (int number = 0; number < count && number < MOST_GPUS; number++) {
         if (device_of(&device, number) || name_of(name, sizeof name, device)) return;
         put_fact("gpu.%d=%.127s", number, name);
+        if (!bus_of || bus_of(bus, sizeof bus, device)) bus[0] = 0;
+        put_fact("bus.%d=%.31s", number, bus);
     }
 }
 
