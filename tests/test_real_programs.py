@@ -140,9 +140,10 @@ def test_a_missing_library_is_said_and_ends_nothing(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(HERE.parent)]))
     folder = tmp_path / "out"
     real_programs.measure(folder, 60, (BY_NAME["cupy_wave"],))
-    assert capsys.readouterr().out.count("error: needs cupy") == 2
+    assert capsys.readouterr().out.count("error: needs cupy") == 3
     truths = json.loads((folder / real_programs.TRUTHS).read_text())
-    assert truths["programs"]["cupy_wave"] == {"times": {"error": "needs cupy"}, "traces": {"error": "needs cupy"}}
+    ways = ("times", "traces", "watched")
+    assert truths["programs"]["cupy_wave"] == {what: {"error": "needs cupy"} for what in ways}
     real_programs.compare(folder, "nvidia-h200")
     assert "- cupy_wave, times, error: needs cupy" in (folder / "programs.md").read_text()
 

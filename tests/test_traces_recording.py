@@ -434,15 +434,14 @@ def fuzz(path: Path, seeds: range) -> int:
     return count
 
 
-@pytest.mark.parametrize("part", range(2))
-def test_changed_files_are_read_or_refused_in_little_memory(part: int, tmp_path: Path) -> None:
+def test_changed_files_are_read_or_refused_in_little_memory(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
-        count = fuzz(tmp_path / "changed.rows", range(part * 500, part * 500 + 500))
+        count = fuzz(tmp_path / "changed.rows", range(300))
         most_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert 250 < count < 500
+    assert 150 < count < 300
     assert most_bytes < 32 << 20
 
 

@@ -165,12 +165,12 @@ def test_a_recording_of_windows_names_the_step_between_them(here: Path) -> None:
     text = """
 import time, torch
 begin = time.monotonic()
-while time.monotonic() - begin < 2.5:
+while time.monotonic() - begin < 1.5:
     torch.library.stand_in_now()
     torch.steps(5)
     time.sleep(0.001)
 """
-    result = watched(text, "--window", "300ms", "--every", "700ms")
+    result = watched(text, "--window", "200ms", "--every", "500ms")
     assert result.exit_code == ExitCode.MEASURED
     assert "between the recorded windows" in result.stderr
     for wrong in (("--window", "3s", "--every", "2s"), ("--window", "0s"), ("--every", "soon")):
@@ -315,7 +315,7 @@ def test_microbench_ends_as_the_program_did(here: Path, end: str) -> None:
     assert "Launch-bound" in found.stderr.removeprefix(alone.stderr)
 
 
-@pytest.mark.parametrize("errors", ["2> /dev/full", "2>&-"])
+@pytest.mark.parametrize("errors", ["2> /dev/full", pytest.param("2>&-", marks=pytest.mark.slow)])
 def test_a_standard_error_that_takes_nothing_changes_no_exit_code(here: Path, errors: str) -> None:
     line = command(f"{STEPS}raise SystemExit(7)")
     found = subprocess.run(["bash", "-c", f'"$@" {errors}', "bash", *line], capture_output=True, text=True, check=False)
@@ -347,7 +347,10 @@ sys.exit(4)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+ALSO = (pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGHUP, signal.SIGUSR1))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, *ALSO])
 def test_a_signal_to_microbench_reaches_the_program_once(here: Path, number: signal.Signals) -> None:
     with subprocess.Popen(command(COUNTING), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
