@@ -13,15 +13,17 @@ from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time
 from microbench.diagnose.health import Check, checks, forbidden
 from microbench.diagnose.idle import Cause, Idle, busiest, idle
-from microbench.diagnose.recorded import Blocker, Recorded, layer_of, recorded
-from microbench.diagnose.steps import PAUSE_S, Steps, find_steps
+from microbench.diagnose.latencies import recorded_latencies
+from microbench.diagnose.recorded import Blocker, Change, Recorded, layer_of, recorded
+from microbench.diagnose.steps import Steps, find_steps
 from microbench.diagnose.unwatched import Known, between_windows, beyond_calls, recorder_costs, scaled, unwatched
 from microbench.diagnose.window import middle, one_window
-from microbench.predict.constants import Constant, Fit
+from microbench.predict.constants import Constant, Fit, around
 from microbench.predict.fit import missing, with_calls
 from microbench.predict.forecast import predict, step_time
 from microbench.predict.model import WAYS, Way, call_name, copy_name, graphs, needed
-from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
+from microbench.predict.unknowns import filled
+from microbench.predict.workload import Copies, Kernels, Part, Workload
 from microbench.traces.trace import Trace
 
 # Where host and GPU time are this close, neither alone is the limit.
@@ -33,6 +35,12 @@ WAITING: tuple[Cause, ...] = ("waits", "another stream's event", "another stream
 PLAYED = 0.02
 # A remedy is advised if it saves this share of the step.
 WORTH = 0.03
+CHANGES: Mapping[Change, str] = {
+    "waits": "do not wait for the GPU inside the step",
+    "pinned": "copy from and to pinned memory",
+    "pauses": "take the program's own work between launches off this thread",
+    "allocation": "keep memory in a pool instead of allocating it in each step",
+}
 # Halvings in the search for the host time with which the step lasts as long as it is said to.
 HALVINGS = 16
 LOOP_CALL = call_name(LOOP_LAYER, 0)
@@ -144,8 +152,9 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
     known = Known(step_s, step_s, step_s) if step_s is not None else None
     if known is None and steps is not None:
         known = between_windows(whole, trace, steps)
+    costs = recorder_costs(typical, fit, trace.format) if typical is not None else {}
     step, graph, why, remedies, free = (
-        _foreseen(steps, typical, fit, health, recorder_costs(typical, fit, trace.format), known)
+        _foreseen(steps, typical, fit, health, costs, known, recorded_latencies(trace, device))
         if steps is not None and typical is not None
         else (None, None, "no step repeats in this trace", (), None)
     )
@@ -212,6 +221,7 @@ def _foreseen(
     health: tuple[Check, ...],
     costs: Mapping[str, Constant],
     known: Known | None,
+    latencies: Mapping[str, float],
 ) -> tuple[Step, Graph | None, str, tuple[Remedy, ...], Workload | None]:
     """The step without the recorder, as a graph, with each remedy alone, and as a workload if it can be played."""
     watched_s = steps.step_s
@@ -237,9 +247,17 @@ def _foreseen(
         why = f"run {fit.run_id} has no figures of {', '.join(absent)}, which `{run_command(absent)}` measures"
         return step, None, why, (), None
     fit = _free_calls(with_own, typical.workload)
-    why = _why_no_graph(typical, fit, health, watched_s)
+    why = _why_no_graph(typical, _as_recorded(fit, latencies), health, watched_s)
+    if "gap_copy" in latencies:
+        fit = _with_values(fit, {"gap_copy": latencies["gap_copy"]})
+    if typical.paced_s is not None:
+        if known is None:
+            paced_s = typical.paced_s
+            step = msgspec.structs.replace(step, unwatched_s=paced_s, low_s=paced_s, high_s=paced_s)
+        return step, None, why, (), None
     free = unwatched(typical, costs)
     workload = free.workload if known is None else _lasting(typical, fit, known.step_s, watched_s)
+    workload = filled(workload, fit)
     alone_s = step_time(workload, fit, "stream") / typical.steps
     if known is None:
         step_s, around_s = watched_s if typical.replays else alone_s, (free.high_s - free.low_s) / 2
@@ -269,6 +287,8 @@ def _why_no_graph(typical: Recorded, fit: Fit, health: tuple[Check, ...], watche
         return "the step replays graphs already"
     if not typical.launches:
         return "the step launches no kernels"
+    if typical.paced_s is not None:
+        return f"the step waits for something that comes every {as_time(typical.paced_s)}, such as a loader's batch"
     off = step_time(typical.workload, fit, "stream") / typical.steps / watched_s - 1
     if abs(off) > PLAYED:
         return f"the model of the recorded step is {abs(off):.1%} too {'long' if off > 0 else 'short'}"
@@ -281,6 +301,17 @@ def _free_calls(fit: Fit, workload: Workload) -> Fit:
     names.update(copy_name(part) for part in workload.parts if isinstance(part, Copies))
     free = {name: msgspec.structs.replace(fit.constants[name], value=0.0, low=0.0, high=0.0) for name in names}
     return msgspec.structs.replace(fit, constants={**fit.constants, **free})
+
+
+def _as_recorded(fit: Fit, latencies: Mapping[str, float]) -> Fit:
+    """The fit with the latencies that the trace itself shows, which have the recorder's costs in them."""
+    whole_gap = {"write_stream": 0.0, "one_stream_stream": 0.0} if "gap_stream" in latencies else {}
+    return _with_values(fit, {**latencies, **whole_gap})
+
+
+def _with_values(fit: Fit, values: Mapping[str, float]) -> Fit:
+    known = {name: around(value, 0.0, ()) for name, value in values.items()}
+    return msgspec.structs.replace(fit, constants={**fit.constants, **known})
 
 
 def _lasting(typical: Recorded, fit: Fit, step_s: float, watched_s: float) -> Workload:
@@ -305,19 +336,12 @@ def _lasting(typical: Recorded, fit: Fit, step_s: float, watched_s: float) -> Wo
 def _remedies(workload: Workload, typical: Recorded, fit: Fit) -> Iterator[tuple[str, str, Workload, Way]]:
     """Each remedy alone: its name, what to do, the step with that done, and how it is submitted."""
     yield "graph", "capture the step and replay it as a graph", workload, "graph"
-    if any(isinstance(part, Wait) for part in workload.parts):
-        rest = tuple(part for part in workload.parts if not isinstance(part, Wait))
-        free = msgspec.structs.replace(workload, parts=rest)
-        yield "waits", "do not wait for the GPU inside the step", free, "stream"
-    if typical.staged:
-        parts = tuple(typical.staged.get(place, part) for place, part in enumerate(workload.parts))
-        pinned = msgspec.structs.replace(workload, parts=parts)
-        if all(name in fit.constants for name in needed(pinned, "stream")):
-            yield "pinned", "copy from and to pinned memory", pinned, "stream"
-    if typical.pauses_s:
-        short = tuple(part for part in workload.parts if not (isinstance(part, HostWork) and part.seconds > PAUSE_S))
-        own = msgspec.structs.replace(workload, parts=short)
-        yield "pauses", "take the program's own work between launches off this thread", own, "stream"
+    for name, what in CHANGES.items():
+        changes = typical.changes.get(name, {})
+        parts = (changes.get(place, part) for place, part in enumerate(workload.parts))
+        other = msgspec.structs.replace(workload, parts=tuple(part for part in parts if part is not None))
+        if changes and all(one in fit.constants for one in needed(other, "stream")):
+            yield name, what, other, "stream"
     yield "fuse", "fuse kernels in pairs", _in_pairs(workload), "stream"
     if LOOP_CALL in fit.constants and workload.layer != LOOP_LAYER:
         call_s = fit.constants[LOOP_CALL].value
@@ -347,7 +371,7 @@ def _graph(workload: Workload, typical: Recorded, fit: Fit, step: Step, longer: 
     """The step as graphs, with its interval, and what making them takes."""
     found, nodes, values = predict(workload, fit, "graph"), graphs(workload), fit.values
     step_s, low_s, high_s = (each * longer / typical.steps for each in (found.step_s, found.low_s, found.high_s))
-    calls_s = sum(part.host_s or 0.0 for part in workload.parts if isinstance(part, Kernels))
+    calls_s = sum(part.host_s or 0.0 for part in workload.parts if isinstance(part, Kernels | Copies))
     making_s = calls_s + sum(values["make"] + values["make_node"] * count for count in nodes)
     return Graph(
         step_s=step_s,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -14,14 +15,23 @@ from microbench.diagnose.events import stream_waits
 from microbench.diagnose.host_time import DOINGS, Doing, by_name, doing, slices, without_number
 from microbench.diagnose.steps import PAUSE_S, Steps
 from microbench.predict.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
-from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, RangeKind, Trace, name_of
+from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, RangeKind, Table, Trace, name_of
 
 # With this many launches outstanding, a launch call may wait for room in the queue; then it counts as a median one.
 MANY_OUTSTANDING = 500
 # Steps whose calls are less alike than this, place by place, are represented by the ones nearest to the mean.
 ALIKE = 0.99
+DEFAULT_STREAM = 7  # as CUPTI numbers it
+KEPT_BYTES = 64 << 10  # of a pageable copy to the GPU, which CUDA's guide says returns at once
+# Pauses that are so many seconds shorter for each second that the rest of the step is longer wait for something. That
+# takes a few steps to see, and is looked for in the last ones.
+PACED, FEWEST_PACED, MOST_PACED = 0.5, 6, 500
 # Blockers end a graph: what a stream capture refuses, or what the host must see before it can go on.
 BLOCKING: Mapping[Doing, str] = {"wait": "waits for the GPU", "allocation": "allocates", "module": "loads code"}
+
+
+# Remedies that change parts of the step and submit it as before.
+Change = Literal["waits", "pinned", "pauses", "allocation"]
 
 
 class Blocker(msgspec.Struct, frozen=True):
@@ -40,7 +50,9 @@ class Recorded(msgspec.Struct, frozen=True):
     call before it, the launch call included: a layer's call is not to be added. ``calls``, ``operators`` and
     ``functions`` are how many records of each the recorder made in a step. ``replays`` counts launches of graphs,
     ``launches`` those of kernels. ``threads`` is how many threads submit. ``pauses_s`` is host time in a step that no
-    graph removes. ``staged`` has, for each part that is a pageable copy to the GPU, the copy as a pinned one.
+    graph removes; ``paced_s`` is the time from one step to the next where the pauses wait for something that comes at
+    its own pace, like batches of a loader, None where they do not. ``changes`` has, for each remedy, what becomes of
+    the parts at these places; None stands for a part that is gone.
     """
 
     workload: Workload
@@ -53,13 +65,15 @@ class Recorded(msgspec.Struct, frozen=True):
     replays: float
     threads: int
     pauses_s: float
-    staged: Mapping[int, Copies]
+    paced_s: float | None
+    changes: Mapping[Change, Mapping[int, Part | None]]
 
 
 class _Call(msgspec.Struct):
     """A call of the step: host time before it and inside it in s, and the work that it submitted.
 
-    ``events`` are those that it records, or waits for, with the streams' own numbers.
+    The time inside a pageable copy is that after all earlier work had ended, for which such a copy waits. ``events``
+    are those that it records, or waits for, with the streams' own numbers.
     """
 
     name: str
@@ -84,14 +98,14 @@ class _Work(msgspec.Struct, frozen=True):
 
 def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
     """The typical step; the mean of ``steps.every`` steps where kinds of steps take turns."""
-    calls = _typical(trace, steps, device)
+    calls, paced_s = _typical(trace, steps, device)
     numbers = dict.fromkeys(work.stream for call in calls for work in call.work)
     several = len(numbers) > 1
     if several:
         numbers |= dict.fromkeys(event.stream for call in calls for event in call.events)
     of = {stream: place for place, stream in enumerate(numbers)} if several else {}
     parts: list[Part] = []
-    staged: dict[int, Copies] = {}
+    changes: dict[Change, dict[int, Part | None]] = {}
     host_s, pauses_s = 0.0, 0.0
 
     def host(seconds: float) -> None:
@@ -99,41 +113,53 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
         if seconds > 0:
             parts.append(HostWork(seconds))
 
+    def changed(change: Change, place: int, part: Part | None) -> None:
+        changes.setdefault(change, {})[place] = part
+
     for call in calls:
         host_s += call.before_s
         parts += [Event(event.number, of[event.stream], event.awaited) for event in call.events if several]
         if call.pause:
+            changed("pauses", len(parts), None)
             host(host_s)
             host_s, pauses_s = 0.0, pauses_s + call.before_s
         kernels = [work for work in call.work if work.kind != "copy" or work.source == work.target == "device"]
-        pageable = any("pageable" in (work.source, work.target) for work in call.work)
-        if call.doing == "wait" or (pageable and call.work[0].source == "device"):
+        if call.doing == "wait":
             host(host_s)
+            changed("waits", len(parts), None)
             parts.append(Wait())
             host_s = 0.0
-        elif pageable:
+        elif _pageable(call.work):
             host(host_s)
-            staged[len(parts)] = _copy(call.work[0], of)
+            to_gpu = call.work[0].target == "device"
+            if _waits_for_work(call.work[0]):
+                changed("pinned" if to_gpu else "waits", len(parts), None)
+                parts.append(Wait())
+            if to_gpu:
+                changed("pinned", len(parts), _copy(call.work[0], of))
             parts.append(HostWork(call.own_s))
             host_s = 0.0
         elif call.doing in BLOCKING:
-            host(host_s + call.own_s)
+            if call.doing == "allocation":
+                changed("allocation", len(parts), HostWork(host_s))
+            parts.append(HostWork(host_s + call.own_s))
             host_s = 0.0
         elif kernels:
             for work in kernels:
                 parts.append(_kernel(work, of, host_s + call.own_s if work is kernels[0] else 0.0))
             host_s = 0.0
         elif call.work:
-            parts.append(_copy(call.work[0], of))
-            host_s += call.own_s
+            parts.append(msgspec.structs.replace(_copy(call.work[0], of), host_s=host_s + call.own_s))
+            host_s = 0.0
         else:
             host_s += call.own_s
     host(host_s)
     begin, end = int(steps.calls[0]), int(steps.calls[-1])
     names = [name_of(trace, name) for name in trace.calls["name"][begin:end]]
     replays = sum("GraphLaunch" in name for name in names)
+    two, streams = _two_streams(trace, device), max(len(of), 1)
     return Recorded(
-        workload=Workload(tuple(parts), layer=layer, streams=max(len(of), 1), title=trace.source),
+        workload=Workload(tuple(parts), layer=layer, streams=streams, title=trace.source, second_stream=two),
         steps=steps.every,
         blockers=tuple(_blockers(trace, steps)),
         calls=(end - begin) / steps.count,
@@ -143,8 +169,25 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
         replays=replays / steps.count,
         threads=len(np.unique(trace.calls["thread"][begin:end])),
         pauses_s=pauses_s / steps.every,
-        staged=staged,
+        paced_s=paced_s,
+        changes=changes,
     )
+
+
+def _two_streams(trace: Trace, device: int) -> bool:
+    """Whether the program as a graph uses a second stream. The default stream cannot be captured, so a program that
+    works in it needs another one."""
+    streams = np.unique(trace.work["stream"][trace.work["device"] == device])
+    return len(streams) > 1 or DEFAULT_STREAM in streams
+
+
+def _pageable(works: list[_Work]) -> bool:
+    return any("pageable" in (work.source, work.target) for work in works)
+
+
+def _waits_for_work(copy: _Work) -> bool:
+    """Whether a pageable copy waits for earlier work of the GPU: CUDA keeps a small one to the GPU and returns."""
+    return copy.source == "device" or copy.bytes > KEPT_BYTES
 
 
 def _kernel(work: _Work, streams: Mapping[int, int], host_s: float) -> Kernels:
@@ -172,9 +215,9 @@ def _ranges(trace: Trace, steps: Steps, kind: RangeKind) -> float:
     return float(inside - paused.sum()) / steps.count
 
 
-def _typical(trace: Trace, steps: Steps, device: int) -> list[_Call]:
+def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], float | None]:
     """The calls of ``steps.every`` steps: their means over all steps that are alike, otherwise those of the steps whose
-    length is nearest to the mean."""
+    length is nearest to the mean. Also ``paced_s`` of Recorded."""
     begins = steps.calls[:: steps.every]
     lengths = np.diff(begins)
     if steps.likeness >= ALIKE and np.all(lengths == lengths[0]):
@@ -193,21 +236,57 @@ def _typical(trace: Trace, steps: Steps, device: int) -> list[_Call]:
     full = (outstanding > MANY_OUTSTANDING) & (kinds == DOINGS.index("launch"))
     if full.any() and not full.all():
         own[full] = np.minimum(own[full], np.median(own[kinds == DOINGS.index("launch")]))
-    switches = np.append(False, np.diff(table["thread"]) != 0)
+    copying = np.unique(work["call"][_is_pageable(work) & (work["call"] != NONE)])
+    behind_ns = np.minimum(_earlier_ends(trace, device)[copying], table["end_ns"][copying])
+    own[copying] = np.minimum(own[copying], table["end_ns"][copying] - behind_ns)
     rows = chosen[:, None] + np.arange(int(lengths[0]))[None, :]
     events = _events(trace, rows[-1])
     # The time before a step's first call is taken before the next step, so that the calls add up to the steps.
     behind = rows.copy()
     behind[:, 0] += int(lengths[0])
     before_s, own_s = before[behind].mean(axis=0) * 1e-9, own[rows].mean(axis=0) * 1e-9
-    paused = (before_s > PAUSE_S) & ~switches[rows[-1]]
+    paused = before_s > PAUSE_S
+    period_s = (table["begin_ns"][behind[:, 0]] - table["begin_ns"][rows[:, 0]]) * 1e-9
+    paced_s = _paced(before[behind][:, paused].sum(axis=1) * 1e-9, period_s)
     calls = []
     for place, column in enumerate(rows.T.tolist()):
         name = _most(trace.calls["name"][column].tolist(), trace)
         works = _mean_work(trace, [submitted.get(call, []) for call in column])
         times_s = float(before_s[place]), float(own_s[place])
         calls.append(_Call(name, doing(name), *times_s, bool(paused[place]), works, events.get(place, [])))
-    return calls
+    return calls, None if paced_s is None else paced_s / steps.every
+
+
+def _paced(pauses_s: npt.NDArray[np.float64], period_s: npt.NDArray[np.float64]) -> float | None:
+    """The median period of steps whose pauses are the shorter the longer the rest of the step is; None if they are not.
+
+    The slope is the median of those between any two steps (Theil and Sen), which a few odd steps do not change. Steps
+    that hardly pause, because what they wait for was ready, are left out.
+    """
+    waiting = pauses_s > PAUSE_S
+    pauses_s, period_s = pauses_s[waiting][-MOST_PACED:], period_s[waiting][-MOST_PACED:]
+    rest_s = period_s - pauses_s
+    first, second = np.triu_indices(len(rest_s), 1)
+    apart_s = rest_s[second] - rest_s[first]
+    known = apart_s != 0
+    if len(rest_s) < FEWEST_PACED or not known.any():
+        return None
+    slopes = (pauses_s[second] - pauses_s[first])[known] / apart_s[known]
+    return float(np.median(period_s)) if np.median(slopes) <= -PACED else None
+
+
+def _is_pageable(work: Table) -> npt.NDArray[np.bool_]:
+    pageable = MEMORIES.index("pageable")
+    result: npt.NDArray[np.bool_] = (work["source"] == pageable) | (work["target"] == pageable)
+    return result
+
+
+def _earlier_ends(trace: Trace, device: int) -> npt.NDArray[np.int64]:
+    """For each call the latest end of the work that earlier calls submitted, in ns; 0 without any."""
+    own = trace.work[(trace.work["device"] == device) & (trace.work["call"] != NONE)]
+    ends = np.zeros(len(trace.calls) + 1, np.int64)
+    np.maximum.at(ends, own["call"] + 1, own["end_ns"])
+    return np.maximum.accumulate(ends)[:-1]
 
 
 def _events(trace: Trace, row: npt.NDArray[np.int64]) -> dict[int, list[Event]]:
@@ -268,8 +347,7 @@ def _mean_work(trace: Trace, several: list[list[int]]) -> list[_Work]:
 def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     """The calls that part a step into several graphs, the most frequent first."""
     begin, end = int(steps.calls[0]), int(steps.calls[-1])
-    pageable = MEMORIES.index("pageable")
-    staged = set(trace.work["call"][(trace.work["source"] == pageable) | (trace.work["target"] == pageable)].tolist())
+    staged = set(trace.work["call"][_is_pageable(trace.work)].tolist())
     kinds = by_name(trace, doing)
     found: dict[tuple[int, str, str], Counter[str]] = {}
     of = {thread: slices(trace, thread) for thread in np.unique(trace.calls["thread"][begin:end]).tolist()}

@@ -96,7 +96,8 @@ def unwatched(step: Recorded, costs: Mapping[str, Constant]) -> Unwatched:
 
     The ends are those of all costs together, because what makes one record dear makes the others dear.
     """
-    launching_s = sum(part.host_s or 0.0 for part in step.workload.parts if isinstance(part, Kernels)) / step.steps
+    calls = (part for part in step.workload.parts if isinstance(part, Kernels | Copies))
+    launching_s = sum(part.host_s or 0.0 for part in calls) / step.steps
     counts, most_s = _counts(step), MOST * launching_s
     cost_s, low_s, high_s = (
         min(sum(counts[name] * getattr(cost, end) for name, cost in costs.items()), most_s)
@@ -107,10 +108,10 @@ def unwatched(step: Recorded, costs: Mapping[str, Constant]) -> Unwatched:
 
 
 def scaled(workload: Workload, share: float) -> Workload:
-    """The workload with this share of the host time for its launches."""
+    """The workload with this share of the host time for its launches and copies."""
 
     def changed(part: Part) -> Part:
-        if isinstance(part, Kernels):
+        if isinstance(part, Kernels | Copies):
             return msgspec.structs.replace(part, host_s=(part.host_s or 0.0) * share)
         return part
 
@@ -120,17 +121,15 @@ def scaled(workload: Workload, share: float) -> Workload:
 def beyond_calls(workload: Workload, constants: Mapping[str, float]) -> Workload:
     """The workload with host times on top of the calls of launches and copies instead of including them.
 
-    ``constants`` has these calls. Where a recorded launch took less than its call, the launches behind it have that
-    much less, and likewise for the call of a copy.
+    ``constants`` has these calls. Where one took less as recorded, those behind it have that much less.
     """
-    owed_s, call_s = 0.0, constants[call_name(workload.layer, 0)]
+    owed_s, launch_s = 0.0, constants[call_name(workload.layer, 0)]
     parts: list[Part] = []
     for part in workload.parts:
-        if isinstance(part, Kernels):
+        if isinstance(part, Kernels | Copies):
+            call_s = launch_s if isinstance(part, Kernels) else constants[copy_name(part)]
             left_s = (part.host_s or 0.0) - call_s - owed_s
             owed_s = max(-left_s, 0.0)
             part = msgspec.structs.replace(part, host_s=max(left_s, 0.0))
-        elif isinstance(part, Copies):
-            owed_s += constants[copy_name(part)] * part.count
         parts.append(part)
     return msgspec.structs.replace(workload, parts=tuple(parts))

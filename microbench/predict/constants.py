@@ -340,8 +340,9 @@ def gaps(evidence: Evidence) -> Found:
         if writing is None or own is None:
             yield f"write_{way}", WRITE
         else:
-            grids = [gap(evidence, way, **(WRITING | {"blocks": blocks})) for blocks in ("an_sm", "eight_an_sm")]
-            apart = max((abs(grid.value - writing.value) for grid in grids if grid is not None), default=0.0)
+            grids = ("an_sm",) if way == "graph" else ("an_sm", "eight_an_sm")
+            other = [gap(evidence, way, **(WRITING | {"blocks": blocks})) for blocks in grids]
+            apart = max((abs(grid.value - writing.value) for grid in other if grid is not None), default=0.0)
             longer = combined([(1, writing), (-1, own)], least=-math.inf)
             yield f"write_{way}", around(longer.value, max(half_width(longer), apart), longer.rests_on, least=-math.inf)
         if way == "graph" and own is not None:
@@ -349,6 +350,8 @@ def gaps(evidence: Evidence) -> Found:
             yield "code_graph", _spread(code, own) if len(code) > 1 else CODE
         elif way == "graph":
             yield "code_graph", CODE
+        if way == "graph":
+            yield from _wide(evidence)
         chains = [
             [gap(evidence, way, kernel=kernel, launch_streams=streams) for streams in ("two", "one")]
             for kernel in KERNELS
@@ -361,6 +364,29 @@ def gaps(evidence: Evidence) -> Found:
 WRITE = Constant(0.05e-6, 0.0, 0.2e-6, (), "how much longer the gap behind a kernel that writes is, was not measured")
 CODE = Constant(0.3e-6, 0.05e-6, 0.55e-6, (), "how long gaps between kernels of model code are, was not measured")
 ONE_STREAM = Constant(0.0, 0.0, 0.2e-6, (), "how much shorter gaps are in a process of one stream, was not measured")
+
+
+WIDE = Constant(0.0, 0.0, 0.25e-6, (), "how much shorter gaps behind large grids are, was not measured")
+WIDE_BLOCKS_AN_SM = 8  # launch_gap measures grids of that size
+MOST_SMS = 1 << 20  # stands for a GPU whose number of SMs nobody knows
+
+
+def _wide(evidence: Evidence) -> Found:
+    """How much shorter a graph's gap is behind a grid of eight blocks an SM or more, and the blocks of such a grid.
+
+    Such a kernel ends block by block, and the next node begins meanwhile.
+    """
+    chains = [
+        [
+            gap(evidence, "graph", **(WRITING | {"blocks": blocks, "launch_streams": streams}))
+            for blocks in ("an_sm", "eight_an_sm")
+        ]
+        for streams in ("two", "one")
+    ]
+    shorter = [combined([(1, small), (-1, large)]) for small, large in chains if small and large]
+    yield "wide_graph", middle(shorter) if shorter else WIDE
+    sms = evidence.gpu.sm_count if evidence.gpu is not None else None
+    yield "wide_blocks", around(float(WIDE_BLOCKS_AN_SM * (sms or MOST_SMS)), 0.0, ())
 
 
 def _spread(gaps_of_code: Sequence[Constant], own: Constant) -> Constant:

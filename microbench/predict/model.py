@@ -268,6 +268,8 @@ CONSTANTS: Mapping[str, tuple[str, str]] = {
     "gap_graph": ("s", "graph gap: period of nodes less profiled duration"),
     "write_graph": ("s", "graph gap, extra behind a kernel that writes"),
     "code_graph": ("s", "graph gap, extra between kernels of model code"),
+    "wide_graph": ("s", "graph gap, less behind a large grid"),
+    "wide_blocks": ("block", "grid from which that is so"),
     "one_stream_graph": ("s", "graph gap, less in a program of one stream"),
     "replay_node": ("s", "time that each node adds to the replay call"),
     "replay_way": ("s", "replay call's return to its first kernel"),
@@ -339,6 +341,8 @@ def needed(workload: Workload, way: Way) -> tuple[str, ...]:
         if isinstance(part, Kernels):
             if part.writes:
                 names.append(_longer(workload, part, way))
+            if way == "graph" and part.blocks is not None:
+                names += ["wide_graph", "wide_blocks"]
             if way == "stream":
                 names.append(call_name(part.layer or workload.layer, part.arguments))
             if part.bytes:
@@ -403,7 +407,7 @@ def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stre
             else:
                 yield from _repeated([Act("launch", call_s, way_s, (work,), to) for work in works], part)
         case Copies(memory="pinned"):
-            copy = Act("copy", constants[copy_name(part)], constants[f"{part.direction}_way"])
+            copy = Act("copy", constants[copy_name(part)] + part.host_s, constants[f"{part.direction}_way"])
             for _ in range(part.count):
                 yield copy._replace(work=(_copy(part, constants),))
         case Copies():
@@ -411,7 +415,7 @@ def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stre
             seconds = constants[f"{prefix}_latency"] + part.size_bytes / constants[f"{prefix}_rate"]
             for _ in range(part.count):
                 yield Act("sync", 0.0, wait_s=0.0)  # the host first waits for all work before the copy
-                yield Act("copy", seconds)
+                yield Act("copy", seconds + part.host_s)
         case Wait():
             yield Act("sync", constants["sync"], wait_s=constants["complete"])
         case HostWork():
@@ -486,6 +490,8 @@ def _kernels(workload: Workload, part: Kernels, constants: Mapping[str, float], 
     Its gap is the one behind it; the durations are those that profilers report.
     """
     gap_s = constants[f"gap_{way}"] + (constants[_longer(workload, part, way)] if part.writes else 0.0)
+    if way == "graph" and part.blocks is not None and part.blocks >= constants["wide_blocks"]:
+        gap_s -= constants["wide_graph"]
     memory_s = part.bytes / constants["memory"] if part.bytes else 0.0
     least_s = max(constants["empty"], memory_s)
     share = (part.sm_share or 0.0) if workload.streams > 1 else 0.0
@@ -499,4 +505,5 @@ def _kernels(workload: Workload, part: Kernels, constants: Mapping[str, float], 
 def _copy(part: Copies, constants: Mapping[str, float]) -> Work:
     latency_s, rate = constants[f"{part.direction}_latency"], constants[f"{part.direction}_rate"]
     seconds = latency_s + part.size_bytes / rate
-    return Work(part.direction, seconds, branch=part.stream or 0, joins=part.stream is None)
+    gap_s = constants.get("gap_copy", 0.0)  # only a trace shows it
+    return Work(part.direction, seconds, gap_s, branch=part.stream or 0, joins=part.stream is None)

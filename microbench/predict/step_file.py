@@ -170,7 +170,7 @@ Table = Mapping[str, object]
 # The key that says what kind of part a table is, and the other keys it may have.
 KINDS: Mapping[str, tuple[str, ...]] = {
     "kernels": ("duration", "bytes", "arguments", "host", "layer", "stream", "blocks", "sm_share"),
-    "copy": ("size", "count", "memory", "stream"),
+    "copy": ("size", "count", "memory", "stream", "host"),
     "sync": (),
     "repeat": ("parts",),
     "host": (),
@@ -237,8 +237,8 @@ def _part(table: Table, where: str, layers: LayerNames) -> Iterator[Part]:
 def _kind(table: Table, where: str) -> str:
     """What kind of part a table is. Kernels may have a host time, which by itself is a part of its own."""
     kinds = [kind for kind in KINDS if kind in table]
-    if kinds == ["kernels", "host"]:
-        return "kernels"
+    if kinds in (["kernels", "host"], ["copy", "host"]):
+        return kinds[0]
     if len(kinds) != 1:
         cause = f"is both {' and '.join(kinds)}" if kinds else "does not say what it is"
         raise UsageError(f"{where} {cause}", WHAT_A_PART_IS)
@@ -282,6 +282,7 @@ def _copies(table: Table, where: str) -> Copies:
         count=whole(table.get("count", 1), f"{where}, count", 1, MOST_KERNELS),
         memory=cast(HostMemory, memory),
         stream=_stream(table, where) if "stream" in table else None,
+        host_s=seconds(table["host"], f"{where}, host") if "host" in table else 0.0,
     )
 
 
@@ -489,6 +490,8 @@ def _keys(part: Part) -> Iterator[tuple[str, object]]:
         case Copies():
             yield from (("copy", part.direction), ("size", part.size_bytes), ("count", part.count))
             yield "memory", part.memory
+            if part.host_s:
+                yield "host", _time(part.host_s)
             yield from _given(part, "stream")
         case Wait():
             yield "sync", True

@@ -45,6 +45,7 @@ class Copies(msgspec.Struct, frozen=True):
     """``count`` copies of ``size_bytes`` between host and GPU. A pageable copy keeps the host until it is over.
 
     Without a ``stream`` (from 0) a copy waits for everything submitted before it, and everything later waits for it.
+    ``host_s`` is the program's own host time for each call, on top of the call's.
     """
 
     direction: Direction
@@ -52,6 +53,7 @@ class Copies(msgspec.Struct, frozen=True):
     count: int = 1
     memory: HostMemory = "pinned"
     stream: int | None = None
+    host_s: float = 0.0
 
 
 class Wait(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ def main(name: str, what: str, parts: Path) -> None:
             for _ in range(WATCHED_STEPS):
                 made.step()
             made.wait()
-            found["traces"] = {WATCHED: {"file": f"{name}.{WATCHED}.rows.gz", "steps": WATCHED_STEPS}}
+            found["traces"] = {WATCHED: {"file": f"{name}.{WATCHED}.rows.gz", "steps": WARM_UP + WATCHED_STEPS}}
         else:
             traces(name, made, parts, found)
     except ModuleNotFoundError as error:
