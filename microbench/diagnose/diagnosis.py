@@ -23,7 +23,7 @@ from microbench.predict.fit import missing, with_calls
 from microbench.predict.forecast import predict, step_time
 from microbench.predict.model import WAYS, Way, call_name, copy_name, graphs, needed
 from microbench.predict.unknowns import filled
-from microbench.predict.workload import Copies, Kernels, Part, Workload
+from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 from microbench.traces.trace import Trace
 
 # Where host and GPU time are this close, neither alone is the limit.
@@ -53,13 +53,15 @@ Bound = Literal["launch-bound", "host-bound", "wait-bound", "copy-bound", "GPU-b
 class Step(msgspec.Struct, frozen=True):
     """The typical step: as recorded, and with its interval as it is when nobody records; times in s.
 
-    ``costs`` is what the recorder was taken to add to each "call", "operator" and "function" of the step. If the time
-    without the recorder is ``given``, or ``measured`` between the windows of a recording, they are not used.
+    It has so many ``kernels``, and ``work`` of all kinds. ``costs`` is what the recorder was taken to add to each
+    "call", "operator" and "function" of the step. If the time without the recorder is ``given``, or ``measured`` between the
+    windows of a recording, they are not used.
     """
 
     count: int
     found: str
     kernels: float
+    work: float
     likeness: float
     every: int
     watched_s: float
@@ -208,10 +210,12 @@ def _bound(found: Idle | None, pauses_s: float, recorder_s: float, best: str) ->
         "copy-bound": found.causes["copies"] + copies_s,
         "allocation-bound": found.causes["allocation"],
     }
+    if best == "waits":
+        shares["wait-bound"] += shares.pop("launch-bound")
     largest = max(shares, key=lambda name: shares[name])
     if shares[largest] < (found.idle_s + copies_s - recorder_s) / 2:
         return "mixed"
-    return "wait-bound" if largest == "launch-bound" and best == "waits" else largest
+    return largest
 
 
 def _foreseen(
@@ -232,6 +236,7 @@ def _foreseen(
         count=steps.count,
         found=steps.found,
         kernels=sum(isinstance(part, Kernels) for part in typical.workload.parts) / typical.steps,
+        work=typical.work,
         likeness=steps.likeness,
         every=steps.every,
         watched_s=watched_s,
@@ -275,7 +280,11 @@ def _foreseen(
     worth = tuple(sorted((one for one in remedies if one.saves(step) >= WORTH), key=lambda one: one.step_s))
     if all(one.name != "graph" for one in worth):
         return step, None, f"a graph would save less than {WORTH:.0%} of the step", worth, described
-    return step, _graph(workload, typical, fit, step, longer), "", worth, described
+    graph = _graph(workload, typical, fit, step, longer)
+    if graph.high_s >= step.unwatched_s:
+        rest = tuple(one for one in worth if one.name != "graph")
+        return step, None, "what a graph would save is less than the prediction's uncertainty", rest, described
+    return step, graph, "", worth, described
 
 
 def _why_no_graph(typical: Recorded, fit: Fit, health: tuple[Check, ...], watched_s: float) -> str:
@@ -370,7 +379,9 @@ def _in_pairs(workload: Workload) -> Workload:
 def _graph(workload: Workload, typical: Recorded, fit: Fit, step: Step, longer: float) -> Graph:
     """The step as graphs, with its interval, and what making them takes."""
     found, nodes, values = predict(workload, fit, "graph"), graphs(workload), fit.values
-    step_s, low_s, high_s = (each * longer / typical.steps for each in (found.step_s, found.low_s, found.high_s))
+    less_s, more_s = _unknown(workload, fit, found.step_s)
+    ends = found.step_s, max(found.low_s - less_s, 0.0), found.high_s + more_s
+    step_s, low_s, high_s = (each * longer / typical.steps for each in ends)
     calls_s = sum(part.host_s or 0.0 for part in workload.parts if isinstance(part, Kernels | Copies))
     making_s = calls_s + sum(values["make"] + values["make_node"] * count for count in nodes)
     return Graph(
@@ -383,3 +394,22 @@ def _graph(workload: Workload, typical: Recorded, fit: Fit, step: Step, longer: 
         break_even=max(math.ceil(making_s / typical.steps / (step.unwatched_s - step_s)), 1),
         blockers=typical.blockers,
     )
+
+
+def _unknown(workload: Workload, fit: Fit, step_s: float) -> tuple[float, float]:
+    """By how many seconds the graphs may be shorter and longer because a trace does not show two things.
+
+    How much kernels side by side slow each other down: half of what the SMs that they share make of it. And what the
+    host still does between a wait and the next graph: half of its time before the first launch there.
+    """
+    alone = [
+        msgspec.structs.replace(part, sm_share=0.0) if isinstance(part, Kernels) else part for part in workload.parts
+    ]
+    less_s = (step_s - step_time(msgspec.structs.replace(workload, parts=tuple(alone)), fit, "graph")) / 2
+    parts: list[Part] = []
+    for part in workload.parts:
+        if isinstance(part, Kernels) and parts and isinstance(parts[-1], Wait):
+            parts.append(HostWork((part.host_s or 0.0) / 2))
+        parts.append(part)
+    kept_s = step_time(msgspec.structs.replace(workload, parts=tuple(parts)), fit, "graph")
+    return max(less_s, 0.0), max(less_s, 0.0) + max(kept_s - step_s, 0.0)

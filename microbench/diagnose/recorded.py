@@ -48,11 +48,11 @@ class Recorded(msgspec.Struct, frozen=True):
 
     ``workload`` holds ``steps`` steps and has a part for each launch. Its ``host_s`` is the whole host time since the
     call before it, the launch call included: a layer's call is not to be added. ``calls``, ``operators`` and
-    ``functions`` are how many records of each the recorder made in a step. ``replays`` counts launches of graphs,
-    ``launches`` those of kernels. ``threads`` is how many threads submit. ``pauses_s`` is host time in a step that no
-    graph removes; ``paced_s`` is the time from one step to the next where the pauses wait for something that comes at
-    its own pace, like batches of a loader, None where they do not. ``changes`` has, for each remedy, what becomes of
-    the parts at these places; None stands for a part that is gone.
+    ``functions`` are how many records of each the recorder made in a step, ``work`` those of the GPU. ``replays``
+    counts launches of graphs, ``launches`` those of kernels. ``threads`` is how many threads submit. ``pauses_s`` is
+    host time in a step that no graph removes; ``paced_s`` is the time from one step to the next where the pauses wait
+    for something that comes at its own pace, like batches of a loader, None where they do not. ``changes`` has, for
+    each remedy, what becomes of the parts at these places; None stands for a part that is gone.
     """
 
     workload: Workload
@@ -61,6 +61,7 @@ class Recorded(msgspec.Struct, frozen=True):
     calls: float
     operators: float
     functions: float
+    work: float
     launches: float
     replays: float
     threads: int
@@ -165,6 +166,7 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
         calls=(end - begin) / steps.count,
         operators=_ranges(trace, steps, "operator"),
         functions=_ranges(trace, steps, "python"),
+        work=sum(len(call.work) for call in calls) / steps.every,
         launches=(sum(doing(name) == "launch" for name in names) - replays) / steps.count,
         replays=replays / steps.count,
         threads=len(np.unique(trace.calls["thread"][begin:end])),
@@ -175,9 +177,10 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
 
 
 def _two_streams(trace: Trace, device: int) -> bool:
-    """Whether the program as a graph uses a second stream. The default stream cannot be captured, so a program that
-    works in it needs another one."""
-    streams = np.unique(trace.work["stream"][trace.work["device"] == device])
+    """Whether the program as a graph has launched kernels into a second stream. The default stream cannot be captured,
+    so a program that works in it needs another one."""
+    kernels = (trace.work["device"] == device) & (trace.work["kind"] == WORK_KINDS.index("kernel"))
+    streams = np.unique(trace.work["stream"][kernels])
     return len(streams) > 1 or DEFAULT_STREAM in streams
 
 
@@ -349,7 +352,7 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     begin, end = int(steps.calls[0]), int(steps.calls[-1])
     staged = set(trace.work["call"][_is_pageable(trace.work)].tolist())
     kinds = by_name(trace, doing)
-    found: dict[tuple[int, str, str], Counter[str]] = {}
+    found: dict[tuple[tuple[int, int], str, str], Counter[str]] = {}
     of = {thread: slices(trace, thread) for thread in np.unique(trace.calls["thread"][begin:end]).tolist()}
     for call in range(begin, end):
         row = trace.calls[call]
@@ -359,9 +362,10 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
         inside = of[int(row["thread"])]
         at_ns = row["begin_ns"] if trace.samples is None else (row["begin_ns"] + row["end_ns"]) // 2
         name = int(inside.name[np.searchsorted(inside.edges_ns, at_ns, side="right") - 1])
-        # Samples name a short call by a line nearby, so what most steps say of the same call counts for all of them.
+        # A range may end a little early, and samples name a short call by a line nearby. So what most steps say of the
+        # same call counts for all of them.
         step = int(np.searchsorted(steps.calls, call, side="right")) - 1
-        same = call if trace.samples is None else call - int(steps.calls[step])
+        same = (step % steps.every, call - int(steps.calls[step]))
         places = found.setdefault((same, why, name_of(trace, row["name"])), Counter())
         places[without_number(name_of(trace, name))] += 1
     whole: Counter[tuple[str, str, str]] = Counter()
@@ -369,7 +373,8 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
         place = max(places, key=lambda one: (one != "", places[one]))
         whole[why, call_name, place] += places.total()
     for (why, call_name, place), count in whole.most_common():
-        yield Blocker(why, call_name, place, count / steps.count)
+        if count > 1 or steps.count == 1:  # what comes once, like the wait behind the last step, is no part of a step
+            yield Blocker(why, call_name, place, count / steps.count)
 
 
 def layer_of(trace: Trace) -> str:

@@ -16,7 +16,7 @@ from microbench.core.ops import LOOP_LAYER
 from microbench.predict import unknowns
 from microbench.predict.constants import Fit, scattering_s
 from microbench.predict.fit import with_calls
-from microbench.predict.model import LIMITS, UNPLAYED, Limit, Played, Way, acts, call_name, graphs, needed, play
+from microbench.predict.model import LIMITS, UNPLAYED, Limit, Played, Way, acts, call_name, graphs, needed, play, wide
 from microbench.predict.unknowns import HostTime
 from microbench.predict.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
 
@@ -263,7 +263,7 @@ def predict(workload: Workload, fit: Fit, way: Way) -> Prediction:
     return Prediction(
         way=way,
         step_s=flow.step_s,
-        low_s=max(flow.step_s - half_s, min(_own_s(workload), flow.step_s)),
+        low_s=max(flow.step_s - half_s, min(_own_s(workload, values, way), flow.step_s)),
         high_s=flow.step_s + half_s,
         idle_share=max(1 - flow.busy_s / flow.step_s, 0.0) if flow.step_s > 0 else 0.0,
         shares=shares,
@@ -278,14 +278,17 @@ def step_time(workload: Workload, fit: Fit, way: Way) -> float:
     return _flow(workload, fit.values, way).step_s
 
 
-def _own_s(workload: Workload) -> float:
-    """The kernels' own time: the given durations of the stream that has most of them, without any gap."""
+def _own_s(workload: Workload, values: Mapping[str, float], way: Way) -> float:
+    """The kernels' own time: the given durations of the stream that has most of them, without any gap. In a graph large
+    grids end while the next node begins."""
     streams = [0.0] * workload.streams
     dealt = itertools.cycle(range(workload.streams))
     for part in workload.parts:
         if isinstance(part, Kernels):
+            early_s = values["wide_graph"] if way == "graph" and wide(part, values) else 0.0
             for duration_s in itertools.islice(itertools.cycle(part.durations_s), part.count):
-                streams[next(dealt) if part.stream is None else part.stream % workload.streams] += duration_s
+                stream = next(dealt) if part.stream is None else part.stream % workload.streams
+                streams[stream] += duration_s - early_s
     return max(streams)
 
 

@@ -490,7 +490,7 @@ def _kernels(workload: Workload, part: Kernels, constants: Mapping[str, float], 
     Its gap is the one behind it; the durations are those that profilers report.
     """
     gap_s = constants[f"gap_{way}"] + (constants[_longer(workload, part, way)] if part.writes else 0.0)
-    if way == "graph" and part.blocks is not None and part.blocks >= constants["wide_blocks"]:
+    if way == "graph" and wide(part, constants):
         gap_s -= constants["wide_graph"]
     memory_s = part.bytes / constants["memory"] if part.bytes else 0.0
     least_s = max(constants["empty"], memory_s)
@@ -500,6 +500,11 @@ def _kernels(workload: Workload, part: Kernels, constants: Mapping[str, float], 
     return [
         Work("gpu", duration_s, gap_s, branch, memory_s=memory_s, sms_s=duration_s * share) for duration_s in durations
     ]
+
+
+def wide(part: Kernels, constants: Mapping[str, float]) -> bool:
+    """Whether the kernels' grid is so large that in a graph the next node begins while it ends."""
+    return part.blocks is not None and part.blocks >= constants["wide_blocks"]
 
 
 def _copy(part: Copies, constants: Mapping[str, float]) -> Work:

@@ -61,7 +61,7 @@ def first_rule(answer: Any) -> str:
 def parts(answer: Any, steps: int) -> float:
     """How many of the steps that a diagnosis found make one step of the program: 16 for each of 16 equal products, 0.5
     where two steps were taken for one. ``steps`` of the program are in the trace."""
-    ratio = answer["trace"]["work"] / steps / max(answer["step"]["kernels"], 1)
+    ratio = answer["trace"]["work"] / steps / max(answer["step"]["work"], 1)
     return float(round(ratio)) if ratio >= 1 else 1 / round(1 / ratio)
 
 
