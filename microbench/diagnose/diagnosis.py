@@ -54,8 +54,8 @@ class Step(msgspec.Struct, frozen=True):
     """The typical step: as recorded, and with its interval as it is when nobody records; times in s.
 
     It has so many ``kernels``, and ``work`` of all kinds. ``costs`` is what the recorder was taken to add to each
-    "call", "operator" and "function" of the step. If the time without the recorder is ``given``, or ``measured`` between the
-    windows of a recording, they are not used.
+    "call", "operator" and "function" of the step. If the time without the recorder is ``given``, or ``measured``
+    between the windows of a recording, they are not used.
     """
 
     count: int

@@ -18,8 +18,7 @@ Reading
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import cycle
-from statistics import median
+from statistics import median, quantiles
 from typing import NamedTuple, get_args
 
 import msgspec
@@ -36,8 +35,10 @@ from microbench.gpu.protocol.submit import Submit
 from microbench.measure.sampling import NANOSECOND_S, shortened
 from microbench.measure.timer import Meter
 
-# Samples before the first recording, bursts of which a sample is the median, and steps that are counted.
-BEFORE, BURSTS, COUNTED = 15, 5, 5
+# Samples before the first recording, bursts in a sample, and steps that are counted. A sample is the lower quartile of
+# its bursts, because a busy host lengthens most of them, by up to a factor of two for a second.
+BEFORE, BURSTS, COUNTED = 15, 25, 5
+SHORTER = 5  # than other benchmarks' bursts, so that no burst fills the GPU's queue
 LONG_GRAPH, SHORT_GRAPH = 600, 100
 # How long the GPU is kept busy while a graph is launched.
 HOLD_NS = 1_000_000
@@ -104,11 +105,12 @@ def measure(gpu: Gpu, meter: Meter, records: str) -> Iterator[Measured]:
     if not known:
         raise Skip(unknown[0].reason)
     yield from unknown
-    unrecorded, turn = cycle(before), list(recorders.items())
+    unrecorded = {name: median(sample[name] for sample in before) for name in before[0]}
+    turn = list(recorders.items())
     longer: dict[tuple[Cost, str], list[float]] = {(cost, name): [] for cost in known for name in known[cost]}
 
     def take() -> dict[str, float]:
-        states = {UNRECORDED: next(unrecorded)}
+        states = {UNRECORDED: unrecorded}
         turn.reverse()
         for kind, recorder in turn:
             with recorder.recording():
@@ -153,7 +155,7 @@ class _Program:
         else:
             for name in get_args(ModelName):
                 self._steps[name] = gpu.model(name, "eager").submit
-        self._bursts = {name: max(meter.burst(submit) // BURSTS, 1) for name, submit in self._steps.items()}
+        self._bursts = {name: max(meter.burst(submit) // SHORTER, 1) for name, submit in self._steps.items()}
         self._long, self._short = (
             gpu.graphs.kernels("add", count, blocks=1, block_threads=32, alternating=False).graph
             for count in (LONG_GRAPH, SHORT_GRAPH)
@@ -175,7 +177,7 @@ class _Program:
             self._gpu.synchronize()
             return self._steps[name].burst_ns(self._bursts[name]) * NANOSECOND_S
 
-        taken = {name: median(burst_s(name) for _ in range(BURSTS)) for name in self._steps}
+        taken = {name: quantiles([burst_s(name) for _ in range(BURSTS)], n=4)[0] for name in self._steps}
         return taken | {GRAPH: self._replayed_s(self._long) - self._replayed_s(self._short)}
 
     def _replayed_s(self, graph: Submit) -> float:
@@ -225,4 +227,5 @@ BENCHMARK = Benchmark(
     own_process=lambda params: f"recorded by {params['records']}",
     process_environment=lambda case: {STREAMS_VARIABLE: "one", **KEEPS_CUPTI},
     late=lambda params: True,
+    version=2,
 )
