@@ -262,6 +262,55 @@ def test_a_library_that_is_gone_harms_no_program(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(tmp_path / "program.py")], check=True, env=variables)
 
 
+BLOCKS = """
+import microbench
+def launch(count):
+    for _ in range(count):
+        add_one[4, 256](values)
+for count in (100, 200):  # the last kernels are still running as the block ends
+    with microbench.watch(f"{count}.rows") as recording:
+        launch(count)
+    assert recording.diagnosis().trace.gpus
+launch(50)
+cuda.synchronize()
+"""
+TORCH_BLOCKS = """
+import microbench
+for count in (100, 200):
+    with microbench.watch(f"{count}.rows"):
+        for _ in range(count):
+            values.add_(1)
+from torch.profiler import ProfilerActivity, profile
+with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+    for _ in range(10):
+        values.add_(1)
+    torch.cuda.synchronize()
+assert sum(event.count for event in profiler.key_averages() if "elementwise" in event.key) == 10
+try:
+    with microbench.watch():
+        values.add_(1)
+except microbench.core.errors.UsageError as error:
+    assert "another profiler" in str(error)
+"""
+
+
+@pytest.mark.parametrize(("text", "kernel"), [(NUMBA + BLOCKS, "add_one"), (TORCH + TORCH_BLOCKS, "elementwise")])
+def test_each_block_of_a_process_that_uses_cuda_already_is_recorded_whole(
+    tmp_path: Path, text: str, kernel: str
+) -> None:
+    if text.startswith(TORCH):
+        pytest.importorskip("torch", reason="needs PyTorch")
+    (tmp_path / "program.py").write_text(text)
+    root = str(Path(program.__file__).parents[2])
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
+    subprocess.run([sys.executable, "program.py"], cwd=tmp_path, check=True, env=variables)
+    for count in (100, 200):
+        trace = read(tmp_path / f"{count}.rows")
+        sound(trace)
+        assert (trace.lost, trace.unread) == ({}, {})
+        assert kernels(trace, kernel) == count
+
+
 ALTERNATING = """
 import time
 import numpy as np

@@ -55,7 +55,7 @@ def checked(cupti: Any, call: str, *arguments: Any) -> None:
         holder = "Nsight Systems" if "NSYS_PROFILING_SESSION_ID" in os.environ else "another profiler"
         raise NotRecorded(
             f"{holder} is attached to the process already, and CUPTI serves one profiler at a time",
-            "run the program without the other profiler (nsys, ncu, torch.profiler)",
+            "run the program without the other profiler (nsys, ncu, torch.profiler, microbench)",
         )
     if status:
         text = ctypes.c_char_p()

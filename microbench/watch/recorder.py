@@ -1,7 +1,8 @@
 """Records what this process submits to the GPU into a file of its own. Runs inside of the program that is watched.
 
 This file and those that it imports use the standard library alone, because the program's Python may be another one.
-``begin`` is called before CUDA is initialised. The recording ends in a handler of atexit, or after a given time.
+The recording ends in a handler of atexit, after a given time, or by ``end``. Programs are recorded from before CUDA is
+initialised; a block of microbench.watch() may begin later.
 """
 
 from __future__ import annotations
@@ -44,33 +45,35 @@ FAR_FILE = 900  # numbers of files that programs do not expect to be taken
 MOST_RESERVE_BYTES = 1 << 30  # of the disk stay free, and no less than a twentieth of a smaller one
 MOST_GPUS = 64
 READINGS = 3
-READ_WRITE, READ_EXECUTE, PRIVATE_ANONYMOUS = 3, 5, 0x22  # of mmap and mprotect
+READ_WRITE, READ_EXECUTE, PRIVATE_ANONYMOUS, DONT_NEED = 3, 5, 0x22, 4  # of mmap, mprotect and madvise
 PAGE_BYTES = 4096
 SET_SIXTH_ARGUMENT = b"\x49\xb9"  # x86-64: mov r9, the 8 bytes that follow
 ELSEWHERE = "record into a folder on another disk by -o"
 
 
-def begin(package: str, settings: dict[str, Any], tell: Any) -> None:
+def begin(package: str, settings: dict[str, Any], tell: Any) -> Recorder:
     """Record from now on, because the program imports this package.
 
-    ``settings`` are those of program.watch: "folder" for the recording, "code" the file of the compiled callbacks,
-    "for_s" the time after which the recording ends, or None. With "window_s" only the first so many seconds of each
-    "every_s" are recorded whole, and waits alone otherwise. With "stacks" the lines that Python is in are sampled too.
-    ``tell`` is called with a cause and a next step if the recording ends early. Raises NotRecorded and OSError.
+    ``settings`` are those of program.watch: "folder" for the recording or "file" its whole path, "code" the file of
+    the compiled callbacks, "for_s" the time after which the recording ends, or None. With "window_s" only the first so
+    many seconds of each "every_s" are recorded whole, and waits alone otherwise. With "stacks" the lines that Python is
+    in are sampled too. ``tell`` is called with a cause and a next step if the recording ends early. Raises NotRecorded
+    and OSError.
     """
-    recorder = _Recorder(tell)
+    recorder = Recorder(tell)
     with contextlib.ExitStack() as failed:
         failed.callback(recorder.abandon)  # also after a Ctrl-C
-        recorder.start(package, settings["folder"], settings["code"], settings["stacks"])
+        recorder.start(package, settings)
         failed.pop_all()
     atexit.register(recorder.stop_at_exit)
     if settings["window_s"] is not None:
         start_thread(recorder.take_turns, settings["window_s"], settings["every_s"])
     if settings["for_s"] is not None:
         start_thread(recorder.stop_after, settings["for_s"])
+    return recorder
 
 
-class _Recorder:
+class Recorder:
     """One recording. CUPTI writes through the compiled callbacks; this object begins and ends it."""
 
     def __init__(self, tell: Any) -> None:
@@ -79,7 +82,7 @@ class _Recorder:
         self._lock = _thread.allocate_lock()
         self._subscriber = ctypes.c_void_p()
         self._enabled: list[int] = []
-        self._file, self._path, self._identity = -1, "", (0, 0)
+        self._file, self.path, self._identity = -1, "", (0, 0)
         self._state = 0  # the address of what the callbacks share with this object
         self._windows, self._window_begin_ns = 0, 0
         self._given: Any = None  # the compiled function that writes cells
@@ -88,17 +91,17 @@ class _Recorder:
         self._cupti, self._version = load()
         self._calls = {domain: self._names_of_calls(domain) for domain, *_ in APIS}
 
-    def start(self, package: str, folder: str, code: str, stacks: bool) -> None:
+    def start(self, package: str, settings: dict[str, Any]) -> None:
         """Begin. Raises NotRecorded and OSError."""
         # CUPTI serves one subscriber, so another profiler is refused and does not replace the callbacks. What is given
         # here is never called, because no kind of callback is enabled: any function will do.
         checked(self._cupti, "cuptiSubscribe", ctypes.byref(self._subscriber), self._libc.getpid, None)
-        *callbacks, given = self._load(code)
+        *callbacks, given = self._load(settings["code"])
         self._given = ctypes.CFUNCTYPE(None, ctypes.c_char_p, *[ctypes.c_size_t] * 4)(given.value or 0)
-        self._open(folder)
+        self._open(settings["folder"], settings.get("file"))
         self._window_begin_ns = self._now_ns()
         self._write(self._first_cells(package))
-        if stacks:
+        if settings["stacks"]:
             self._sampler = Sampler(self._take, self._ahead_ns)
             self._write(cells.fact("main_thread", _main_thread()))
         checked(self._cupti, "cuptiActivityRegisterCallbacks", *callbacks)
@@ -141,19 +144,22 @@ class _Recorder:
         """A word of the state that the callbacks share."""
         return ctypes.c_int64.from_address(self._state + place)
 
-    def _open(self, folder: str) -> None:
+    def _open(self, folder: str, file: str | None) -> None:
         """Make the file, with a number that the program does not expect to be taken."""
         program = re.sub(r"[^\w.-]", "_", os.path.basename(_program()))[:80].lstrip("-.") or "python"
-        for more in ("", *(f"-{number}" for number in range(2, 1000))):  # a process that execs itself keeps its number
-            self._path = os.path.join(folder, f"{program}-{self._process}{more}{cells.ENDING}")
+        start = os.path.join(folder, f"{program}-{self._process}")
+        several = ("", *(f"-{number}" for number in range(2, 1000)))  # a process that execs itself keeps its number
+        for self.path in (f"{start}{more}{cells.ENDING}" for more in several) if file is None else (file,):
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-                self._file = os.open(self._path, flags, 0o644)
+                self._file = os.open(self.path, flags, 0o644)
             except FileExistsError:
                 continue
             except OSError as error:
                 raise self._unwritable(error) from error
             break
+        else:
+            raise NotRecorded(f"{self.path} exists", "give the name of a new file")
         with contextlib.suppress(OSError):  # as many files may not be allowed
             low, self._file = self._file, fcntl.fcntl(self._file, fcntl.F_DUPFD_CLOEXEC, FAR_FILE)
             os.close(low)
@@ -164,7 +170,7 @@ class _Recorder:
         self._word(state.FILE).value = self._file
 
     def _unwritable(self, error: OSError) -> NotRecorded:
-        return NotRecorded(f"{self._path} cannot be written: {error.strerror}", ELSEWHERE)
+        return NotRecorded(f"{self.path} cannot be written: {error.strerror}", ELSEWHERE)
 
     def _write(self, data: bytes) -> None:
         """Write cells; only while the callbacks do not."""
@@ -249,7 +255,7 @@ class _Recorder:
         if self._file >= 0:
             os.close(self._file)
             with contextlib.suppress(OSError):
-                os.unlink(self._path)
+                os.unlink(self.path)
 
     def take_turns(self, window_s: float, every_s: float) -> None:
         """Begin and end one window after the other, until the recording ends. The first one has begun with it."""
@@ -282,6 +288,24 @@ class _Recorder:
         self._stop()
         self._cupti.cuptiUnsubscribe(self._subscriber)
 
+    def end(self) -> None:
+        """End the recording of a block. Work that the block has submitted is waited for, and CUPTI is free then."""
+        if os.getpid() != self._process:
+            return
+        atexit.unregister(self.stop_at_exit)
+        for kind in (cells.RUNTIME, cells.DRIVER, cells.SYNC):  # the wait is not the program's own
+            self._cupti.cuptiActivityDisable(kind)
+        try:
+            with contextlib.suppress(OSError, AttributeError):
+                ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD).cuCtxSynchronize()
+            self._stop()
+        finally:
+            self._cupti.cuptiActivityFlushPeriod(ctypes.c_uint32(0))
+            self._cupti.cuptiUnsubscribe(self._subscriber)
+            # Callbacks that come late look at the first page alone, and a process may record many blocks.
+            unused = ctypes.c_size_t(state.STATE_BYTES // PAGE_BYTES * PAGE_BYTES - PAGE_BYTES)
+            self._libc.madvise(ctypes.c_void_p(self._state + PAGE_BYTES), unused, DONT_NEED)
+
     def stop_at_exit(self) -> None:
         """End the recording with the process that began it. A Ctrl-C meanwhile has nothing left to interrupt."""
         if os.getpid() == self._process:
@@ -310,7 +334,7 @@ class _Recorder:
             self._file = -1
         if error:
             why = "the program closed its file" if error == errno.EBADF else os.strerror(error)
-            self._tell(f"the rest, because {self._path} cannot be written any more: {why}", ELSEWHERE)
+            self._tell(f"the rest, because {self.path} cannot be written any more: {why}", ELSEWHERE)
         if self._sampler is not None and self._sampler.impossible:
             self._tell("lines of Python, because this Python runs without its lock (GIL)", "run it with PYTHON_GIL=1")
 

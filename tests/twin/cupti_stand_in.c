@@ -20,7 +20,7 @@ enum { DRIVER_LAUNCH = 307 };
 
 static void (*requested)(uint8_t **, size_t *, size_t *);
 static void (*completed)(void *, uint32_t, uint8_t *, size_t, size_t);
-static int enabled[64], silent[512], subscribed;
+static int enabled[64], silent[512], subscribed, synchronized;
 static uint32_t correlation;
 static uint64_t now, free_at, dropped;
 static uint8_t *buffer;
@@ -302,6 +302,8 @@ int cuInit(unsigned flags) {
     return OK;
 }
 int cuDriverGetVersion(int *version) { *version = asked("STAND_IN_DRIVER", 13000); return OK; }
+int cuCtxSynchronize(void) { synchronized++; return OK; }
+int stand_in_synchronized(void) { return synchronized; }
 int cuDeviceGetCount(int *count) { *count = 2; return OK; }
 int cuDeviceGet(int *device, int number) { *device = number; return OK; }
 int cuDeviceGetName(char *name, int size, int device) { strncpy(name, device ? "NVIDIA H100" : "NVIDIA H200", size); return OK; }

@@ -410,7 +410,7 @@ static bool load_functions(void) {
 static bool succeeded(int status, const char *call) {
     const char *words = "an unknown error";
     if (status == TAKEN)
-        tell("run the program without the other profiler (nsys, ncu, torch.profiler)",
+        tell("run the program without the other profiler (nsys, ncu, torch.profiler, microbench)",
              "%s is attached to the process already, and CUPTI serves one profiler at a time",
              getenv("NSYS_PROFILING_SESSION_ID") ? "Nsight Systems" : "another profiler");
     else if (status) {

@@ -1,0 +1,244 @@
+"""Tests of microbench.watch() as a block of a program, with a stand-in for libcupti."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from watched import CELLS_OF_A_STEP, CUPTI, Place, cells_of
+
+from microbench import library
+from microbench.traces.reading import read
+from microbench.watch import context
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorder is for x86-64 alone")
+ROOT = Path(context.__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place(tmp_path_factory.mktemp("place"))
+
+
+def ran(place: Place, folder: Path, text: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """A program that uses the library and has PyTorch's stand-in."""
+    (folder / "program.py").write_text(f"import microbench, sys, torch\n{text}")
+    paths = os.pathsep.join((str(place.site), str(ROOT)))
+    variables = {"PYTHONPATH": paths, "MICROBENCH_DATA": str(folder / "data"), "TMPDIR": str(folder), **more}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "program.py"],
+        capture_output=True, text=True, cwd=folder, check=False, env=place.environment(**variables),
+    )  # fmt: skip
+
+
+def output(place: Place, folder: Path, text: str, **more: str) -> str:
+    """What such a program prints; it must end well and say nothing else."""
+    done = ran(place, folder, text, **more)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_a_block_is_diagnosed_by_the_costs_that_the_command_uses(place: Place, tmp_path: Path) -> None:
+    text = """
+torch.steps(5)
+with microbench.watch() as recording:
+    torch.steps(30)
+torch.steps(7)
+diagnosis = recording.diagnosis()
+print(diagnosis.bound, diagnosis.steps.count, diagnosis.costs_of, diagnosis.trace.versions["torch"])
+print(len(recording.trace.work), len(recording.trace.calls), len(recording.trace.syncs), recording.path.exists())
+print(torch.cuda.stand_in_synchronized(), torch.library.stand_in_subscribed())
+"""
+    first, rows, after = output(place, tmp_path, text).splitlines()
+    assert first == "launch-bound 28 NVIDIA H200 2.11.0"
+    assert rows == "600 630 30 True", "the block and nothing else"
+    assert after == "1 0", "the block has waited for its work, and CUPTI is free"
+    assert [one.name for one in tmp_path.glob("microbench-*")] == [], "the file was temporary"
+
+
+def test_each_block_has_a_recording_of_its_own(place: Place, tmp_path: Path) -> None:
+    text = """
+for steps in (3, 4, 5):
+    with microbench.watch(f"steps-{steps}.rows", stacks=steps == 4) as recording:
+        torch.steps(steps)
+    assert str(recording.path).endswith(f"/steps-{steps}.rows")
+"""
+    output(place, tmp_path, text)
+    for steps in (3, 4, 5):
+        trace = read(tmp_path / f"steps-{steps}.rows")
+        assert cells_of(trace) == steps * CELLS_OF_A_STEP
+        assert (trace.lost, trace.unread) == ({}, {})
+
+
+def test_what_the_block_raises_passes_through_and_the_recording_stays_readable(place: Place, tmp_path: Path) -> None:
+    text = """
+for error in (ValueError("mine"), SystemExit(3), KeyboardInterrupt()):
+    try:
+        with microbench.watch() as recording:
+            torch.steps(3)
+            raise error
+    except BaseException as found:
+        assert found is error
+    assert len(recording.trace.work) == 60
+with microbench.watch("last.rows"):
+    torch.steps(4)
+    sys.exit(7)
+"""
+    done = ran(place, tmp_path, text)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
+    assert cells_of(read(tmp_path / "last.rows")) == 4 * CELLS_OF_A_STEP
+
+
+def test_a_forked_child_leaves_the_recording_to_its_parent(place: Place, tmp_path: Path) -> None:
+    text = """
+import os
+with microbench.watch() as recording:
+    torch.steps(3)
+    if os.fork() == 0:
+        sys.exit(0)
+    assert os.wait()[1] == 0
+    torch.steps(4)
+assert len(recording.trace.work) == 140
+"""
+    output(place, tmp_path, text)
+
+
+REFUSED = """
+try:
+    with microbench.watch({path}):
+        print("never")
+except Exception as error:
+    print(type(error).__name__, "|", error, "|", error.next_step, "|", *error.__notes__)
+"""
+
+
+@pytest.mark.parametrize(("before", "path", "words", "next_step"), [
+    (f"torch.library.cuptiSubscribe(torch.ctypes.byref(torch.ctypes.c_void_p()), None, None)  # {CUPTI}",
+     "", "another profiler is attached to the process already", "run the program without the other profiler"),
+    ("microbench.watch().__enter__()", "", "another profiler is attached to the process already", "microbench)"),
+    ("with open('mine.rows', 'w') as file: file.write('mine')",
+     "'mine.rows'", "/mine.rows exists", "give the name of a new file"),
+    ("", "'not/there.rows'", "/not/there.rows cannot be written: No such file", "give another path"),
+])  # fmt: skip
+def test_a_block_that_cannot_be_recorded_raises_an_error_in_words(
+    place: Place, tmp_path: Path, before: str, path: str, words: str, next_step: str
+) -> None:
+    name, cause, advice, note = output(place, tmp_path, before + REFUSED.format(path=path)).strip().split(" | ")
+    assert name == "UsageError"
+    assert words in cause
+    assert next_step in advice
+    assert note == advice
+    if (tmp_path / "mine.rows").exists():
+        assert (tmp_path / "mine.rows").read_text() == "mine"
+
+
+def test_a_recording_that_ends_before_its_block_warns_and_keeps_what_it_has(place: Place, tmp_path: Path) -> None:
+    text = """
+import resource, warnings
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
+    with microbench.watch("part.rows") as recording:
+        torch.steps(3000)
+print(*(one.message for one in found), sep="\\n")
+print(len(recording.trace.work) > 1000, recording.diagnosis().bound)
+"""
+    warning, readable = output(place, tmp_path, text).splitlines()
+    assert warning.startswith("not recorded: the rest, because")
+    assert warning.endswith("cannot be written any more: File too large")
+    assert readable == "True launch-bound"
+
+
+def test_a_recording_is_asked_after_its_block_and_begun_once(place: Place, tmp_path: Path) -> None:
+    text = """
+from microbench.core.errors import UsageError
+recording = microbench.watch()
+def refused(ask):
+    try:
+        ask()
+    except UsageError as error:
+        print(error, "|", error.next_step)
+refused(recording.diagnosis)
+with recording:
+    refused(recording.to_pandas if "pandas" in sys.modules else recording.diagnosis)
+refused(recording.diagnosis)
+refused(recording.__enter__)
+"""
+    assert output(place, tmp_path, text).splitlines() == [
+        "the block that is recorded has not ended | ask after the block of `with`",
+        "the block that is recorded has not ended | ask after the block of `with`",
+        "the block submitted nothing to a GPU | record a block that runs kernels, copies or memsets",
+        "this recording has been made already | call microbench.watch() for each block",
+    ]
+
+
+FRAMES = """
+with microbench.watch() as recording:
+    torch.kinds()
+    torch.steps(2)
+{imports}
+try:
+    work, calls = recording.to_pandas()
+except Exception as error:
+    print(error, "|", error.next_step)
+"""
+
+
+def test_without_pandas_there_is_an_error_in_words(place: Place, tmp_path: Path) -> None:
+    said = output(place, tmp_path, FRAMES.format(imports="sys.modules['pandas'] = None"))
+    assert said == "to_pandas needs pandas, which is not installed | pip install pandas\n"
+
+
+def test_tables_have_words_for_names_kinds_and_memories(place: Place, tmp_path: Path) -> None:
+    text = """
+with microbench.watch("kinds.rows") as recording:
+    torch.kinds()
+"""
+    output(place, tmp_path, text)
+    trace = read(tmp_path / "kinds.rows")
+    work, calls = library.columns(trace, trace.work), library.columns(trace, trace.calls)
+    assert work["kind"].tolist() == ["kernel", "copy", "copy", "memset", *["kernel"] * 3]
+    assert work["name"][0] == "my_kernel"
+    assert work["source"][1:3].tolist() == ["pageable", "device"]
+    assert work["target"][1:3].tolist() == ["device", "device"]
+    assert calls["name"][0] == "cuLaunchKernel"
+    assert calls["thread"].tolist() == [trace.threads[0].number] * len(trace.calls)
+
+
+def test_pandas_gets_the_tables_of_work_and_calls(place: Place, tmp_path: Path) -> None:
+    pytest.importorskip("pandas", reason="needs pandas")
+    more = """
+print(type(work).__name__, len(work), len(calls), work["bytes"].sum(), work["bytes"].isna().sum())
+print(calls.loc[work["call"].iloc[0], "name"], (work["end_ns"] - work["begin_ns"]).iloc[0], work["kind"].iloc[0])
+"""
+    first, second = output(place, tmp_path, FRAMES.format(imports="") + more).splitlines()
+    assert first == "DataFrame 47 51 12352 44"
+    assert second == "cuLaunchKernel 4000 kernel"
+
+
+@pytest.mark.parametrize("imports", [
+    "import microbench.watch.cells", "from microbench.watch import program", "from microbench import watch",
+    "import microbench.traces.reading, microbench.watch", "import importlib\nimportlib.reload(microbench)",
+    "import microbench.watch.program as program\nprogram.watch", "microbench.watch\nimport microbench.watch.cells",
+])  # fmt: skip
+def test_the_name_can_be_called_and_holds_its_files_after_imports_in_any_order(imports: str) -> None:
+    text = f"""
+import microbench
+{imports}
+from microbench.watch import state
+import microbench.watch.recorder as recorder
+assert microbench.watch.state is state and recorder.begin
+assert type(microbench.watch()).__name__ == "Recording"
+from microbench import watch
+assert type(watch("x.rows", stacks=True)).__name__ == "Recording" and watch.recorder is recorder
+try:
+    microbench.nothing
+except AttributeError as error:
+    assert str(error) == "module 'microbench' has no attribute 'nothing'"
+"""
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-W", "error", "-c", text], check=True, env=variables)
