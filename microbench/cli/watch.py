@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import select
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +17,12 @@ from microbench.cli import options
 from microbench.cli.diagnose import costs_of, screen_of, typed_seconds
 from microbench.cli.output import draw
 from microbench.core.errors import ExitCode, MicrobenchError, UsageError
-from microbench.core.units import plain
+from microbench.core.units import plain, to_ascii
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from microbench.diagnose.live import Live
     from microbench.gpu.machine.utilisation import Sampler
     from microbench.traces.trace import Trace
     from microbench.watch.program import Ended
@@ -59,9 +62,11 @@ def watch(
     """
     from microbench.watch import program
 
-    for_s, window_s, every_s = (
-        typed_seconds(*each) for each in (("--for", for_), ("--window", window), ("--every", every))
-    )
+    with program.signals_held():
+        for_s, window_s, every_s = (
+            typed_seconds(*each) for each in (("--for", for_), ("--window", window), ("--every", every))
+        )
+        sampler = _sampler() if utilisation and command else None
     if pid is not None:
         if command or out is not None or utilisation or stacks or window is not None or every is not None:
             raise UsageError(
@@ -74,11 +79,9 @@ def watch(
     how = program.How(for_s, *_windows(window_s, every_s), stacks)
     folder = _new_folder(out)
     try:
-        if utilisation:
-            with _sampler() as sampler:
-                ended = program.watch(command, folder, how, sampler.begin)
-        else:
-            sampler, ended = None, program.watch(command, folder, how)
+        with sampler or contextlib.nullcontext(), LiveLine(folder) as live:
+            begun = (lambda: None) if sampler is None else sampler.begin
+            ended = program.watch(command, folder, how, begun, live.update)
         with contextlib.suppress(OSError, KeyboardInterrupt):  # a full or closed standard error does not change the end
             _explain(folder, ended, sampler)
     finally:
@@ -206,6 +209,78 @@ def _end_like(status: int) -> int:
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     return 128 + number  # as a shell says it, where the signal is blocked
+
+
+# The title of a terminal is kept and given back by those of xterm's kind.
+TITLED = ("xterm", "screen", "tmux", "rxvt", "alacritty", "foot")
+KEEP_TITLE, GIVE_TITLE_BACK = "\x1b[22;2t", "\x1b]2;\a\x1b[23;2t"
+KEEP_CURSOR, GIVE_CURSOR_BACK, ERASE = "\x1b7", "\x1b8", "\x1b[K"
+LIVE_SHARE = 0.03  # of one core that updates take
+
+
+class LiveLine:
+    """Shows how the program runs at the moment, where standard error is a terminal.
+
+    If the program's output goes to the same terminal, it is the terminal's title; otherwise it stands at the right end
+    of the row in which the program has left the cursor, which stays there. Nothing that the program prints is moved.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        name = os.environ.get("TERM", "dumb")
+        self._folder = folder
+        self._live: Live | None = None
+        self._as_title = os.isatty(1)
+        self._on = os.isatty(2) and name != "dumb" and (name.startswith(TITLED) or not self._as_title)
+        self._due_s, self._shown, self._column = 0.0, "", 0
+
+    def __enter__(self) -> LiveLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._show("")
+
+    def update(self) -> None:
+        """Show the newest figures; seldom where that takes long. The first problem ends it."""
+        if not self._on or time.monotonic() < self._due_s:
+            return
+        try:
+            if self._live is None:
+                from microbench.diagnose.live import Live
+
+                self._live = Live()
+            began_s = time.thread_time()
+            self._show(self._live.line(_recordings(self._folder)))
+            self._due_s = time.monotonic() + (time.thread_time() - began_s) / LIVE_SHARE
+        except (ArithmeticError, LookupError, MicrobenchError, OSError, ValueError):
+            self._on = False
+
+    def _show(self, line: str) -> None:
+        """Put a line in the place of the last one; "" removes that."""
+        text = line if "utf" in (sys.stderr.encoding or "").lower() else to_ascii(line)
+        columns = os.get_terminal_size(2).columns
+        if not self._as_title and len(text) >= columns:
+            text = ""
+        if text == self._shown or not _writable():
+            return
+        if self._as_title:
+            shown = f"{'' if self._shown else KEEP_TITLE}\x1b]2;{text}\a" if text else GIVE_TITLE_BACK
+        else:
+            column = columns - len(text)
+            from_column = min(self._column or column, column)
+            shown = f"{KEEP_CURSOR}\x1b[{from_column}G{ERASE}\x1b[{column}G{text}{GIVE_CURSOR_BACK}"
+            self._column = column
+        os.write(2, shown.encode(errors="replace"))
+        self._shown = text
+
+
+def _writable() -> bool:
+    """Whether a terminal takes something at once, and takes it from this process: it may be in the background."""
+    try:
+        in_front = os.tcgetpgrp(2) == os.getpgrp()
+    except OSError:  # it is the terminal of another session
+        in_front = True
+    return in_front and bool(select.select([], [2], [], 0)[1])
 
 
 COMMANDS = ((watch, "microbench watch --for 60s -- python train.py --epochs 1"),)

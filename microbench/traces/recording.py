@@ -58,6 +58,7 @@ GPU_NUMBER = re.compile(r"[0-9]{1,4}")
 WINDOW = re.compile(r"([0-9]{1,19})-([0-9]{0,19})")
 UNNAMED = "(unnamed)"
 TEXTS = (cells.FACT, cells.NAME, cells.LINE)
+FIRST_CELLS = 1 << 12  # of a file; the names of all calls are among them
 
 
 def read(path: Path) -> Trace:
@@ -69,6 +70,51 @@ def read(path: Path) -> Trace:
         while data := stream.read(AT_ONCE * cells.CELL_BYTES):
             reader.take(np.frombuffer(data, ROW, len(data) // cells.CELL_BYTES))
         return reader.finish()
+
+
+class Growing:
+    """A recording that a running program still writes: what was recorded last."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._name = path, plain(path.name)
+        self._texts = _Texts()
+        self._read = 1  # cells
+        self._last = np.empty(0, ROW)
+
+    def new_cells(self) -> int:
+        """How many cells nobody has read yet."""
+        return self._path.stat().st_size // cells.CELL_BYTES - self._read
+
+    def newest(self, most: int, longest_ns: int) -> Trace:
+        """The last ``most`` rows of calls, waits and work at most, none older than ``longest_ns``. A kernel has no name
+        if its name is among cells that were never read, because there were more than ``most`` new ones."""
+        new = self.new_cells()
+        if self._read == 1:
+            self._take(1, min(new, FIRST_CELLS))
+        kept = self._last if new <= most else self._last[:0]
+        rows = np.concatenate([kept, self._take(self._read + max(new - most, 0), min(new, most))])
+        self._read += new
+        if len(rows):
+            begins_ns = [begin_ns for begin_ns, _ in self._windows()] or [0]
+            rows = rows[rows["end_ns"] >= max(int(rows["end_ns"].max()) - longest_ns, *begins_ns)]
+        self._last = rows[-most:]
+        reader = _Reader(self._name, len(self._last), self._texts)
+        reader.take(self._last)
+        return reader.finish()
+
+    @property
+    def between_windows(self) -> bool:
+        """Whether a window has ended and the next one has not begun."""
+        return any(end_ns < MAX_TIME_NS for _, end_ns in self._windows()[-1:])
+
+    def _windows(self) -> tuple[tuple[int, int], ...]:
+        return _windows(self._texts)
+
+    def _take(self, first: int, count: int) -> Table:
+        """Read cells, take the texts among them, and give the rows that become calls, waits or work."""
+        found = np.fromfile(self._path, ROW, count, offset=first * cells.CELL_BYTES)
+        _take_texts(self._texts, found)
+        return found[np.isin(found["kind"], [kind for kind in CATEGORIES if kind != cells.OVERHEAD])]
 
 
 def _unpacked_size(path: Path) -> int:
@@ -157,20 +203,19 @@ class _Texts:
 class _Reader:
     """Collects the cells of a file, of which there are ``count``, in their order."""
 
-    def __init__(self, name: str, count: int) -> None:
+    def __init__(self, name: str, count: int, texts: _Texts | None = None) -> None:
         self._name = name
         self._collector = Collector(min(2 * count, MOST_ROWS))  # several threads may have ranges of the same samples
         self._first = max(count - MOST_ROWS, 0) // 2  # of the cells whose rows are kept
         self._taken = 0
-        self._texts = _Texts()
+        self._texts = texts or _Texts()
         self._samples: list[Table] = []
         self._syncs: list[Integers] = []
         self._events: list[Integers] = []  # columns: the number of an event, the correlation of its record, its stream
 
     def take(self, chunk: Table) -> None:
         """Take the next cells."""
-        for place in np.flatnonzero(np.isin(chunk["kind"], TEXTS)).tolist():
-            self._texts.take(*cells.TEXT.unpack(chunk[place].tobytes()))
+        _take_texts(self._texts, chunk)
         begin, end = (max(place - self._taken, 0) for place in (self._first, self._first + MOST_ROWS))
         kept = chunk[begin:end]
         self._taken += len(chunk)
@@ -252,7 +297,7 @@ class _Reader:
     def finish(self) -> Trace:
         """The recording; the reader cannot be used again."""
         texts, collector = self._texts, self._collector
-        windows = self._windows()
+        windows = _windows(texts)
         other_waits_ns = self._set_aside(windows) if windows else ()
         for fields in self._syncs:
             self._find_events(fields)
@@ -314,11 +359,6 @@ class _Reader:
         name = self._texts.lines.get(key)
         return NONE if name is None else self._collector.name(words + name)
 
-    def _windows(self) -> tuple[tuple[int, int], ...]:
-        """The parts of the time that were recorded whole; the last one has no end if it was open at the end."""
-        found = (WINDOW.fullmatch(value) for value in self._texts.starting("window.").values())
-        return tuple(sorted((int(one[1]), min(int(one[2] or MAX_TIME_NS), MAX_TIME_NS)) for one in found if one))
-
     def _set_aside(self, windows: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
         """Keep only the waits inside of windows. Returns the ends of the host's other ones in ns, sorted."""
         begins_ns, ends_ns = np.array(windows, np.int64).T
@@ -347,6 +387,18 @@ class _Reader:
         found = (places >= 0) & (wanted != NONE) & (events[places, 0] == wanted)
         syncs[found, Field.ON_CORRELATION] = events[places[found], 1]
         syncs[found, Field.ON_STREAM] = _known(events[places[found], 2])
+
+
+def _take_texts(texts: _Texts, chunk: Table) -> None:
+    """Take the texts among cells."""
+    for place in np.flatnonzero(np.isin(chunk["kind"], TEXTS)).tolist():
+        texts.take(*cells.TEXT.unpack(chunk[place].tobytes()))
+
+
+def _windows(texts: _Texts) -> tuple[tuple[int, int], ...]:
+    """The parts of the time that were recorded whole; the last one has no end if it was open at the end."""
+    found = (WINDOW.fullmatch(value) for value in texts.starting("window.").values())
+    return tuple(sorted((int(one[1]), min(int(one[2] or MAX_TIME_NS), MAX_TIME_NS)) for one in found if one))
 
 
 def _sorted(events: list[Integers]) -> Integers:

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,18 +63,26 @@ class How(NamedTuple):
 WHOLE = How()  # everything, from the begin to the end
 
 
-def watch(command: list[str], folder: Path, how: How = WHOLE, when_begun: Callable[[], None] = lambda: None) -> Ended:
+def watch(
+    command: list[str],
+    folder: Path,
+    how: How = WHOLE,
+    when_begun: Callable[[], None] = lambda: None,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Ended:
     """Run a command to its end; each process that imports a GPU package of Python, or that starts CUDA in another way,
     writes a recording into ``folder``. The latter needs the library of ``injection``.
 
-    ``when_begun`` is called once the command has begun, which inherits no file that is opened from then on. Raises
+    ``when_begun`` is called once the command has begun, which inherits no file that is opened from then on;
+    ``meanwhile`` is called about once a second until it ends, and signals wait for it. Neither may raise. Raises
     UsageError, before the command begins, if the recorder or the command cannot be started.
     """
     with contextlib.ExitStack() as stack:
         try:
             private = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="microbench-")))
             code = private / "callbacks"
-            code.write_bytes(machine_code.callbacks())
+            with signals_held():
+                code.write_bytes(machine_code.callbacks())
             reasons = private / "reasons"
             reasons.mkdir()
         except OSError as error:
@@ -84,8 +92,23 @@ def watch(command: list[str], folder: Path, how: How = WHOLE, when_begun: Callab
         library = injection.library()
         taken = os.environ.get(injection.VARIABLE, "") not in ("", str(library))  # it is ours under another watch
         library = None if taken else library
-        status = _run(command, {**os.environ, **variables(folder.absolute(), code, reasons, how, library)}, when_begun)
+        environment = {**os.environ, **variables(folder.absolute(), code, reasons, how, library)}
+        status = _run(command, environment, when_begun, meanwhile)
         return Ended(status, (*_reasons(reasons), *[OTHERS_INJECTION] * taken), library is None)
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Hold signals back, also from threads that begin here and live on, as those of NumPy.
+
+    Import NumPy within this, if before ``watch``, which holds signals back in its own thread alone. A Ctrl-C that
+    another thread takes ends this process.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def variables(folder: Path, code: Path, reasons: Path, how: How, library: Path | None) -> dict[str, str]:
@@ -97,7 +120,12 @@ def variables(folder: Path, code: Path, reasons: Path, how: How, library: Path |
     return {VARIABLE: json.dumps(settings), "PYTHONPATH": path, **others}
 
 
-def _run(command: list[str], environment: Mapping[str, str], when_begun: Callable[[], None]) -> int:
+def _run(
+    command: list[str],
+    environment: Mapping[str, str],
+    when_begun: Callable[[], None],
+    meanwhile: Callable[[], None],
+) -> int:
     """Run a command to its end, in the process group of this process; the status that it ends with.
 
     A signal of the terminal, such as Ctrl-C, goes to the whole group, so the program has it already. Any other that
@@ -120,6 +148,8 @@ def _run(command: list[str], environment: Mapping[str, str], when_begun: Callabl
             received = signal.sigtimedwait(awaited, LONGEST_WAIT_S)
             if received is None or received.si_signo == signal.SIGCHLD:
                 ended, status = os.waitpid(process, os.WNOHANG)
+                if received is None and not ended:
+                    meanwhile()
             elif received.si_code <= 0:  # sent by a process and not by the terminal
                 os.kill(process, received.si_signo)
         return os.waitstatus_to_exitcode(status)
