@@ -20,6 +20,7 @@ import make_recording as make
 import pytest
 from watched import Place
 
+from microbench.cli import watch
 from microbench.core.errors import ExitCode
 from microbench.diagnose import live
 from microbench.diagnose.live import Live
@@ -122,6 +123,29 @@ def test_of_many_new_cells_the_last_are_read_and_their_calls_have_names(tmp_path
 
 
 # Where it is shown
+
+
+def test_updates_that_take_long_come_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, updates = [100.0], []
+
+    class Slow:
+        def line(self, recordings: object) -> str:
+            updates.append(now_s[0])
+            used_s[0] += 0.3
+            return ""
+
+    used_s = [0.0]
+    shown = watch.LiveLine(tmp_path)
+    monkeypatch.setattr(shown, "_on", True)
+    monkeypatch.setattr(shown, "_live", Slow())
+    monkeypatch.setattr(shown, "_show", lambda line: None)
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(watch.time, "thread_time", lambda: used_s[0])
+    for second in range(31):
+        now_s[0] = 100.0 + second
+        shown.update()
+    assert updates == pytest.approx([100, 110, 120, 130]), "3 % of a core"
+
 
 needs_recorder = pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorder is for x86-64 alone")
 UNTIL_SEEN = """

@@ -54,7 +54,8 @@ def watch(
     The command is not changed, and its output, signals and exit code stay its own; the diagnosis, that of `microbench
     diagnose`, goes to standard error. Each process is recorded, by CUPTI: one of Python from its first import of
     PyTorch, CuPy, Numba, JAX, Triton or another GPU package on, any other one from the start of CUDA on, for which a C
-    compiler must be installed.
+    compiler must be installed. Meanwhile the terminal's title shows the step time and how busy the GPU is; if the
+    output goes elsewhere, the right end of the terminal's row does.
 
     Recording makes each CUDA call and each kernel slower. Only one profiler can record a process: torch.profiler in the
     command sees no GPU, and under nsys nothing is recorded. With --window the program runs unrecorded most of the time,
