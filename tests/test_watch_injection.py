@@ -10,9 +10,11 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from c_library import TWIN, compiled
 from numba import cfunc, types
@@ -57,10 +59,10 @@ def not_recorded(done: Recorded, cause: str, next_step: str) -> None:
 # The same as the recorder of Python
 
 RECORD_BYTES = {
-    cells.KERNEL: 216, cells.MEMCPY: 96, cells.PEER_MEMCPY: 96, cells.MEMSET: 88, cells.RUNTIME: 40, cells.DRIVER: 40,
-    cells.SYNC: 56, cells.OVERHEAD: 56, cells.CUDA_EVENT: 56, 60: 48,
+    cells.KERNEL: 216, cells.MEMCPY: 96, cells.PEER_MEMCPY: 96, cells.MEMSET: 88, cells.OVERHEAD: 56, 60: 48,
 }  # fmt: skip
 REQUESTED = ctypes.CFUNCTYPE(None, *[ctypes.POINTER(ctypes.c_size_t)] * 3)
+CALLED = ctypes.CFUNCTYPE(None, ctypes.c_size_t, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_size_t)
 COMPLETED = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_size_t)
 
 
@@ -76,9 +78,12 @@ class Both:
         self.completed: Any = cfunc(types.void(*[types.int64] * 6))(callbacks.completed).ctypes
         self.next = ctypes.cast(self.cupti.cuptiActivityGetNextRecord, ctypes.c_void_p)
         self.functions = {name: ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0 for name in state.LIBC}
-        self.functions[state.NEXT_RECORD] = self.next.value or 0
+        self.functions |= {
+            name: ctypes.cast(getattr(self.cupti, name), ctypes.c_void_p).value or 0 for name in state.CUPTI
+        }
 
-    def by_numba(self, records: bytes, ending: bool) -> bytes:
+    def begin_numba(self, ending: bool = False) -> tuple[int, Path]:
+        """A file, and a state of the callbacks that writes to it."""
         ctypes.memset(self.address, 0, state.STATE_BYTES)
         path = self.folder / "numba"
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -86,6 +91,10 @@ class Both:
         words |= {state.FUNCTIONS[name]: address for name, address in self.functions.items()}
         for at, value in words.items():
             ctypes.c_int64.from_address(self.address + at).value = value
+        return file, path
+
+    def by_numba(self, records: bytes, ending: bool) -> bytes:
+        file, path = self.begin_numba(ending)
         libc = ctypes.CDLL(None)
         libc.malloc.restype = ctypes.c_size_t
         buffer = libc.malloc(ctypes.c_size_t(len(records)))
@@ -93,6 +102,44 @@ class Both:
         self.completed(0, 0, buffer, len(records), len(records), self.address)
         os.close(file)
         return path.read_bytes()
+
+    def calls_by_numba(self, actions: bytes, submit: Callable[[], None]) -> bytes:
+        """The rows of the calls of a program; ``actions`` says what is done about each call."""
+        file, path = self.begin_numba()
+        ctypes.memmove(self.address + state.ACTIONS, actions, len(actions))
+        compiled_: Any = cfunc(types.void(*[types.int64] * 6))(callbacks.called).ctypes
+
+        def tell(user: int, domain: int, number: int, data: int) -> None:
+            compiled_(0, domain, number, data, 0, self.address)
+
+        heard = CALLED(tell)
+        self.told(heard, actions, submit)
+        given: Any = cfunc(types.void(*[types.int64] * 6))(callbacks.given).ctypes
+        given(self.address, 0, 0, 0, 0, self.address)
+        os.close(file)
+        return path.read_bytes()
+
+    def calls_by_c(self, actions: bytes, submit: Callable[[], None]) -> bytes:
+        path = self.folder / "c"
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        functions = [ctypes.c_void_p(self.functions[name]) for name in ("cuptiGetTimestamp", "cuptiGetStreamIdEx")]
+        self.parts.begin_calls(file, *functions, actions)
+        self.told(self.parts.called_by_name, actions, submit)
+        self.parts.end_calls()
+        os.close(file)
+        return path.read_bytes()
+
+    def told(self, heard: Any, actions: bytes, submit: Callable[[], None]) -> None:
+        """Let the program make its calls while somebody hears those that are recorded."""
+        subscriber = ctypes.c_void_p()
+        assert self.cupti.cuptiSubscribe(ctypes.byref(subscriber), heard, None) == 0
+        chosen = [divmod(place, state.MOST_CALLS) for place, action in enumerate(actions) if action]
+        for on in (1, 0):
+            for domain, number in chosen:
+                self.cupti.cuptiEnableCallback(on, subscriber, domain + 1, number)
+            if on:
+                submit()
+        self.cupti.cuptiUnsubscribe(subscriber)
 
     def by_c(self, records: bytes, ending: bool) -> bytes:
         path = self.folder / "c"
@@ -124,7 +171,8 @@ def records_of_the_stand_in(library: ctypes.CDLL) -> bytes:
     library.stand_in_steps(5, 20)
     library.stand_in_kinds()
     library.cuptiActivityFlushAll(1)
-    library.cuptiActivityRegisterCallbacks(None, None)
+    for kind in cells.KINDS:
+        library.cuptiActivityDisable(kind)
     (whole,) = found
     return whole
 
@@ -165,6 +213,44 @@ def test_c_makes_the_rows_of_numba_from_any_records(both: Both, seed: int) -> No
         assert len(rows) >= cells.CELL_BYTES * len(made) // 2
 
 
+def actions_of_the_stand_in(library: ctypes.CDLL) -> bytes:
+    """What is done about each call, as the recorder of Python chooses."""
+    actions, name = bytearray(2 * state.MOST_CALLS), ctypes.c_char_p()
+    for domain, _ in recorder.APIS:
+        for number in range(state.MOST_CALLS):
+            if library.cuptiGetCallbackName(domain, number, ctypes.byref(name)) == 0 and name.value:
+                call = name.value.decode()
+                if any(part in call for part in recorder.PARTS_OF_CALLS):
+                    actions[(domain - 1) * state.MOST_CALLS + number] = recorder.action(call)
+    return bytes(actions)
+
+
+def test_c_makes_the_rows_of_numba_from_the_calls_of_a_program(both: Both) -> None:
+    """More calls than wait for being written; the driver's calls within those of the runtime are none."""
+    actions = actions_of_the_stand_in(both.cupti)
+
+    def submit() -> None:
+        both.cupti.stand_in_steps(200, 20)
+        both.cupti.stand_in_kinds()
+
+    by_numba, by_c = (rows_of(calls(actions, submit)) for calls in (both.calls_by_numba, both.calls_by_c))
+    fields = [name for name in by_c.dtype.names if name not in ("begin_ns", "end_ns", "correlation")]
+    assert len(by_c) == len(by_numba) == 200 * 22 + 12
+    for name in fields:
+        assert (by_c[name] == by_numba[name]).all(), name
+    lasted = by_c["end_ns"] - by_c["begin_ns"]
+    assert (lasted == by_numba["end_ns"] - by_numba["begin_ns"]).all()
+    assert set(lasted[by_c["kind"] == cells.RUNTIME].tolist()) >= {3000}
+    assert (np.diff(by_c["correlation"].astype(int)) >= 0).all()
+    (wait,) = by_c[(by_c["kind"] == cells.SYNC) & (by_c["detail"] == cells.STREAM_WAITS)]
+    assert (wait["stream"], wait["size"]) == (9, 40)
+    assert by_c[by_c["kind"] == cells.CUDA_EVENT][["stream", "size"]].tolist() == [(7, 40), (9, 40)]
+
+
+def rows_of(content: bytes) -> Any:
+    return np.frombuffer(content, np.dtype(list(cells.ROW)))
+
+
 def test_c_hands_out_as_much_memory_as_numba(both: Both) -> None:
     handed_out = both.parts.handed_out
     handed_out.argtypes, handed_out.restype = (ctypes.c_uint64, ctypes.c_int), ctypes.c_size_t
@@ -186,7 +272,10 @@ def test_numbers_and_lists_of_c_are_those_of_python() -> None:
         (text,) = re.findall(rf"{name}\[\] = {{(.*?)}};", source, re.DOTALL)
         return tuple(re.findall('"(.*?)"', text))
 
-    assert listed("QUIET") == recorder.QUIET
+    assert listed("PARTS_OF_CALLS") == recorder.PARTS_OF_CALLS
+    (text,) = re.findall(r"ACTIONS\[\] = {(.*?)};", source, re.DOTALL)
+    pairs = re.findall(r'{"(\w+)", (\w+)}', text)
+    assert tuple((part, getattr(cells, name)) for part, name in pairs) == recorder.ACTIONS
     assert listed("RANKS") == recorder.RANKS
     assert set(listed("TOOLKIT_FOLDERS")) < set(cupti.TOOLKIT_FOLDERS)
 

@@ -23,19 +23,8 @@ from typing import Any
 
 SECONDS = 0.6  # of blocks for each of the two steps
 BLOCK_S = 0.05
-# The kinds of records of CUPTI, by the name of the way; "waits" is what watch records between two windows.
-WAYS: dict[str, tuple[str, ...]] = {
-    "none": (),
-    "watch": (),
-    "stacks": (),
-    "kernels": ("KERNEL",),
-    "work": ("KERNEL", "MEMCPY", "MEMSET", "PEER_MEMCPY"),
-    "runtime": ("KERNEL", "MEMCPY", "MEMSET", "PEER_MEMCPY", "RUNTIME", "SYNC", "CUDA_EVENT"),
-    "driver": ("KERNEL", "MEMCPY", "MEMSET", "PEER_MEMCPY", "DRIVER", "SYNC", "CUDA_EVENT"),
-    "waits": (),
-    "torch_cuda": (),
-    "torch_cpu": (),
-}
+# "kernels" records kernels alone, "waits" is what watch records between two windows.
+WAYS = ("none", "watch", "stacks", "kernels", "waits", "torch_cuda", "torch_cpu")
 
 
 def main(folder: Path, rounds: int = 8, program: str = "decode_grouped") -> None:
@@ -96,8 +85,7 @@ def table(found: dict[str, list[dict[str, float]]], errors: dict[str, str]) -> I
 
 def child(way: str, program: str, folder: Path) -> None:
     """Measures one way in this process and prints the seconds a step."""
-    recorder = WAYS[way] or way in ("watch", "stacks", "waits")
-    if recorder:
+    if way in ("watch", "stacks", "kernels", "waits"):
         begin_recorder(way, folder)
     from programs import BY_NAME
 
@@ -133,8 +121,8 @@ def begin_recorder(way: str, folder: Path) -> None:
     assert spec is not None
     sys.modules["_watch"] = importlib.util.module_from_spec(spec)
     recorder: Any = importlib.import_module("_watch.recorder")
-    if kinds := WAYS[way]:
-        recorder.cells.KINDS = tuple(getattr(recorder.cells, kind) for kind in kinds)
+    if way == "kernels":
+        recorder.cells.KINDS, recorder.PARTS_OF_CALLS = (recorder.cells.KERNEL,), ()
     code, recordings = folder / f"{way}.code", folder / way
     code.write_bytes(machine_code.callbacks())
     recordings.mkdir()

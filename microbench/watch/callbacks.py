@@ -1,5 +1,6 @@
-"""CUPTI's two buffer callbacks, written for Numba: ``requested`` hands out memory for records, and ``completed`` turns
-records into rows (see cells.py) and writes them. ``given`` writes cells that Python has made.
+"""CUPTI's callbacks, written for Numba: ``requested`` hands out memory for records, ``completed`` turns records into
+rows (see cells.py) and writes them, and ``called`` makes the rows of the program's calls. ``given`` writes cells that
+Python has made.
 
 They run on CUPTI's threads in a program whose Python knows nothing of them: machine_code.py takes their compiled code
 out of Numba. So they use numbers only, call functions of C by the addresses in the state (see state.py), whose own
@@ -26,18 +27,31 @@ from microbench.watch.cells import (
     NAME,
     OVERHEAD,
     PEER_MEMCPY,
+    PER_THREAD,
+    RECORDS_EVENT,
     RUNTIME,
+    STREAM_WAITS,
     SYNC,
     TEXT_BYTES,
+    WAITS_FOR_ALL,
+    WAITS_FOR_EVENT,
 )
 from microbench.watch.state import (
+    ACTIONS,
+    BEGUN,
+    BEGUN_SLOTS,
+    CALL_ROWS,
+    CALLS_MUTEX,
     DISK,
+    DROPPED_CALLS,
     ENDING,
     ERROR,
     FILE,
     FUNCTIONS,
     HANDED_OUT_BYTES,
     LEAST_FREE_BYTES,
+    LOCKED_OUT,
+    MOST_CALLS,
     MUTEX,
     NAME_SLOTS,
     PROCESS,
@@ -45,6 +59,8 @@ from microbench.watch.state import (
     ROWS_BYTES,
     SEEN_NAMES,
     STOPPED,
+    WAITING,
+    WAITING_CALLS,
     WRITTEN_BYTES,
 )
 
@@ -61,7 +77,14 @@ SEEK_CURRENT = 1
 LOW = 0xFFFFFFFF  # of a word in which a function returns 32 bits
 I64 = ir.IntType(64)
 
-MALLOC, FREE, COPY, LENGTH, WRITE, SEEK, DISK_OF, GETPID, LOCK, UNLOCK, ERRNO, NEXT = FUNCTIONS.values()
+(
+    MALLOC, FREE, COPY, LENGTH, WRITE, SEEK, DISK_OF, GETPID, LOCK, UNLOCK, TRY_LOCK, SELF, YIELD, ERRNO, NEXT, STAMP,
+    STREAM_ID,
+) = FUNCTIONS.values()  # fmt: skip
+RUNTIME_DOMAIN, DRIVER_DOMAIN = 2, 1
+# A lock that is not free for so many tries is held by a thread that is no more, in a forked child.
+LOCK_TRIES = 20_000
+UNKNOWN = LOW  # of a stream or an event
 
 
 def _loader(bits: int) -> Any:
@@ -108,15 +131,21 @@ def add(typing_context, address, value):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def call(typing_context, function, a, b, c):  # type: ignore[no-untyped-def]
+def call4(typing_context, function, a, b, c, d):  # type: ignore[no-untyped-def]
     """Call a function of C whose address is at an address; it ignores arguments that it does not have."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        form = ir.FunctionType(I64, [I64] * 3)
+        form = ir.FunctionType(I64, [I64] * 4)
         address = builder.load(builder.inttoptr(arguments[0], I64.as_pointer()))
         return builder.call(builder.inttoptr(address, form.as_pointer()), arguments[1:])
 
-    return types.int64(*[types.int64] * 4), generate
+    return types.int64(*[types.int64] * 5), generate
+
+
+@njit
+def call(function, a, b, c):  # type: ignore[no-untyped-def]
+    """The same for a function of at most three arguments."""
+    return call4(function, a, b, c, 0)
 
 
 def requested(buffer, size, most_records, unused, unused_too, state):  # type: ignore[no-untyped-def]
@@ -141,6 +170,7 @@ def completed(context, stream, buffer, size, valid_bytes, state):  # type: ignor
         if u64(state + STOPPED) == 0:
             _keep(state, buffer, valid_bytes)
         call(state + UNLOCK, state + MUTEX, 0, 0)
+        _write_waiting(state)
     call(state + FREE, buffer, 0, 0)
 
 
@@ -148,11 +178,127 @@ def given(cells, size, unused, unused_too, unused_as_well, state):  # type: igno
     """Python has made cells, at most ROWS_BYTES. It calls this without its lock: a thread that has Python's lock may
     wait for CUPTI, which waits for the mutex."""
     if call(state + GETPID, 0, 0, 0) & LOW == u64(state + PROCESS):
-        call(state + LOCK, state + MUTEX, 0, 0)
-        if u64(state + STOPPED) == 0:
-            call(state + COPY, state + ROWS, cells, size)
-            _write(state, size >> 6)
-        call(state + UNLOCK, state + MUTEX, 0, 0)
+        _write_waiting(state)
+        _give(state, cells, size)
+
+
+def called(user, domain, number, data, unused, state):  # type: ignore[no-untyped-def]
+    """The program enters a call that is recorded, or leaves it. ``data`` is a CUpti_CallbackData: 0 at its begin for
+    the former, the call's parameters at 16, a word for us at 56, and the correlation at 64.
+
+    Within a call of the runtime, one of the driver with the same correlation is no call of the program.
+    """
+    domain, number, correlation, kept = domain & LOW, number & LOW, u32(data + 64), u64(data + 56)
+    begun = state + BEGUN + ((correlation & (BEGUN_SLOTS - 1)) << 3)
+    if u32(data) == 0:
+        put64(kept, 0)
+        if domain == RUNTIME_DOMAIN:
+            put64(begun, correlation)
+        if domain == RUNTIME_DOMAIN or u64(begun) != correlation:
+            call(state + STAMP, kept, 0, 0)
+        return
+    begin_ns = u64(kept)
+    if domain == RUNTIME_DOMAIN:
+        put64(begun, 0)
+    if begin_ns == 0 or number >= MOST_CALLS or u64(state + STOPPED) != 0:
+        return
+    call(state + STAMP, kept, 0, 0)
+    end_ns = u64(kept)
+    action = u8(state + ACTIONS + (domain - 1) * MOST_CALLS + number)
+    stream, event = _stream_and_event(state, action, data, kept)
+    if not _lock_calls(state):
+        add(state + DROPPED_CALLS, 1)
+        return
+    kind = RUNTIME if domain == RUNTIME_DOMAIN else DRIVER
+    thread = call(state + SELF, 0, 0, 0)
+    _call_row(state, kind, number, begin_ns, end_ns, correlation, thread, 0, 0)
+    type = action & 15
+    if type == RECORDS_EVENT:
+        _call_row(state, CUDA_EVENT, 0, 0, 1, correlation, 0, stream, event)
+    elif type != 0:
+        _call_row(state, SYNC, type, begin_ns, end_ns, correlation, 0, stream, event)
+    if u64(state + WAITING_CALLS) > CALL_ROWS - 2:
+        _write_calls(state)
+    call(state + UNLOCK, state + CALLS_MUTEX, 0, 0)
+
+
+@njit
+def _stream_and_event(state, action, data, kept):  # type: ignore[no-untyped-def]
+    """The number of the stream of a call, as records of kernels have it, and the number of its event."""
+    parameters, type = u64(data + 16), action & 15
+    stream, event = UNKNOWN, UNKNOWN
+    if type == 0 or type == WAITS_FOR_ALL or parameters == 0:
+        return stream, event
+    first = u64(parameters)
+    if type in (WAITS_FOR_EVENT, RECORDS_EVENT):
+        event = first >> 4 & LOW  # of an address, whose low bits say nothing
+    elif type == STREAM_WAITS:
+        event = u64(parameters + 8) >> 4 & LOW
+    if type != WAITS_FOR_EVENT:
+        handle = u64(parameters + 8) if type == RECORDS_EVENT else first
+        put64(kept, 0)
+        if call4(state + STREAM_ID, u64(data + 40), handle, (action & PER_THREAD) >> 4, kept) & LOW == 0:
+            stream = u32(kept)
+    return stream, event
+
+
+@njit
+def _lock_calls(state):  # type: ignore[no-untyped-def]
+    """Lock the rows of calls. Returns whether that was possible, which it always is but in a forked child."""
+    if u64(state + LOCKED_OUT) != 0:
+        return False
+    for _ in range(LOCK_TRIES):
+        if call(state + TRY_LOCK, state + CALLS_MUTEX, 0, 0) & LOW == 0:
+            return True
+        call(state + YIELD, 0, 0, 0)
+    if call(state + GETPID, 0, 0, 0) & LOW != u64(state + PROCESS):
+        put64(state + LOCKED_OUT, 1)
+    return False
+
+
+@njit
+def _call_row(state, kind, detail, begin_ns, end_ns, correlation, place, stream, size):  # type: ignore[no-untyped-def]
+    """Add a row to those of calls."""
+    row = state + WAITING + (u64(state + WAITING_CALLS) << 6)
+    put16(row, kind)
+    put16(row + 2, detail)
+    put32(row + 4, 0)
+    put64(row + 8, begin_ns)
+    put64(row + 16, end_ns)
+    put32(row + 24, correlation)
+    put32(row + 28, place)
+    put32(row + 32, stream)
+    put32(row + 36, 0)
+    put64(row + 40, size)
+    put64(row + 48, 0)
+    put64(row + 56, 0)
+    add(state + WAITING_CALLS, 1)
+
+
+@njit
+def _write_waiting(state):  # type: ignore[no-untyped-def]
+    """Write the rows of calls that wait, although there is room for more."""
+    if _lock_calls(state):
+        _write_calls(state)
+        call(state + UNLOCK, state + CALLS_MUTEX, 0, 0)
+
+
+@njit
+def _write_calls(state):  # type: ignore[no-untyped-def]
+    """Write the rows of calls. A forked child, which shares the file, forgets them."""
+    if call(state + GETPID, 0, 0, 0) & LOW == u64(state + PROCESS):
+        _give(state, state + WAITING, u64(state + WAITING_CALLS) << 6)
+    put64(state + WAITING_CALLS, 0)
+
+
+@njit
+def _give(state, cells, size):  # type: ignore[no-untyped-def]
+    """Write cells when no other thread writes."""
+    call(state + LOCK, state + MUTEX, 0, 0)
+    if u64(state + STOPPED) == 0:
+        call(state + COPY, state + ROWS, cells, size)
+        _write(state, size >> 6)
+    call(state + UNLOCK, state + MUTEX, 0, 0)
 
 
 @njit
@@ -188,9 +334,6 @@ def _row(row, record, ending):  # type: ignore[no-untyped-def]
         size = u32(record + 52) * u32(record + 56) * u32(record + 60)
         flags = u32(record + 64) * u32(record + 68) * u32(record + 72)
         name, node, graph = u64(record + 104), u64(record + 144), u32(record + 156)
-    elif kind in (RUNTIME, DRIVER):
-        detail, begin_ns, end_ns = u32(record + 4), u64(record + 8), u64(record + 16)
-        place, correlation = u32(record + 28), u32(record + 32)
     elif kind in (MEMCPY, PEER_MEMCPY, MEMSET):
         size, begin_ns, end_ns = u64(record + 8), u64(record + 16), u64(record + 24)
         place, stream = u32(record + 32), u32(record + 40)
@@ -202,11 +345,6 @@ def _row(row, record, ending):  # type: ignore[no-untyped-def]
             flags = u16(record + 50)
         else:
             detail, flags = u8(record + 4), u8(record + 5) | u8(record + 6) << 8
-    elif kind == SYNC:
-        detail, begin_ns, end_ns = u32(record + 4), u64(record + 8), u64(record + 16)
-        correlation, stream, size = u32(record + 24), u32(record + 32), u32(record + 36)
-    elif kind == CUDA_EVENT:
-        correlation, stream, size = u32(record + 4), u32(record + 12), u32(record + 16)
     elif kind == OVERHEAD:
         flags, place = u32(record + 4), u32(record + 16)
         begin_ns, end_ns = u64(record + 24), u64(record + 32)

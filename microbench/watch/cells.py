@@ -27,7 +27,13 @@ ROW = (
     ("node", "<u8"),
 )  # fmt: skip
 MEMCPY, MEMSET, DRIVER, RUNTIME, KERNEL, OVERHEAD, PEER_MEMCPY, CUDA_EVENT, SYNC = 1, 2, 4, 5, 10, 17, 22, 36, 38
-KINDS = (KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, RUNTIME, DRIVER, SYNC, CUDA_EVENT, OVERHEAD)
+# Of these CUPTI makes records. The rows of calls (RUNTIME, DRIVER), of what they wait for (SYNC) and of events are made
+# while the program calls, because CUPTI's own records of them cost several times as much.
+KINDS = (KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, OVERHEAD)
+# What is done about a call: it is recorded, and the low bits say whether it records an event or waits, which is then
+# one of CUPTI's types of waits. Calls of the variant with a default stream for each thread have one more bit.
+WAITS_FOR_EVENT, STREAM_WAITS, WAITS_FOR_STREAM, WAITS_FOR_ALL = 1, 2, 3, 4
+RECORDS_EVENT, PER_THREAD, RECORDED = 8, 16, 32
 
 # A row of this kind stands for samples of one thread that follow each other and found it in one line of Python. It has
 # no record of CUPTI. ``begin_ns`` and ``end_ns`` are the times of the first and the last of them, ``size`` is their

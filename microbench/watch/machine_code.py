@@ -27,7 +27,7 @@ DEFINED = re.compile(r"^(define .*?)(?: #\d+)? \{$", re.MULTILINE)
 
 
 def callbacks() -> bytes:
-    """The code of ``requested``, of ``completed`` and of ``given``, each behind its length in 8 bytes.
+    """The code of ``requested``, ``completed``, ``called`` and ``given``, each behind its length in 8 bytes.
 
     Raises UsageError on a processor that the recorder does not know, or where the code cannot be compiled.
     """
@@ -44,9 +44,9 @@ def callbacks() -> bytes:
         digest, code = (data := kept.read_bytes())[:32], data[32:]
         if digest == hashlib.sha256(code).digest():
             return code
-    from microbench.watch.callbacks import completed, given, requested
+    from microbench.watch.callbacks import called, completed, given, requested
 
-    each = [machine_code(function) for function in (requested, completed, given)]
+    each = [machine_code(function) for function in (requested, completed, called, given)]
     code = b"".join(struct.pack("<Q", len(one)) + one for one in each)
     with contextlib.suppress(OSError):  # it is compiled again the next time
         kept.parent.mkdir(parents=True, exist_ok=True)

@@ -24,18 +24,19 @@ from . import cells, state
 from .cupti import NotRecorded, checked, load
 from .sampler import THREAD, Sampler, start_thread
 
-# Calls that neither submit nor wait are not recorded: the beginnings of their names.
-QUIET = (
-    "cudaGetDevice", "cudaSetDevice", "cudaGetLastError", "cudaPeekAtLastError", "cudaDeviceGetAttribute",
-    "cudaDeviceGetStreamPriorityRange", "cudaStreamIsCapturing", "cudaStreamGetCaptureInfo", "cudaStreamGetPriority",
-    "cudaFuncGetAttributes", "cudaFuncSetAttribute", "cudaEventQuery", "cudaEventCreate", "cudaEventDestroy",
-    "cudaOccupancy", "cudaPointerGetAttributes", "cuCtxGetCurrent", "cuCtxSetCurrent", "cuCtxPushCurrent",
-    "cuCtxPopCurrent", "cuCtxGetDevice", "cuCtxGetApiVersion", "cuDeviceGet", "cuDevicePrimaryCtx",
-    "cuDriverGetVersion", "cuEventQuery", "cuFuncGetAttribute", "cuFuncGetName", "cuFuncSetAttribute",
-    "cuGetErrorString", "cuGetProcAddress", "cuInit", "cuKernelGetName", "cuPointerGetAttribute", "cuStreamIsCapturing",
+# Calls that submit, wait, allocate or load code are recorded: parts of their names. The others take no time worth it.
+PARTS_OF_CALLS = (
+    "Launch", "Memcpy", "Memset", "Synchronize", "WaitEvent", "EventRecord", "Malloc", "MemAlloc", "MemFree",
+    "cudaFree", "HostAlloc", "HostRegister", "HostUnregister", "MemCreate", "MemMap", "MemRelease", "MemPrefetch",
+    "ModuleLoad", "ModuleUnload", "LibraryLoad", "LibraryUnload", "GraphInstantiate", "GraphExecUpdate",
 )  # fmt: skip
-APIS = ((1, cells.DRIVER, "driver", "Driver"), (2, cells.RUNTIME, "runtime", "Runtime"))
-MOST_CALLS = 1200  # numbers of calls (cbid) lie below
+# What those do that are more than a call, the first that fits.
+ACTIONS = (
+    ("EventSynchronize", cells.WAITS_FOR_EVENT), ("StreamSynchronize", cells.WAITS_FOR_STREAM),
+    ("Synchronize", cells.WAITS_FOR_ALL), ("WaitEvent", cells.STREAM_WAITS), ("EventRecord", cells.RECORDS_EVENT),
+)  # fmt: skip
+PER_THREAD = ("_ptsz", "_ptds")  # endings of the calls whose default stream is the thread's own
+APIS = ((1, "driver"), (2, "runtime"))  # CUPTI's domains of callbacks
 PACKAGES = ("torch", "jax", "cupy", "numba", "triton", "tensorflow")
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
@@ -89,14 +90,14 @@ class Recorder:
         self._sampler: Sampler | None = None
         self._libc = ctypes.CDLL(None)
         self._cupti, self._version = load()
-        self._calls = {domain: self._names_of_calls(domain) for domain, *_ in APIS}
+        self._calls = {domain: self._names_of_calls(domain) for domain, _ in APIS}
+        self._called: set[tuple[int, int]] = set()  # calls that are recorded now, by domain and number
 
     def start(self, package: str, settings: dict[str, Any]) -> None:
         """Begin. Raises NotRecorded and OSError."""
-        # CUPTI serves one subscriber, so another profiler is refused and does not replace the callbacks. What is given
-        # here is never called, because no kind of callback is enabled: any function will do.
-        checked(self._cupti, "cuptiSubscribe", ctypes.byref(self._subscriber), self._libc.getpid, None)
-        *callbacks, given = self._load(settings["code"])
+        *callbacks, called, given = self._load(settings["code"])
+        # CUPTI serves one subscriber, so another profiler is refused and does not replace the callbacks.
+        checked(self._cupti, "cuptiSubscribe", ctypes.byref(self._subscriber), called, None)
         self._given = ctypes.CFUNCTYPE(None, ctypes.c_char_p, *[ctypes.c_size_t] * 4)(given.value or 0)
         self._open(settings["folder"], settings.get("file"))
         self._window_begin_ns = self._now_ns()
@@ -125,9 +126,12 @@ class Recorder:
             raise NotRecorded("no memory is left for the recorder", "free memory")
         self._state = address + size
         for name, place in state.FUNCTIONS.items():
-            function = getattr(self._cupti if name == state.NEXT_RECORD else self._libc, name)
+            function = getattr(self._cupti if name in state.CUPTI else self._libc, name)
             self._word(place).value = ctypes.cast(function, ctypes.c_void_p).value or 0
         self._word(state.PROCESS).value = self._process
+        for domain, number in self._chosen():
+            place = state.ACTIONS + (domain - 1) * state.MOST_CALLS + number
+            ctypes.c_uint8.from_address(self._state + place).value = action(self._calls[domain][number])
         prologue = SET_SIXTH_ARGUMENT + struct.pack("<Q", self._state)
         places, begin, place = [], 0, address
         while begin < len(data):
@@ -213,7 +217,7 @@ class Recorder:
         rank = next((os.environ[name] for name in RANKS if os.environ.get(name, "").isdigit()), None)
         if rank is not None:
             facts["rank"] = rank
-        for domain, _, api, _ in APIS:
+        for domain, api in APIS:
             facts |= {f"{api}.{cbid}": name for cbid, name in self._calls[domain].items()}
         return cells.header() + b"".join(cells.fact(name, value) for name, value in facts.items())
 
@@ -226,21 +230,38 @@ class Recorder:
     def _names_of_calls(self, domain: int) -> dict[int, str]:
         """An API's calls by their number."""
         found, text = {}, ctypes.c_char_p()
-        for cbid in range(1, MOST_CALLS):
+        for cbid in range(1, state.MOST_CALLS):
             if self._cupti.cuptiGetCallbackName(domain, cbid, ctypes.byref(text)) == 0 and text.value:
                 found[cbid] = text.value.decode("ascii", "replace")
         return found
 
+    def _chosen(self) -> list[tuple[int, int]]:
+        """The calls that are recorded, by domain and number."""
+        return [
+            (domain, number)
+            for domain, calls in self._calls.items()
+            for number, name in calls.items()
+            if any(part in name for part in PARTS_OF_CALLS)
+        ]
+
     def _enable(self) -> None:
-        """Begin to record all kinds; only that of kernels must be possible."""
+        """Begin to record everything; only kernels must be possible."""
         checked(self._cupti, "cuptiActivityEnable", cells.KERNEL)
         self._enabled = [cells.KERNEL]
         self._enabled += [kind for kind in cells.KINDS[1:] if self._cupti.cuptiActivityEnable(kind) == 0]
-        for domain, kind, _, api in APIS:
-            switch = getattr(self._cupti, f"cuptiActivityEnable{api}Api", None)
-            for cbid, name in self._calls[domain].items():
-                if name.startswith(QUIET) and switch is not None and kind in self._enabled:
-                    switch(ctypes.c_uint32(cbid), ctypes.c_uint8(0))
+        self._record_calls(set(self._chosen()))
+
+    def _disable(self, calls: set[tuple[int, int]]) -> None:
+        """End the records of CUPTI; of the calls only these are recorded from now on."""
+        for kind in self._enabled:
+            self._cupti.cuptiActivityDisable(kind)
+        self._record_calls(calls)
+
+    def _record_calls(self, wanted: set[tuple[int, int]]) -> None:
+        for calls, on in ((self._called - wanted, 0), (wanted - self._called, 1)):
+            for domain, number in calls:
+                self._cupti.cuptiEnableCallback(ctypes.c_uint32(on), self._subscriber, domain, ctypes.c_uint32(number))
+        self._called = wanted
 
     def abandon(self) -> None:
         """Give CUPTI back after a failed start, and remove the file."""
@@ -248,9 +269,8 @@ class Recorder:
             self._sampler.finish()
         if self._state:
             self._word(state.STOPPED).value = 1
-        for kind in self._enabled:
-            self._cupti.cuptiActivityDisable(kind)
         if self._subscriber:
+            self._disable(set())
             self._cupti.cuptiUnsubscribe(self._subscriber)
         if self._file >= 0:
             os.close(self._file)
@@ -259,15 +279,14 @@ class Recorder:
 
     def take_turns(self, window_s: float, every_s: float) -> None:
         """Begin and end one window after the other, until the recording ends. The first one has begun with it."""
+        waits = {(domain, number) for domain, number in self._chosen() if "Synchronize" in self._calls[domain][number]}
         while self._file >= 0:
             time.sleep(window_s)
             with self._lock:
                 if self._file < 0:
                     return
                 end = str(self._now_ns())
-                for kind in self._enabled:
-                    if kind != cells.SYNC:
-                        self._cupti.cuptiActivityDisable(kind)
+                self._disable(waits)
                 self._take(self._window_cell(end))
                 self._cupti.cuptiActivityFlushAll(ctypes.c_uint32(0))
             time.sleep(every_s - window_s)
@@ -293,8 +312,7 @@ class Recorder:
         if os.getpid() != self._process:
             return
         atexit.unregister(self.stop_at_exit)
-        for kind in (cells.RUNTIME, cells.DRIVER, cells.SYNC):  # the wait is not the program's own
-            self._cupti.cuptiActivityDisable(kind)
+        self._record_calls(set())  # the wait is not the program's own
         try:
             with contextlib.suppress(OSError, AttributeError):
                 ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD).cuCtxSynchronize()
@@ -320,8 +338,7 @@ class Recorder:
             if self._sampler is not None:
                 self._sampler.finish()
             self._word(state.ENDING).value = 1
-            for kind in self._enabled:
-                self._cupti.cuptiActivityDisable(kind)
+            self._disable(set())
             self._cupti.cuptiActivityFlushAll(ctypes.c_uint32(FORCED))
             self._take(self._last_cells())
             self._word(state.STOPPED).value = 1
@@ -341,7 +358,7 @@ class Recorder:
     def _last_cells(self) -> bytes:
         dropped = ctypes.c_size_t()
         self._cupti.cuptiActivityGetNumDroppedRecords(None, ctypes.c_uint32(0), ctypes.byref(dropped))
-        facts: dict[str, object] = {"dropped": dropped.value}
+        facts: dict[str, object] = {"dropped": dropped.value + self._word(state.DROPPED_CALLS).value}
         for name in PACKAGES:
             version = getattr(sys.modules.get(name), "__version__", None)
             if version is not None:
@@ -349,6 +366,12 @@ class Recorder:
         for number, (name, bus_id) in enumerate(_gpus()):
             facts |= {f"gpu.{number}": name, f"bus.{number}": bus_id}
         return b"".join(cells.fact(name, value) for name, value in {**facts, "ended": 1}.items())
+
+
+def action(name: str) -> int:
+    """What is done about a call of this name that is recorded."""
+    more = next((more for part, more in ACTIONS if part in name), 0)
+    return cells.RECORDED | more | (cells.PER_THREAD if name.endswith(PER_THREAD) else 0)
 
 
 def _main_thread() -> int:

@@ -1,19 +1,27 @@
 """Defines the memory that the recorder and the compiled callbacks share, by the places of its parts in bytes.
 
-Each part is a word of 8 bytes but for those of the second line: the mutex, what fstatvfs writes, a table of the names
-that have been seen, and the rows that wait for being written.
+Each part is a word of 8 bytes but for those of the third and fourth line: the mutexes, what fstatvfs writes, a table of
+the names that have been seen, the rows that wait for being written, what is done about each call, the runtime's calls
+that have begun, and the rows of calls that wait.
 """
 
 FILE, STOPPED, ENDING, PROCESS, WRITTEN_BYTES, HANDED_OUT_BYTES, ERROR, LEAST_FREE_BYTES = range(0, 64, 8)
-MUTEX, DISK, SEEN_NAMES, ROWS = 256, 512, 1024, 1024 + (1 << 19)
+WAITING_CALLS, DROPPED_CALLS, LOCKED_OUT = 320, 328, 336
+MUTEX, CALLS_MUTEX, DISK, SEEN_NAMES, ROWS = 256, 384, 512, 1024, 1024 + (1 << 19)
 NAME_SLOTS = 1 << 16
 ROWS_BYTES = 1 << 19
-STATE_BYTES = ROWS + ROWS_BYTES
+MOST_CALLS = 1200  # numbers of an API's calls (cbid) lie below
+BEGUN_SLOTS = 1 << 10
+CALL_ROWS = 2048
+ACTIONS = ROWS + ROWS_BYTES
+BEGUN = ACTIONS + 4096
+WAITING = BEGUN + (BEGUN_SLOTS << 3)
+STATE_BYTES = WAITING + (CALL_ROWS << 6)
 
-# The addresses of the functions of C that the callbacks call; the last one is libcupti's.
+# The addresses of the functions of C that the callbacks call, and of those of libcupti.
 LIBC = (
     "malloc", "free", "memcpy", "strlen", "write", "lseek", "fstatvfs", "getpid", "pthread_mutex_lock",
-    "pthread_mutex_unlock", "__errno_location",
+    "pthread_mutex_unlock", "pthread_mutex_trylock", "pthread_self", "sched_yield", "__errno_location",
 )  # fmt: skip
-NEXT_RECORD = "cuptiActivityGetNextRecord"
-FUNCTIONS = {name: 64 + 8 * place for place, name in enumerate((*LIBC, NEXT_RECORD))}
+CUPTI = ("cuptiActivityGetNextRecord", "cuptiGetTimestamp", "cuptiGetStreamIdEx")
+FUNCTIONS = {name: 64 + 8 * place for place, name in enumerate((*LIBC, *CUPTI))}

@@ -13,14 +13,16 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MEMCPY = 1, MEMSET = 2, DRIVER = 4, RUNTIME = 5, KERNEL = 10, OVERHEAD = 17, PEER_MEMCPY = 22, EVENT = 36, SYNC = 38, UNREAD = 60 };
+enum { MEMCPY = 1, MEMSET = 2, KERNEL = 10, OVERHEAD = 17, PEER_MEMCPY = 22, UNREAD = 60, DRIVER = 1, RUNTIME = 2 };
 enum { OK = 0, INVALID_KIND = 21, NO_MORE_RECORDS = 12, NOT_INITIALIZED = 15 };
 enum { LAUNCH = 211, GET_DEVICE = 17, MEMCPY_ASYNC = 41, SYNCHRONIZE = 131, GRAPH_LAUNCH = 311, WAIT_EVENT = 147, RECORD = 135, MEMSET_ASYNC = 51 };
 enum { DRIVER_LAUNCH = 307 };
 
 static void (*requested)(uint8_t **, size_t *, size_t *);
 static void (*completed)(void *, uint32_t, uint8_t *, size_t, size_t);
-static int enabled[64], silent[512], subscribed, synchronized;
+static void (*called)(void *, uint32_t, uint32_t, const void *);
+static int enabled[64], heard[3][512], subscribed, synchronized;
+static __thread uint64_t stamp; /* the time while a callback runs */
 static uint32_t correlation;
 static uint64_t now, free_at, dropped;
 static uint8_t *buffer;
@@ -44,8 +46,7 @@ static size_t bytes_of(uint32_t kind) {
     case KERNEL: return 216;
     case MEMCPY: case PEER_MEMCPY: return 96;
     case MEMSET: return 88;
-    case RUNTIME: case DRIVER: return 40;
-    case SYNC: case OVERHEAD: case EVENT: return 56;
+    case OVERHEAD: return 56;
     case UNREAD: return 48;
     default: return 0;
     }
@@ -56,13 +57,14 @@ int cuptiGetResultString(int status, const char **text) { *text = status == NOT_
 int cuptiGetTimestamp(uint64_t *ns) {
     struct timespec time;
     clock_gettime(CLOCK_REALTIME, &time);
-    *ns = time.tv_sec * 1000000000ull + time.tv_nsec;
+    *ns = stamp ? stamp : time.tv_sec * 1000000000ull + time.tv_nsec;
     return OK;
 }
 int cuptiSubscribe(void **subscriber, void *callback, void *data) {
     if (subscribed) return 39;
     if (getenv("STAND_IN_STATUS")) return asked("STAND_IN_STATUS", 0);
     *subscriber = &subscribed;
+    called = callback;
     subscribed = 1;
     return OK;
 }
@@ -71,8 +73,11 @@ int cuptiFinalize(void) { abort(); }
 int cuptiActivityRegisterCallbacks(void *request, void *complete) { requested = request; completed = complete; return OK; }
 int cuptiActivityEnable(int kind) { if (!bytes_of(kind)) return INVALID_KIND; enabled[kind] = 1; return OK; }
 int cuptiActivityDisable(int kind) { enabled[kind] = 0; return OK; }
-int cuptiActivityEnableRuntimeApi(uint32_t call, uint8_t on) { silent[call & 511] = !on; return OK; }
-int cuptiActivityEnableDriverApi(uint32_t call, uint8_t on) { return OK; }
+int cuptiEnableCallback(uint32_t on, void *subscriber, uint32_t domain, uint32_t call) { heard[domain][call & 511] = on; return OK; }
+int cuptiGetStreamIdEx(void *context, void *stream, uint8_t per_thread, uint32_t *number) {
+    *number = stream ? (uint32_t)(uintptr_t)stream : 7 + per_thread;
+    return OK;
+}
 int cuptiActivityFlushPeriod(uint32_t ms) { return OK; }
 int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *count) { *count = dropped; return OK; }
 
@@ -160,14 +165,41 @@ static uint8_t *record(uint32_t kind) {
 
 #define SET(at, type, value) (*(type *)(made + (at)) = (value))
 
-static void call(uint32_t kind, uint32_t number, uint64_t ns) {
-    correlation++;
-    if (kind == RUNTIME && silent[number & 511]) return;
-    uint8_t *made = record(kind);
-    SET(4, uint32_t, number); SET(8, uint64_t, now); SET(16, uint64_t, now + ns);
-    SET(24, uint32_t, getpid()); SET(28, uint32_t, (uint32_t)pthread_self()); SET(32, uint32_t, correlation);
-    now += ns;
+/* What CUPTI says of a call to who has subscribed: CUpti_CallbackData. */
+typedef struct {
+    uint32_t leaves;
+    const char *function;
+    void *const *parameters;
+    void *result;
+    const char *symbol;
+    void *context;
+    uint32_t context_number;
+    uint64_t *kept;
+    uint32_t correlation;
+} Called;
+
+static void tell_of(uint32_t domain, uint32_t number, Called *data, int leaves) {
+    if (!heard[domain][number & 511]) return;
+    data->leaves = leaves;
+    stamp = now;
+    called(NULL, domain, number, data);
+    stamp = 0;
 }
+
+/* A call; a launch of the runtime makes one of the driver. */
+static void call_with(uint32_t domain, uint32_t number, uint64_t ns, void *const *parameters) {
+    uint64_t kept = 0, inner = 0;
+    correlation++;
+    Called data = {.parameters = parameters, .kept = &kept, .correlation = correlation};
+    Called within = {.kept = &inner, .correlation = correlation};
+    tell_of(domain, number, &data, 0);
+    if (domain == RUNTIME && number == LAUNCH) tell_of(DRIVER, DRIVER_LAUNCH, &within, 0);
+    now += ns;
+    if (domain == RUNTIME && number == LAUNCH) tell_of(DRIVER, DRIVER_LAUNCH, &within, 1);
+    tell_of(domain, number, &data, 1);
+}
+
+static void call(uint32_t domain, uint32_t number, uint64_t ns) { call_with(domain, number, ns, NULL); }
 
 /* The GPU works in order and begins 2 us after a call has returned, or 1 us after the work before. */
 static uint64_t begin_of_work(uint64_t ns) {
@@ -213,9 +245,7 @@ void stand_in_steps(int steps, int kernels) {
         }
         now += 1000;
         uint64_t until = free_at > now ? free_at - now + 1000 : 1000;
-        call(RUNTIME, SYNCHRONIZE, until);
-        uint8_t *made = record(SYNC);
-        SET(4, uint32_t, 3); SET(8, uint64_t, now - until); SET(16, uint64_t, now); SET(24, uint32_t, correlation); SET(32, uint32_t, 7); SET(36, uint32_t, -1);
+        call_with(RUNTIME, SYNCHRONIZE, until, (void *[]){NULL});
     }
     pthread_mutex_unlock(&one);
 }
@@ -262,15 +292,10 @@ void stand_in_kinds(void) {
     SET(8, uint64_t, 64); SET(16, uint64_t, begin); SET(24, uint64_t, begin + 800); SET(32, uint32_t, 0); SET(40, uint32_t, 7); SET(44, uint32_t, correlation); SET(50, uint16_t, 3);
     call(RUNTIME, GRAPH_LAUNCH, 6000);
     for (int node = 1; node <= 3; node++) kernel(NAMES[0], 1000, (1ull << 32) + node);
-    call(RUNTIME, RECORD, 500);
-    made = record(EVENT);
-    SET(4, uint32_t, correlation); SET(12, uint32_t, 7); SET(16, uint32_t, 40);
-    call(RUNTIME, WAIT_EVENT, 500);
-    made = record(SYNC);
-    SET(4, uint32_t, 2); SET(8, uint64_t, now - 400); SET(16, uint64_t, now - 100); SET(24, uint32_t, correlation); SET(32, uint32_t, 9); SET(36, uint32_t, 40);
-    call(RUNTIME, RECORD, 500);
-    made = record(EVENT);
-    SET(4, uint32_t, correlation); SET(12, uint32_t, 9); SET(16, uint32_t, 40);
+    void *event = (void *)(40 << 4), *other = (void *)9;
+    call_with(RUNTIME, RECORD, 500, (void *[]){event, NULL});
+    call_with(RUNTIME, WAIT_EVENT, 500, (void *[]){other, event, NULL});
+    call_with(RUNTIME, RECORD, 500, (void *[]){event, other});
     made = record(OVERHEAD);
     SET(4, uint32_t, 5 << 16); SET(12, uint32_t, getpid()); SET(16, uint32_t, (uint32_t)pthread_self()); SET(24, uint64_t, now); SET(32, uint64_t, now + 700);
     made = record(OVERHEAD);

@@ -25,3 +25,22 @@ size_t handed_out(uint64_t before, int after_the_end) {
     free(buffer);
     return most || handed_out_bytes != before + size || !buffer != !size ? 1 : size;
 }
+
+/* Let ``called_by_name`` write the rows of calls to a file, by these functions of CUPTI, as a process that began so. */
+void begin_calls(int target, void *get_timestamp, void *get_stream_id, const void *chosen) {
+    memcpy(&cupti.get_timestamp, &get_timestamp, sizeof get_timestamp);
+    memcpy(&cupti.get_stream_id, &get_stream_id, sizeof get_stream_id);
+    memcpy(actions, chosen, sizeof actions);
+    process = getpid();
+    file = target;
+    written_bytes = least_free_bytes = failure = waiting_calls = 0;
+    stopped = false;
+}
+
+void called_by_name(void *user, uint32_t domain, uint32_t number, const void *about) {
+    called(user, domain, number, about);
+}
+
+void end_calls(void) {
+    write_calls();
+}

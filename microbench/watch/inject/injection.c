@@ -13,10 +13,12 @@
 #include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +39,11 @@ enum {
     MEMCPY = 1, MEMSET = 2, DRIVER = 4, RUNTIME = 5, KERNEL = 10, OVERHEAD = 17, PEER_MEMCPY = 22, CUDA_EVENT = 36,
     SYNC = 38
 };
-static const int KINDS[] = {KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, RUNTIME, DRIVER, SYNC, CUDA_EVENT, OVERHEAD};
+static const int KINDS[] = {KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, OVERHEAD};
+/* What is done about a call. */
+enum {
+    WAITS_FOR_EVENT = 1, STREAM_WAITS, WAITS_FOR_STREAM, WAITS_FOR_ALL, RECORDS_EVENT = 8, PER_THREAD = 16, RECORDED = 32
+};
 
 typedef struct {
     uint16_t kind, detail;
@@ -76,18 +82,23 @@ _Static_assert(sizeof(Row) == CELL_BYTES && sizeof(Text) == CELL_BYTES && sizeof
 #define MOST_BYTES (1ull << 30)
 #define MOST_RESERVE_BYTES (1ull << 30)
 enum { MOST_CELLS = 8192, FULL_CELLS = MOST_CELLS - LONGEST_TEXT / TEXT_BYTES - 2, NAME_SLOTS = 65536, TRIES = 64 };
-enum { MOST_CALLS = 1200, FLUSH_MS = 200, FORCED = 1, FAR_FILE = 900, MOST_GPUS = 64, MOST_PATH = 4096 };
+enum { MOST_CALLS = 1200, BEGUN_SLOTS = 1024, CALL_ROWS = 2048, LOCK_TRIES = 20000 };
+enum { FLUSH_MS = 200, FORCED = 1, FAR_FILE = 900, MOST_GPUS = 64, MOST_PATH = 4096 };
 enum { FIRST_VERSION = 18, FIRST_UNKNOWN_VERSION = 140000, TAKEN = 39 };
 
-/* Calls that neither submit nor wait are not recorded: the beginnings of their names. */
-static const char *const QUIET[] = {
-    "cudaGetDevice", "cudaSetDevice", "cudaGetLastError", "cudaPeekAtLastError", "cudaDeviceGetAttribute",
-    "cudaDeviceGetStreamPriorityRange", "cudaStreamIsCapturing", "cudaStreamGetCaptureInfo", "cudaStreamGetPriority",
-    "cudaFuncGetAttributes", "cudaFuncSetAttribute", "cudaEventQuery", "cudaEventCreate", "cudaEventDestroy",
-    "cudaOccupancy", "cudaPointerGetAttributes", "cuCtxGetCurrent", "cuCtxSetCurrent", "cuCtxPushCurrent",
-    "cuCtxPopCurrent", "cuCtxGetDevice", "cuCtxGetApiVersion", "cuDeviceGet", "cuDevicePrimaryCtx",
-    "cuDriverGetVersion", "cuEventQuery", "cuFuncGetAttribute", "cuFuncGetName", "cuFuncSetAttribute",
-    "cuGetErrorString", "cuGetProcAddress", "cuInit", "cuKernelGetName", "cuPointerGetAttribute", "cuStreamIsCapturing",
+/* Calls that are recorded: parts of their names. */
+static const char *const PARTS_OF_CALLS[] = {
+    "Launch", "Memcpy", "Memset", "Synchronize", "WaitEvent", "EventRecord", "Malloc", "MemAlloc", "MemFree",
+    "cudaFree", "HostAlloc", "HostRegister", "HostUnregister", "MemCreate", "MemMap", "MemRelease", "MemPrefetch",
+    "ModuleLoad", "ModuleUnload", "LibraryLoad", "LibraryUnload", "GraphInstantiate", "GraphExecUpdate",
+};
+/* What those do that are more than a call, the first that fits. */
+static const struct {
+    const char *part;
+    uint8_t more;
+} ACTIONS[] = {
+    {"EventSynchronize", WAITS_FOR_EVENT}, {"StreamSynchronize", WAITS_FOR_STREAM}, {"Synchronize", WAITS_FOR_ALL},
+    {"WaitEvent", STREAM_WAITS}, {"EventRecord", RECORDS_EVENT},
 };
 static const char *const RANKS[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"};
 static const struct {
@@ -104,7 +115,7 @@ static struct {
     int (*get_result_string)(int, const char **);
     int (*get_timestamp)(uint64_t *);
     int (*get_callback_name)(int, uint32_t, const char **);
-    int (*subscribe)(void **, void (*)(void), void *);
+    int (*subscribe)(void **, void (*)(void *, uint32_t, uint32_t, const void *), void *);
     int (*unsubscribe)(void *);
     int (*register_callbacks)(
         void (*)(uint8_t **, size_t *, size_t *), void (*)(void *, uint32_t, uint8_t *, size_t, size_t));
@@ -114,30 +125,29 @@ static struct {
     int (*flush_period)(uint32_t);
     int (*next_record)(uint8_t *, size_t, uint8_t **);
     int (*dropped_records)(void *, uint32_t, size_t *);
-    int (*enable_runtime_api)(uint32_t, uint8_t); /* older versions lack this and the next one */
-    int (*enable_driver_api)(uint32_t, uint8_t);
+    int (*enable_callback)(uint32_t, void *, int, uint32_t);
+    int (*get_stream_id)(void *, void *, uint8_t, uint32_t *);
 } cupti;
 
 static const struct {
     const char *name;
     void *place;
-    bool optional;
 } FUNCTIONS[] = {
-    {"cuptiGetVersion", &cupti.get_version, false},
-    {"cuptiGetResultString", &cupti.get_result_string, false},
-    {"cuptiGetTimestamp", &cupti.get_timestamp, false},
-    {"cuptiGetCallbackName", &cupti.get_callback_name, false},
-    {"cuptiSubscribe", &cupti.subscribe, false},
-    {"cuptiUnsubscribe", &cupti.unsubscribe, false},
-    {"cuptiActivityRegisterCallbacks", &cupti.register_callbacks, false},
-    {"cuptiActivityEnable", &cupti.enable, false},
-    {"cuptiActivityDisable", &cupti.disable, false},
-    {"cuptiActivityFlushAll", &cupti.flush_all, false},
-    {"cuptiActivityFlushPeriod", &cupti.flush_period, false},
-    {"cuptiActivityGetNextRecord", &cupti.next_record, false},
-    {"cuptiActivityGetNumDroppedRecords", &cupti.dropped_records, false},
-    {"cuptiActivityEnableRuntimeApi", &cupti.enable_runtime_api, true},
-    {"cuptiActivityEnableDriverApi", &cupti.enable_driver_api, true},
+    {"cuptiGetVersion", &cupti.get_version},
+    {"cuptiGetResultString", &cupti.get_result_string},
+    {"cuptiGetTimestamp", &cupti.get_timestamp},
+    {"cuptiGetCallbackName", &cupti.get_callback_name},
+    {"cuptiSubscribe", &cupti.subscribe},
+    {"cuptiUnsubscribe", &cupti.unsubscribe},
+    {"cuptiActivityRegisterCallbacks", &cupti.register_callbacks},
+    {"cuptiActivityEnable", &cupti.enable},
+    {"cuptiActivityDisable", &cupti.disable},
+    {"cuptiActivityFlushAll", &cupti.flush_all},
+    {"cuptiActivityFlushPeriod", &cupti.flush_period},
+    {"cuptiActivityGetNextRecord", &cupti.next_record},
+    {"cuptiActivityGetNumDroppedRecords", &cupti.dropped_records},
+    {"cuptiEnableCallback", &cupti.enable_callback},
+    {"cuptiGetStreamIdEx", &cupti.get_stream_id},
 };
 
 /* The recording of this process. */
@@ -158,6 +168,14 @@ static uint64_t written_bytes, least_free_bytes;
 static Cell cells[MOST_CELLS];        /* that wait for being written */
 static int waiting;
 static uint64_t seen_names[NAME_SLOTS];
+
+static uint8_t actions[2][MOST_CALLS];               /* by domain less one and number; 0 is not recorded */
+static _Atomic uint64_t begun[BEGUN_SLOTS];          /* the runtime's calls that have begun, by their correlation */
+static pthread_mutex_t calls_mutex = PTHREAD_MUTEX_INITIALIZER; /* of the next two; mutex may be taken within it */
+static Row calls[CALL_ROWS];                         /* that wait for being written */
+static int waiting_calls;
+static _Atomic uint64_t dropped_calls;
+static atomic_bool locked_out;
 
 /* Copy a text; one that is too long becomes empty. */
 static void keep(char *target, const char *text) {
@@ -281,10 +299,6 @@ static bool fill(Row *row, const uint8_t *record) {
         row->flags = u32(record + 64) * u32(record + 68) * u32(record + 72);
         row->name = u64(record + 104), row->node = u64(record + 144), row->graph = u32(record + 156);
         break;
-    case RUNTIME: case DRIVER:
-        row->detail = u32(record + 4), row->begin_ns = u64(record + 8), row->end_ns = u64(record + 16);
-        row->place = u32(record + 28), row->correlation = u32(record + 32);
-        break;
     case MEMCPY: case PEER_MEMCPY: case MEMSET:
         row->size = u64(record + 8), row->begin_ns = u64(record + 16), row->end_ns = u64(record + 24);
         row->place = u32(record + 32), row->stream = u32(record + 40);
@@ -294,13 +308,6 @@ static bool fill(Row *row, const uint8_t *record) {
             row->correlation = u32(record + 44), row->node = u64(record + 64), row->graph = u32(record + 72);
         if (kind == MEMSET) row->flags = u16(record + 50);
         else row->detail = record[4], row->flags = record[5] | record[6] << 8;
-        break;
-    case SYNC:
-        row->detail = u32(record + 4), row->begin_ns = u64(record + 8), row->end_ns = u64(record + 16);
-        row->correlation = u32(record + 24), row->stream = u32(record + 32), row->size = u32(record + 36);
-        break;
-    case CUDA_EVENT:
-        row->correlation = u32(record + 4), row->stream = u32(record + 12), row->size = u32(record + 16);
         break;
     case OVERHEAD:
         row->flags = u32(record + 4), row->place = u32(record + 16);
@@ -335,6 +342,107 @@ static void requested(uint8_t **buffer, size_t *size, size_t *most_records) {
     *most_records = 0;
 }
 
+/* The program's calls. */
+
+/* What CUPTI says of a call: CUpti_CallbackData. ``kept`` is a word for us that lasts until the call returns. */
+typedef struct {
+    uint32_t leaves;
+    const char *function;
+    void *const *parameters;
+    void *result;
+    const char *symbol;
+    void *context;
+    uint32_t context_number;
+    uint64_t *kept;
+    uint32_t correlation;
+} Called;
+
+_Static_assert(offsetof(Called, kept) == 56 && offsetof(Called, correlation) == 64, "as in cupti_callbacks.h");
+
+/* Lock the rows of calls. That is always possible but in a forked child, whose parent's thread had locked them. */
+static bool lock_calls(void) {
+    for (int tries = 0; tries < LOCK_TRIES && !locked_out; tries++) {
+        if (!pthread_mutex_trylock(&calls_mutex)) return true;
+        sched_yield();
+    }
+    if (getpid() != process) locked_out = true;
+    return false;
+}
+
+/* Write the rows of calls, with calls_mutex held. A forked child, which shares the file, forgets them. */
+static void write_calls(void) {
+    if (getpid() == process) {
+        pthread_mutex_lock(&mutex);
+        if (!stopped) {
+            memcpy(cells, calls, waiting_calls * sizeof *calls);
+            waiting = waiting_calls;
+            write_cells();
+        }
+        pthread_mutex_unlock(&mutex);
+    }
+    waiting_calls = 0;
+}
+
+/* Write the rows of calls that wait, although there is room for more. */
+static void write_waiting(void) {
+    if (!lock_calls()) return;
+    write_calls();
+    pthread_mutex_unlock(&calls_mutex);
+}
+
+/* The number of the stream of a call, as records of kernels have it, and the number of its event. */
+static void find_stream_and_event(uint8_t action, const Called *data, uint32_t *stream, uint64_t *event) {
+    int type = action & 15;
+    *stream = UINT32_MAX, *event = UINT32_MAX;
+    if (!type || type == WAITS_FOR_ALL || !data->parameters) return;
+    uint64_t first = (uintptr_t)data->parameters[0];
+    uint64_t second = type == RECORDS_EVENT || type == STREAM_WAITS ? (uintptr_t)data->parameters[1] : 0;
+    if (type == WAITS_FOR_EVENT || type == RECORDS_EVENT) *event = first >> 4 & UINT32_MAX;
+    else if (type == STREAM_WAITS) *event = second >> 4 & UINT32_MAX;
+    if (type == WAITS_FOR_EVENT) return;
+    void *handle = (void *)(uintptr_t)(type == RECORDS_EVENT ? second : first);
+    uint32_t number;
+    if (!cupti.get_stream_id(data->context, handle, (action & PER_THREAD) != 0, &number)) *stream = number;
+}
+
+/* The program enters a call that is recorded, or leaves it. Within a call of the runtime, one of the driver with the
+ * same correlation is no call of the program. */
+static void called(void *unused, uint32_t domain, uint32_t number, const void *about) {
+    const Called *data = about;
+    _Atomic uint64_t *own = &begun[data->correlation % BEGUN_SLOTS];
+    bool runtime = domain == 2;
+    (void)unused;
+    if (!data->leaves) {
+        *data->kept = 0;
+        if (runtime) *own = data->correlation;
+        if (runtime || *own != data->correlation) cupti.get_timestamp(data->kept);
+        return;
+    }
+    uint64_t begin_ns = *data->kept, end_ns, event;
+    uint32_t stream;
+    if (runtime) *own = 0;
+    if (!begin_ns || number >= MOST_CALLS || stopped) return;
+    cupti.get_timestamp(&end_ns);
+    uint8_t action = actions[domain - 1][number], type = action & 15;
+    find_stream_and_event(action, data, &stream, &event);
+    if (!lock_calls()) {
+        dropped_calls++;
+        return;
+    }
+    calls[waiting_calls++] = (Row){
+        .kind = runtime ? RUNTIME : DRIVER, .detail = number, .begin_ns = begin_ns, .end_ns = end_ns,
+        .correlation = data->correlation, .place = (uint32_t)pthread_self()};
+    if (type == RECORDS_EVENT)
+        calls[waiting_calls++] = (Row){
+            .kind = CUDA_EVENT, .end_ns = 1, .correlation = data->correlation, .stream = stream, .size = event};
+    else if (type)
+        calls[waiting_calls++] = (Row){
+            .kind = SYNC, .detail = type, .begin_ns = begin_ns, .end_ns = end_ns, .correlation = data->correlation,
+            .stream = stream, .size = event};
+    if (waiting_calls > CALL_ROWS - 2) write_calls();
+    pthread_mutex_unlock(&calls_mutex);
+}
+
 /* CUPTI gives the memory back, with records in it. A forked child, which shares the file, writes nothing. */
 static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid_bytes) {
     (void)context, (void)stream;
@@ -343,6 +451,7 @@ static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t si
         pthread_mutex_lock(&mutex);
         if (!stopped) keep_records(buffer, valid_bytes);
         pthread_mutex_unlock(&mutex);
+        write_waiting();
     }
     free(buffer);
 }
@@ -399,7 +508,7 @@ static bool load_functions(void) {
     for (size_t place = 0; place < COUNT(FUNCTIONS); place++) {
         void *function = dlsym(library, FUNCTIONS[place].name);
         memcpy(FUNCTIONS[place].place, &function, sizeof function);
-        if (!function && !FUNCTIONS[place].optional) {
+        if (!function) {
             tell("install CUPTI of CUDA 12 or 13", "CUPTI has no %s", FUNCTIONS[place].name);
             return false;
         }
@@ -486,30 +595,40 @@ static bool write_first_cells(uint32_t version) {
     return !error;
 }
 
-static bool is_quiet(const char *call) {
-    for (size_t place = 0; place < COUNT(QUIET); place++)
-        if (!strncmp(call, QUIET[place], strlen(QUIET[place]))) return true;
-    return false;
+/* What is done about a call of this name; 0 if it is not recorded. */
+static uint8_t action_of(const char *call) {
+    const char *ending = strlen(call) > 5 ? call + strlen(call) - 5 : "";
+    for (size_t place = 0; place < COUNT(PARTS_OF_CALLS); place++) {
+        if (!strstr(call, PARTS_OF_CALLS[place])) continue;
+        uint8_t action = RECORDED | (strcmp(ending, "_ptsz") && strcmp(ending, "_ptds") ? 0 : PER_THREAD);
+        for (size_t one = 0; one < COUNT(ACTIONS); one++)
+            if (strstr(call, ACTIONS[one].part)) return action | ACTIONS[one].more;
+        return action;
+    }
+    return 0;
 }
 
-/* Begin to record all kinds; only that of kernels must be possible. */
+static void record_calls(bool on) {
+    for (size_t api = 0; api < COUNT(APIS); api++)
+        for (uint32_t cbid = 1; cbid < MOST_CALLS; cbid++)
+            if (actions[APIS[api].domain - 1][cbid])
+                cupti.enable_callback(on, subscriber, APIS[api].domain, cbid);
+}
+
+/* Begin to record everything; only kernels must be possible. */
 static bool enable_kinds(void) {
     const char *name;
     if (!succeeded(cupti.enable(KERNEL), "cuptiActivityEnable")) return false;
     enabled[KERNEL] = true;
     for (size_t place = 1; place < COUNT(KINDS); place++) enabled[KINDS[place]] = !cupti.enable(KINDS[place]);
-    for (uint32_t cbid = 1; cbid < MOST_CALLS; cbid++) {
-        if (cupti.enable_driver_api && !cupti.get_callback_name(1, cbid, &name) && name && is_quiet(name))
-            cupti.enable_driver_api(cbid, 0);
-        if (cupti.enable_runtime_api && !cupti.get_callback_name(2, cbid, &name) && name && is_quiet(name))
-            cupti.enable_runtime_api(cbid, 0);
-    }
+    for (size_t api = 0; api < COUNT(APIS); api++)
+        for (uint32_t cbid = 1; cbid < MOST_CALLS; cbid++)
+            if (!cupti.get_callback_name(APIS[api].domain, cbid, &name) && name)
+                actions[APIS[api].domain - 1][cbid] = action_of(name);
+    record_calls(true);
     cupti.flush_period(FLUSH_MS);
     return true;
 }
-
-/* CUPTI calls this never, because no kind of callback is enabled. Whoever has subscribed is not replaced. */
-static void nothing(void) {}
 
 static bool begin(const char *folder) {
     uint32_t version = 0;
@@ -520,7 +639,7 @@ static bool begin(const char *folder) {
              "CUPTI's version %u is unknown to this microbench", version);
         return false;
     }
-    if (!succeeded(cupti.subscribe(&subscriber, nothing, NULL), "cuptiSubscribe")) return false;
+    if (!succeeded(cupti.subscribe(&subscriber, called, NULL), "cuptiSubscribe")) return false;
     if (!open_file(folder) || !write_first_cells(version)) return false;
     int status = cupti.register_callbacks(requested, completed);
     return succeeded(status, "cuptiActivityRegisterCallbacks") && enable_kinds();
@@ -529,13 +648,16 @@ static bool begin(const char *folder) {
 static void disable_kinds(void) {
     for (size_t place = 0; place < COUNT(KINDS); place++)
         if (enabled[KINDS[place]]) cupti.disable(KINDS[place]);
+    record_calls(false);
 }
 
 /* Give CUPTI back after a failed start, and remove the file. */
 static void abandon(void) {
     stopped = true;
-    disable_kinds();
-    if (subscriber) cupti.unsubscribe(subscriber);
+    if (subscriber) {
+        disable_kinds();
+        cupti.unsubscribe(subscriber);
+    }
     if (file >= 0) {
         close(file);
         unlink(path);
@@ -587,8 +709,9 @@ static void stop(void) {
         disable_kinds();
         cupti.flush_all(FORCED);
         cupti.dropped_records(NULL, 0, &dropped);
+        write_waiting();
         pthread_mutex_lock(&mutex); /* a callback may still write */
-        finish(dropped);
+        finish(dropped + dropped_calls);
         stopped = true;
         file = -1;
         int error = failure;
