@@ -309,7 +309,9 @@ def _free_calls(fit: Fit, workload: Workload) -> Fit:
     names = {call_name(workload.layer, part.arguments) for part in workload.parts if isinstance(part, Kernels)}
     names.update(copy_name(part) for part in workload.parts if isinstance(part, Copies))
     free = {name: msgspec.structs.replace(fit.constants[name], value=0.0, low=0.0, high=0.0) for name in names}
-    return msgspec.structs.replace(fit, constants={**fit.constants, **free})
+    # A program's kernels are model code, also where no framework launches them.
+    gaps = {"write_graph": fit.constants["code_graph"]} if "code_graph" in fit.constants else {}
+    return msgspec.structs.replace(fit, constants={**fit.constants, **free, **gaps})
 
 
 def _as_recorded(fit: Fit, latencies: Mapping[str, float]) -> Fit:

@@ -119,7 +119,7 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
 
     for call in calls:
         host_s += call.before_s
-        parts += [Event(event.number, of[event.stream], event.awaited) for event in call.events if several]
+        parts += [msgspec.structs.replace(event, stream=of[event.stream]) for event in call.events if several]
         if call.pause:
             changed("pauses", len(parts), None)
             host(host_s)
@@ -296,16 +296,17 @@ def _events(trace: Trace, row: npt.NDArray[np.int64]) -> dict[int, list[Event]]:
     """The events that the calls in these places record and wait for, by their place in ``row``.
 
     An event has the number of the place that records it. A wait for an event of the step before is one for the same
-    event of this step, which at that time is the one before it.
+    event of this step: the last one by then, or the one before the last if this step has recorded it already.
     """
     events: dict[int, list[Event]] = {}
     names = trace.calls["name"]
     for wait in stream_waits(trace):
         place, number = int(wait["call"] - row[0]), int(wait["on_call"] - row[0])
         if 0 <= place < len(row):
-            number += len(row) if number < 0 else 0
+            number += len(row) if (before := number < 0) else 0
             if number >= 0 and names[row[number]] == names[wait["on_call"]]:
-                events.setdefault(place, []).append(Event(number, int(wait["stream"]), awaited=True))
+                earlier = before and number < place
+                events.setdefault(place, []).append(Event(number, int(wait["stream"]), awaited=True, earlier=earlier))
                 record = Event(number, int(wait["on_stream"]))
                 if record not in events.setdefault(number, []):
                     events[number].append(record)

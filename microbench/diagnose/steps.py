@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from microbench.diagnose.events import stream_waits
 from microbench.traces.trace import NONE, RANGE_KINDS, Trace, name_of
 
 IntArray = npt.NDArray[np.int64]
@@ -133,12 +134,13 @@ def _annotated(trace: Trace) -> list[Found]:
 def _repeated(trace: Trace, tokens: _Tokens) -> list[Found]:
     """The longest stretch of calls that repeat, cut behind the wait or at the pause that comes once in each step.
 
-    Where long pauses come after every so many repetitions, these are one step.
+    Where streams wait for each other, the cut is where as few of them as possible are between an event and the work
+    that waits for it. Where long pauses come after every so many repetitions, these are one step.
     """
     calls = trace.calls
     pauses_ns = np.zeros(len(calls))
     pauses_ns[1:] = calls["begin_ns"][1:] - np.maximum.accumulate(calls["end_ns"])[:-1]
-    waits = _waits(trace)
+    waits, between = _waits(trace), _between_streams(trace)
     found: list[Found] = []
     for values in (tokens.whole, tokens.names):
         length = _period(values)
@@ -151,9 +153,26 @@ def _repeated(trace: Trace, tokens: _Tokens) -> list[Found]:
             continue
         pause = {offset: float(np.median(pauses_ns[offset:end:length])) for offset in offsets}
         behind = {offset: bool(offset and waits[offset - 1 : end : length].mean() > 1 - LIKE) for offset in offsets}
-        first = max(offsets, key=lambda offset: (behind[offset], pause[offset]))
+        open_ = {offset: float(np.median(between[offset:end:length])) for offset in offsets}
+        first = max(offsets, key=lambda offset: (behind[offset], -open_[offset], pause[offset]))
         found.append((np.arange(first, end, length), "repetition", ""))
     return found
+
+
+def _between_streams(trace: Trace) -> IntArray:
+    """For each call, how many events were recorded before it that hold back work of another stream from it on."""
+    change = np.zeros(len(trace.calls) + 2, np.int64)
+    work = trace.work[trace.work["call"] != NONE]
+    submitted = {
+        stream: np.sort(work["call"][work["stream"] == stream]) for stream in np.unique(work["stream"]).tolist()
+    }
+    for wait in stream_waits(trace):
+        calls = submitted.get(int(wait["stream"]), np.empty(0, np.int64))
+        place = int(np.searchsorted(calls, wait["call"]))
+        if place < len(calls):
+            change[wait["on_call"] + 1] += 1
+            change[calls[place] + 1] -= 1
+    return np.cumsum(change)[:-2]
 
 
 def _between_pauses(pauses_ns: npt.NDArray[np.float64], length: int) -> int:

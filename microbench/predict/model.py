@@ -139,6 +139,7 @@ class _State:
         self._begins: list[Moment] = []  # of each submission's first work
         self._ends: dict[int, Moment] = {}  # of each stream's last work, or of the event that it waits for
         self._events: dict[int, Moment | None] = {}  # when each event happens; None if no work is before it
+        self._earlier: dict[int, Moment | None] = {}  # the same of the time before
         self._engines: dict[Lane, Moment] = {}
         self._shared: dict[str, Moment] = {}  # when the GPU's memory, or its SMs, can have done everything
         self._joined: Moment | None = None  # the end that streams without work of their own wait for
@@ -218,8 +219,9 @@ class _State:
         """Record an event behind its stream's work, or let the stream wait for it."""
         before = self._ends.get(event.stream, self._joined)
         if not event.awaited:
+            self._earlier[event.number] = self._events.get(event.number)
             self._events[event.number] = before
-        elif (end := self._events.get(event.number)) is not None:
+        elif (end := (self._earlier if event.earlier else self._events).get(event.number)) is not None:
             self._ends[event.stream] = end if before is None else _later(before, end)
 
     def _served(self, what: str, ready: Moment, begin: Moment, seconds: float) -> Moment:
@@ -440,7 +442,7 @@ def _replay(workload: Workload, parts: list[Part], constants: Mapping[str, float
                 work += _repeated(kernels, part)
         elif isinstance(part, Copies):
             work += [_copy(part, constants)] * part.count
-        elif isinstance(part, Event):
+        elif isinstance(part, Event) and not part.earlier:  # a replay comes after all of the one before
             work.append(part)
     nodes = sum(isinstance(one, Work) for one in work)
     if not nodes:

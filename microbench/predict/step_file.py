@@ -175,7 +175,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "repeat": ("parts",),
     "host": (),
     "record_event": ("stream",),
-    "wait_event": ("stream",),
+    "wait_event": ("stream", "earlier"),
 }
 WHAT_A_PART_IS = (
     'each part is one of: kernels = N, copy = "h2d" or "d2h", sync = true, host = "200us", repeat = N, '
@@ -231,7 +231,12 @@ def _part(table: Table, where: str, layers: LayerNames) -> Iterator[Part]:
             if "stream" not in table:
                 raise UsageError(f"{where}: nothing says which stream", f"{kind} = 1, stream = 0")
             number = whole(table[kind], f"{where}, {kind}", 0, MOST_KERNELS)
-            yield Event(number, _stream(table, where), awaited=kind == "wait_event")
+            earlier = table.get("earlier", False)
+            if not isinstance(earlier, bool):
+                raise UsageError(
+                    f"{where}, earlier is neither true nor false", "wait_event = 1, stream = 0, earlier = true"
+                )
+            yield Event(number, _stream(table, where), awaited=kind == "wait_event", earlier=earlier)
 
 
 def _kind(table: Table, where: str) -> str:
@@ -499,6 +504,8 @@ def _keys(part: Part) -> Iterator[tuple[str, object]]:
             yield "host", _time(part.seconds)
         case Event():
             yield from (("wait_event" if part.awaited else "record_event", part.number), ("stream", part.stream))
+            if part.earlier:
+                yield "earlier", True
 
 
 def _given(part: Part, *names: str) -> Iterator[tuple[str, object]]:
