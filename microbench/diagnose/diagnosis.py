@@ -401,17 +401,18 @@ def _graph(workload: Workload, typical: Recorded, fit: Fit, step: Step, longer: 
 def _unknown(workload: Workload, fit: Fit, step_s: float) -> tuple[float, float]:
     """By how many seconds the graphs may be shorter and longer because a trace does not show two things.
 
-    How much kernels side by side slow each other down: half of what the SMs that they share make of it. And what the
-    host still does between a wait and the next graph: half of its time before the first launch there.
+    How much kernels side by side slow each other down: the SMs that they share make it the least, so it may be twice as
+    much, or half. And what the host still does between a wait and the next graph: half of its time before the first
+    launch there.
     """
     alone = [
         msgspec.structs.replace(part, sm_share=0.0) if isinstance(part, Kernels) else part for part in workload.parts
     ]
     less_s = (step_s - step_time(msgspec.structs.replace(workload, parts=tuple(alone)), fit, "graph")) / 2
     parts: list[Part] = []
-    for part in workload.parts:
-        if isinstance(part, Kernels) and parts and isinstance(parts[-1], Wait):
+    for before, part in zip((workload.parts[-1], *workload.parts), workload.parts, strict=False):
+        if isinstance(part, Kernels) and isinstance(before, Wait):
             parts.append(HostWork((part.host_s or 0.0) / 2))
         parts.append(part)
     kept_s = step_time(msgspec.structs.replace(workload, parts=tuple(parts)), fit, "graph")
-    return max(less_s, 0.0), max(less_s, 0.0) + max(kept_s - step_s, 0.0)
+    return max(less_s, 0.0), max(2 * less_s, 0.0) + max(kept_s - step_s, 0.0)

@@ -19,9 +19,9 @@ from microbench.traces.trace import SYNC_KINDS, Format, Trace
 # What PyTorch's profiler adds to a call, an operator and a Python function, in s, where the run has not measured it:
 # ten programs on an H200 with PyTorch 2.11 and a busy host, each timed without a profiler and with each of its modes.
 USUAL_S = {"call": 2.7e-6, "operator": 2.0e-6, "function": 0.4e-6}
-# What our own recorder adds to a call: a decode step of 240 launches took 1.15 to 1.23 times as long on an H200 with a
-# busy host, 1.8 to 2.8 us a launch.
-OWN_S, OWN = 2.2e-6, "what an H200 with a busy host showed stands for it"
+# What our own recorder adds to a call: 0.6 to 2.0 us in programs of PyTorch, Triton and JAX on H200 machines with busy
+# hosts.
+OWN_S, OWN = 1.4e-6, "what an H200 with a busy host showed stands for it"
 USUAL = "the run has not measured what recording takes, and ten programs on an H200 stand for it"
 ANOTHER = "this profiler costs what PyTorch's does"
 # How far these costs may be off, as a share of them: another host, another recorder.
