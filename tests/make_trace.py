@@ -87,6 +87,15 @@ class Recorder:
             )
         )
 
+    def work_at(
+        self, call: int, begin_ns: int, duration_ns: int, size: int, memories: tuple[Memory, Memory], stream: int = 7
+    ) -> None:
+        """A copy at a time of its own, also within its call."""
+        self.submit(call, "Memcpy", duration_ns, stream, kind="copy", memories=memories, size=size)
+        _, _, *more = self.work[-1]
+        self.work[-1] = (begin_ns, begin_ns + duration_ns, *more)
+        self.ends_ns[stream] = begin_ns + duration_ns
+
     def wait(self, name: str = "cudaStreamSynchronize", ns: int = 1500) -> None:
         """The host waits for the GPU, and ``ns`` longer."""
         until = max(self.now_ns, *self.ends_ns.values()) if self.ends_ns else self.now_ns

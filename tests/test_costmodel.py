@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from microbench.predict import model
-from microbench.predict.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
+from microbench.predict.workload import Copies, Event, HostMemory, HostWork, Kernels, Part, Wait, Workload
 
 LAYERS = ("loop", "cuda_core")
 MEMORY, LINK = 4e12, 50e9
@@ -17,7 +17,7 @@ MEMORY, LINK = 4e12, 50e9
 KNOWN = {
     "way": 3e-6, "empty": 0.0, "complete": 2.5e-6, "sync": 0.2e-6, "gap_stream": 1.4e-6, "gap_graph": 0.6e-6,
     "replay_node": 2e-9, "write_stream": 0.11e-6, "write_graph": 0.13e-6, "code_graph": 0.19e-6,
-    "one_stream_stream": 0.15e-6, "one_stream_graph": 0.17e-6,
+    "one_stream_stream": 0.15e-6, "one_stream_graph": 0.17e-6, "wide_graph": 0.21e-6, "wide_blocks": 1056.0,
     "replay_way": 3.5e-6, "replay_root": 0.7e-6,
     "make": 30e-6, "make_node": 1.1e-6, "queue": 1000.0, "front_end": 0.25e-6, "memory": MEMORY,
     "h2d_call": 1.9e-6, "h2d_way": 1.3e-6, "h2d_latency": 1.1e-6, "h2d_rate": LINK,
@@ -54,11 +54,11 @@ queues = st.integers(1, 40)
 durations = st.lists(st.floats(0, 20e-6), min_size=1, max_size=3).map(tuple)
 kernel_parts = st.builds(
     Kernels, st.integers(1, 8), durations, st.sampled_from((0.0, 40e6)), st.sampled_from((0, 8)),
-    st.floats(0, 5e-6), st.sampled_from((None, *LAYERS)),
+    st.floats(0, 5e-6), st.sampled_from((None, *LAYERS)), st.none(), st.sampled_from((None, 4, 2000)),
 )  # fmt: skip
 copy_parts = st.builds(
     Copies, st.sampled_from(("h2d", "d2h")), st.integers(1, 1 << 22), st.integers(1, 3),
-    st.sampled_from(("pinned", "pageable")),
+    st.sampled_from(("pinned", "pageable")), st.none(), st.sampled_from((0.0, 4e-6)),
 )  # fmt: skip
 parts = kernel_parts | copy_parts | st.just(Wait()) | st.builds(HostWork, st.floats(0, 1e-4)) | events
 workloads = st.builds(
@@ -447,6 +447,29 @@ def test_a_pinned_copy_leaves_the_host_to_the_next_call() -> None:
     assert found.host[1].end_s == pytest.approx(1.9e-6 + 2.3e-6)
     assert found.end_s == pytest.approx(out.end_s + KNOWN["complete"])
     assert found.shares["link"] == pytest.approx(found.end_s - 1.9e-6 - 1.3e-6 - GAPS["stream"] - 4e-6 - 2.5e-6)
+
+
+@pytest.mark.parametrize("memory", ["pinned", "pageable"])
+def test_the_hosts_own_time_for_a_copy_is_paid_for_each_of_them_outside_of_graphs(memory: HostMemory) -> None:
+    def step_s(way: str, host_s: float) -> float:
+        copies = Copies("h2d", 4096, 3, memory, host_s=host_s)
+        return played(step(copies, Kernels(1, (4e-6,)), Wait()), way).end_s
+
+    captured = memory == "pinned"
+    assert step_s("stream", 50e-6) - step_s("stream", 40e-6) == pytest.approx(3 * 10e-6)
+    assert step_s("graph", 50e-6) - step_s("graph", 40e-6) == pytest.approx(0.0 if captured else 3 * 10e-6)
+
+
+def test_the_gap_behind_a_large_grid_is_shorter_in_a_graph() -> None:
+    def gap_s(way: str, blocks: int | None) -> float:
+        acts = model.acts(step(Kernels(1, (9e-6,), blocks=blocks), Wait()), KNOWN, way)
+        (work,) = acts[0].work
+        assert isinstance(work, model.Work)
+        return work.gap_s
+
+    for blocks, less_s in ((None, 0.0), (1055, 0.0), (1056, KNOWN["wide_graph"]), (9999, KNOWN["wide_graph"])):
+        assert gap_s("graph", blocks) == pytest.approx(GAPS["graph"] - less_s)
+        assert gap_s("stream", blocks) == pytest.approx(GAPS["stream"])
 
 
 def test_a_pageable_copy_waits_for_the_work_before_it_and_keeps_the_host() -> None:

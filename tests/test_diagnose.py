@@ -91,8 +91,8 @@ def test_a_step_of_equal_parts_ends_at_its_long_pause() -> None:
     found = diagnosed(made)
     assert found.recorded is not None
     assert found.recorded.pauses_s > 4e-3
-    assert found.graph is not None
-    assert found.graph.step_s > 4e-3
+    assert found.remedies[0].name == "pauses"
+    assert found.why_no_graph == "what a graph would save is less than the prediction's uncertainty"
 
 
 def test_pauses_that_come_irregularly_end_no_step() -> None:
@@ -410,10 +410,10 @@ def test_a_wait_inside_the_step_parts_its_graph(kind: RangeKind, graphs: int) ->
 
 
 def test_the_programs_own_work_stays_when_the_step_is_a_graph() -> None:
-    found = diagnosed(steps_of(count=12, kernels=20, duration_ns=3000, between_ns=10_000, pause_ns=3_000_000))
+    found = diagnosed(steps_of(count=12, kernels=70, duration_ns=3000, between_ns=25_000, pause_ns=3_000_000))
     assert found.bound == "host-bound"
     assert found.recorded is not None
-    assert found.recorded.pauses_s == pytest.approx(3.01e-3, rel=0.01)
+    assert found.recorded.pauses_s == pytest.approx(3.025e-3, rel=0.01)
     assert found.graph is not None
     assert found.graph.step_s > 3e-3
     assert "diagnose.pauses" in rules(found)
@@ -481,23 +481,6 @@ def test_what_was_queued_when_the_recording_began_or_ended_is_no_loss() -> None:
     assert not [check for check in checks(ended, None) if check.name == "launches without work"]
 
 
-def test_a_pageable_copy_is_compared_with_a_pinned_one() -> None:
-    made = Recorder()
-    for _ in range(12):
-        call = made.call("cudaMemcpyAsync", 900_000)
-        memories: tuple[Memory, Memory] = ("pageable", "device")
-        made.submit(call, "Memcpy HtoD", 100_000, kind="copy", memories=memories, size=4 << 20)
-        for kernel in range(10):
-            made.runs(10_000)
-            made.launch(f"kernel_{kernel}", 3000)
-    found = diagnosed(made)
-    assert found.recorded is not None
-    assert [copy.size_bytes for copy in found.recorded.staged.values()] == [4 << 20]
-    pinned = next(remedy for remedy in found.remedies if remedy.name == "pinned")
-    # The host no longer stages 4 MiB for 0.9 ms; the link takes 76 us for them, while the host launches.
-    assert pinned.step_s == pytest.approx(10 * 12.3e-6 + 10e-6, rel=0.2)
-
-
 def test_the_call_of_a_pinned_copy_counts_once() -> None:
     found = diagnosed(with_pinned_copies())
     assert found.step is not None
@@ -516,21 +499,6 @@ def test_a_pinned_copy_without_its_costs_in_the_run_is_not_predicted() -> None:
     assert found.step is not None
     assert found.step.unwatched_s == found.step.watched_s
     assert "microbench run link_latency link_copy" in found.why_no_graph
-
-
-def test_a_pause_while_another_thread_begins_is_part_of_launching() -> None:
-    made = Recorder()
-    for _ in range(12):
-        for thread in (0, 1):
-            made.thread = thread
-            made.runs(1_500_000)
-            for kernel in range(20):
-                made.runs(10_000)
-                made.launch(f"kernel_{thread}_{kernel}", 3000)
-    found = diagnosed(made)
-    assert found.recorded is not None
-    assert found.recorded.pauses_s == 0
-    assert found.recorded.threads == 2
 
 
 # The recorder's costs
@@ -593,6 +561,15 @@ def test_another_profiler_is_assumed_to_cost_what_pytorchs_does() -> None:
     )
     assert taken_s == pytest.approx([25 * 3.5e-6, 75 * 3.5e-6, 50 * 3.5e-6], rel=0.01)
     assert {cost.assumed for cost in step.costs.values()} == {"this profiler costs what PyTorch's does"}
+
+
+def test_a_range_of_xla_costs_what_a_python_function_does() -> None:
+    _, step, taken_s = recorded_s(replace(costs(), constants={**costs().constants, **MEASURED}), format="XLA profiler")
+    assert taken_s[2] == pytest.approx(50 * (1.0e-6 + 0.3e-6), rel=0.01)
+    assert step.costs["operator"].value == MEASURED["watched.function"].value
+    assert step.costs["operator"].low <= 0.15e-6
+    _, step, _ = recorded_s(costs(), format="XLA profiler")
+    assert step.costs["operator"].value == USUAL_S["function"]
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,12 @@ def drawing(html: str) -> dict[str, Any]:
     return drawn
 
 
+def test_the_json_counts_kernels_and_all_work_of_a_step(tmp_path: Path) -> None:
+    found = json.loads(call("diagnose", saved(tmp_path, program()), "--json").output)
+    assert (found["step"]["kernels"], found["step"]["work"]) == (16, 17)
+    assert found["trace"]["work"] == 12 * 17
+
+
 # The page
 
 

@@ -118,7 +118,7 @@ def test_intervals_hold_their_values_and_rows_are_named(run: Run, fitted: Fit) -
     rows = {row_name(row) for suite in ("launch", "graph") for row in evidence_of(run).suite(suite)}
     for name, constant in fitted.constants.items():
         assert constant.low <= constant.value <= constant.high, name
-        assert constant.low >= 0 or name in ("gap_graph", "write_stream", "write_graph"), name
+        assert constant.low >= 0 or name in ("gap_graph", "write_stream", "write_graph", "wide_graph"), name
         assert constant.rests_on or constant.assumed, name
         assert set(constant.rests_on) <= rows, name
 
@@ -168,6 +168,13 @@ def test_gaps_behind_kernels_that_write_and_of_one_stream_are_measured(fitted: F
     assert gap_s("cupy_raw") - gap_s("loop") == pytest.approx(ONE_STREAM, abs=0.01e-6)
     assert gap_s("torch_eager") - gap_s("cupy_raw") == pytest.approx(values["code_graph"] - values["write_graph"])
     assert gap_s("loop") - gap_s("loop", writes=False) == pytest.approx(values["write_graph"])
+
+
+def test_a_large_grid_is_eight_blocks_for_each_sm(run: Run, fitted: Fit) -> None:
+    sms = evidence_of(run).gpu.sm_count  # type: ignore[union-attr]
+    assert fitted.values["wide_blocks"] == 8 * sms
+    unmeasured = fit(evidence_of(without(run, "launch_gap"))).constants["wide_graph"]
+    assert (unmeasured.value, bool(unmeasured.assumed)) == (0.0, True)
 
 
 def test_graphs_of_one_size_say_that_the_rest_is_assumed() -> None:

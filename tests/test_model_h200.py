@@ -144,6 +144,8 @@ def test_constants_are_those_that_one_h200_gave_by_other_means(name: str) -> Non
     assert values["gap_stream"] == pytest.approx(0.9e-6, rel=0.15)
     assert values["gap_graph"] == pytest.approx(0.08e-6, abs=0.06e-6)
     assert values["queue"] == 1021
+    if name == "nvidia-h200":  # the other run has no such grids
+        assert values["wide_graph"] == pytest.approx(0.24e-6, rel=0.1)
     assert values["memory"] == pytest.approx(4.6e12, rel=0.05)
     assert values["h2d_rate"] == pytest.approx(55e9, rel=0.05)
 

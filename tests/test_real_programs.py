@@ -22,12 +22,13 @@ from microbench.diagnose.words import ADVICE
 HERE = Path(__file__).parent
 
 
-def answer(graph_s: float | None, *, bound: str = "launch-bound", step_s: float = 2e-3, kernels: float = 50) -> Any:
+def answer(graph_s: float | None, *, bound: str = "launch-bound", step_s: float = 2e-3, work: float = 50) -> Any:
     """What `diagnose --json` prints, as far as the comparison reads it; 22 steps of 50 pieces of work."""
+    times = {"watched_s": 1.2 * step_s, "unwatched_s": step_s}
     limits = {} if graph_s is None else {"step_s": graph_s, "low_s": 0.9 * graph_s, "high_s": 1.1 * graph_s}
     return {
         "trace": {"work": 22 * 50}, "bound": bound, "why_no_graph": "a graph would save less than 3% of the step",
-        "step": {"kernels": kernels, "watched_s": 1.2 * step_s, "unwatched_s": step_s, "likeness": 1.0},
+        "step": {"kernels": 0.4 * work, "work": work, **times, "likeness": 1.0},
         "graph": limits | {"speedup": step_s / graph_s, "blockers": []} if graph_s is not None else None,
         "advice": [{"name": "graph"}, {"name": "fuse"}] if graph_s is not None else [],
         "findings": [{"rule": "diagnose.bound"}],
@@ -61,9 +62,9 @@ def test_errors_are_shares_of_the_true_times() -> None:
     assert not judge(answer(0.8e-3))["inside"]
 
 
-@pytest.mark.parametrize(("kernels", "parts"), [(50, 1.0), (5, 10.0), (48, 1.0), (100, 0.5), (200, 0.25)])
-def test_a_part_of_a_step_and_several_steps_are_compared_as_one(kernels: float, parts: float) -> None:
-    row = judge(answer(1e-3 / parts, step_s=2e-3 / parts, kernels=kernels))
+@pytest.mark.parametrize(("work", "parts"), [(50, 1.0), (5, 10.0), (48, 1.0), (100, 0.5), (200, 0.25)])
+def test_a_part_of_a_step_and_several_steps_are_compared_as_one(work: float, parts: float) -> None:
+    row = judge(answer(1e-3 / parts, step_s=2e-3 / parts, work=work))
     assert row["parts"] == parts
     assert row["error"] == pytest.approx(0)
     assert row["unwatched_s"] == pytest.approx(2e-3)

@@ -11,9 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from test_diagnose import costs
 from test_traces_nsys import names, sound
 
 from microbench.core.errors import MicrobenchError, UsageError
+from microbench.diagnose.diagnosis import diagnose
+from microbench.diagnose.health import checks
 from microbench.traces import xplane
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS, Trace
 
@@ -177,6 +180,62 @@ def test_waits_and_facts(trace: Trace) -> None:
     assert trace.lost == {"device events": 7}
     assert trace.unread == {"records of unified memory": 1}
     assert SECRET.decode() not in repr(trace)
+
+
+def newer(steps: int, correlated: bool = True) -> bytes:
+    """What JAX 0.11 writes: each call among the host's code, named after its kernel, in the range of its operator."""
+    gpu = Plane("/device:GPU:0", device_vendor="Nvidia", gpu_device_name="NVIDIA H200")
+    shape = "grid:8,1,1 block:64,1,1"
+    work: list[tuple[str, float, float, Mapping[str, int | str]]] = []
+    host: list[tuple[str, float, float, Mapping[str, int | str]]] = []
+    for step in range(steps):
+        begin_us = 500.0 * step
+        host.append(("train", begin_us, 490, {"step_num": step}))
+        for kernel in range(10):
+            at_us, number = begin_us + 30 * kernel, 10 * step + kernel + 1
+            correlation = {"correlation_id": number} if correlated else {}
+            host.append((f"gemm_fusion.{kernel}", at_us, 8, {}))
+            host.append(("gemm_fusion", at_us + 2, 4, {**correlation, "device_id": 0}))
+            work.append(("gemm_fusion", at_us + 9, 3, {"correlation_id": number, "kernel_details": shape}))
+        copy = {"correlation_id": 9000 + step} if correlated else {}
+        host.append(("MemcpyD2H", begin_us + 320, 5, copy))
+        host.append(("cuLaunchHostFunc", begin_us + 330, 5, {}))
+    gpu.line("Stream #14(Compute)", 14, work)
+    python = Plane("/host:CPU")
+    python.line("python3", -366, host)
+    return gpu.encoded() + python.encoded()
+
+
+def test_calls_among_the_hosts_code_are_calls(tmp_path: Path) -> None:
+    (tmp_path / "x.pb").write_bytes(newer(12))
+    trace = xplane.read(tmp_path / "x.pb")
+    sound(trace)
+    assert names(trace, trace.calls[:11]) == ["cuLaunchKernel"] * 10 + ["MemcpyD2H"]
+    assert trace.work["call"][:10].tolist() == list(range(10))
+    kinds = dict(zip(names(trace, trace.ranges), trace.ranges["kind"].tolist(), strict=True))
+    assert RANGE_KINDS[kinds["gemm_fusion.3"]] == RANGE_KINDS[kinds["cuLaunchHostFunc"]] == "operator"
+    assert "gemm_fusion" not in kinds
+    assert len(trace.threads) == 1
+
+
+def test_a_profile_with_calls_among_the_hosts_code_is_diagnosed(tmp_path: Path) -> None:
+    (tmp_path / "x.pb").write_bytes(newer(12))
+    found = diagnose(xplane.read(tmp_path / "x.pb"), costs())
+    assert found.steps is not None
+    assert (found.steps.found, found.steps.count) == ("annotations", 10)
+    assert found.step is not None
+    assert found.step.kernels == 10
+    assert found.bound == "launch-bound"
+    assert found.graph is not None
+
+
+def test_a_profile_without_calls_says_what_that_forbids(tmp_path: Path) -> None:
+    (tmp_path / "x.pb").write_bytes(newer(12, correlated=False))
+    trace = xplane.read(tmp_path / "x.pb")
+    assert len(trace.calls) == 0
+    (check,) = [check for check in checks(trace, None) if check.name == "pieces of work without a call"]
+    assert check.count == 120
+    assert set(check.forbids) == {"idle time", "prediction"}
 
 
 def test_times_since_1970_have_epoch_0(tmp_path: Path) -> None:

@@ -67,6 +67,16 @@ def test_a_file_becomes_a_workload() -> None:
     assert (found.layer, found.streams, found.replays, found.unit, found.per_step) == ("torch_eager", 2, 50, "token", 2)
 
 
+def test_a_copy_may_have_host_time_of_its_own() -> None:
+    found = parsed(
+        '[[part]]\nkernels = 1\nduration = "6us"\n[[part]]\ncopy = "d2h"\nsize = 64\nhost = "4us"', "copy.toml"
+    )
+    assert found.parts == (Kernels(1, (6e-6,)), Copies("d2h", 64, host_s=4e-6))
+    assert parsed(step_file.written(found), "again.toml").parts == found.parts
+    with pytest.raises(UsageError, match="is both kernels and copy"):
+        parsed('[[part]]\nkernels = 1\ncopy = "d2h"\nsize = 64\nhost = "4us"', "both.toml")
+
+
 def test_keys_that_are_left_out_have_defaults() -> None:
     found = parsed('[[part]]\nkernels = 5\nduration = "6us"', "short.toml")
     assert found == Workload((Kernels(5, (6e-6,)),), title="short.toml")

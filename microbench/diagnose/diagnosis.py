@@ -172,7 +172,7 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
         step=step,
         idle=found,
         why_no_idle="" if stopped is None else f"{stopped.count} {stopped.name}: {stopped.meaning}",
-        bound=_bound(found, pauses_s, recorder_s, remedies[0].name if remedies else ""),
+        bound=_bound(found, pauses_s, recorder_s, remedies[0] if remedies else None, step),
         recorded=typical,
         graph=graph,
         why_no_graph=why,
@@ -190,19 +190,23 @@ def _window(trace: Trace, steps: Steps | None) -> tuple[int, int]:
     return int(trace.work["begin_ns"][0]), int(trace.work["end_ns"].max())
 
 
-def _bound(found: Idle | None, pauses_s: float, recorder_s: float, best: str) -> Bound | None:
-    """What most of the idle time goes to when nobody records; ``best`` is the name of the remedy that saves most.
+def _bound(
+    found: Idle | None, pauses_s: float, recorder_s: float, best: Remedy | None, step: Step | None
+) -> Bound | None:
+    """What most of the idle time goes to when nobody records; ``best`` is the remedy that saves most of ``step``.
 
     ``pauses_s`` is the program's own work in the window, ``recorder_s`` what the recorder took of the time between
     calls. A host that launches late because it waited before is wait-bound, if less waiting saves more than a graph.
-    Likewise time in which nothing but copies run counts as idle, if faster copies save most.
+    Likewise time in which nothing but copies run counts as idle, if faster copies save most. What a graph saves is time
+    for launches, also where the recorder's costs hide them.
     """
     if found is None or found.span_s <= 0:
         return None
     if found.busy_s >= BUSY * found.span_s:
         return "copy-bound" if found.copies_s > found.busy_s / 2 else "GPU-bound"
     own_s = min(pauses_s, found.causes["host between calls"])
-    copies_s = found.copies_s if best == "pinned" else 0.0
+    remedy = best.name if best is not None else ""
+    copies_s = found.copies_s if remedy == "pinned" else 0.0
     shares: dict[Bound, float] = {
         "launch-bound": sum(found.causes[cause] for cause in SUBMISSION) - own_s - recorder_s,
         "host-bound": own_s,
@@ -210,12 +214,14 @@ def _bound(found: Idle | None, pauses_s: float, recorder_s: float, best: str) ->
         "copy-bound": found.causes["copies"] + copies_s,
         "allocation-bound": found.causes["allocation"],
     }
-    if best == "waits":
+    if remedy == "waits":
         shares["wait-bound"] += shares.pop("launch-bound")
     largest = max(shares, key=lambda name: shares[name])
-    if shares[largest] < (found.idle_s + copies_s - recorder_s) / 2:
-        return "mixed"
-    return largest
+    half_s = (found.idle_s + copies_s - recorder_s) / 2
+    if shares[largest] >= half_s:
+        return largest
+    saved_s = (step.unwatched_s - best.step_s) * step.count if best is not None and step is not None else 0.0
+    return "launch-bound" if remedy == "graph" and saved_s >= half_s else "mixed"
 
 
 def _foreseen(
@@ -262,7 +268,6 @@ def _foreseen(
         return step, None, why, (), None
     free = unwatched(typical, costs)
     workload = free.workload if known is None else _lasting(typical, fit, known.step_s, watched_s)
-    workload = filled(workload, fit)
     alone_s = step_time(workload, fit, "stream") / typical.steps
     if known is None:
         step_s, around_s = watched_s if typical.replays else alone_s, (free.high_s - free.low_s) / 2
@@ -280,7 +285,7 @@ def _foreseen(
     worth = tuple(sorted((one for one in remedies if one.saves(step) >= WORTH), key=lambda one: one.step_s))
     if all(one.name != "graph" for one in worth):
         return step, None, f"a graph would save less than {WORTH:.0%} of the step", worth, described
-    graph = _graph(workload, typical, fit, step, longer)
+    graph = _graph(filled(workload, fit), typical, fit, step, longer)
     if graph.high_s >= step.unwatched_s:
         rest = tuple(one for one in worth if one.name != "graph")
         return step, None, "what a graph would save is less than the prediction's uncertainty", rest, described
@@ -345,8 +350,11 @@ def _lasting(typical: Recorded, fit: Fit, step_s: float, watched_s: float) -> Wo
 
 
 def _remedies(workload: Workload, typical: Recorded, fit: Fit) -> Iterator[tuple[str, str, Workload, Way]]:
-    """Each remedy alone: its name, what to do, the step with that done, and how it is submitted."""
-    yield "graph", "capture the step and replay it as a graph", workload, "graph"
+    """Each remedy alone: its name, what to do, the step with that done, and how it is submitted.
+
+    Kernels side by side share the SMs of a graph. In a stream they were as slow as they were recorded.
+    """
+    yield "graph", "capture the step and replay it as a graph", filled(workload, fit), "graph"
     for name, what in CHANGES.items():
         changes = typical.changes.get(name, {})
         parts = (changes.get(place, part) for place, part in enumerate(workload.parts))

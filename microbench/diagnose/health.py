@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.core.units import as_time
+from microbench.diagnose.host_time import doing
 from microbench.diagnose.steps import Steps
 from microbench.traces.trace import NONE, WORK_KINDS, Trace
 
@@ -53,8 +54,8 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
         )  # fmt: skip
     submits = np.zeros(len(calls), dtype=bool)
     submits[work["call"][own]] = True
-    # Memsets are no launches: recorders leave out many that a driver makes in another way.
-    launches = np.array(["Launch" in name for name in (*trace.names, "")])[calls["name"]]
+    # Memsets are no launches: recorders leave out many that a driver makes in another way. A host function is no work.
+    launches = np.array(["Launch" in name and doing(name) == "launch" for name in (*trace.names, "")])[calls["name"]]
     submits[np.flatnonzero(submits).max(initial=-1) + 1 :] = True
     if lost := int((launches & ~submits).sum()):
         share = lost / max(int(launches.sum()), 1)

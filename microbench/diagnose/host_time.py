@@ -47,7 +47,7 @@ def doing(name: str) -> Doing:
         return "wait"
     if "Memcpy" in name:
         return "copy"
-    if any(part in name for part in SUBMITTING):
+    if any(part in name for part in SUBMITTING) and "LaunchHostFunc" not in name:
         return "launch"
     if any(part in name for part in LOADING):
         return "module"

@@ -73,8 +73,8 @@ class Recorded(msgspec.Struct, frozen=True):
 class _Call(msgspec.Struct):
     """A call of the step: host time before it and inside it in s, and the work that it submitted.
 
-    The time inside a pageable copy is that after all earlier work had ended, for which such a copy waits. ``events``
-    are those that it records, or waits for, with the streams' own numbers.
+    The time inside a pageable copy that waits for all earlier work is that after this work had ended. ``events`` are
+    those that it records, or waits for, with the streams' own numbers.
     """
 
     name: str
@@ -193,6 +193,13 @@ def _waits_for_work(copy: _Work) -> bool:
     return copy.source == "device" or copy.bytes > KEPT_BYTES
 
 
+def _waiting_copies(work: Table) -> npt.NDArray[np.int64]:
+    """The calls of pageable copies that wait for earlier work, by the same rule."""
+    waits = (work["source"] == MEMORIES.index("device")) | (work["bytes"] > KEPT_BYTES)
+    calls: npt.NDArray[np.int64] = np.unique(work["call"][_is_pageable(work) & waits & (work["call"] != NONE)])
+    return calls
+
+
 def _kernel(work: _Work, streams: Mapping[int, int], host_s: float) -> Kernels:
     return Kernels(
         1,
@@ -239,7 +246,7 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
     full = (outstanding > MANY_OUTSTANDING) & (kinds == DOINGS.index("launch"))
     if full.any() and not full.all():
         own[full] = np.minimum(own[full], np.median(own[kinds == DOINGS.index("launch")]))
-    copying = np.unique(work["call"][_is_pageable(work) & (work["call"] != NONE)])
+    copying = _waiting_copies(work)
     behind_ns = np.minimum(_earlier_ends(trace, device)[copying], table["end_ns"][copying])
     own[copying] = np.minimum(own[copying], table["end_ns"][copying] - behind_ns)
     rows = chosen[:, None] + np.arange(int(lengths[0]))[None, :]

@@ -191,7 +191,10 @@ def _waits(trace: Trace) -> npt.NDArray[np.bool_]:
 
 
 def _period(values: IntArray) -> int | None:
-    """The number of calls after which they repeat: the shortest that explains them as well as the best."""
+    """The number of calls after which they repeat: the shortest that explains what repeats as well as the best.
+
+    What does not repeat, such as loading code, is like itself after one of these numbers by chance, so it is left out.
+    """
     order = np.lexsort((np.arange(len(values)), values))
     apart = np.concatenate(
         [(order[ahead:] - order[:-ahead])[values[order[ahead:]] == values[order[:-ahead]]] for ahead in range(1, AHEAD)]
@@ -202,7 +205,10 @@ def _period(values: IntArray) -> int | None:
     if not unlike or min(unlike.values()) > 1 - REPEATED:
         return None
     best = min(unlike, key=lambda length: (unlike[length], length))
-    return min(length for length in unlike if unlike[length] <= unlike[best] + 0.5 / max(best, 2))
+    begin, end = _stretch(values, best)
+    own = values[begin:end] if begin < end else values
+    most = float(np.mean(own[:-best] != own[best:])) + 0.5 / max(best, 2)
+    return min(length for length in unlike if length == best or np.mean(own[:-length] != own[length:]) <= most)
 
 
 def _stretch(values: IntArray, length: int) -> tuple[int, int]:

@@ -340,9 +340,8 @@ def gaps(evidence: Evidence) -> Found:
         if writing is None or own is None:
             yield f"write_{way}", WRITE
         else:
-            grids = ("an_sm",) if way == "graph" else ("an_sm", "eight_an_sm")
-            other = [gap(evidence, way, **(WRITING | {"blocks": blocks})) for blocks in grids]
-            apart = max((abs(grid.value - writing.value) for grid in other if grid is not None), default=0.0)
+            grids = [gap(evidence, way, **(WRITING | {"blocks": blocks})) for blocks in ("an_sm", "eight_an_sm")]
+            apart = max((abs(grid.value - writing.value) for grid in grids if grid is not None), default=0.0)
             longer = combined([(1, writing), (-1, own)], least=-math.inf)
             yield f"write_{way}", around(longer.value, max(half_width(longer), apart), longer.rests_on, least=-math.inf)
         if way == "graph" and own is not None:
@@ -384,9 +383,10 @@ def _wide(evidence: Evidence) -> Found:
         for streams in ("two", "one")
     ]
     shorter = [combined([(1, small), (-1, large)]) for small, large in chains if small and large]
-    yield "wide_graph", middle(shorter) if shorter else WIDE
+    wide = middle(shorter) if shorter else WIDE
     sms = evidence.gpu.sm_count if evidence.gpu is not None else None
-    yield "wide_blocks", around(float(WIDE_BLOCKS_AN_SM * (sms or MOST_SMS)), 0.0, ())
+    yield "wide_graph", wide
+    yield "wide_blocks", around(float(WIDE_BLOCKS_AN_SM * (sms or MOST_SMS)), 0.0, wide.rests_on, wide.assumed)
 
 
 def _spread(gaps_of_code: Sequence[Constant], own: Constant) -> Constant:

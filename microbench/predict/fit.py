@@ -322,6 +322,7 @@ SHOWN_BY = {
     "gap_stream": "launch_gap", "queue": "launch_queue", "gap_graph": "launch_gap",
     "write_stream": "launch_gap", "write_graph": "launch_gap", "code_graph": "launch_gap",
     "one_stream_stream": "launch_gap", "one_stream_graph": "launch_gap", "replay_node": "graph_lifecycle",
+    "wide_graph": "launch_gap", "wide_blocks": "launch_gap",
     "replay_way": "graph_gain", "make": "graph_lifecycle",
     "make_node": "graph_lifecycle", "front_end": "graph_shape", "replay_root": "graph_shape",
     "memory": "memory_stream",

@@ -72,6 +72,7 @@ COPY = re.compile(r"kind_src:(\w{1,30}) kind_dst:(\w{1,30}) size:(\d{1,18})")
 COPY_SIZE = re.compile(r"size:(\d{1,18})")
 MEMSET = re.compile(r"kind:(\w{1,30}) num_bytes:(\d{1,18})")
 COPY_NAME = re.compile(r"Memcpy(\w)2(\w)")
+LAUNCH = "cuLaunchKernel"
 GRAPH_OF_CALL = re.compile(r" \(CudaGraph:\d+\)$")
 DROPPED = re.compile(r"(\d{1,18}) events dropped because total (driver|device)")
 MEMORY_OF_WORD: dict[str, Memory] = {
@@ -448,15 +449,18 @@ class _Reader:
         return kind, numbers, title
 
     def host_line(self, plane: _Plane, line: _Line) -> None:
-        """CUDA calls of a thread, or what its code did. Lines of one number are of one thread, in any plane."""
+        """CUDA calls of a thread, or what its code did. Lines of one number are of one thread, in any plane.
+
+        Older profiles have a line of their own for a thread's calls, newer ones have them among its code. Only a call
+        has the number of the work that it submits.
+        """
         of_cuda = plane.name in ("/host:CUPTI", "/host:NVTX-CUPTI") or line.name.startswith(CUDA_LINE)
         thread = self.threads.place(0, line.number, "" if of_cuda else line.name)
-        names = {"correlation_id"} if of_cuda else {"step_num"}
-        wanted = {number: name for number, name in plane.stat_names.items() if name in names}
+        wanted = {number: name for number, name in plane.stat_names.items() if name in ("correlation_id", "step_num")}
         for begin_ns, end_ns, name, stats in self.events(plane, line, wanted):
-            if of_cuda and name.startswith("cu"):
-                place = self.names.place(GRAPH_OF_CALL.sub("", name))
-                self.calls.add(begin_ns, end_ns, place, thread, _integer(stats.get("correlation_id"), 0))
+            correlation = _integer(stats.get("correlation_id"), 0)
+            if correlation or (of_cuda and name.startswith("cu")):
+                self.calls.add(begin_ns, end_ns, self.names.place(_call_name(name)), thread, correlation)
                 continue
             kind: RangeKind = "operator"
             if of_cuda:
@@ -510,6 +514,13 @@ class _Reader:
 
 def _integer(value: Value | None, otherwise: int) -> int:
     return value if isinstance(value, int) and 0 <= value < SIGN else otherwise
+
+
+def _call_name(name: str) -> str:
+    """A CUDA call's name. XLA names the call of a launch after the kernel."""
+    if name.startswith(("cu", "Mem")):
+        return GRAPH_OF_CALL.sub("", name)
+    return LAUNCH
 
 
 def _memory(word: str) -> int:

@@ -1,0 +1,403 @@
+"""What a trace says of its typical step: pauses, waits, copies, latencies and blockers of made-up programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import make_trace
+import numpy as np
+import pytest
+from make_trace import GAP_NS, WAY_NS, Recorder, in_turns, steps_of, with_pinned_copies
+from test_diagnose import costs, diagnosed
+
+from microbench.diagnose import recorded as recording
+from microbench.diagnose.diagnosis import Diagnosis, diagnose
+from microbench.diagnose.host_time import doing
+from microbench.diagnose.latencies import recorded_latencies
+from microbench.diagnose.recorded import Recorded
+from microbench.diagnose.steps import find_steps
+from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait
+from microbench.traces.trace import Memory
+
+TO_GPU: tuple[Memory, Memory] = ("pageable", "device")
+FROM_GPU: tuple[Memory, Memory] = ("device", "pageable")
+
+
+def recorded_of(made: Recorder) -> Recorded:
+    found = diagnosed(made).recorded
+    assert found is not None
+    return found
+
+
+def parts_of(made: Recorder, *kinds: type[Part]) -> list[Part]:
+    return [part for part in recorded_of(made).workload.parts if isinstance(part, kinds)]
+
+
+def launches(made: Recorder, kernels: int = 10, between_ns: int = 10_000, duration_ns: int = 3000) -> None:
+    for kernel in range(kernels):
+        made.runs(between_ns)
+        made.launch(f"kernel_{kernel}", duration_ns)
+
+
+# Pauses
+
+
+def test_a_pause_while_another_thread_begins_is_the_programs_own() -> None:
+    """A loader between the thread of the backward pass and the main one keeps the GPU waiting as any loader does."""
+    made = Recorder()
+    for _ in range(12):
+        for thread in (0, 1):
+            made.thread = thread
+            made.runs(1_500_000)
+            for kernel in range(20):
+                made.runs(10_000)
+                made.launch(f"kernel_{thread}_{kernel}", 3000)
+    found = recorded_of(made)
+    assert found.threads == 2
+    assert found.pauses_s == pytest.approx(2 * 1.51e-3)
+    assert found.changes["pauses"] == {0: None, 21: None}
+    assert diagnosed(made).bound == "host-bound"
+
+
+def fed(every_ns: int, rests_ns: Iterator[int] | Sequence[int], kernels: int = 10) -> Recorder:
+    """Steps that wait for a batch, which comes every so often, and then take ``rests_ns``."""
+    made = Recorder()
+    for step, rest_ns in enumerate(rests_ns):
+        made.runs(max((step + 1) * every_ns - made.now_ns, 0))
+        launches(made, kernels, rest_ns // kernels - 3000)
+    return made
+
+
+def rests_ns(count: int = 40) -> list[int]:
+    return np.random.default_rng(3).integers(1_000_000, 3_000_000, count).tolist()
+
+
+def test_a_step_that_waits_for_its_batch_takes_as_long_as_the_batch() -> None:
+    """A graph would make the rest of the step shorter and the wait longer."""
+    found = diagnosed(fed(5_000_000, rests_ns()))
+    assert found.recorded is not None
+    assert found.recorded.paced_s == pytest.approx(5e-3, rel=0.01)
+    assert found.step is not None
+    assert found.step.unwatched_s == found.step.low_s == found.step.high_s == found.recorded.paced_s
+    assert (found.graph, found.remedies) == (None, ())
+    assert found.why_no_graph.startswith("the step waits for something that comes every 5.01 ms")
+
+
+def test_steps_whose_batch_was_ready_say_nothing_of_its_pace() -> None:
+    """Every third step takes longer than a batch, so the next one finds its batch ready."""
+    late = [5_500_000 if step % 3 == 0 else rest for step, rest in enumerate(rests_ns(60))]
+    assert recorded_of(fed(5_000_000, late)).paced_s == pytest.approx(5e-3, rel=0.15)
+
+
+def test_pauses_of_one_length_are_no_pace() -> None:
+    """The program's own work before a step stays what it is, however long the rest takes."""
+    made = Recorder()
+    for rest_ns in rests_ns():
+        made.runs(3_000_000)
+        launches(made, 10, rest_ns // 10)
+    assert recorded_of(made).paced_s is None
+    assert diagnosed(made).graph is not None
+
+
+def test_a_few_odd_steps_hide_no_pace_and_make_none() -> None:
+    rest_s = np.linspace(1e-3, 3e-3, 30)
+    waits_s = 5e-3 - rest_s
+    waits_s[[4, 17, 25]] += 40e-3
+    assert recording._paced(waits_s, waits_s + rest_s) == pytest.approx(5e-3)
+    own_s = np.full(30, 3e-3)
+    own_s[[0, 29]] = 50e-3, 1.5e-3
+    assert recording._paced(own_s, own_s + rest_s) is None
+    assert recording._paced(waits_s[:5], (waits_s + rest_s)[:5]) is None, "five steps show nothing"
+    ready_s = np.full(30, 0.1e-3)
+    assert recording._paced(ready_s, ready_s + rest_s) is None, "no step waits"
+
+
+# Copies and waits
+
+
+def copying(size: int, memories: tuple[Memory, Memory], *, ends: bool) -> Recorder:
+    """Ten kernels of 100 us that are launched at once, and a copy whose call ends with it, or returns at once."""
+    made = Recorder()
+    for _ in range(12):
+        launches(made, 10, 1000, 100_000)
+        until_ns = made.ends_ns[7] + 50_000 if ends else made.now_ns + 5000
+        call = made.call("cudaMemcpyAsync", until_ns - made.now_ns)
+        made.work_at(call, until_ns - 40_000 if ends else made.ends_ns[7] + GAP_NS, 30_000, size, memories)
+        made.runs(200_000)
+    return made
+
+
+def test_a_large_pageable_copy_waits_for_the_work_before_it() -> None:
+    """Its own time is that after this work, which a graph or another order of the work leaves as it is."""
+    parts = recorded_of(copying(4 << 20, TO_GPU, ends=True)).workload.parts
+    place = next(place for place, part in enumerate(parts) if isinstance(part, Wait))
+    copy = parts[place + 1]
+    assert isinstance(copy, HostWork)
+    assert copy.seconds == pytest.approx(50e-6)
+
+
+def test_a_small_pageable_copy_to_the_gpu_does_not_wait() -> None:
+    small, large = (copying(size, TO_GPU, ends=False) for size in (64 << 10, (64 << 10) + 1))
+    assert parts_of(small, Wait) == []
+    assert len(parts_of(large, Wait)) == 1
+    (copy,) = [part for part in parts_of(small, HostWork) if part == HostWork(5e-6)]
+    assert copy == HostWork(5e-6)
+
+
+def test_a_pageable_copy_from_the_gpu_waits_whatever_its_size() -> None:
+    found = recorded_of(copying(8, FROM_GPU, ends=True))
+    assert sum(isinstance(part, Wait) for part in found.workload.parts) == 1
+    assert set(found.changes) == {"waits"}
+
+
+def test_a_pageable_copy_is_compared_with_a_pinned_one() -> None:
+    made = Recorder()
+    for _ in range(12):
+        call = made.call("cudaMemcpyAsync", 900_000)
+        made.submit(call, "Memcpy HtoD", 100_000, kind="copy", memories=TO_GPU, size=4 << 20)
+        launches(made)
+    found = diagnosed(made)
+    assert found.recorded is not None
+    wait, copy = found.recorded.changes["pinned"].values()
+    assert wait is None, "a pinned copy waits for nothing"
+    assert isinstance(copy, Copies)
+    assert copy.size_bytes == 4 << 20
+    pinned = next(remedy for remedy in found.remedies if remedy.name == "pinned")
+    # The host no longer stages 4 MiB for 0.9 ms; the link takes 76 us for them, while the host launches.
+    assert pinned.step_s == pytest.approx(10 * 12.3e-6 + 10e-6, rel=0.2)
+
+
+def test_the_hosts_time_for_a_copy_stays_with_the_copy() -> None:
+    copies = [part for part in parts_of(with_pinned_copies(), Copies) if isinstance(part, Copies)]
+    assert [copy.host_s for copy in copies] == pytest.approx([26e-6] * 10)
+    kernels = [part for part in parts_of(with_pinned_copies(), Kernels) if isinstance(part, Kernels)]
+    assert [kernel.host_s for kernel in kernels] == pytest.approx([12e-6] * 10)
+
+
+def test_memory_from_a_pool_leaves_the_time_around_the_allocation() -> None:
+    made = Recorder()
+    for _ in range(12):
+        launches(made, 5)
+        made.runs(20_000)
+        made.call("cudaMalloc", 300_000)
+        launches(made, 5)
+    found = diagnosed(made)
+    assert found.recorded is not None
+    ((place, part),) = found.recorded.changes["allocation"].items()
+    assert part == HostWork(pytest.approx(20e-6))
+    assert found.recorded.workload.parts[place] == HostWork(pytest.approx(320e-6))
+    assert found.step is not None
+    pool = next(remedy for remedy in found.remedies if remedy.name == "allocation")
+    assert found.step.unwatched_s - pool.step_s == pytest.approx(300e-6, rel=0.02)
+    assert pool.what == "keep memory in a pool instead of allocating it in each step"
+    assert found.bound == "allocation-bound"
+
+
+# Latencies
+
+
+def test_the_trace_itself_shows_how_long_work_and_waits_take_to_follow() -> None:
+    free = recorded_latencies(steps_of(waits=True).trace(), 0)
+    assert free == pytest.approx({"way": WAY_NS * 1e-9, "complete": 1.5e-6})
+    made = steps_of(duration_ns=50_000, between_ns=100)
+    assert recorded_latencies(made.trace(), 0) == pytest.approx({"gap_stream": GAP_NS * 1e-9})
+    behind = Recorder()
+    for _ in range(12):
+        launches(behind, 2, 100, 50_000)
+        copy = behind.call("cudaMemcpyAsync", 3000)
+        behind.submit(copy, "Memcpy HtoD", 3000, kind="copy", memories=("pinned", "device"), size=4096)
+    assert recorded_latencies(behind.trace(), 0)["gap_copy"] == pytest.approx(GAP_NS * 1e-9)
+
+
+def test_what_a_trace_shows_only_a_few_times_is_left_out() -> None:
+    made = steps_of(count=1, kernels=7, waits=True)
+    assert recorded_latencies(made.trace(), 0) == {}
+
+
+def test_the_recorded_step_is_played_with_its_own_latencies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each wait pays the way, and this recorder made it three times as long as the run's."""
+    monkeypatch.setattr(make_trace, "WAY_NS", 15_000)
+    made = Recorder()
+    for _ in range(12):
+        for kernel in range(6):
+            made.runs(15_000)
+            made.launch(f"kernel_{kernel}", 20_000)
+            made.wait(ns=9000)
+    assert "model" not in diagnosed(made).why_no_graph
+    monkeypatch.setattr("microbench.diagnose.diagnosis.recorded_latencies", lambda trace, device: {})
+    assert "too short" in diagnosed(made).why_no_graph
+
+
+# What belongs to a step
+
+
+def test_a_program_of_the_default_stream_needs_a_second_one_for_its_graph() -> None:
+    def second(*streams: int) -> bool:
+        made = Recorder()
+        for _ in range(12):
+            for kernel in range(6):
+                made.runs(9000)
+                made.launch(f"kernel_{kernel}", 2000, stream=streams[kernel % len(streams)])
+        return recorded_of(made).workload.second_stream
+
+    assert [second(7), second(13), second(13, 20)] == [True, False, True]
+
+
+def test_a_stream_of_copies_alone_is_no_second_one() -> None:
+    made = Recorder()
+    for _ in range(12):
+        copy = made.call("cudaMemcpyAsync", 3000)
+        made.submit(copy, "Memcpy HtoD", 3000, 20, kind="copy", memories=("pinned", "device"), size=4096)
+        for kernel in range(6):
+            made.runs(9000)
+            made.launch(f"kernel_{kernel}", 2000, stream=13)
+    assert not recorded_of(made).workload.second_stream
+
+
+def blockers(made: Recorder) -> dict[str, float]:
+    return {f"{one.call} in {one.place}": one.count for one in recorded_of(made).blockers}
+
+
+def waiting(places: Sequence[str], once: int | None = None) -> Recorder:
+    """Steps that wait in these places, and one of which waits a second time."""
+    made = Recorder()
+    for step, place in enumerate(places):
+        with made.range(f"step#{step}", "annotation"):
+            launches(made)
+            with made.range(place):
+                made.wait()
+            if step == once:
+                made.wait("cudaDeviceSynchronize")
+    return made
+
+
+def test_what_comes_once_in_a_trace_is_no_part_of_a_step() -> None:
+    assert blockers(waiting(["aten::item"] * 12, once=8)) == {"cudaStreamSynchronize in aten::item": 1.0}
+
+
+def test_a_blocker_has_the_place_that_most_steps_name() -> None:
+    places = ["aten::item"] * 12
+    places[5] = "aten::other"
+    assert blockers(waiting(places)) == {"cudaStreamSynchronize in aten::item": 1.0}
+
+
+def test_a_function_of_the_host_is_no_launch() -> None:
+    """CUDA calls it when the stream comes to it; no work of the GPU belongs to it."""
+    assert doing("cuLaunchHostFunc") == doing("cudaLaunchHostFunc") == "other_call"
+    made = Recorder()
+    for _ in range(12):
+        launches(made)
+        made.call("cuLaunchHostFunc", 3000)
+    found = diagnosed(made)
+    assert [check.name for check in found.health] == ["steps found by repetition"]
+    assert found.recorded is not None
+    assert found.recorded.launches == 10
+
+
+def test_a_step_is_not_three_because_loading_happens_to_repeat() -> None:
+    """Calls before the steps are alike 39 calls later, which says nothing of the steps."""
+    made = Recorder()
+    for call in range(80):
+        made.call(("cuModuleLoadData", "cuModuleGetFunction", f"load_{call % 39}")[call % 3], 1000)
+    for _ in range(60):
+        launches(made, 13)
+    steps = find_steps(made.trace())
+    assert steps is not None
+    assert set(np.diff(steps.calls)) == {13}
+
+
+# What the answer claims
+
+
+def beside(blocks: int) -> Recorder:
+    """Kernels of 20 us in two streams, launched 30 us apart, so that none runs beside another as it was recorded."""
+    made = Recorder()
+    for _ in range(12):
+        for kernel in range(10):
+            made.runs(27_000)
+            made.launch(f"kernel_{kernel}", 20_000, stream=(13, 20)[kernel % 2], blocks=blocks)
+    return made
+
+
+def test_kernels_side_by_side_share_the_sms_and_the_interval_says_how_unsure_that_is() -> None:
+    small, large = (diagnosed(beside(blocks)).graph for blocks in (4, 132))
+    assert small is not None
+    assert large is not None
+    assert small.step_s == pytest.approx(5 * 20.5e-6, rel=0.15)
+    assert large.step_s == pytest.approx(10 * 20.5e-6, rel=0.15), "each fills the GPU"
+    assert large.low_s < (small.step_s + large.step_s) / 2
+    assert small.high_s - small.low_s < (large.high_s - large.low_s) / 2
+
+
+def test_kernels_that_were_recorded_side_by_side_are_as_slow_as_they_were() -> None:
+    """Each has a block for every SM, and yet they took no longer together: not all SMs are theirs all the time."""
+    made = Recorder()
+    for _ in range(12):
+        for kernel in range(10):
+            made.runs(12_000)
+            made.launch(f"kernel_{kernel}", 20_000, stream=(13, 20)[kernel % 2], blocks=132)
+    step = diagnosed(made).step
+    assert step is not None
+    assert step.watched_s == pytest.approx(150e-6)
+    assert step.unwatched_s < step.watched_s
+
+
+def test_host_time_behind_a_wait_may_stay_in_front_of_the_next_graph() -> None:
+    def found(between_ns: int) -> Diagnosis:
+        made = Recorder()
+        for step in range(12):
+            with made.range(f"step#{step}", "annotation"):
+                launches(made)
+                made.wait()
+                made.runs(between_ns)
+                launches(made)
+        return diagnosed(made)
+
+    short, long = (found(between_ns).graph for between_ns in (0, 80_000))
+    assert short is not None
+    assert long is not None
+    assert long.step_s == pytest.approx(short.step_s, rel=0.02)
+    assert long.high_s - short.high_s == pytest.approx(40e-6, rel=0.2)
+    assert long.low_s == pytest.approx(short.low_s, rel=0.05)
+
+
+def test_no_graph_is_advised_if_it_saves_less_than_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = steps_of(count=12, kernels=50, duration_ns=18_000, between_ns=20_000)
+    assert diagnosed(made).graph is not None
+    monkeypatch.setattr("microbench.diagnose.diagnosis._unknown", lambda workload, fit, step_s: (0.0, 300e-6))
+    found = diagnosed(made)
+    assert found.graph is None
+    assert found.why_no_graph == "what a graph would save is less than the prediction's uncertainty"
+    assert "graph" not in {remedy.name for remedy in found.remedies}
+
+
+def test_a_host_that_waits_and_launches_late_because_of_it_is_wait_bound() -> None:
+    """Neither the waits nor the launches have half of the idle time alone, but less waiting saves both."""
+    made = Recorder()
+    for _ in range(12):
+        for kernel in range(6):
+            made.runs(6000)
+            made.launch(f"kernel_{kernel}", 50_000)
+            made.wait(ns=9000)
+    found = diagnosed(made)
+    assert found.idle is not None
+    assert found.idle.causes["waits"] < found.idle.idle_s / 2
+    assert found.remedies[0].name == "waits"
+    assert found.bound == "wait-bound"
+
+
+def test_what_a_graph_saves_is_launching_where_the_recorders_costs_hide_it() -> None:
+    """Taking 2.7 us off each call leaves less idle time for launches than for gaps of the device."""
+    made = Recorder()
+    for _ in range(12):
+        for kernel in range(100):
+            made.runs(600)
+            made.launch(f"kernel_{kernel}", 2500 if kernel % 2 else 6400, 3500)
+    found = diagnose(made.trace(), costs())
+    assert found.idle is not None
+    assert found.remedies[0].name == "graph"
+    assert found.bound == "launch-bound"
+
+
+def test_a_step_has_its_events_whatever_its_streams_are_called() -> None:
+    assert recorded_of(in_turns(between_ns=5000, duration_ns=20_000)).work == 16
