@@ -10,7 +10,7 @@ VALUES = {
     "call.loop.0": CALL_S, "call.loop.4": 3e-6, "call.torch_eager.1": TORCH_S, "call.cupy_raw.0": 4e-6,
     "replay.loop": 1e-6, "way": 3e-6, "empty": 0.0, "complete": 2e-6, "sync": 0.2e-6, "gap_stream": GAP_S,
     "gap_graph": GRAPH_GAP_S, "write_stream": 0.0, "write_graph": 0.0, "code_graph": 0.0, "one_stream_stream": 0.0,
-    "one_stream_graph": 0.0, "replay_node": 0.0,
+    "one_stream_graph": 0.0, "wide_graph": 0.0, "wide_blocks": 1056.0, "replay_node": 0.0,
     "replay_way": 3e-6, "replay_root": 0.0, "make": 10e-6, "make_node": 2e-6, "queue": 1000.0, "front_end": 0.2e-6,
     "memory": 4e12, "h2d_call": 2e-6, "h2d_way": 1e-6, "h2d_latency": 2e-6, "h2d_rate": 50e9, "d2h_call": 2e-6,
     "d2h_way": 1e-6, "d2h_latency": 2e-6, "d2h_rate": 50e9, "h2d_pageable_latency": 6e-6, "h2d_pageable_rate": 16e9,

@@ -110,6 +110,9 @@ def test_a_few_odd_steps_hide_no_pace_and_make_none() -> None:
     assert recording._paced(waits_s[:5], (waits_s + rest_s)[:5]) is None, "five steps show nothing"
     ready_s = np.full(30, 0.1e-3)
     assert recording._paced(ready_s, ready_s + rest_s) is None, "no step waits"
+    mostly_ready_s = np.where(np.arange(60) % 3, np.linspace(5.2e-3, 9e-3, 60), np.linspace(1e-3, 3e-3, 60))
+    waits_s = np.maximum(5e-3 - mostly_ready_s, 0)
+    assert recording._paced(waits_s, waits_s + mostly_ready_s) == pytest.approx(5e-3)
 
 
 # Copies and waits
@@ -320,9 +323,12 @@ def beside(blocks: int) -> Recorder:
 
 
 def test_kernels_side_by_side_share_the_sms_and_the_interval_says_how_unsure_that_is() -> None:
-    small, large = (diagnosed(beside(blocks)).graph for blocks in (4, 132))
+    several = [diagnosed(beside(blocks)) for blocks in (4, 132)]
+    small, large = (found.graph for found in several)
     assert small is not None
     assert large is not None
+    for found, graph in zip(several, (small, large), strict=True):
+        assert {one.name: one.step_s for one in found.remedies}["graph"] == pytest.approx(graph.step_s)
     assert small.step_s == pytest.approx(5 * 20.5e-6, rel=0.15)
     assert large.step_s == pytest.approx(10 * 20.5e-6, rel=0.15), "each fills the GPU"
     assert large.low_s < (small.step_s + large.step_s) / 2

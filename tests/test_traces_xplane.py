@@ -235,7 +235,9 @@ def test_a_profile_without_calls_says_what_that_forbids(tmp_path: Path) -> None:
     assert len(trace.calls) == 0
     (check,) = [check for check in checks(trace, None) if check.name == "pieces of work without a call"]
     assert check.count == 120
+    assert check.meaning.startswith("the recording has no CUDA calls")
     assert set(check.forbids) == {"idle time", "prediction"}
+    assert diagnose(trace, costs()).why_no_graph == "the trace has no CUDA calls, from which steps are found"
 
 
 def test_times_since_1970_have_epoch_0(tmp_path: Path) -> None:

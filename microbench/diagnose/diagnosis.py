@@ -33,6 +33,7 @@ SUBMISSION: tuple[Cause, ...] = ("host between calls", "launch calls", "other ca
 WAITING: tuple[Cause, ...] = ("waits", "another stream's event", "another stream")
 # The played step must last as long as the recorded one, within this share, or nothing is predicted from it.
 PLAYED = 0.02
+NO_CALLS = "the trace has no CUDA calls, from which steps are found"
 # A remedy is advised if it saves this share of the step.
 WORTH = 0.03
 CHANGES: Mapping[Change, str] = {
@@ -158,7 +159,7 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
     step, graph, why, remedies, free = (
         _foreseen(steps, typical, fit, health, costs, known, recorded_latencies(trace, device))
         if steps is not None and typical is not None
-        else (None, None, "no step repeats in this trace", (), None)
+        else (None, None, "no step repeats in this trace" if len(trace.calls) else NO_CALLS, (), None)
     )
     if free is not None and steps is not None and typical is not None:
         about = f"recorded by {trace.format}, {steps.count} steps; without the recorder's costs"

@@ -49,7 +49,7 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
         share = missing / len(work)
         yield Check(
             "pieces of work without a call", missing, share,
-            "the recording lost their calls; what held them back is unknown",
+            f"the recording {'lost their' if len(calls) else 'has no CUDA'} calls; what held them back is unknown",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
     submits = np.zeros(len(calls), dtype=bool)
