@@ -451,8 +451,8 @@ class _Reader:
     def host_line(self, plane: _Plane, line: _Line) -> None:
         """CUDA calls of a thread, or what its code did. Lines of one number are of one thread, in any plane.
 
-        Older profiles have a line of their own for a thread's calls, newer ones have them among its code. Only a call
-        has the number of the work that it submits.
+        Older profiles have a line of their own for a thread's calls, newer ones have them among its code, those that
+        launch by the name of the kernel. Only a call has the number of the work that it submits.
         """
         of_cuda = plane.name in ("/host:CUPTI", "/host:NVTX-CUPTI") or line.name.startswith(CUDA_LINE)
         thread = self.threads.place(0, line.number, "" if of_cuda else line.name)
@@ -460,7 +460,8 @@ class _Reader:
         for begin_ns, end_ns, name, stats in self.events(plane, line, wanted):
             correlation = _integer(stats.get("correlation_id"), 0)
             if correlation or (of_cuda and name.startswith("cu")):
-                self.calls.add(begin_ns, end_ns, self.names.place(_call_name(name)), thread, correlation)
+                name = GRAPH_OF_CALL.sub("", name) if name.startswith(("cu", "Mem")) else LAUNCH
+                self.calls.add(begin_ns, end_ns, self.names.place(name), thread, correlation)
                 continue
             kind: RangeKind = "operator"
             if of_cuda:
@@ -514,13 +515,6 @@ class _Reader:
 
 def _integer(value: Value | None, otherwise: int) -> int:
     return value if isinstance(value, int) and 0 <= value < SIGN else otherwise
-
-
-def _call_name(name: str) -> str:
-    """A CUDA call's name. XLA names the call of a launch after the kernel."""
-    if name.startswith(("cu", "Mem")):
-        return GRAPH_OF_CALL.sub("", name)
-    return LAUNCH
 
 
 def _memory(word: str) -> int:
