@@ -313,11 +313,11 @@ def test_a_step_is_not_three_because_loading_happens_to_repeat() -> None:
 
 
 def beside(blocks: int) -> Recorder:
-    """Kernels of 20 us in two streams, launched 30 us apart, so that none runs beside another as it was recorded."""
+    """Kernels of 20 us in two streams, launched 60 us apart, so that none runs beside another as it was recorded."""
     made = Recorder()
     for _ in range(12):
         for kernel in range(10):
-            made.runs(27_000)
+            made.runs(57_000)
             made.launch(f"kernel_{kernel}", 20_000, stream=(13, 20)[kernel % 2], blocks=blocks)
     return made
 

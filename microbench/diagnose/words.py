@@ -11,6 +11,7 @@ from microbench.diagnose.health import Check
 from microbench.diagnose.idle import Cause
 from microbench.diagnose.recorded import Blocker, Recorded, layer_of
 from microbench.predict.workload import Kernels
+from microbench.traces.trace import Format
 
 SUITE = "diagnose"
 
@@ -101,9 +102,15 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
             ),
             text=_recorder_words(step),
             threshold=f"more than {round_percent(NAMED)} of the recorded step",
-            advice="Give the true time of a step by --step TIME"
-            + (", or measure the profiler's costs: microbench run launch_watched" if assumes(step) else ""),
+            advice="Give the true time of a step by --step TIME" + _better(diagnosis.trace.format, step),
         )
+
+
+def _better(format: Format, step: Step) -> str:
+    """How else the recorder's costs become known."""
+    if format == "microbench recording":
+        return ", or let microbench watch find it: --window 2s --every 20s"
+    return ", or measure the profiler's costs: microbench run launch_watched" if assumes(step) else ""
 
 
 # What the recorder's costs are of.
