@@ -165,7 +165,7 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
         about = f"recorded by {trace.format}, {steps.count} steps; without the recorder's costs"
         free = msgspec.structs.replace(free, about=about, per_step=float(typical.steps))
     pauses_s = typical.pauses_s * steps.count if typical is not None and steps is not None else 0.0
-    recorder_s = max(step.watched_s - step.unwatched_s, 0.0) * step.count if step is not None else 0.0
+    recorder_s = max(step.watched_s - step.high_s, 0.0) * step.count if step is not None else 0.0
     return Diagnosis(
         trace=trace,
         health=health,
@@ -196,8 +196,8 @@ def _bound(
 ) -> Bound | None:
     """What most of the idle time goes to when nobody records; ``best`` is the remedy that saves most of ``step``.
 
-    ``pauses_s`` is the program's own work in the window, ``recorder_s`` what the recorder took of the time between
-    calls. A host that launches late because it waited before is wait-bound, if less waiting saves more than a graph.
+    ``pauses_s`` is the program's own work in the window, ``recorder_s`` what the recorder took at least of the time
+    between calls. A host that launches late because it waited before is wait-bound, if less waiting saves more than a graph.
     Likewise time in which nothing but copies run counts as idle, if faster copies save most. What a graph saves is time
     for launches, also where the recorder's costs hide them.
     """
