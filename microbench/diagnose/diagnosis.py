@@ -197,9 +197,9 @@ def _bound(
     """What most of the idle time goes to when nobody records; ``best`` is the remedy that saves most of ``step``.
 
     ``pauses_s`` is the program's own work in the window, ``recorder_s`` what the recorder took at least of the time
-    between calls. A host that launches late because it waited before is wait-bound, if less waiting saves more than a graph.
-    Likewise time in which nothing but copies run counts as idle, if faster copies save most. What a graph saves is time
-    for launches, also where the recorder's costs hide them.
+    between calls. A host that launches late because it waited before is wait-bound, if less waiting saves more than a
+    graph. Likewise time in which nothing but copies run counts as idle, if faster copies save most. What a graph saves
+    is time for launches, also where the recorder's costs hide them.
     """
     if found is None or found.span_s <= 0:
         return None

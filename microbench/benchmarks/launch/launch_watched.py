@@ -18,6 +18,7 @@ Reading
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import cycle
 from statistics import median, quantiles
 from typing import NamedTuple, get_args
 
@@ -105,12 +106,11 @@ def measure(gpu: Gpu, meter: Meter, records: str) -> Iterator[Measured]:
     if not known:
         raise Skip(unknown[0].reason)
     yield from unknown
-    unrecorded = {name: median(sample[name] for sample in before) for name in before[0]}
-    turn = list(recorders.items())
+    unrecorded, turn = cycle(before), list(recorders.items())
     longer: dict[tuple[Cost, str], list[float]] = {(cost, name): [] for cost in known for name in known[cost]}
 
     def take() -> dict[str, float]:
-        states = {UNRECORDED: unrecorded}
+        states = {UNRECORDED: next(unrecorded)}
         turn.reverse()
         for kind, recorder in turn:
             with recorder.recording():
