@@ -134,6 +134,7 @@ def test_each_way_is_timed_by_blocks_with_one_wait(monkeypatch: pytest.MonkeyPat
     assert all(count % 2 == 0 for count in found["steps_a_block"].values())
 
 
+@pytest.mark.slow
 def test_a_missing_library_is_said_and_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,6 +150,7 @@ def test_a_missing_library_is_said_and_ends_nothing(
     assert "- cupy_wave, times, error: needs cupy" in (folder / "programs.md").read_text()
 
 
+@pytest.mark.slow
 def test_traces_are_diagnosed_with_and_without_their_true_step(tmp_path: Path) -> None:
     """The first program is launch-bound as expected; the second is too, although its name stands for a slow loader."""
     true = {"decode_grouped": {"eager": 230e-6, "graph": 30e-6}, "loader_stalls": {"eager": 2e-3, "graph": 1.99e-3}}

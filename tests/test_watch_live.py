@@ -285,6 +285,7 @@ def test_between_windows_the_terminal_says_so(place: Place, tmp_path: Path) -> N
         assert shown.rest() == 0
 
 
+@pytest.mark.slow
 @needs_recorder
 @pytest.mark.parametrize(("output", "more"), [("terminal", {"TERM": "dumb"}), ("file", {"TERM": "dumb"})])
 def test_on_a_dumb_terminal_there_is_none(place: Place, tmp_path: Path, output: str, more: dict[str, str]) -> None:
@@ -296,6 +297,7 @@ def test_on_a_dumb_terminal_there_is_none(place: Place, tmp_path: Path, output: 
     assert "Launch-bound" in shown.shown
 
 
+@pytest.mark.slow
 @needs_recorder
 def test_a_terminal_that_is_stopped_holds_nothing_up(place: Place, tmp_path: Path) -> None:
     counting = "import signal, sys\nsignal.signal(signal.SIGUSR1, lambda *_: (open('seen', 'w').close()))\n"
