@@ -149,7 +149,7 @@ def compare(folder: Path, run: str) -> None:
         with tarfile.open(folder / TRACES) as tar:
             tar.extractall(name, filter="data")
         jobs = [
-            (program, kind, Path(name) / trace["file"], trace["steps"], times_of(found))
+            (program, kind, Path(name) / trace["file"], trace["steps"], times_of(found) | here(found[what]))
             for program, found in truths["programs"].items()
             for what in ("traces", "watched")
             for kind, trace in found.get(what, {}).get("traces", {}).items()
@@ -181,12 +181,18 @@ def times_of(found: Mapping[str, Any]) -> dict[str, float]:
     return times
 
 
+def here(traced: Mapping[str, Any]) -> dict[str, float]:
+    """The true time of an eager step in the process that was recorded, where it was timed there."""
+    return {"here": traced["eager_s"]} if "eager_s" in traced else {}
+
+
 def answered(path: Path, steps: int, truth: Mapping[str, float], run: str) -> tuple[Any, Any]:
     """What `diagnose` says of a trace without and with the true time of the step that it found."""
     plain = diagnosed(path, run)
     if "error" in plain or plain["step"] is None:
         return plain, plain
-    return plain, diagnosed(path, run, "--step", f"{truth['eager'] / judged.parts(plain, steps) * 1e6:.3f}us")
+    step_s = truth.get("here", truth["eager"]) / judged.parts(plain, steps)
+    return plain, diagnosed(path, run, "--step", f"{step_s * 1e6:.3f}us")
 
 
 def diagnosed(path: Path, run: str, *options: str) -> Any:

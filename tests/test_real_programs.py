@@ -62,6 +62,13 @@ def test_errors_are_shares_of_the_true_times() -> None:
     assert not judge(answer(0.8e-3))["inside"]
 
 
+def test_a_speed_up_is_compared_with_the_time_of_the_process_that_was_recorded() -> None:
+    row = judge(answer(1e-3), here=3e-3)
+    assert row["speedup_error"] == row["given_error"] == pytest.approx(2 / 3 - 1)
+    assert row["true_speedup"] == pytest.approx(2.0)
+    assert row["best_change"] == "graph: yes", "the time of that process is no change"
+
+
 @pytest.mark.parametrize(("work", "parts"), [(50, 1.0), (5, 10.0), (48, 1.0), (100, 0.5), (200, 0.25)])
 def test_a_part_of_a_step_and_several_steps_are_compared_as_one(work: float, parts: float) -> None:
     row = judge(answer(1e-3 / parts, step_s=2e-3 / parts, work=work))

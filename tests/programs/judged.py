@@ -16,8 +16,9 @@ NEAR = 1.05  # the change that is named first may be slower than the best one by
 def row(name: str, kind: str, truth: Mapping[str, float], steps: int, plain: Any, given: Any) -> Row:
     """One trace. Times are in s for one step of the program, also where the diagnosis found a part of it or several.
 
-    ``truth`` has the times without a profiler by way. ``plain`` and ``given`` are the JSON objects that `diagnose`
-    printed without and with ``--step``; where it refused, they have an "error". What is not known is absent.
+    ``truth`` has the times without a profiler by way, and as "here" that of the eager step in the recorded process.
+    ``plain`` and ``given`` are the JSON objects that `diagnose` printed without and with ``--step``; where it refused,
+    they have an "error". What is not known is absent.
     """
     program = BY_NAME[name]
     found: Row = {"program": name, "trace": kind, "true_eager_s": truth["eager"], "bound": plain.get("bound")}
@@ -25,6 +26,7 @@ def row(name: str, kind: str, truth: Mapping[str, float], steps: int, plain: Any
     if "graph" in truth:
         found |= {"true_graph_s": truth["graph"], "true_speedup": truth["eager"] / truth["graph"]}
         found["worth"] = 1 - truth["graph"] / truth["eager"] >= WORTH
+        speedup_here = truth.get("here", truth["eager"]) / truth["graph"]
     if "error" in plain:
         return found | {"why": plain["error"]}
     if plain["step"] is None:
@@ -48,9 +50,9 @@ def row(name: str, kind: str, truth: Mapping[str, float], steps: int, plain: Any
     if "step_s" in found and "graph" in truth:
         found["error"] = found["step_s"] / truth["graph"] - 1
         found["inside"] = found["low_s"] <= truth["graph"] <= found["high_s"]
-        found["speedup_error"] = found["speedup"] / found["true_speedup"] - 1
+        found["speedup_error"] = found["speedup"] / speedup_here - 1
     if "given_speedup" in found and "graph" in truth:
-        found["given_error"] = found["given_speedup"] / found["true_speedup"] - 1
+        found["given_error"] = found["given_speedup"] / speedup_here - 1
     return found
 
 
@@ -67,7 +69,7 @@ def parts(answer: Any, steps: int) -> float:
 
 def best_change(answer: Any, truth: Mapping[str, float]) -> str:
     """The first change that is advised, of those with a true time, and whether it is the best one: "waits: yes"."""
-    known = {way: step_s for way, step_s in truth.items() if way not in ("eager", "graph_without_waits")}
+    known = {way: step_s for way, step_s in truth.items() if way not in ("eager", "here", "graph_without_waits")}
     advised = next((one["name"] for one in answer["advice"] if one["name"] in known), "none")
     known["none"] = truth["eager"]
     best = min(known, key=lambda way: known[way])

@@ -76,15 +76,19 @@ def times(made: Made, found: dict[str, Any]) -> None:
             failed(found, f"{way}_", error)
     counts = {}
     for way, step in ways.items():
-        block_s(made, step, 4)
-        # An even number, as two kinds of steps may take turns.
-        counts[way] = 2 * max(round(BLOCK_S / 2 / block_s(made, step, 4)), 2)
+        counts[way] = even_count(made, step)
     blocks: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(ROUNDS):
         for way, step in ways.items():
             blocks[way].append(block_s(made, step, counts[way]))
     found |= {"blocks_s": blocks, "steps_a_block": counts}
     found["times_s"] = {way: statistics.median(each) for way, each in blocks.items()}
+
+
+def even_count(made: Made, step: Step) -> int:
+    """The steps of a block of BLOCK_S: an even number, as two kinds of steps may take turns."""
+    block_s(made, step, 4)
+    return 2 * max(round(BLOCK_S / 2 / block_s(made, step, 4)), 2)
 
 
 def block_s(made: Made, step: Step, count: int) -> float:
@@ -98,8 +102,12 @@ def block_s(made: Made, step: Step, count: int) -> float:
 
 
 def traces(name: str, made: Made, parts: Path, found: dict[str, Any]) -> None:
-    """Writes a trace of each kind. ``found["traces"]`` has its file and number of steps."""
+    """Writes a trace of each kind. ``found["traces"]`` has its file and number of steps, ``found["eager_s"]`` the true
+    time of a step in this process."""
     program, found["traces"] = BY_NAME[name], {}
+    # A process may be 1.5 times as slow as the next one, so the step is timed here too, before the first recording.
+    count = even_count(made, made.step)
+    found["eager_s"] = statistics.median(block_s(made, made.step, count) for _ in range(ROUNDS))
     for kind in program.kinds:
         file = f"{name}.{kind}.{'pb' if kind == 'xplane' else 'json'}.gz"
         record = record_jax if kind == "xplane" else record_torch
