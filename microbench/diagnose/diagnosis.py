@@ -165,7 +165,11 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
         about = f"recorded by {trace.format}, {steps.count} steps; without the recorder's costs"
         free = msgspec.structs.replace(free, about=about, per_step=float(typical.steps))
     pauses_s = typical.pauses_s * steps.count if typical is not None and steps is not None else 0.0
-    recorder_s = max(step.watched_s - step.high_s, 0.0) * step.count if step is not None else 0.0
+    # What the recorder took decides; where no cause has half of the idle time then, what it took at least.
+    ends_s = (step.unwatched_s, step.high_s) if step is not None else ()
+    took_s = [max(step.watched_s - end_s, 0.0) * step.count for end_s in ends_s if step is not None]
+    best = remedies[0] if remedies else None
+    bounds = [_bound(found, pauses_s, one_s, best, step) for one_s in took_s or (0.0,)]
     return Diagnosis(
         trace=trace,
         health=health,
@@ -173,7 +177,7 @@ def diagnose(trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str 
         step=step,
         idle=found,
         why_no_idle="" if stopped is None else f"{stopped.count} {stopped.name}: {stopped.meaning}",
-        bound=_bound(found, pauses_s, recorder_s, remedies[0] if remedies else None, step),
+        bound=next((bound for bound in bounds if bound != "mixed"), "mixed"),
         recorded=typical,
         graph=graph,
         why_no_graph=why,
@@ -196,8 +200,8 @@ def _bound(
 ) -> Bound | None:
     """What most of the idle time goes to when nobody records; ``best`` is the remedy that saves most of ``step``.
 
-    ``pauses_s`` is the program's own work in the window, ``recorder_s`` what the recorder took at least of the time
-    between calls. A host that launches late because it waited before is wait-bound, if less waiting saves more than a
+    ``pauses_s`` is the program's own work in the window, ``recorder_s`` what the recorder took of the time between
+    calls. A host that launches late because it waited before is wait-bound, if less waiting saves more than a
     graph. Likewise time in which nothing but copies run counts as idle, if faster copies save most. What a graph saves
     is time for launches, also where the recorder's costs hide them.
     """
@@ -219,7 +223,7 @@ def _bound(
         shares["wait-bound"] += shares.pop("launch-bound")
     largest = max(shares, key=lambda name: shares[name])
     half_s = (found.idle_s + copies_s - recorder_s) / 2
-    if shares[largest] >= half_s:
+    if shares[largest] >= half_s > 0:
         return largest
     saved_s = (step.unwatched_s - best.step_s) * step.count if best is not None and step is not None else 0.0
     return "launch-bound" if remedy == "graph" and saved_s >= half_s else "mixed"
