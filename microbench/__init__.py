@@ -1,40 +1,84 @@
-"""microbench: what it costs to submit work to a CUDA GPU, and what limits it."""
+"""microbench: what it costs to submit work to a CUDA GPU, and what limits it.
+
+As a library, `import microbench as mb` gives the names in ``__all__``; every other name is private and may change. The
+import is quick: packages are loaded when a function needs them.
+"""
 
 import importlib
 import sys
-from types import ModuleType
+import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from microbench.library import watch as watch
 
 __version__ = "0.1.0"
 
-# Functions of library.py that have the name of a room. The room's module stays the attribute of that name, so that its
-# files can be imported in any order, and can be called.
-_CALLABLE_ROOMS = ("watch",)
+__all__ = [
+    "ComparedFigure", "ComparedRuns", "Copies", "DeviceAbsentError", "DiagnosedTraces", "Event", "Finding", "HostWork",
+    "Kernels", "MicrobenchError", "PredictedStep", "Problem", "RecordedRun", "Recording", "ResultNotWrittenError",
+    "Row", "Rows", "RunUnreadableError", "Sheet", "Tables", "UsageError", "Wait", "Workload", "__version__", "compare",
+    "diagnose", "load", "predict", "run", "watch",
+]  # fmt: skip
+
+if TYPE_CHECKING:
+    from microbench.analysis.evidence import Finding
+    from microbench.core.errors import (
+        DeviceAbsentError,
+        MicrobenchError,
+        ResultNotWrittenError,
+        RunUnreadableError,
+        UsageError,
+    )
+    from microbench.library.recordings import Recording, Tables
+    from microbench.library.results import Problem, RecordedRun, Row, Rows, Sheet
+    from microbench.library.surface import compare, diagnose, load, predict, run, watch
+    from microbench.library.verdicts import ComparedFigure, ComparedRuns, DiagnosedTraces, PredictedStep
+    from microbench.predict.workload import Copies, Event, HostWork, Kernels, Wait, Workload
+
+# Where each public name is defined; the module is imported when the name is first used.
+_PLACES = {
+    "analysis.evidence": ("Finding",),
+    "core.errors": (
+        "DeviceAbsentError", "MicrobenchError", "ResultNotWrittenError", "RunUnreadableError", "UsageError",
+    ),
+    "library.recordings": ("Recording", "Tables"),
+    "library.results": ("Problem", "RecordedRun", "Row", "Rows", "Sheet"),
+    "library.surface": ("load",),
+    "library.verdicts": ("ComparedFigure", "ComparedRuns", "DiagnosedTraces", "PredictedStep"),
+    "predict.workload": ("Copies", "Event", "HostWork", "Kernels", "Wait", "Workload"),
+}  # fmt: skip
+# Functions that have the name of a package of the source: that package is called instead (docs/decisions.md).
+_CALLED = ("compare", "diagnose", "predict", "run", "watch")
 
 
-class _CallableRoom(ModuleType):
-    """A room that, when it is called, calls the function of library.py that has its name."""
+class _CallablePackage(types.ModuleType):
+    """A package that can be called like the public function of its name."""
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        library = importlib.import_module("microbench.library")
-        return getattr(library, self.__name__.rpartition(".")[2])(*arguments, **named)
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """The function, from which ``inspect.signature`` and ``help`` take the arguments."""
+        surface = importlib.import_module(f"{__name__}.library.surface")
+        function: Callable[..., Any] = getattr(surface, self.__name__.rpartition(".")[2])
+        return function
 
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.__wrapped__(*arguments, **options)
 
-class _Package(ModuleType):
-    """This package: Python sets an attribute when a room has been imported, and some rooms can then be called."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _CALLABLE_ROOMS and isinstance(value, ModuleType):
-            value.__class__ = _CallableRoom
-        super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _CALLABLE_ROOMS:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return importlib.import_module(f"{__name__}.{name}")
+    def __reduce__(self) -> tuple[Callable[[str], types.ModuleType], tuple[str]]:
+        return importlib.import_module, (self.__name__,)
 
 
-sys.modules[__name__].__class__ = _Package
+def __getattr__(name: str) -> Any:
+    for place, names in _PLACES.items():
+        if name in names:
+            found = getattr(importlib.import_module(f"{__name__}.{place}"), name)
+            setattr(sys.modules[__name__], name, found)
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+for _name in _CALLED:
+    importlib.import_module(f"{__name__}.{_name}").__class__ = _CallablePackage

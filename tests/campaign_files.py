@@ -31,12 +31,12 @@ from typer.testing import CliRunner
 
 from microbench.analysis.stats import rows
 from microbench.cli.app import app
-from microbench.cli.runs import consistent
 from microbench.core.bench import SUITES
 from microbench.core.errors import MicrobenchError
 from microbench.core.model import Outcome, Run
 from microbench.explain.topics import catalogue
 from microbench.gpu.layers.base import layer_names
+from microbench.library.runs import consistent
 from microbench.predict import step_file
 from microbench.report.figures.catalogue import KINDS as FIGURES
 from microbench.runs import export, history, processes, remarks, schema, store

@@ -393,7 +393,7 @@ def predicted(row, fit, bundled):
 
 def main():
     name = sys.argv[1] if len(sys.argv) > 1 else "nvidia-h200"
-    from microbench.cli.runs import load
+    from microbench.library.runs import load
     from microbench.predict.fit import fit_for
     from microbench.predict.workload import Kernels, Wait, Workload
 

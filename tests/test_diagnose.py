@@ -11,7 +11,6 @@ from make_trace import EVENT_NS, GAP_NS, WAY_NS, Recorder, in_turns, steps_of, w
 from msgspec.structs import replace
 
 from microbench.analysis.evidence import Finding
-from microbench.cli.runs import load
 from microbench.core.errors import UsageError
 from microbench.diagnose import lanes, ranks, window, words
 from microbench.diagnose.diagnosis import Diagnosis, Step, diagnose
@@ -21,6 +20,7 @@ from microbench.diagnose.host_time import DOINGS, doing, overlaps, slices
 from microbench.diagnose.idle import CAUSES, idle
 from microbench.diagnose.steps import find_steps
 from microbench.diagnose.unwatched import USUAL_S
+from microbench.library.runs import load
 from microbench.predict.constants import Constant, Fit
 from microbench.predict.fit import fit_for
 from microbench.predict.workload import Kernels, Wait, Workload

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from sections import some
 
 from microbench.analysis.evidence import Evidence, evidence_by_device
-from microbench.cli import runs as cli_runs
 from microbench.core.bench import discover
 from microbench.core.errors import UsageError
 from microbench.core.model import Run
 from microbench.core.units import as_time, quantity, times
+from microbench.library import runs as library_runs
 from microbench.predict.fit import fit, missing
 from microbench.predict.model import WAYS
 from microbench.report import document
@@ -41,7 +41,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @cache
 def recorded(name: str) -> Run:
-    return cli_runs.read(store.bundled()[name])
+    return library_runs.read(store.bundled()[name])
 
 
 @cache

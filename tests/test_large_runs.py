@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from microbench.analysis import stats
 from microbench.analysis.evidence import Evidence, row_name
 from microbench.analysis.limits import Ceiling
-from microbench.cli.runs import report_of
 from microbench.core.model import Measurement
+from microbench.library.runs import report_of
 from microbench.report import tables
 from microbench.runs import schema
 

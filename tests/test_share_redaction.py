@@ -15,8 +15,8 @@ from make_small_run import MEASUREMENT, OUTCOMES, RUN
 from msgspec.structs import replace
 from texts import any_text
 
-from microbench.cli.runs import report_of
 from microbench.core.model import Case, Fact, Run, Telemetry
+from microbench.library.runs import report_of
 from microbench.report.markdown import to_markdown
 from microbench.runs import export, redaction, schema, store
 from microbench.runs.redaction import Identity, Redactor, redacted

@@ -20,15 +20,12 @@ from microbench.cli.output import (
     progress,
     reported_errors,
 )
-from microbench.cli.runs import screen_of
-from microbench.core.errors import ExitCode, UsageError
+from microbench.core.errors import ExitCode
+from microbench.library.runs import measured, screen_of
 
 if TYPE_CHECKING:
     from microbench.core.model import Run
 
-
-# compare gives a verdict from so many rounds of each run on.
-ROUNDS_TO_COMPARE = 5
 
 app = typer.Typer(
     name="microbench",
@@ -87,30 +84,13 @@ def run(
 ) -> int:
     """Measure this machine, print a report, and save the run."""
     from microbench.run.plan import parse_overrides
-    from microbench.run.request import RunRequest
-    from microbench.run.session import execute
-    from microbench.runs import remarks
 
-    checked_label = remarks.checked(label) if label is not None else None
-    if quick and full:
-        raise UsageError("--quick and --full cannot be combined", "give one of them, or neither")
-    if to_compare and rounds != 1:
-        raise UsageError("--to-compare and --rounds cannot be combined", "give one of them")
-    request = RunRequest(
-        select=tuple(names or ()),
-        preset="quick" if quick else "full" if full else "default",
-        overrides=parse_overrides(overrides or ()),
-        device=device,
-        rounds=ROUNDS_TO_COMPARE if to_compare else rounds,
-        time_limit_s=time_limit,
-        out=out,
-        into=into,
-        resume=resume,
-    )
+    parsed = parse_overrides(overrides or ())
     with progress() as listener:
-        result = execute(request, listener)
-    if checked_label is not None:
-        remarks.change(result.path, checked_label)
+        result = measured(
+            names or (), listener=listener, quick=quick, full=full, overrides=parsed, device=device, rounds=rounds,
+            to_compare=to_compare, time_limit_s=time_limit, out=out, into=into, resume=resume, label=label,
+        )  # fmt: skip
     if json:
         print_bytes(share.exported(result.run, options.Format.JSON))
     else:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from microbench.cli import options
 from microbench.cli.options import Checked
 from microbench.cli.output import progress
-from microbench.cli.runs import consistent, load
 from microbench.core.errors import ExitCode, RunUnreadableError
+from microbench.library.runs import consistent, load
 
 if TYPE_CHECKING:
     from microbench.analysis.evidence import Finding

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from microbench.library.runs import REFERENCE_RUN
 from microbench.report.figures.catalogue import KINDS
 
-REFERENCE_RUN = "nvidia-h200"
 RUN_NAME = f"a bundled run ({REFERENCE_RUN}), a file, a label, or the beginning of a run's id"
 LAST_OR_BUNDLED = "default: the last run that has what is needed, else a bundled one."
 EXAMPLES = "decode-7b, small-image-training, streaming-pipeline"

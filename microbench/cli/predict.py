@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from microbench.cli import options
-from microbench.cli.options import REFERENCE_RUN
 from microbench.cli.output import draw, print_bytes
-from microbench.cli.runs import adding_to, consistent, is_reference, last_with, load
 from microbench.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from microbench.predict.workload import Workload
-    from microbench.report.sheets.prediction import Side
-
+from microbench.library.runs import adding_to, consistent, is_reference, last_with, load
 
 # Kernels that timeline draws by default, and at most.
 DRAWN_KERNELS = 8
@@ -46,13 +39,14 @@ def predict(
     Gives the time in a stream and as a graph, what limits it, and what to change first.
     """
     from microbench.gpu.layers.base import layer_names
+    from microbench.library.answers import predicted
     from microbench.predict import step_file
     from microbench.report.sheets import prediction
 
     step = step_file.Options(
         kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays, host, blocks, sm_share
     )
-    side = _predicted(step_file.described(workload, step, layer_names()), run)
+    side = predicted(step_file.described(workload, step, layer_names()), run)
     if json:
         print_bytes(prediction.encoded(side))
     else:
@@ -94,6 +88,7 @@ def whatif(
     Give changes such as --submit 2us, or two recorded machines: --run A --against B.
     """
     from microbench.gpu.layers.base import layer_names
+    from microbench.library.answers import predicted
     from microbench.predict import step_file
     from microbench.report.sheets import prediction as drawing
 
@@ -119,34 +114,12 @@ def whatif(
         cause = "--against cannot be combined with changes" if changes else "no change is given"
         raise UsageError(cause, "give changes, such as --submit 2us, or --against RUN")
     described = step_file.described(workload, step, layer_names())
-    before = _predicted(described, run)
+    before = predicted(described, run)
     if against is not None:
-        sheet = drawing.against_sheet(before, _predicted(described, against))
+        sheet = drawing.against_sheet(before, predicted(described, against))
     else:
         sheet = drawing.changed_sheet(before, changes)
     draw(sheet, svg, force=force, brief=True, why=why)
-
-
-def _predicted(step: Workload, name: str | None) -> Side:
-    """The prediction of a step from the costs in the named run, or in the newest run that has them.
-
-    Where a run of a real GPU measured no model code, the bundled reference shows what model code takes.
-    """
-    from microbench.predict.fit import fit_for, suits, with_model_code_of
-    from microbench.predict.forecast import forecast
-    from microbench.predict.unknowns import unknown_host
-    from microbench.report.sheets.prediction import Side
-
-    path, run = load(name) if name is not None else last_with(lambda run: suits(run, step))
-    reference, adding = is_reference(path), adding_to(name, path, run)
-    with consistent(run):
-        evidence, fit = fit_for(run, step, adding)
-    if unknown_host(step) and not fit.model_code and not reference and not run.simulated:
-        _, bundled = load(REFERENCE_RUN)
-        with consistent(bundled):
-            fit = with_model_code_of(fit, bundled)
-    with consistent(run):
-        return Side(forecast(step, fit), evidence, reference, adding)
 
 
 def timeline(
@@ -172,6 +145,7 @@ def timeline(
     Shows host, queue, GPU and link, in a stream and as a graph.
     """
     from microbench.gpu.layers.base import layer_names
+    from microbench.library.answers import predicted
     from microbench.predict import step_file
     from microbench.report.sheets import prediction as drawing
 
@@ -183,7 +157,7 @@ def timeline(
     if step.kernels > MOST_KERNELS:
         cause = f"a step of {step.kernels} kernels is too long to draw"
         raise UsageError(cause, f"draw at most {MOST_KERNELS}, or use microbench predict")
-    draw(drawing.timeline_sheet(_predicted(step, run)), svg, force=force, brief=True, why=why)
+    draw(drawing.timeline_sheet(predicted(step, run)), svg, force=force, brief=True, why=why)
 
 
 def explain(

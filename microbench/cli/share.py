@@ -12,9 +12,9 @@ import typer
 from microbench.cli import options
 from microbench.cli.options import Format
 from microbench.cli.output import command, draw, print_bytes
-from microbench.cli.runs import consistent, is_reference, load, located, report_of
 from microbench.core.errors import RunUnreadableError, UsageError
 from microbench.core.units import plain
+from microbench.library.runs import consistent, is_reference, load, located, report_of
 
 if TYPE_CHECKING:
     from microbench.core.model import Run

@@ -9,18 +9,28 @@ from typing import TYPE_CHECKING
 import typer
 
 from microbench.cli import options
-from microbench.cli.options import NAMES, REFERENCE_RUN, FailOn, Theme
+from microbench.cli.options import NAMES, Theme
 from microbench.cli.output import check_new, draw, paged, write_new
-from microbench.cli.runs import NEWEST_SEARCHED, consistent, grows, is_reference, load, read, report_of, screen_of
 from microbench.core.bench import SUITES, discover
 from microbench.core.errors import ExitCode, RunUnreadableError, UsageError
 from microbench.core.units import plain
+from microbench.library.runs import (
+    NEWEST_SEARCHED,
+    REFERENCE_RUN,
+    absent,
+    consistent,
+    is_reference,
+    load,
+    part_sheet,
+    read,
+    report_of,
+    screen_of,
+)
 from microbench.report.figures.catalogue import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from microbench.compare.compare import Comparison
     from microbench.core.model import Run
     from microbench.report.document import Report
     from microbench.report.figures.figure import Figure
@@ -72,40 +82,6 @@ def newest_part(part: str) -> Report:
     return part_sheet(part, *load(None))
 
 
-def part_sheet(part: str, path: Path, run: Run) -> Report:
-    """The report of one suite, one figure, or the tables of one benchmark. A suite wins over a figure of its name.
-
-    Raises UsageError for an unknown part, RunUnreadableError if the run has no figures of it.
-    """
-    import msgspec
-
-    if part in KINDS and part not in SUITES:
-        from microbench.report.figures.figure import sheet
-
-        with consistent(run):
-            figure = sheet(part, run, reference=is_reference(path))
-        if figure is None:
-            raise _absent(part, run)
-        return figure
-    whole = report_of(run, path)
-    if part in SUITES:
-        sections = [section for section in whole.sections if section.suite == part]
-    else:
-        if part not in discover() and run.benchmark(part) is None:
-            known = f"give a suite ({', '.join(SUITES)}), a benchmark, or {NAMES}"
-            raise UsageError(f"there is no part {plain(part, 40)}", known)
-        own = {section: [study for study in section.studies if study.benchmark == part] for section in whole.sections}
-        sections = [
-            msgspec.structs.replace(section, pictures=(), studies=tuple(studies), findings=(), verdict=None)
-            for section, studies in own.items()
-            if studies
-        ]
-    if not sections:
-        cause = f"run {plain(run.run_id, 60)} has no figures of {part}"
-        raise RunUnreadableError(cause, f"microbench run {part} measures them")
-    return msgspec.structs.replace(whole, sections=tuple(sections), problems=None, environment=())
-
-
 def compare(
     base: options.Base,
     new: options.New = None,
@@ -121,48 +97,11 @@ def compare(
     Each figure is slower, faster, the same, within 10 %, unclear or incomparable. A verdict needs five rounds of each
     run.
     """
-    from microbench.compare import compare as comparing
-    from microbench.compare.words import Side
-    from microbench.report.sheets import comparison as drawing
+    from microbench.library.answers import compared, fails, share_of
 
-    within = _share(same_within)
-    (base_path, before), (new_path, after) = load(base), load(new)
-    if base_path.resolve() == new_path.resolve():
-        raise UsageError("BASE and NEW are the same run", "name another run; `microbench history` lists them")
-    with consistent(before), consistent(after):
-        comparison = comparing.compare(before, after, within)
-        sides = Side(base, grows(base_path)), Side(new or after.run_id, grows(new_path))
-        sheet = drawing.sheet(comparison, *sides, everything=everything)
-    draw(sheet, svg, force=force, brief=True, why=why)
-    return ExitCode.CHANGED if fail_on is not None and _failed(comparison, fail_on) else ExitCode.MEASURED
-
-
-def _share(text: str) -> float:
-    """The share of a percentage like "3%". Raises UsageError unless it is above 0 and at most 10 %."""
-    from microbench.analysis.stats import STABLE_HALF_WIDTH
-
-    with suppress(ValueError):
-        share = float(text.strip().removesuffix("%")) / 100
-        if 0 < share <= STABLE_HALF_WIDTH:
-            return share
-    raise UsageError(f"--same-within {plain(text, 20)} is no percentage above 0 and up to 10 %", "give one like 3%")
-
-
-def _failed(comparison: Comparison, fail_on: FailOn) -> bool:
-    """True if --fail-on applies to a figure or to a suite; a figure that NEW failed to measure counts as slower.
-
-    Raises UsageError if nothing could be compared.
-    """
-    from microbench.compare.compare import BETTER, COUNTED, WORSE
-
-    if comparison.lost and fail_on is not FailOn.FASTER:
-        return True
-    if not comparison.changes:
-        raise UsageError("the two runs have no figure in common", "measure the same benchmarks in both")
-    verdicts = {FailOn.SLOWER: WORSE, FailOn.FASTER: BETTER, FailOn.ANY: (*WORSE, *BETTER, *COUNTED)}
-    if fail_on is FailOn.SUSPECTED:
-        return comparison.has_changed(*WORSE) or any(change.costs_more for change in comparison.unconfirmed)
-    return comparison.has_changed(*verdicts[fail_on])
+    found = compared(base, new, share_of(same_within))
+    draw(found.sheet(everything=everything), svg, force=force, brief=True, why=why)
+    return ExitCode.CHANGED if fail_on is not None and fails(found.comparison, fail_on) else ExitCode.MEASURED
 
 
 def plot(
@@ -199,11 +138,11 @@ def _drawn(name: str, runs: Sequence[tuple[Path, Run]]) -> Figure:
             own = [Origin(evidence, label, reference) for evidence in evidence_by_device(run)]
             own = [origin for origin in own if drawn(name, [origin]) is not None]
         if not own:
-            raise _absent(name, run)
+            raise absent(name, run)
         origins += own
     figure = drawn(name, origins)
     if figure is None:
-        raise _absent(name, runs[0][1])
+        raise absent(name, runs[0][1])
     return figure
 
 
@@ -211,16 +150,6 @@ def _check(figure: str) -> None:
     """Raise UsageError, which lists the figures, if there is none of this name."""
     if figure not in KINDS:
         raise UsageError(f"there is no figure {plain(figure, 40)}", f"give one of {NAMES}")
-
-
-def _absent(name: str, run: Run) -> RunUnreadableError:
-    """The error for a run without rows for a figure. It names the figures that the run has."""
-    from microbench.report.figures.figure import available
-
-    others = available(run)
-    cause = f"run {plain(run.run_id, 60)} lacks the measurements of the figure {name}"
-    cause += f"; it has {', '.join(others)}" if others else "; it has those of no figure"
-    return RunUnreadableError(cause, f"microbench run {' '.join(KINDS[name].benchmarks)} measures them")
 
 
 def report(

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from microbench.cli import options
-from microbench.cli.diagnose import costs_of, screen_of, typed_seconds
 from microbench.cli.output import draw
 from microbench.core.errors import ExitCode, MicrobenchError, UsageError
 from microbench.core.units import plain, to_ascii
@@ -64,6 +63,8 @@ def watch(
     from microbench.watch import program
 
     with program.signals_held():
+        from microbench.predict.step_file import typed_seconds
+
         for_s, window_s, every_s = (
             typed_seconds(*each) for each in (("--for", for_), ("--window", window), ("--every", every))
         )
@@ -177,6 +178,7 @@ def _diagnose(paths: list[Path], console: Console) -> list[Trace]:
     Those of processes that used no GPU are removed.
     """
     from microbench.diagnose.diagnosis import diagnose
+    from microbench.library.answers import costs_of, screen_of
     from microbench.report.terminal import terminal
     from microbench.traces.reading import read
 

@@ -20,7 +20,10 @@ class ExitCode(IntEnum):
 
 
 class MicrobenchError(Exception):
-    """An error whose cause and next step (one line each) the CLI prints before it exits with ``exit_code``."""
+    """An error with its cause and the next step, one line each.
+
+    The command prints them and exits with ``exit_code``; a traceback shows both too.
+    """
 
     exit_code = ExitCode.SOME_FAILED
 
@@ -28,6 +31,7 @@ class MicrobenchError(Exception):
         super().__init__(cause)
         self.cause = cause
         self.next_step = next_step
+        self.add_note(f"next: {next_step}")
 
 
 def run_command(benchmarks: Iterable[str], adding: Iterable[str] = ()) -> str:

@@ -41,6 +41,8 @@ from microbench.predict.workload import (
 # "decode.toml, part 3, size" or "--copy-in".
 
 LONGEST_SHOWN = 40
+# Times of a trace are at most a day.
+LONGEST_TRACE_S = 86400.0
 # Every name and alias of a layer (lower case), and the layer's name.
 LayerNames = Mapping[str, str]
 
@@ -122,6 +124,11 @@ def typed(read: Callable[[str], float], text: str, where: str) -> float:
         return read(text)
     except UsageError as error:
         raise UsageError(f"{where}: {error.cause}", error.next_step) from None
+
+
+def typed_seconds(option: str, text: str | None) -> float | None:
+    """The time that an option was given, in s. Raises UsageError."""
+    return typed(partial(typed_time, longest_s=LONGEST_TRACE_S), text, option) if text is not None else None
 
 
 def shown(value: object) -> str:

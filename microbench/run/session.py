@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-import microbench
+from microbench import __version__
 from microbench.core.bench import discover
 from microbench.core.errors import (
     DeviceAbsentError,
@@ -219,7 +219,7 @@ class _Session:
         session = Session(
             environment=environment,
             settings=intent.settings,
-            tool_version=microbench.__version__,
+            tool_version=__version__,
             started_at=self.started_at,
             floors=floors,
             simulated=any(gpu.simulated for gpu in environment.gpus),

@@ -62,7 +62,7 @@ def to_json(run: Run) -> bytes:
     document = {
         "simulated": run.simulated,
         "run": msgspec.Raw(schema.encode(run).strip()),
-        "rows": [_row_object(run, row) for row in all_rows],
+        "rows": [row_cells(run, row) for row in all_rows],
         "findings": [msgspec.structs.asdict(each) | {"suite": each.suite} for each in findings(run, all_rows)],
     }
     return msgspec.json.encode(document) + b"\n"
@@ -79,7 +79,7 @@ def _rows(run: Run) -> Iterator[dict[str, Any]]:
             yield base | _measurement_cells(run, outcome, measurement, alone.get((id(outcome), measurement.metric)))
     for row in every:
         if len(row.outcomes) > 1:
-            yield _case_cells(run, row.outcomes[0]) | {"round": ALL_ROUNDS, "status": "ok"} | _row_object(run, row)
+            yield _case_cells(run, row.outcomes[0]) | {"round": ALL_ROUNDS, "status": "ok"} | row_cells(run, row)
 
 
 def _case_cells(run: Run, outcome: Outcome) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _interval_cells(interval: Interval, levels: Levels | None, *, within: bool) 
     }
 
 
-def _row_object(run: Run, row: Row) -> dict[str, Any]:
+def row_cells(run: Run, row: Row) -> dict[str, Any]:
     """One row over its rounds, with the CSV's column names as keys."""
     first = row.outcomes[0]
     quantiles: dict[str, float] = {name: row.over_rounds(name) for name in QUANTILES}

@@ -69,15 +69,37 @@ def script() -> Markup:
 
 def style() -> Markup:
     """The page's style: colours on a light and on a dark ground, as the system or the reader asks; paper is light."""
-    light, dark = (
-        "".join(f"--{name}:{colour};" for name, colour in palette._asdict().items()) for palette in (LIGHT, DARK)
-    )
+    light, dark = _colours()
     grounds = (
         f":root{{color-scheme:light;{light}}}"
         f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}"
         f"@media screen{{:root[data-theme=dark]{{color-scheme:dark;{dark}}}}}"
     )
     return Markup(grounds + _source("page.css"))  # no word of a run is in it
+
+
+def scoped_style() -> Markup:
+    """The page's style for an element of class microbench alone, on the ground that the notebook's theme has."""
+    light, dark = _colours()
+    grounds = (
+        f".microbench{{color-scheme:light;{light}}}"
+        f"[data-jp-theme-light=false] .microbench,.vscode-dark .microbench{{color-scheme:dark;{dark}}}"
+    )
+    # Nested rules hold for what is inside of the element; & is the element itself.
+    inside = _source("page.css").replace(":root", "&")
+    own = (
+        "padding:14px 18px;border-radius:var(--radius);overflow-wrap:anywhere;"
+        "h3{margin:14px 0 4px}.card{margin-top:10px}.portions>strong{white-space:nowrap}"
+    )
+    return Markup(f"{grounds}.microbench{{{inside}{own}}}")
+
+
+def _colours() -> tuple[str, str]:
+    """The colours on a light and on a dark ground, as properties of CSS."""
+    light, dark = (
+        "".join(f"--{name}:{colour};" for name, colour in palette._asdict().items()) for palette in (LIGHT, DARK)
+    )
+    return light, dark
 
 
 def _source(name: str) -> str:

@@ -1,22 +1,28 @@
-"""Finds and loads the run for a command: the named one, the last one, or the newest that has the needed figures."""
+"""Finds and loads runs by name, measures new ones, and makes the screen or a part of the report of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from microbench.cli.options import REFERENCE_RUN
-from microbench.core.errors import RunUnreadableError
+from microbench.core.errors import RunUnreadableError, UsageError
+from microbench.core.units import plain
 
 if TYPE_CHECKING:
     from microbench.analysis.stats import Row
-    from microbench.core.model import Run
+    from microbench.core.model import Param, Run
     from microbench.report.document import Report, Screen
+    from microbench.run.events import Listener
+    from microbench.run.session import RunResult
 
+# The bundled run of one GPU with every suite.
+REFERENCE_RUN = "nvidia-h200"
 NEWEST_SEARCHED = 20
 LAST = "last"
+# compare gives a verdict from so many rounds of each run on.
+ROUNDS_TO_COMPARE = 5
 
 
 def located(name: str | None) -> Path:
@@ -136,3 +142,97 @@ def report_of(run: Run, path: Path | None = None, rows: Sequence[Row] | None = N
             reference=path is not None and is_reference(path),
             unfinished=path is not None and path.suffix == store.GROWING,
         )
+
+
+def part_sheet(part: str, path: Path, run: Run) -> Report:
+    """The report of one suite, one figure, or the tables of one benchmark. A suite wins over a figure of its name.
+
+    Raises UsageError for an unknown part, RunUnreadableError if the run has no figures of it.
+    """
+    import msgspec
+
+    from microbench.core.bench import SUITES, discover
+    from microbench.report.figures.catalogue import KINDS
+
+    if part in KINDS and part not in SUITES:
+        from microbench.report.figures.figure import sheet
+
+        with consistent(run):
+            figure = sheet(part, run, reference=is_reference(path))
+        if figure is None:
+            raise absent(part, run)
+        return figure
+    whole = report_of(run, path)
+    if part in SUITES:
+        sections = [section for section in whole.sections if section.suite == part]
+    else:
+        if part not in discover() and run.benchmark(part) is None:
+            known = f"give a suite ({', '.join(SUITES)}), a benchmark, or {', '.join(KINDS)}"
+            raise UsageError(f"there is no part {plain(part, 40)}", known)
+        own = {section: [study for study in section.studies if study.benchmark == part] for section in whole.sections}
+        sections = [
+            msgspec.structs.replace(section, pictures=(), studies=tuple(studies), findings=(), verdict=None)
+            for section, studies in own.items()
+            if studies
+        ]
+    if not sections:
+        cause = f"run {plain(run.run_id, 60)} has no figures of {part}"
+        raise RunUnreadableError(cause, f"microbench run {part} measures them")
+    return msgspec.structs.replace(whole, sections=tuple(sections), problems=None, environment=())
+
+
+def absent(name: str, run: Run) -> RunUnreadableError:
+    """The error for a run without rows for a figure. It names the figures that the run has."""
+    from microbench.report.figures.catalogue import KINDS
+    from microbench.report.figures.figure import available
+
+    others = available(run)
+    cause = f"run {plain(run.run_id, 60)} lacks the measurements of the figure {name}"
+    cause += f"; it has {', '.join(others)}" if others else "; it has those of no figure"
+    return RunUnreadableError(cause, f"microbench run {' '.join(KINDS[name].benchmarks)} measures them")
+
+
+def measured(
+    names: Sequence[str] = (),
+    *,
+    listener: Listener,
+    quick: bool = False,
+    full: bool = False,
+    overrides: Mapping[str, Sequence[Param]] | None = None,
+    device: str | None = None,
+    rounds: int = 1,
+    to_compare: bool = False,
+    time_limit_s: float | None = None,
+    out: Path | None = None,
+    into: str | None = None,
+    resume: str | None = None,
+    label: str | None = None,
+) -> RunResult:
+    """Measure as `microbench run` does, in worker processes, and save the run. The arguments are those of the command.
+
+    Raises UsageError for a wrong argument and what ``execute`` raises.
+    """
+    from microbench.run.request import RunRequest
+    from microbench.run.session import execute
+    from microbench.runs import remarks
+
+    checked_label = remarks.checked(label) if label is not None else None
+    if quick and full:
+        raise UsageError("--quick and --full cannot be combined", "give one of them, or neither")
+    if to_compare and rounds != 1:
+        raise UsageError("--to-compare and --rounds cannot be combined", "give one of them")
+    request = RunRequest(
+        select=tuple(names),
+        preset="quick" if quick else "full" if full else "default",
+        overrides=overrides or {},
+        device=device,
+        rounds=ROUNDS_TO_COMPARE if to_compare else rounds,
+        time_limit_s=time_limit_s,
+        out=out,
+        into=into,
+        resume=resume,
+    )
+    result = execute(request, listener)
+    if checked_label is not None:
+        remarks.change(result.path, checked_label)
+    return result

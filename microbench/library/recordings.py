@@ -1,0 +1,170 @@
+"""Records this very process for the time of a block, by the recorder that `microbench watch` puts into programs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import warnings
+import weakref
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from microbench.core.errors import UsageError
+from microbench.core.units import plain
+from microbench.watch import machine_code, recorder
+from microbench.watch.cupti import NotRecorded
+
+if TYPE_CHECKING:
+    import pandas
+
+    from microbench.library.verdicts import DiagnosedTraces
+    from microbench.traces.trace import Table, Trace
+
+ANOTHER_PATH = "give another path"
+
+
+class Tables(NamedTuple):
+    """A recording as two DataFrames of pandas: ``work`` of GPUs, and CUDA ``calls``.
+
+    They have a row per kernel, copy or memset, and one per CUDA call, with times in ns. ``work["call"]`` is the index
+    of a row's call.
+    """
+
+    work: pandas.DataFrame
+    calls: pandas.DataFrame
+
+
+class Recording:
+    """What a block of this process submits to the GPU, recorded until the block ends, whatever it raises.
+
+    Without a path the file is temporary: it is removed with this object. The block begins with a UsageError if the
+    process cannot be recorded. If the recording ends before the block, as on a full disk, the end of the block warns.
+    """
+
+    def __init__(self, path: str | Path | None = None, *, stacks: bool = False) -> None:
+        self._given = None if path is None else Path(path).absolute()
+        self._stacks = stacks
+        self._recorder: recorder.Recorder | None = None
+        self._file: Path | None = None
+        self._ended = False
+        self._early: list[str] = []
+
+    @property
+    def path(self) -> Path:
+        """The file of the recording. Raises UsageError until the block has ended."""
+        if self._file is None or not self._ended:
+            raise UsageError("the block that is recorded has not ended", "ask after the block of `with`")
+        return self._file
+
+    def diagnosis(self) -> DiagnosedTraces:
+        """Why the GPU waits, as `microbench.diagnose` says it. Raises UsageError if the block used no GPU."""
+        from microbench.diagnose.diagnosis import diagnose
+        from microbench.library.answers import Diagnosed, costs_of
+        from microbench.library.verdicts import DiagnosedTraces
+
+        trace, costs = self._trace, costs_of(None)
+        return DiagnosedTraces(Diagnosed([diagnose(trace, costs.fit, costs_of=costs.gpu)], [self.path], costs, []))
+
+    def to_pandas(self) -> Tables:
+        """The tables of work and calls. Raises UsageError without pandas, or if the block used no GPU."""
+        from microbench.library.results import package
+
+        pandas = package("pandas")
+        trace = self._trace
+        return Tables(*(_frame(pandas, columns(trace, table)) for table in (trace.work, trace.calls)))
+
+    @cached_property
+    def _trace(self) -> Trace:
+        """The recording as the diagnosis reads it."""
+        from microbench.traces.reading import read
+
+        trace = read(self.path)
+        if not len(trace.work):
+            raise UsageError(
+                "the block submitted nothing to a GPU", "record a block that runs kernels, copies or memsets"
+            )
+        return trace
+
+    def __enter__(self) -> Self:
+        if self._file is not None:
+            raise UsageError("this recording has been made already", "call microbench.watch() for each block")
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="microbench-recording-"))
+            weakref.finalize(self, _remove, folder, os.getpid())
+            code = folder / "callbacks"
+            code.write_bytes(machine_code.callbacks())
+            settings = {
+                "folder": str(folder),
+                "file": None if self._given is None else str(self._given),
+                "code": str(code),
+                "stacks": self._stacks,
+                "for_s": None,
+                "window_s": None,
+                "every_s": None,
+            }
+            self._recorder = recorder.begin("", settings, self._tell)
+        except NotRecorded as error:
+            next_step = ANOTHER_PATH if error.next_step == recorder.ELSEWHERE else error.next_step
+            raise UsageError(plain(error.cause), next_step) from None
+        except OSError as error:
+            cause = f"the recording cannot be made: {error.strerror or error}"
+            raise UsageError(plain(cause), ANOTHER_PATH) from error
+        self._file = Path(self._recorder.path)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._recorder is not None
+        self._recorder.end()
+        self._recorder, self._ended = None, True
+        if self._early and error is None:
+            warnings.warn("; ".join(self._early), RuntimeWarning, stacklevel=2)
+
+    def __repr__(self) -> str:
+        return f"<microbench.Recording{f' {plain(self.path)}' if self._ended else ': not ended'}>"
+
+    def _tell(self, cause: str, next_step: str) -> None:
+        """Keep why the recording has ended early."""
+        self._early.append(f"not recorded: {plain(cause)}")
+
+
+def _remove(folder: Path, process: int) -> None:
+    """Remove a temporary folder; a forked child leaves it to the process that made it."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def columns(trace: Trace, table: Table) -> dict[str, Any]:
+    """The columns of a table of the trace, with names, kinds and memories in words."""
+    import numpy as np
+
+    from microbench.traces.trace import MEMORIES, WORK_KINDS
+
+    words: dict[str, tuple[object, ...]] = {
+        "name": (*trace.names, None),
+        "kind": WORK_KINDS,
+        "source": MEMORIES,
+        "target": MEMORIES,
+        "thread": (*(thread.number for thread in trace.threads), None),
+    }
+    found = {}
+    for name in table.dtype.names or ():
+        found[name] = table[name]
+        if name in words:  # the last of the words stands for none
+            found[name] = np.array(words[name], object)[table[name]]
+    return found
+
+
+def _frame(pandas: Any, columns: dict[str, Any]) -> pandas.DataFrame:
+    """A DataFrame in which numbers that the trace does not have are missing."""
+    from microbench.traces.trace import NONE
+
+    frame = pandas.DataFrame(columns)
+    for name in frame.columns:
+        if frame[name].dtype.kind == "i" and not name.endswith("_ns"):
+            frame[name] = frame[name].astype("Int64").mask(frame[name] == NONE)
+    return frame

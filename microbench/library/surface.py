@@ -1,0 +1,191 @@
+"""The functions that `import microbench` gives: run, load, compare, predict, diagnose and watch.
+
+Nothing heavy is imported before a function is called. Whatever goes wrong is a MicrobenchError, with its cause and what
+to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from microbench.library.recordings import Recording
+    from microbench.library.results import RecordedRun
+    from microbench.library.verdicts import ComparedRuns, DiagnosedTraces, PredictedStep
+    from microbench.predict.workload import Workload
+    from microbench.run.events import Event, Listener
+
+Value = int | str
+
+
+def run(
+    *names: str,
+    quick: bool = False,
+    full: bool = False,
+    axes: Mapping[str, Value | Sequence[Value]] | None = None,
+    device: str | None = None,
+    rounds: int = 1,
+    to_compare: bool = False,
+    time_limit_s: float | None = None,
+    out: str | Path | None = None,
+    into: RecordedRun | str | Path | None = None,
+    resume: RecordedRun | str | Path | None = None,
+    label: str | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> RecordedRun:
+    """Measure suites or benchmarks on this machine, everything without names, and save the run.
+
+    ``axes`` sets the values of axes as ``--set`` does: ``{"duration": ["1us", "5us"]}``. All other arguments are those
+    of `microbench run`. ``progress`` is called as ``progress(done, total, case)`` after each case; otherwise nothing is
+    shown meanwhile. Ctrl-C ends the run, saves it, and raises KeyboardInterrupt with the name to resume.
+    """
+    from microbench.core.errors import ExitCode
+    from microbench.library.results import RecordedRun
+    from microbench.library.runs import measured
+
+    result = measured(
+        names,
+        listener=_listener(progress),
+        quick=quick,
+        full=full,
+        overrides={name: _values(value) for name, value in (axes or {}).items()},
+        device=device,
+        rounds=rounds,
+        to_compare=to_compare,
+        time_limit_s=time_limit_s,
+        out=None if out is None else Path(out),
+        into=_name(into),
+        resume=_name(resume),
+        label=label,
+    )
+    if result.exit_code is ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt(f"the run is saved: microbench.run(resume={result.run.run_id!r}) measures the rest")
+    return RecordedRun(result.path, result.run)
+
+
+def _values(value: Value | Sequence[Value]) -> tuple[Value, ...]:
+    return (value,) if isinstance(value, int | str) else tuple(value)
+
+
+def _listener(progress: Callable[[int, int, str], None] | None) -> Listener:
+    """A listener of a run's events that counts the cases for ``progress``."""
+    from microbench.run.events import CaseDone, PlanMade
+
+    done = total = 0
+
+    def hear(event: Event) -> None:
+        nonlocal done, total
+        if isinstance(event, PlanMade):
+            total = event.total_cases
+        elif isinstance(event, CaseDone) and progress is not None:
+            done += 1
+            progress(done, total, event.outcome.case.id)
+
+    return hear
+
+
+def load(name: str | Path | None = None) -> RecordedRun:
+    """Load a run: a bundled one ("nvidia-h200"), a file, a label, or the beginning of an id; else the last one."""
+    from microbench.library import runs
+    from microbench.library.results import RecordedRun
+
+    called = _name(name)
+    return RecordedRun(*runs.load(called), called)
+
+
+def compare(
+    base: RecordedRun | str | Path, new: RecordedRun | str | Path | None = None, *, same_within: str = "3%"
+) -> ComparedRuns:
+    """Compare two runs, the second of which is the last run by default, and say which suites and figures changed.
+
+    A figure is the same if the interval of its change stays within ``same_within``. A verdict needs five rounds of each
+    run: ``run(…, to_compare=True)``.
+    """
+    from microbench.library.answers import compared, share_of
+    from microbench.library.verdicts import ComparedRuns
+
+    return ComparedRuns(compared(str(_name(base)), _name(new), share_of(same_within)))
+
+
+def predict(
+    step: Workload | str | Path | None = None,
+    *,
+    kernels: int | None = None,
+    duration: str | None = None,
+    layer: str | None = None,
+    arguments: int | None = None,
+    syncs_per_step: int | None = None,
+    copy_in: str | None = None,
+    copy_out: str | None = None,
+    streams: int | None = None,
+    replays: int | None = None,
+    host: str | None = None,
+    blocks: int | None = None,
+    sm_share: float | None = None,
+    run: RecordedRun | str | Path | None = None,
+) -> PredictedStep:
+    """Predict how long a step of work takes, in a stream and as a graph, what limits it, and what to change first.
+
+    ``step`` is a Workload, a .toml file or the name of an example; or describe it by the other arguments, which are
+    those of `microbench predict`: ``predict(kernels=1100, duration="6us", layer="torch")``. The costs are those of
+    ``run``; by default of the last run that has them, else of a bundled one.
+    """
+    from microbench.core.errors import UsageError
+    from microbench.gpu.layers.base import layer_names
+    from microbench.library.answers import predicted
+    from microbench.library.verdicts import PredictedStep
+    from microbench.predict.step_file import Options, described
+    from microbench.predict.workload import Workload
+
+    options = Options(
+        kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays, host, blocks, sm_share
+    )
+    if not isinstance(step, Workload):
+        step = described(None if step is None else str(step), options, layer_names())
+    elif options != Options():
+        raise UsageError("a Workload cannot be combined with options of a step", "put them into the Workload")
+    return PredictedStep(predicted(step, _name(run)))
+
+
+def diagnose(
+    *traces: str | Path,
+    step: str | None = None,
+    run: RecordedRun | str | Path | None = None,
+    begin: str | None = None,
+    end: str | None = None,
+) -> DiagnosedTraces:
+    """Say why the GPU waits in a profiler's trace, and what a CUDA graph would give.
+
+    Reads traces of torch.profiler, Nsight Systems and JAX, recordings of `microbench watch`, and folders of them.
+    ``step`` is the true time of a step, such as "1.93ms"; ``begin`` and ``end`` cut the trace by times after its first
+    event. The costs are those of ``run``; by default of the last run that has them, else of a bundled one.
+    """
+    from microbench.core.errors import UsageError
+    from microbench.library.answers import diagnosed
+    from microbench.library.verdicts import DiagnosedTraces
+    from microbench.predict.step_file import typed_seconds
+
+    if not traces:
+        raise UsageError("no trace is given", "give files or folders of traces")
+    step_s, begin_s, end_s = (typed_seconds(*each) for each in (("step", step), ("begin", begin), ("end", end)))
+    return DiagnosedTraces(diagnosed([Path(one) for one in traces], _name(run), step_s, begin_s, end_s))
+
+
+def watch(path: str | Path | None = None, *, stacks: bool = False) -> Recording:
+    """Record what a block of this process submits to the GPU: ``with microbench.watch() as recording: step()``.
+
+    ``path`` is that of a new file; without it the recording is temporary. With ``stacks`` the recording also says which
+    lines of Python the threads were in. The block begins with a UsageError where it cannot be recorded.
+    """
+    from microbench.library.recordings import Recording
+
+    return Recording(path, stacks=stacks)
+
+
+def _name(run: RecordedRun | str | Path | None) -> str | None:
+    """The name by which a run is found: that of its file, if it is one that a program holds."""
+    if run is None or isinstance(run, str | Path):
+        return None if run is None else str(run)
+    return str(run.path)
