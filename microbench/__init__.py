@@ -1,7 +1,11 @@
 """microbench: what it costs to submit work to a CUDA GPU, and what limits it.
 
-As a library, `import microbench as mb` gives the names in ``__all__``; every other name is private and may change. The
-import is quick: packages are loaded when a function needs them.
+As a library, ``import microbench as mb`` gives the names in ``microbench.__all__``; every other name is private and may
+change. The public names follow ``microbench.__version__`` by semantic versioning: until 1.0 a minor version may change
+one, and the changelog says so. The import is quick: packages are loaded when a function needs them.
+
+All values are in SI base units. What a function raises for wrong input, a missing device or an unreadable file is a
+``microbench.MicrobenchError``, with its cause and the next step.
 """
 
 import importlib

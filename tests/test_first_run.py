@@ -212,7 +212,7 @@ def test_ctrl_c_before_the_first_import_prints_no_traceback() -> None:
 import os, runpy, signal, sys
 class Interrupt:
     def find_spec(self, name, path=None, target=None):
-        if name.startswith("microbench.") and name != "microbench.__main__":
+        if name == "microbench.cli":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
 runpy.run_module("microbench", run_name="__main__", alter_sys=True)

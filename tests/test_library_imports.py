@@ -10,6 +10,7 @@ import sys
 import types
 from pathlib import Path
 
+import api_page
 import pytest
 from test_packaging import HEAVY_FOR_PACKAGE
 
@@ -130,3 +131,10 @@ def test_a_program_that_uses_the_names_is_typed(tmp_path: Path) -> None:
     assert revealed == ["microbench.library.results.RecordedRun", "float", "bool", "float | None"], said
     assert said.count("error:") == 1, said
     assert 'Unexpected keyword argument "fast"' in said
+
+
+def test_the_page_of_the_library_is_up_to_date() -> None:
+    named = [name for names in api_page.SECTIONS.values() for name in names]
+    assert sorted([*named, "__version__"]) == sorted(microbench.__all__), "give each public name a place in the page"
+    outdated = "a public name or its docstring changed: python tests/api_page.py"
+    assert api_page.PAGE.read_text(encoding="utf-8") == api_page.page(), outdated

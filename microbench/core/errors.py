@@ -20,9 +20,9 @@ class ExitCode(IntEnum):
 
 
 class MicrobenchError(Exception):
-    """An error with its cause and the next step, one line each.
+    """An error whose ``cause`` and ``next_step`` are one line each; a traceback shows both.
 
-    The command prints them and exits with ``exit_code``; a traceback shows both too.
+    The command prints them and exits with ``exit_code``.
     """
 
     exit_code = ExitCode.SOME_FAILED
@@ -40,7 +40,7 @@ def run_command(benchmarks: Iterable[str], adding: Iterable[str] = ()) -> str:
 
 
 class UsageError(MicrobenchError):
-    """The command line asks for something that does not exist or is impossible."""
+    """Something was asked for that does not exist or is impossible."""
 
     exit_code = ExitCode.USAGE
 

@@ -79,7 +79,7 @@ class Drawn(ABC):
 
 
 class Sheet(Drawn):
-    """A part of a result, such as a suite of a run, to draw."""
+    """A part of a result to draw, such as the suite ``name`` of a run."""
 
     def __init__(self, name: str, shown: Report | Screen) -> None:
         self.name = name
@@ -203,7 +203,7 @@ class Problem:
 
 
 class RecordedRun(Drawn):
-    """A run: what was measured, and what it means. ``path`` is its file; ``id`` is a name for it in every command."""
+    """A run: what was measured, and what it means. ``path`` is its file, ``name`` what the program called it."""
 
     def __init__(self, path: Path, run: Run, name: str | None = None) -> None:
         self.path = path
@@ -213,7 +213,7 @@ class RecordedRun(Drawn):
 
     @property
     def id(self) -> str:
-        """The id of the run."""
+        """The id of the run, a name for it in every command."""
         return self._run.run_id
 
     @property

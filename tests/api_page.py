@@ -1,0 +1,142 @@
+"""Writes docs/api.md from the signatures and docstrings of the public names: python tests/api_page.py"""
+
+import inspect
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args
+
+import microbench
+from microbench.analysis import evidence, stats
+from microbench.compare import compare
+from microbench.core import model
+from microbench.diagnose import diagnosis
+from microbench.library import surface
+from microbench.library.results import Drawn
+from microbench.predict import workload
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
+LONGEST_SIGNATURE = 100
+# Every public name in the order of the page; a test says which one is missing.
+SECTIONS = {
+    "Functions": ("run", "load", "compare", "predict", "diagnose", "watch"),
+    "Runs and their rows": ("RecordedRun", "Rows", "Row", "Problem", "Finding", "Sheet"),
+    "Answers": ("ComparedRuns", "ComparedFigure", "PredictedStep", "DiagnosedTraces"),
+    "Recordings of this process": ("Recording", "Tables"),
+    "A step of work": ("Workload", "Kernels", "Copies", "Wait", "HostWork", "Event"),
+    "Errors": ("MicrobenchError", "UsageError", "DeviceAbsentError", "RunUnreadableError", "ResultNotWrittenError"),
+}
+# The names that annotations use, each for one of several words or types.
+ALIASES = {
+    "Value": surface.Value,
+    "Param": model.Param,
+    "Part": workload.Part,
+    "Severity": evidence.Severity,
+    "Trust": stats.Trust,
+    "Verdict": compare.Verdict,
+    "Bound": diagnosis.Bound,
+    "Direction": workload.Direction,
+    "HostMemory": workload.HostMemory,
+}
+BEGIN = """# The Python library
+
+This page is made from the docstrings: `python tests/api_page.py` writes it. [library.ipynb](library.ipynb) shows the
+library at work.
+
+```python
+import microbench as mb
+
+run = mb.run("launch", quick=True)             # measures this machine; device="fake" simulates a GPU
+run                                            # in a notebook: tables, figures and findings; print(run) elsewhere
+run.rows("launch_cost", "submit").to_pandas()
+mb.compare("nvidia-h200", run).verdict
+mb.predict(kernels=1100, duration="6us", layer="torch").speedup
+mb.diagnose("trace.json.gz").findings
+with mb.watch() as recording:
+    step()
+recording.diagnosis().findings
+```"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [BEGIN, prose(microbench).partition("\n")[2].strip()]
+    for title, names in SECTIONS.items():
+        parts.append(f"## {title}")
+        for name in names:
+            parts += described(name, getattr(surface, name, None) or getattr(microbench, name))
+    parts += ["## What a result draws", prose(Drawn), f"- {member('show', Drawn.show)}", "## Words of the signatures"]
+    aliases = (f"- `{name} = {alias_words(alias)}`" for name, alias in ALIASES.items())
+    return "\n\n".join([*parts, "\n".join(aliases)]) + "\n"
+
+
+def described(name: str, thing: Any) -> Iterator[str]:
+    """A function or a class with what is public in it."""
+    yield f"### {name}"
+    made_by_callers = hasattr(thing, "__struct_fields__") or hasattr(thing, "__dataclass_fields__")
+    if made_by_callers or not inspect.isclass(thing):
+        yield signature(f"microbench.{name}", thing)
+    yield prose(thing)
+    fields = inspect.signature(thing).parameters if made_by_callers else ()
+    public = {key: value for key, value in vars(thing).items() if not key.startswith("_") and key not in fields}
+    if members := [f"- {words}" for key, value in public.items() if (words := member(key, value))]:
+        yield "\n".join(members)
+
+
+def member(name: str, value: Any) -> str:
+    """A property or a method of a class on one line; "" for anything else."""
+    if isinstance(value, property | cached_property):
+        function: Any = value.fget if isinstance(value, property) else value.func
+        return f"`{name}: {plainly(inspect.signature(function).return_annotation)}`: {on_one_line(function)}"
+    if inspect.isfunction(value):
+        arguments = re.sub(r"self(, )?", "", str(inspect.signature(value)), count=1)
+        return f"`{name}{plainly(arguments)}`: {on_one_line(value)}"
+    return ""
+
+
+def alias_words(alias: Any) -> str:
+    """What an annotation stands for."""
+    return " | ".join(one.__name__ if inspect.isclass(one) else f'"{one}"' for one in get_args(alias))
+
+
+def signature(name: str, function: Any) -> str:
+    """The call in a block of code, one argument a line if it is long."""
+    found = inspect.signature(function)
+    if inspect.isclass(function):  # annotations as they are written, not what they stand for
+        as_written = [each.replace(annotation=function.__annotations__[key]) for key, each in found.parameters.items()]
+        found = found.replace(parameters=as_written)
+    line = name + plainly(str(found)).removesuffix(" -> None")
+    if len(line) > LONGEST_SIGNATURE:
+        arguments, keywords = [], False
+        for each in found.parameters.values():
+            if each.kind is inspect.Parameter.KEYWORD_ONLY and not keywords:
+                keywords = True
+                arguments += ["*"] if not any(one.startswith("*") for one in arguments) else []
+            arguments.append(plainly(str(each)))
+        inside = "".join(f"    {argument},\n" for argument in arguments)
+        returned = "" if inspect.isclass(function) else f" -> {plainly(found.return_annotation)}"
+        line = f"{name}(\n{inside}){returned}"
+    return f"```python\n{line}\n```"
+
+
+def plainly(annotation: Any) -> str:
+    """Annotations are texts; their quotes are dropped, those of default values stay."""
+    without = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(annotation))
+    return re.sub(r": \"([^\"]*)\"", r": \1", without)
+
+
+def prose(thing: Any) -> str:
+    """The docstring as Markdown."""
+    text = inspect.getdoc(thing)
+    assert text, thing
+    return text.replace("``", "`")
+
+
+def on_one_line(thing: Any) -> str:
+    """The docstring of a member of a class, which stands in a list."""
+    return " ".join(prose(thing).split())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
