@@ -47,8 +47,8 @@ library at work.
 ```python
 import microbench as mb
 
-run = mb.run("launch", quick=True)             # measures this machine; device="fake" simulates a GPU
-run                                            # in a notebook: tables, figures and findings; print(run) elsewhere
+run = mb.run("launch", quick=True)  # measures this machine; device="fake" simulates a GPU
+run  # a notebook shows tables, figures and findings; elsewhere print(run)
 run.rows("launch_cost", "submit").to_pandas()
 mb.compare("nvidia-h200", run).verdict
 mb.predict(kernels=1100, duration="6us", layer="torch").speedup

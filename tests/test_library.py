@@ -10,6 +10,7 @@ from typing import Any
 import command_line
 import msgspec
 import pytest
+from browser import launched
 from compare_runs import changed, made
 from make_trace import kineto, steps_of
 
@@ -60,6 +61,16 @@ def test_a_run_is_measured_quietly_and_saved(data: Path, capfd: pytest.CaptureFi
     more = mb.run("launch_queue", quick=True, device="fake", into=run)
     assert more.id == run.id
     assert {row.benchmark for row in more.rows()} == {"launch_kind", "launch_queue"}
+
+
+def test_runs_are_called_by_their_names_where_these_lead_to_them(data: Path, tmp_path: Path) -> None:
+    kept, elsewhere = (
+        mb.run("launch_kind", quick=True, device="fake", axes={"kind": "pdl"}, out=out)
+        for out in (None, tmp_path / "elsewhere.json")
+    )
+    words = " ".join(str(mb.compare(kept, elsewhere)).split())
+    assert f"BASE run {kept.id}, " in words
+    assert f"NEW {elsewhere.path}: run {elsewhere.id}, " in words
 
 
 def test_ctrl_c_saves_the_run_and_is_raised(data: Path) -> None:
@@ -223,3 +234,25 @@ def test_what_a_user_wrote_is_never_markup(tmp_path: Path, data: Path) -> None:
     for result in (loaded, loaded.rows(), loaded.part("launch")):
         drawn(result)
     assert "&lt;script&gt;" in loaded._repr_html_()
+
+
+def test_a_notebook_keeps_its_own_style(reference: mb.RecordedRun, tmp_path: Path) -> None:
+    outside = "<h3 id='outside'>Outside</h3><table id='table'><tr><td>1</td></tr></table>"
+    seen = {}
+    style = "element => JSON.stringify(Object.entries(getComputedStyle(element)))"
+    with launched() as browser:
+        for name, inside in (("without", ""), ("with", reference._repr_html_())):
+            path = tmp_path / f"{name}.html"
+            path.write_text(f"<body data-jp-theme-light='true'>{outside}<main>{inside}</main>", encoding="utf-8")
+            with browser.new_context(offline=True, viewport={"width": 400, "height": 800}) as context:
+                tab = context.new_page()
+                tab.goto(path.as_uri())
+                seen[name] = [tab.eval_on_selector(one, style) for one in ("#outside", "#table")]
+                if inside:
+                    assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+                    ground = "element => getComputedStyle(element).backgroundColor"
+                    light = tab.eval_on_selector(".microbench", ground)
+                    tab.evaluate("document.body.dataset.jpThemeLight = 'false'")
+                    assert light != tab.eval_on_selector(".microbench", ground)
+                    assert tab.locator(".microbench svg:visible").count() == 1  # the first figure is open
+    assert seen["with"] == seen["without"]

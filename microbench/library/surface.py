@@ -7,6 +7,7 @@ to do next.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -185,7 +186,13 @@ def watch(path: str | Path | None = None, *, stacks: bool = False) -> Recording:
 
 
 def _name(run: RecordedRun | str | Path | None) -> str | None:
-    """The name by which a run is found: that of its file, if it is one that a program holds."""
+    """The name by which a run is found. One that a program holds has its file's, if its own does not lead there."""
     if run is None or isinstance(run, str | Path):
         return None if run is None else str(run)
+    from microbench.core.errors import RunUnreadableError
+    from microbench.runs import store
+
+    with suppress(RunUnreadableError):
+        if store.find(run.name) == run.path:
+            return run.name
     return str(run.path)

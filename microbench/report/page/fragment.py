@@ -11,10 +11,8 @@ import msgspec
 
 from microbench.report.document import Report, Screen
 from microbench.report.figures.figure import Figure
+from microbench.report.page.page import MOST_RESTS
 from microbench.report.page.templates import WHOLE_WIDTH, environment, scoped_style
-
-# The page has scripts that show the rows behind a finding; a notebook has none, so they are not listed.
-MOST_RESTS = 0
 
 
 def fragment(shown: Report | Screen, figures: Sequence[Figure] = ()) -> str:
