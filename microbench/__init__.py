@@ -57,18 +57,21 @@ _CALLED = ("compare", "diagnose", "predict", "run", "watch")
 class _CallablePackage(types.ModuleType):
     """A package that can be called like the public function of its name."""
 
-    @property
-    def __wrapped__(self) -> Callable[..., Any]:
-        """The function, from which ``inspect.signature`` and ``help`` take the arguments."""
-        surface = importlib.import_module(f"{__name__}.library.surface")
-        function: Callable[..., Any] = getattr(surface, self.__name__.rpartition(".")[2])
-        return function
+    # From here ``inspect.signature`` and ``help`` take the arguments.
+    __wrapped__: Callable[..., Any]
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return self.__wrapped__(*arguments, **options)
 
     def __reduce__(self) -> tuple[Callable[[str], types.ModuleType], tuple[str]]:
         return importlib.import_module, (self.__name__,)
+
+
+def _make_callable(name: str) -> None:
+    package: Any = importlib.import_module(f"{__name__}.{name}")
+    package.__class__ = _CallablePackage
+    package.__wrapped__ = getattr(importlib.import_module(f"{__name__}.library.surface"), name)
+    package.__doc__ = package.__wrapped__.__doc__
 
 
 def __getattr__(name: str) -> Any:
@@ -85,4 +88,4 @@ def __dir__() -> list[str]:
 
 
 for _name in _CALLED:
-    importlib.import_module(f"{__name__}.{_name}").__class__ = _CallablePackage
+    _make_callable(_name)

@@ -101,6 +101,7 @@ def test_a_package_is_called_like_its_function(name: str) -> None:
     package, function = getattr(microbench, name), getattr(importlib.import_module("microbench.library.surface"), name)
     assert isinstance(package, types.ModuleType)
     assert inspect.signature(package) == inspect.signature(function)
+    assert inspect.getdoc(package) == inspect.getdoc(function)
     assert pickle.loads(pickle.dumps(package)) is copy.copy(package) is package
     assert callable(importlib.reload(package))
 
