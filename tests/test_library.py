@@ -68,9 +68,9 @@ def test_runs_are_called_by_their_names_where_these_lead_to_them(data: Path, tmp
         mb.run("launch_kind", quick=True, device="fake", axes={"kind": "pdl"}, out=out)
         for out in (None, tmp_path / "elsewhere.json")
     )
-    words = " ".join(str(mb.compare(kept, elsewhere)).split())
-    assert f"BASE run {kept.id}, " in words
-    assert f"NEW {elsewhere.path}: run {elsewhere.id}, " in words
+    _, page = drawn(mb.compare(kept, elsewhere))
+    assert f"<dt>BASE</dt><dd>run {kept.id}, " in page
+    assert f"<dt>NEW</dt><dd>{elsewhere.path}: run {elsewhere.id}, " in page
 
 
 def test_ctrl_c_saves_the_run_and_is_raised(data: Path) -> None:
