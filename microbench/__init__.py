@@ -4,8 +4,9 @@ As a library, ``import microbench as mb`` gives the names in ``microbench.__all_
 change. The public names follow ``microbench.__version__`` by semantic versioning: until 1.0 a minor version may change
 one, and the changelog says so. The import is quick: packages are loaded when a function needs them.
 
-All values are in SI base units. What a function raises for wrong input, a missing device or an unreadable file is a
-``microbench.MicrobenchError``, with its cause and the next step.
+All values are in SI base units, except that the tables of a recording have times in ns. What a function raises for
+wrong input, a missing device or an unreadable file is a ``microbench.MicrobenchError``, with its cause and the next
+step.
 """
 
 import importlib

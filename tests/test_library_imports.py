@@ -121,6 +121,8 @@ def test_a_program_that_uses_the_names_is_typed(tmp_path: Path) -> None:
         "reveal_type(mb.load('nvidia-h200').rows('launch')[0].median)\n"
         "reveal_type(compare('a', 'b').fails())\n"
         "reveal_type(mb.predict(kernels=3).graph_s)\n"
+        "with mb.watch() as recording: pass\n"
+        "reveal_type(recording.diagnosis())\n"
         "run('launch', fast=True)\n"
     )
     result = subprocess.run(
@@ -129,7 +131,8 @@ def test_a_program_that_uses_the_names_is_typed(tmp_path: Path) -> None:
     )  # fmt: skip
     said = result.stdout
     revealed = re.findall(r'Revealed type is "(?:builtins\.)?(.+)"', said)
-    assert revealed == ["microbench.library.results.RecordedRun", "float", "bool", "float | None"], said
+    results, answer = "microbench.library.results.RecordedRun", "microbench.library.verdicts.DiagnosedTraces"
+    assert revealed == [results, "float", "bool", "float | None", answer], said
     assert said.count("error:") == 1, said
     assert 'Unexpected keyword argument "fast"' in said
 
