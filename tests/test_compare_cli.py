@@ -275,6 +275,7 @@ def slowed_quiet(factor: float, *names: str, clock: str) -> bytes:
     return schema.encode(msgspec.structs.replace(run, run_id="20990101T000000Z-0000000", outcomes=outcomes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factor", "fail_on", "verdict"),
     [

@@ -667,6 +667,7 @@ for line in open("/proc/self/status"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filling", [b" ", b"{},", b'"', b"9", b'{"name":"'])
 def test_memory_does_not_grow_with_a_bomb(tmp_path: Path, filling: bytes) -> None:
     """A small file may unpack to any size; here to 128 MB, of which at most a few chunks are in memory."""

@@ -227,6 +227,7 @@ def test_a_thread_that_cannot_start_is_a_reason(monkeypatch: pytest.MonkeyPatch)
 needs_x86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorder is for x86-64 alone")
 
 
+@pytest.mark.slow
 @needs_x86_64
 def test_the_thread_takes_no_signal_and_calls_nvml_only_when_the_command_has_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -291,6 +291,7 @@ def facts_of(path: Path) -> dict[str, str]:
     return dict(fact.decode().split("=", 1) for fact in found)
 
 
+@pytest.mark.slow
 def test_c_writes_the_facts_of_python(place: Place, other: NotPython, tmp_path: Path) -> None:
     for name in ("python", "c"):
         (tmp_path / name).mkdir()
@@ -328,10 +329,12 @@ def test_each_kind_of_record_of_a_program_arrives(other: NotPython, tmp_path: Pa
     assert trace.unread == {}, "work that had not ended is left out silently"
 
 
+@pytest.mark.slow
 def test_no_record_of_a_million_is_lost(other: NotPython, tmp_path: Path) -> None:
     only(other.recorded(tmp_path, "init", "steps", 23_810), 23_810)
 
 
+@pytest.mark.slow
 def test_records_that_cupti_dropped_are_counted(other: NotPython, tmp_path: Path) -> None:
     done = other.recorded(tmp_path, "init", "steps", 3, "drop", 5)
     assert done.traces[0].lost == {"records": 5}
@@ -356,6 +359,7 @@ ctypes.CDLL("{other.cupti}").stand_in_steps(3, 20)
     assert "package" not in facts_of(done.files[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "package"), [
     ("import torch\nassert torch.cuda.cuInit(0) == 0", "torch"), ("assert cuda.cuInit(0) == 0\nimport torch", None),
 ])  # fmt: skip
@@ -385,6 +389,7 @@ if len(sys.argv) == 1:
     assert packages == [None, None, package, package], "by their names, those of C come first"
 
 
+@pytest.mark.slow
 def test_an_old_python_is_recorded(place: Place, other: NotPython, tmp_path: Path) -> None:
     program = "import sys\nsys.version_info = (3, 8, 0)\nimport torch\ntorch.cuda.cuInit(0)\ntorch.steps(3)"
     only(place.recorded(program, tmp_path, library=other.library), 3)
@@ -393,6 +398,7 @@ def test_an_old_python_is_recorded(place: Place, other: NotPython, tmp_path: Pat
 # Which libcupti is taken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["loaded", "linked", "home/lib64", "home/extras/CUPTI/lib64", "given"])
 def test_libcupti_is_found_where_the_program_would_find_it(other: NotPython, tmp_path: Path, where: str) -> None:
     name = "libcupti.so.99"  # which no machine has
@@ -409,6 +415,7 @@ def test_libcupti_is_found_where_the_program_would_find_it(other: NotPython, tmp
     only(other.recorded(tmp_path, *arguments, "init", "steps", 3, **variables), 3)
 
 
+@pytest.mark.slow
 def test_a_folder_of_ld_library_path_comes_before_a_newer_toolkit(other: NotPython, tmp_path: Path) -> None:
     newer = tmp_path / "lib64/libcupti.so.99"
     newer.parent.mkdir()
@@ -420,6 +427,7 @@ def test_a_folder_of_ld_library_path_comes_before_a_newer_toolkit(other: NotPyth
 # How a program ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
 def test_of_a_killed_program_all_but_the_last_buffer_is_there(
     other: NotPython, tmp_path: Path, number: signal.Signals
@@ -432,20 +440,24 @@ def test_of_a_killed_program_all_but_the_last_buffer_is_there(
     assert 500 * CELLS_OF_A_STEP - most_of_a_buffer < cells_of(trace) < 500 * CELLS_OF_A_STEP
 
 
+@pytest.mark.slow
 def test_an_exit_code_stays_the_programs(other: NotPython, tmp_path: Path) -> None:
     done = other.recorded(tmp_path, "init", "steps", 3, "exit", 7)
     assert (done.code, done.errors) == (7, "")
     assert cells_of(done.traces[0]) == 3 * CELLS_OF_A_STEP
 
 
+@pytest.mark.slow
 def test_a_recording_ends_after_its_time_and_cupti_is_free_then(other: NotPython, tmp_path: Path) -> None:
     only(other.recorded(tmp_path, "init", "steps", 3, "released", "steps", 5, how=How(for_s=1)), 3)
 
 
+@pytest.mark.slow
 def test_a_forked_child_is_silent(other: NotPython, tmp_path: Path) -> None:
     only(other.recorded(tmp_path, "init", "steps", 3, "fork", "init", "steps", 700), 703)
 
 
+@pytest.mark.slow
 def test_a_child_that_was_forked_before_cuda_began_and_an_executed_one_record_for_themselves(
     other: NotPython, tmp_path: Path
 ) -> None:
@@ -466,6 +478,7 @@ def test_a_child_that_was_forked_before_cuda_began_and_an_executed_one_record_fo
 RAN = ("init", "steps", 3, "say", "ran")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("variables", "cause", "next_step"), [
     ({"MICROBENCH_WATCH_CUDA": "98", "MICROBENCH_WATCH_CUPTI": ""}, "no libcupti.so.12 or .13 is found", "CUDA_HOME"),
     ({"STAND_IN_VERSION": "140000"}, "CUPTI's version 140000", "install CUPTI of CUDA 12 or 13"),
@@ -485,6 +498,7 @@ def test_what_cannot_be_recorded_is_told_and_the_program_runs_on(
     assert next_step in told_next
 
 
+@pytest.mark.slow
 def test_after_the_largest_file_is_full_the_program_runs_on(other: NotPython, tmp_path: Path) -> None:
     done = other.recorded(tmp_path, "limit", 1_000_000, *RAN, "steps", 3000)
     not_recorded(done, "any more: File too large", "another disk")
@@ -493,6 +507,7 @@ def test_after_the_largest_file_is_full_the_program_runs_on(other: NotPython, tm
     assert 400_000 < 64 * cells_of(trace) < 1_000_000
 
 
+@pytest.mark.slow
 def test_a_full_disk_keeps_room_for_the_program(other: NotPython, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -508,6 +523,7 @@ def test_a_full_disk_keeps_room_for_the_program(other: NotPython, tmp_path: Path
         subprocess.run(["umount", disk], check=True)
 
 
+@pytest.mark.slow
 def test_a_program_that_closes_all_files_keeps_what_it_opens_then(other: NotPython, tmp_path: Path) -> None:
     done = other.recorded(tmp_path, *RAN, "close", "steps", 3000)
     not_recorded(done, "any more: the program closed its file", "-o")
@@ -518,6 +534,7 @@ def test_a_program_that_closes_all_files_keeps_what_it_opens_then(other: NotPyth
 # How the library is made
 
 
+@pytest.mark.slow
 def test_the_library_is_compiled_once_and_anew_when_it_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: NotPython
 ) -> None:
@@ -548,6 +565,7 @@ def test_without_a_compiler_that_works_there_is_no_library(
     assert injection.library() is None
 
 
+@pytest.mark.slow
 def test_the_compiler_that_cc_names_comes_first_and_the_library_of_a_wheel_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: NotPython
 ) -> None:

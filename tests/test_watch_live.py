@@ -222,6 +222,7 @@ def terminal(
         os.close(opened.end)
 
 
+@pytest.mark.slow
 @needs_recorder
 @pytest.mark.parametrize("more", [{}, {"NO_COLOR": "1"}])
 def test_beside_the_programs_output_it_is_the_terminals_title(
@@ -241,6 +242,7 @@ def test_beside_the_programs_output_it_is_the_terminals_title(
     assert "GPU busy" not in text
 
 
+@pytest.mark.slow
 @needs_recorder
 def test_where_the_output_goes_elsewhere_it_stands_at_the_right_end_of_the_row(place: Place, tmp_path: Path) -> None:
     text = f"print('out')\nprint('one', end='', flush=True, file=__import__('sys').stderr)\n{UNTIL_SEEN}"

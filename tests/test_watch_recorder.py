@@ -272,6 +272,7 @@ def test_without_libcupti_the_program_runs_on(place: Place, tmp_path: Path) -> N
     assert done.files == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("variables", "cause", "next_step"), [
     ({"STAND_IN_VERSION": "140000"}, "CUPTI's version 140000", "install CUPTI of CUDA 12 or 13"),
     ({"STAND_IN_VERSION": "17"}, "CUPTI's version 17", "install CUPTI of CUDA 12 or 13"),
@@ -297,11 +298,13 @@ library.cuptiSubscribe(ctypes.byref(ctypes.c_void_p()), None, None)
     not_recorded(done, "another profiler is attached", "torch.profiler")
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_gone_is_told(place: Place, tmp_path: Path) -> None:
     done = place.recorded(RAN, tmp_path, recordings="gone")
     not_recorded(done, "cannot be written: No such file or directory", "-o")
 
 
+@pytest.mark.slow
 def test_a_read_only_folder_is_told(place: Place, tmp_path: Path) -> None:
     shut = tmp_path / "shut"
     shut.mkdir(0o500)
@@ -318,11 +321,13 @@ def test_a_read_only_folder_is_told(place: Place, tmp_path: Path) -> None:
     not_recorded(done, "cannot be written: " + ("Read-only file system" if mounted else "Permission denied"), "-o")
 
 
+@pytest.mark.slow
 def test_an_old_python_is_told(place: Place, tmp_path: Path) -> None:
     done = place.recorded(f"import sys\nsys.version_info = (3, 8, 0)\n{RAN}", tmp_path)
     not_recorded(done, "older than Python 3.9", "newer Python")
 
 
+@pytest.mark.slow
 def test_after_the_largest_file_is_full_the_program_runs_on(place: Place, tmp_path: Path) -> None:
     program = f"""
 import resource
@@ -339,6 +344,7 @@ open("mine", "w").write("whole")
     assert (tmp_path / "mine").read_text() == "whole"
 
 
+@pytest.mark.slow
 def test_a_full_disk_keeps_room_for_the_program(place: Place, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -357,6 +363,7 @@ def test_a_full_disk_keeps_room_for_the_program(place: Place, tmp_path: Path) ->
         subprocess.run(["umount", disk], check=True)
 
 
+@pytest.mark.slow
 def test_a_program_that_closes_all_files_keeps_what_it_opens_then(place: Place, tmp_path: Path) -> None:
     program = f"""
 {RAN}
@@ -372,6 +379,7 @@ torch.library.cuptiActivityFlushAll(1)
     assert len(list(tmp_path.glob("mine-*"))) == 997
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "garbage", "[]", "{}"])
 def test_a_program_that_changes_the_variable_is_not_recorded(place: Place, tmp_path: Path, text: str) -> None:
     done = place.recorded(f"import os\nos.environ['MICROBENCH_WATCH'] = '{text}'\n{RAN}", tmp_path)
@@ -408,6 +416,7 @@ print(len(set(re.findall(r"/.*libcupti.*", open("/proc/self/maps").read()))))
     assert (done.output, done.errors) == ("set()\n1\n", "")
 
 
+@pytest.mark.slow
 def test_the_library_of_the_program_is_taken_wherever_it_lies(place: Place, tmp_path: Path) -> None:
     program = f"""
 import ctypes, os, shutil
@@ -419,6 +428,7 @@ library.stand_in_steps(3, 20)
     only(place.recorded(program, tmp_path), 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("own", "errors"), [
     ("print('mine')", ""), ("import sys\nprint('mine', sys.modules['sitecustomize'].__file__)", ""),
     ("print('mine')\nraise ValueError('broken')", "ValueError: broken"), ("import not_there", "ModuleNotFoundError"),
