@@ -483,5 +483,5 @@ def test_ten_million_rows_are_read_in_bounded_memory(tmp_path: Path) -> None:
         [sys.executable, "-c", READ_IN_LITTLE_MEMORY, path], capture_output=True, text=True, check=True
     )
     count, mebibytes = map(int, result.stdout.split())
-    assert 3_900_000 < count <= reader.MOST_ROWS
+    assert 3_200_000 < count <= reader.MOST_ROWS, "1.5 million calls, as much work, and waits"
     assert mebibytes < 900

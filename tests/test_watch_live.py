@@ -296,7 +296,7 @@ def test_on_a_dumb_terminal_there_is_none(place: Place, tmp_path: Path, output: 
         assert shown.rest() == 0
     assert "\x1b]2;" not in shown.shown
     assert MARGIN.search(shown.shown) is None
-    assert "Launch-bound" in shown.shown
+    assert "microbench recording" in shown.shown, "the diagnosis follows"
 
 
 @pytest.mark.slow

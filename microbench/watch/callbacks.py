@@ -82,8 +82,9 @@ I64 = ir.IntType(64)
     STREAM_ID,
 ) = FUNCTIONS.values()  # fmt: skip
 RUNTIME_DOMAIN, DRIVER_DOMAIN = 2, 1
-# A lock that is not free for so many tries is held by a thread that is no more, in a forked child.
-LOCK_TRIES = 20_000
+# A lock that is not free for so many tries may be held by a thread that is no more, in a forked child. In the process
+# itself its holder waits for a processor, or this is a handler of a signal that came to the holder: so many rounds.
+LOCK_TRIES, LOCK_ROUNDS = 20_000, 200
 UNKNOWN = LOW  # of a stream or an event
 
 
@@ -247,12 +248,14 @@ def _lock_calls(state):  # type: ignore[no-untyped-def]
     """Lock the rows of calls. Returns whether that was possible, which it always is but in a forked child."""
     if u64(state + LOCKED_OUT) != 0:
         return False
-    for _ in range(LOCK_TRIES):
-        if call(state + TRY_LOCK, state + CALLS_MUTEX, 0, 0) & LOW == 0:
-            return True
-        call(state + YIELD, 0, 0, 0)
-    if call(state + GETPID, 0, 0, 0) & LOW != u64(state + PROCESS):
-        put64(state + LOCKED_OUT, 1)
+    for _ in range(LOCK_ROUNDS):
+        for _ in range(LOCK_TRIES):
+            if call(state + TRY_LOCK, state + CALLS_MUTEX, 0, 0) & LOW == 0:
+                return True
+            call(state + YIELD, 0, 0, 0)
+        if call(state + GETPID, 0, 0, 0) & LOW != u64(state + PROCESS):
+            put64(state + LOCKED_OUT, 1)
+            return False
     return False
 
 

@@ -82,7 +82,7 @@ _Static_assert(sizeof(Row) == CELL_BYTES && sizeof(Text) == CELL_BYTES && sizeof
 #define MOST_BYTES (1ull << 30)
 #define MOST_RESERVE_BYTES (1ull << 30)
 enum { MOST_CELLS = 8192, FULL_CELLS = MOST_CELLS - LONGEST_TEXT / TEXT_BYTES - 2, NAME_SLOTS = 65536, TRIES = 64 };
-enum { MOST_CALLS = 1200, BEGUN_SLOTS = 1024, CALL_ROWS = 2048, LOCK_TRIES = 20000 };
+enum { MOST_CALLS = 1200, BEGUN_SLOTS = 1024, CALL_ROWS = 2048, LOCK_TRIES = 20000, LOCK_ROUNDS = 200 };
 enum { FLUSH_MS = 200, FORCED = 1, FAR_FILE = 900, MOST_GPUS = 64, MOST_PATH = 4096 };
 enum { FIRST_VERSION = 18, FIRST_UNKNOWN_VERSION = 140000, TAKEN = 39 };
 
@@ -361,11 +361,13 @@ _Static_assert(offsetof(Called, kept) == 56 && offsetof(Called, correlation) == 
 
 /* Lock the rows of calls. That is always possible but in a forked child, whose parent's thread had locked them. */
 static bool lock_calls(void) {
-    for (int tries = 0; tries < LOCK_TRIES && !locked_out; tries++) {
-        if (!pthread_mutex_trylock(&calls_mutex)) return true;
-        sched_yield();
+    for (int rounds = 0; rounds < LOCK_ROUNDS && !locked_out; rounds++) {
+        for (int tries = 0; tries < LOCK_TRIES; tries++) {
+            if (!pthread_mutex_trylock(&calls_mutex)) return true;
+            sched_yield();
+        }
+        if (getpid() != process) locked_out = true;
     }
-    if (getpid() != process) locked_out = true;
     return false;
 }
 
