@@ -282,7 +282,7 @@ def test_after_a_ctrl_c_it_is_gone_and_the_diagnosis_follows(place: Place, tmp_p
 def test_between_windows_the_terminal_says_so(place: Place, tmp_path: Path) -> None:
     options = ("--window", "3s", "--every", "600s")
     with terminal(place, tmp_path, UNTIL_SEEN, "terminal", *options) as shown:
-        shown.until("between two windows · last step")
+        shown.until("between two windows")
         (tmp_path / "seen").touch()
         assert shown.rest() == 0
 

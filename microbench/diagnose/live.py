@@ -45,8 +45,8 @@ class Live:
             processes = len(self._growing)
             self._line = " · ".join([*figures(trace), *[f"most active of {processes} processes"] * (processes > 1)])
             self._since_s = now_s
-        if self._line and most.between_windows:
-            return f"between two windows · last {self._line}"
+        if most.between_windows:  # whose work may lie too far back to be read
+            return f"between two windows · last {self._line}" if self._line else "between two windows"
         return self._line if now_s - self._since_s < QUIET_S else ""
 
 
