@@ -82,14 +82,17 @@ def machine(changes: dict[str, Any], completion_ns: float, layer: LayerCosts, ar
     return FakeCosts(**FINE, **changes, completion_ns=completion, layers=layers)
 
 
-def check_launches(result: Fit, costs: FakeCosts, within: float = WITHIN) -> None:
+def check_launches(result: Fit, costs: FakeCosts, within: float = WITHIN, spread: float = 0.0) -> None:
+    """``spread`` is the noise of a call. The time of a node is small against that of the replays it is derived from."""
     values = result.values
+    node_ns, most_nodes = costs.graph_node_submit_ns, 1000
+    off_ns = within * node_ns + 2 * spread * (costs.graph_submit_ns / most_nodes + node_ns)
     for layer, cost in costs.layers.items():
         for arguments in (0, 1, 4):
             expected_ns = cost.call_ns + arguments * cost.argument_ns
             assert values[f"call.{layer}.{arguments}"] == nearly(expected_ns, within), (layer, arguments)
         assert values[f"replay.{layer}"] == nearly(costs.graph_submit_ns + cost.replay_ns, within), layer
-    assert values["replay_node"] == pytest.approx(costs.graph_node_submit_ns * 1e-9, rel=within)
+    assert values["replay_node"] == pytest.approx(node_ns * 1e-9, abs=off_ns * 1e-9)
     assert values["way"] == nearly(costs.launch_to_start_ns, within)
     assert values["replay_way"] == nearly(costs.launch_to_start_ns, within)
     assert values["complete"] + PROFILED_S == nearly(costs.completion_ns["auto"] + costs.timer_call_ns, within)
@@ -115,8 +118,9 @@ def test_launches_and_replays_are_given_back(
 def test_noise_is_borne(changes: dict[str, Any], completion_ns: float, layer: LayerCosts) -> None:
     costs = machine(changes, completion_ns, layer)
     cases = LAUNCHES + CALLS + LIVES + STEPS
-    result = fitted(costs, cases, spread=0.003, limits=SamplingLimits(seconds=0.001, minimum=10))
-    check_launches(result, costs, within=0.03)
+    spread = 0.003
+    result = fitted(costs, cases, spread=spread, limits=SamplingLimits(seconds=0.001, minimum=10))
+    check_launches(result, costs, within=0.03, spread=spread)
 
 
 @pytest.mark.slow

@@ -48,8 +48,8 @@ NORMAL = 1.96
 class Step(msgspec.Struct, frozen=True):
     """Equal kernels, launched one by one or replayed, and a synchronise.
 
-    ``seconds`` is its measured time, ``sigma_s`` the standard deviation of that, ``own_s`` how long each kernel runs by
-    its own record. ``row`` names the row.
+    ``seconds`` is its measured time, ``own_s`` how long each kernel runs by its own record, ``sigma_s`` the standard
+    deviation of the first less that of all kernels. ``row`` names the row.
     """
 
     way: Way
@@ -106,10 +106,11 @@ def steps(evidence: Evidence) -> list[Step]:
                 continue
             seconds = row.value * kernels
             layer = str(row.params.get("submitter", LOOP_LAYER))
-            kernel_s = own_s(evidence, duration_ns)
+            kernel_s, unknown_s = own_s(evidence, duration_ns), 0.0
             if layer in operations and f"write_{way}" in known:
                 shortest_s = shortest.value if shortest is not None and duration_ns == 0 else 0.0
-                kernel_s = max(kernel_s, shortest_s) + known[f"write_{way}"].value
+                longer = known[f"write_{way}"]
+                kernel_s, unknown_s = max(kernel_s, shortest_s) + longer.value, half_width(longer) / NORMAL
             result.append(
                 Step(
                     way=way,
@@ -118,7 +119,9 @@ def steps(evidence: Evidence) -> list[Step]:
                     kernels=kernels,
                     own_s=kernel_s,
                     seconds=seconds,
-                    sigma_s=max(row.interval.half_width / NORMAL, LEAST_SIGMA) * seconds,
+                    sigma_s=math.hypot(
+                        max(row.interval.half_width / NORMAL, LEAST_SIGMA) * seconds, kernels * unknown_s
+                    ),
                     row=rests_on(row)[0],
                 )
             )
@@ -332,8 +335,9 @@ SHOWN_BY = {
 UNLIKE = 0.1
 # Steps settle a constant that something else stood in for when they narrow its interval to this share.
 SETTLED = 0.5
-# A stand-in's interval is widened by this factor before it is compared with steps, so that steps decide.
-LOOSELY = 100.0
+# A stand-in's interval is widened by this factor before it is compared with steps. Steps that are sure of the constant
+# decide then; steps of many kernels, whose gaps are hardly better known than the constant, leave it near the stand-in.
+LOOSELY = 20.0
 
 
 def fit(evidence: Evidence) -> Fit:

@@ -279,8 +279,12 @@ def step_time(workload: Workload, fit: Fit, way: Way) -> float:
 
 
 def _own_s(workload: Workload, values: Mapping[str, float], way: Way) -> float:
-    """The kernels' own time: the given durations of the stream that has most of them, without any gap. In a graph large
-    grids end while the next node begins."""
+    """The kernels' own time: the given durations of the stream that has most of them, without any gap.
+
+    Durations as profilers report them overlap where the gap is negative, and in a graph large grids end while the next
+    node begins.
+    """
+    overlap_s = max(-values[f"gap_{way}"], 0.0)
     streams = [0.0] * workload.streams
     dealt = itertools.cycle(range(workload.streams))
     for part in workload.parts:
@@ -288,7 +292,7 @@ def _own_s(workload: Workload, values: Mapping[str, float], way: Way) -> float:
             early_s = values["wide_graph"] if way == "graph" and wide(part, values) else 0.0
             for duration_s in itertools.islice(itertools.cycle(part.durations_s), part.count):
                 stream = next(dealt) if part.stream is None else part.stream % workload.streams
-                streams[stream] += duration_s - early_s
+                streams[stream] += duration_s - early_s - overlap_s
     return max(streams)
 
 
