@@ -21,7 +21,7 @@ __all__ = [
     "ComparedFigure", "ComparedRuns", "Copies", "DeviceAbsentError", "DiagnosedTraces", "Event", "Finding", "HostWork",
     "Kernels", "MicrobenchError", "PredictedStep", "Problem", "RecordedRun", "Recording", "ResultNotWrittenError",
     "Row", "Rows", "RunUnreadableError", "Sheet", "Tables", "UsageError", "Wait", "Workload", "__version__", "compare",
-    "diagnose", "load", "predict", "run", "watch",
+    "diagnose", "load", "measure", "predict", "run", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
     from microbench.library.recordings import Recording, Tables
     from microbench.library.results import Problem, RecordedRun, Row, Rows, Sheet
-    from microbench.library.surface import compare, diagnose, load, predict, run, watch
+    from microbench.library.surface import compare, diagnose, load, measure, predict, run, watch
     from microbench.library.verdicts import ComparedFigure, ComparedRuns, DiagnosedTraces, PredictedStep
     from microbench.predict.workload import Copies, Event, HostWork, Kernels, Wait, Workload
 
@@ -52,7 +52,7 @@ _PLACES = {
     "predict.workload": ("Copies", "Event", "HostWork", "Kernels", "Wait", "Workload"),
 }  # fmt: skip
 # Functions that have the name of a package of the source: that package is called instead (docs/decisions.md).
-_CALLED = ("compare", "diagnose", "predict", "run", "watch")
+_CALLED = ("compare", "diagnose", "measure", "predict", "run", "watch")
 
 
 class _CallablePackage(types.ModuleType):

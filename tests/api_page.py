@@ -20,7 +20,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 LONGEST_SIGNATURE = 100
 # Every public name in the order of the page; a test says which one is missing.
 SECTIONS = {
-    "Functions": ("run", "load", "compare", "predict", "diagnose", "watch"),
+    "Functions": ("run", "measure", "load", "compare", "predict", "diagnose", "watch"),
     "Runs and their rows": ("RecordedRun", "Rows", "Row", "Problem", "Finding", "Sheet"),
     "Answers": ("ComparedRuns", "ComparedFigure", "PredictedStep", "DiagnosedTraces"),
     "Recordings of this process": ("Recording", "Tables"),
@@ -50,6 +50,7 @@ import microbench as mb
 run = mb.run("launch", quick=True)  # measures this machine; device="fake" simulates a GPU
 run  # a notebook shows tables, figures and findings; elsewhere print(run)
 run.rows("launch_cost", "submit").to_pandas()
+mb.measure("train.py::step", setup="train.py::setup", axes={"batch": [1, 8, 64]})
 mb.compare("nvidia-h200", run).verdict
 mb.predict(kernels=1100, duration="6us", layer="torch").speedup
 mb.diagnose("trace.json.gz").findings

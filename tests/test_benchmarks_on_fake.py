@@ -20,6 +20,9 @@ from microbench.measure.sampling import SamplingLimits
 
 BENCHMARKS = list(discover().values())
 each_benchmark = pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda benchmark: benchmark.name)
+# Own benchmarks get their grids from `microbench measure` (tests/test_measure.py).
+WITH_GRID = [benchmark for benchmark in BENCHMARKS if benchmark.suite != "own"]
+each_with_a_grid = pytest.mark.parametrize("benchmark", WITH_GRID, ids=lambda benchmark: benchmark.name)
 QUESTIONS = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 COSTS = FakeCosts(gpus=2)  # benchmarks of several GPUs find two
 HERE = fake_environment(COSTS)
@@ -57,7 +60,7 @@ def test_metrics_have_a_name_a_unit_and_a_sentence(benchmark: Benchmark) -> None
         assert (metric.kind == "time") == (metric.unit in TIME_UNITS), f"{where}: kind and unit disagree"
 
 
-@each_benchmark
+@each_with_a_grid
 def test_grids_are_nested_and_their_values_fit_a_case_id(benchmark: Benchmark) -> None:
     _, _, *parameters = inspect.signature(benchmark.measure).parameters
     assert sorted(parameters) == sorted(benchmark.axes), f"{benchmark.name}: give measure a parameter for each axis"
@@ -79,7 +82,7 @@ def test_grids_are_nested_and_their_values_fit_a_case_id(benchmark: Benchmark) -
             assert re.fullmatch(r"[a-z0-9_.+-]+", str(value)), f"{where}: {value!r} does not fit a case id"
 
 
-@each_benchmark
+@each_with_a_grid
 def test_cases_are_nested_unique_and_sorted_by_axis_name(benchmark: Benchmark) -> None:
     before: set[str] = set()
     for preset in PRESETS:
@@ -106,7 +109,7 @@ def of_other_types(benchmark: Benchmark) -> list[Case]:
 
 
 @pytest.mark.parametrize("preset", ["quick", pytest.param("default", marks=pytest.mark.slow)])
-@each_benchmark
+@each_with_a_grid
 def test_every_case_yields_what_is_declared(benchmark: Benchmark, preset: Preset) -> None:
     declared = {metric.name: metric for metric in benchmark.metrics}
     seen: set[str] = set()
@@ -147,7 +150,7 @@ def check(measurement: Measurement, where: str, *, on_gpu: bool) -> None:
     msgspec.json.encode(measurement)
 
 
-@each_benchmark
+@each_with_a_grid
 def test_one_seed_gives_one_result(benchmark: Benchmark) -> None:
     case = (cases_here(benchmark, "quick") or cases_here(benchmark, "default"))[0]
     first, again = (run_case(benchmark, case, COSTS, limits=FEW) for _ in range(2))

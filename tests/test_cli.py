@@ -221,7 +221,7 @@ def test_impossible_requests_are_usage_errors(arguments: tuple[str, ...], words:
 def finish(run_size: dict[str, bool], exit_code: ExitCode, path: str = "run.json") -> object:
     """A stand-in for the runner: a run is there at once."""
 
-    def execute(request: session.RunRequest, listener: object) -> session.RunResult:
+    def execute(request: session.RunRequest, listener: object, *others: object) -> session.RunResult:
         run = make_run(**run_size)  # type: ignore[arg-type]
         return session.RunResult(run, Path(path), exit_code, run.sessions[-1].environment)
 
@@ -247,7 +247,7 @@ def test_run_ends_with_the_exit_code_of_the_session(code: ExitCode, monkeypatch:
 def test_a_run_that_is_stopped_ends_with_its_code(
     error: BaseException, code: ExitCode, stderr: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def execute(request: session.RunRequest, listener: object) -> session.RunResult:
+    def execute(request: session.RunRequest, listener: object, *others: object) -> session.RunResult:
         raise error
 
     monkeypatch.setattr(session, "execute", execute)

@@ -125,6 +125,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.slow
 def test_a_failure_leaves_no_numbers_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "FAILURES_ALLOWED", len(FAILURES) + 1)
     skipped, *failures, after = outcomes(run("wild", how=",".join(("skip", *FAILURES, "nothing"))))
@@ -144,6 +145,7 @@ def test_a_benchmark_is_given_up_after_three_failures() -> None:
     assert {outcome.status for outcome in outcomes(result) if outcome.case.benchmark == "calm"} == {"ok"}
 
 
+@pytest.mark.slow
 def test_the_drivers_refusals_are_failures_with_its_reason() -> None:
     """Of a call that cannot be captured, and of an update to another topology."""
     synchronized, queried, launched, before, refused, after = outcomes(run("captured", "changed", device="stubborn"))
@@ -169,6 +171,7 @@ def spared() -> Iterator[list[int]]:
             os.waitpid(pid, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running")
 def test_a_worker_that_cannot_be_killed_ends_the_run(spared: list[int], tmp_path: Path) -> None:
     # On a busy machine the probe's worker takes seconds to exit, and the first case may be silent for a while: only

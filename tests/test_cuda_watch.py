@@ -140,6 +140,97 @@ for step in range(100):
     out.sum().backward()
 torch.cuda.synchronize()
 """
+CUPY = """
+import cupy
+source = 'extern "C" __global__ void add_one(float* values) { values[threadIdx.x] += 1; }'
+add_one = cupy.RawKernel(source, "add_one")
+values = cupy.zeros(256, dtype=cupy.float32)
+for step in range(200):
+    for _ in range(50):
+        add_one((1,), (256,), (values,))
+    cupy.cuda.get_current_stream().synchronize()
+assert (values == 10_000).all()
+"""
+TRITON = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def add_one(values):
+    place = values + tl.arange(0, 256)
+    tl.store(place, tl.load(place) + 1)
+
+values = torch.zeros(256, device="cuda")
+for step in range(200):
+    for _ in range(50):
+        add_one[(1,)](values)
+    torch.cuda.synchronize()
+assert (values == 10_000).all()
+"""
+COMPILED = """
+import torch
+
+@torch.compile(mode="reduce-overhead")
+def step(values):
+    return torch.tanh(values @ values).sum(dim=0).sin()
+
+values = torch.rand(256, 256, device="cuda")
+for _ in range(100):
+    step(values)
+torch.cuda.synchronize()
+"""
+JAX = """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def step(values):
+    return jnp.tanh(values @ values).sum(axis=0)[None, :] + values
+
+values = jnp.ones((256, 256))
+for _ in range(200):
+    values = step(values)
+values.block_until_ready()
+"""
+SPAWNED = (
+    TORCH.replace("import torch", "import multiprocessing, torch")
+    + """
+if multiprocessing.parent_process() is None:
+    context = multiprocessing.get_context("spawn")
+    children = [context.Process(target=print) for _ in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0, 0]
+"""
+)
+REDUCED = """
+import os, torch
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+torch.distributed.init_process_group("nccl")
+values = torch.ones(1024, device="cuda")
+for step in range(200):
+    for _ in range(50):
+        values.mul_(1)
+    torch.distributed.all_reduce(values, op=torch.distributed.ReduceOp.MAX)
+torch.cuda.synchronize()
+torch.distributed.destroy_process_group()
+"""
+NODES, REPLAYS = 1000, 10_000
+REPLAYED = f"""
+import torch
+values, stream = torch.zeros(256, device="cuda"), torch.cuda.Stream()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph, stream=stream):
+    for _ in range({NODES}):
+        values.add_(1)
+for step in range({REPLAYS}):
+    graph.replay()
+    if step % 10 == 0:
+        torch.cuda.synchronize()
+torch.cuda.synchronize()
+assert (values == {NODES * REPLAYS}).all()
+"""
 
 
 def watched(folder: Path, text: str, *options: str, stacks: bool = False) -> tuple[int, Trace]:
@@ -149,14 +240,20 @@ def watched(folder: Path, text: str, *options: str, stacks: bool = False) -> tup
 
 def recorded(folder: Path, command: list[str], how: program.How = program.WHOLE) -> tuple[int, Trace]:
     """The exit code of a command, and its only recording."""
+    status, (trace,) = every_recording(folder, command, how)
+    return status, trace
+
+
+def every_recording(folder: Path, command: list[str], how: program.How = program.WHOLE) -> tuple[int, list[Trace]]:
+    """The exit code of a command, and the recordings of its processes."""
     (folder / "recordings").mkdir()
     ended = program.watch(command, folder / "recordings", how)
     assert ended.reasons == ()
-    (path,) = (folder / "recordings").iterdir()
-    trace = read(path)
-    sound(trace)
-    assert (trace.lost, trace.unread) == ({}, {})
-    return ended.status, trace
+    traces = [read(path) for path in sorted((folder / "recordings").iterdir())]
+    for trace in traces:
+        sound(trace)
+        assert (trace.lost, trace.unread) == ({}, {})
+    return ended.status, traces
 
 
 def kernels(trace: Trace, name: str) -> int:
@@ -182,6 +279,59 @@ def test_a_watched_program_of_torch_loses_no_kernel_inside_or_outside_of_a_graph
     assert kernels(trace, "elementwise") >= 20_000
     assert (trace.work["node"] != NONE).sum() >= 5000
     assert trace.versions["torch"] != "unknown"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("package", "text", "name", "count"),
+    [
+        ("cupy", CUPY, "add_one", 10_000),
+        ("triton", TRITON, "add_one", 10_000),
+        ("triton", COMPILED, "triton", 100),
+        ("jax", JAX, "fusion", 200),
+    ],
+    ids=["cupy", "triton", "compiled", "jax"],
+)
+def test_a_watched_program_of_other_libraries_loses_no_kernel(
+    tmp_path: Path, package: str, text: str, name: str, count: int
+) -> None:
+    pytest.importorskip(package)
+    status, trace = watched(tmp_path, text)
+    assert status == 0
+    found = kernels(trace, name)
+    assert found == count if name == "add_one" else found >= count, sorted(set(names(trace, trace.work)))
+
+
+@pytest.mark.timeout(300)
+def test_spawned_processes_are_recorded_each_in_a_file(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "program.py").write_text(SPAWNED)
+    status, traces = every_recording(tmp_path, [sys.executable, str(tmp_path / "program.py")])
+    assert status == 0
+    assert [kernels(trace, "elementwise") >= 15_000 for trace in traces] == [True] * 3
+
+
+@pytest.mark.timeout(300)
+def test_each_rank_of_torchrun_is_recorded_in_a_file(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    count = torch.cuda.device_count()
+    (tmp_path / "program.py").write_text(REDUCED)
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    status, traces = every_recording(tmp_path, [sys.executable, *launcher, str(tmp_path / "program.py")])
+    assert status == 0
+    assert [kernels(trace, "elementwise") >= 10_000 for trace in traces] == [True] * count
+    if count > 1:
+        assert [kernels(trace, "nccl") >= 200 for trace in traces] == [True] * count
+        assert len({tuple(trace.gpus.values()) for trace in traces}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_kernel_of_ten_million_is_lost(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    status, trace = watched(tmp_path, REPLAYED)
+    assert status == 0
+    assert kernels(trace, "elementwise") >= NODES * REPLAYS
 
 
 def test_the_step_between_windows_is_that_of_an_unwatched_program(tmp_path: Path) -> None:

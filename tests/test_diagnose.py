@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import msgspec
@@ -12,14 +13,15 @@ from msgspec.structs import replace
 
 from microbench.analysis.evidence import Finding
 from microbench.core.errors import UsageError
+from microbench.core.units import times
 from microbench.diagnose import lanes, ranks, window, words
-from microbench.diagnose.diagnosis import Diagnosis, Step, diagnose
+from microbench.diagnose.diagnosis import PROCESSES, Diagnosis, Step, diagnose
 from microbench.diagnose.events import held_by_events
 from microbench.diagnose.health import checks
 from microbench.diagnose.host_time import DOINGS, doing, overlaps, slices
 from microbench.diagnose.idle import CAUSES, idle
 from microbench.diagnose.steps import find_steps
-from microbench.diagnose.unwatched import USUAL_S
+from microbench.diagnose.unwatched import USUAL_S, unwatched
 from microbench.library.runs import load
 from microbench.predict.constants import Constant, Fit
 from microbench.predict.fit import fit_for
@@ -511,9 +513,9 @@ def recorded_s(fit: Fit, **changes: object) -> tuple[Diagnosis, Step, list[float
     assert step is not None
     assert recorded is not None
     assert (recorded.calls, recorded.operators, recorded.functions) == (50, 50, 0)
-    half_s = (step.high_s - step.low_s) / 2
-    middle_s = step.watched_s - step.unwatched_s
-    return found, step, [middle_s - half_s, middle_s + half_s, middle_s]
+    free = unwatched(recorded, step.costs)
+    assert step.watched_s - step.unwatched_s == pytest.approx(free.cost_s, rel=0.01)
+    return found, step, [free.low_s, free.high_s, free.cost_s]
 
 
 def finding(diagnosis: Diagnosis, rule: str) -> Finding:
@@ -539,12 +541,32 @@ def test_the_recorders_costs_are_those_of_the_run() -> None:
 
 def test_without_them_usual_costs_are_assumed_and_named_so() -> None:
     found, step, taken_s = recorded_s(costs())
-    assert taken_s == pytest.approx([25 * 4.7e-6, 75 * 4.7e-6, 50 * 4.7e-6], rel=0.01)
+    assert taken_s == pytest.approx([25 * 6.5e-6, 75 * 6.5e-6, 50 * 6.5e-6], rel=0.01)
     assert all(cost.assumed and not cost.rests_on for cost in step.costs.values())
     note = finding(found, "diagnose.watched")
-    assert note.text.startswith("Recording takes 2.70 µs a call and 2.00 µs an operator. Assumed: the run has not")
+    assert note.text.startswith("Recording takes 4.50 µs a call and 2.00 µs an operator. Assumed: the run has not")
     assert "microbench run launch_watched" in note.advice
     assert "its costs are assumed" in str(screen(found, "", ""))
+
+
+def test_the_step_without_the_recorder_is_as_uncertain_as_its_costs_and_as_processes_differ() -> None:
+    found, step, (low_s, high_s, _) = recorded_s(costs())
+    assert found.graph is not None
+    host_s = PROCESSES * step.unwatched_s  # launches make all of such a step
+    half_s = math.hypot((high_s - low_s) / 2, host_s)
+    assert step.unwatched_s - step.low_s == pytest.approx(half_s, rel=0.05)
+    assert step.high_s - step.unwatched_s == pytest.approx(half_s, rel=0.05)
+    graph = found.graph
+    ends = (graph.speedup_low / graph.speedup, graph.speedup_high / graph.speedup)
+    assert ends == pytest.approx((step.low_s / step.unwatched_s, step.high_s / step.unwatched_s), rel=0.1)
+    range_ = f"{graph.speedup_low:.1f} to {graph.speedup_high:.1f}×"
+    assert f"about {times(graph.speedup)} ({range_}) as fast" in finding(found, "diagnose.graph").title
+
+
+def test_a_speedup_from_a_known_step_is_one_number() -> None:
+    found = diagnose(steps_of(count=12, kernels=50, between_ns=20_000, marked=True).trace(), costs(), 900e-6)
+    assert found.graph is not None
+    assert words.speedup(found.graph) == times(found.graph.speedup)
 
 
 def test_each_cost_that_the_run_lacks_is_assumed_by_itself() -> None:

@@ -15,9 +15,19 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Copy, GraphLaunch, Launch, LayerCall, Op, Query, Record, Wait
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts
 from microbench.gpu.fake.device import max_plus
-from microbench.gpu.fake.environment import FAKE_NAME, FAKE_UUID, GPUS_VARIABLE, fake_environment, open_fake_cold
+from microbench.gpu.fake.environment import (
+    COSTS_VARIABLE,
+    FAKE_NAME,
+    FAKE_UUID,
+    GPUS_VARIABLE,
+    SEED_VARIABLE,
+    costs_here,
+    fake_environment,
+    open_fake_cold,
+)
 from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.fake.links import play
+from microbench.gpu.open import open_host
 from microbench.gpu.protocol.gpu import WAIT_VARIABLE, ColdStarts, Gpu
 from microbench.run.plan import make_plan, select
 
@@ -60,6 +70,27 @@ def test_the_wait_mode_and_the_number_of_gpus_come_from_the_environment(monkeypa
             monkeypatch.setenv(variable, value)
             with pytest.raises(MeasurementError, match=f"{variable}={value} is no"):
                 open_fake()
+
+
+def test_the_environment_changes_costs_and_scatter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(COSTS_VARIABLE, '{"link_bytes_per_s": 3e10, "memory": {"dram_bytes_per_s": {"read": 2e12}}}')
+    changed = costs_here()
+    assert (changed.link_bytes_per_s, changed.memory.dram_bytes_per_s.read) == (3e10, 2e12)
+    assert changed.memory.dram_bytes_per_s.write == COSTS.memory.dram_bytes_per_s.write
+    for value in ('{"no_such_cost": 1}', '{"memory": 3}', '{"link_bytes_per_s": "much"}', "[1]", "{"):
+        monkeypatch.setenv(COSTS_VARIABLE, value)
+        with pytest.raises(MeasurementError, match=f"{COSTS_VARIABLE} is no JSON of costs"):
+            costs_here()
+    monkeypatch.delenv(COSTS_VARIABLE)
+    assert costs_here() == COSTS
+    stamps = []
+    for seed in ("1", "1", "2"):
+        monkeypatch.setenv(SEED_VARIABLE, seed)
+        stamps.append(open_host("fake").clock_stamps(20).tolist())
+    assert stamps[0] == stamps[1] != stamps[2]
+    monkeypatch.setenv(SEED_VARIABLE, "x")
+    with pytest.raises(MeasurementError, match=f"{SEED_VARIABLE}=x is no seed"):
+        open_host("fake")
 
 
 @pytest.mark.parametrize("name", ["link_peer", "link_concurrent", "link_numa"])

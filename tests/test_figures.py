@@ -201,6 +201,7 @@ def test_several_runs_lie_over_each_other(name: str) -> None:
     assert all(text.startswith(label) for text, label in zip(found.conclusions, (gpu.name, "Another GPU"), strict=True))
 
 
+@pytest.mark.slow
 def test_more_runs_than_colours_are_counted() -> None:
     found = both("link", *(f"GPU of {letter}" for letter in "ABCDE"))
     assert sum(text.startswith("ceiling ") for text in words(found)) == 2, "runs share one ceiling in each direction"

@@ -142,6 +142,7 @@ def test_nothing_half_written_stays(tmp_path: Path) -> None:
 RUN = [sys.executable, "-m", "microbench", "run", "launch_kind", "host_timer", "--quick", "--device", "fake"]
 
 
+@pytest.mark.slow
 def test_a_run_whose_progress_nobody_reads_goes_on(data: Path) -> None:
     reading, writing = os.pipe()
     process = subprocess.Popen(RUN, stderr=writing, stdout=subprocess.PIPE, text=True)
@@ -154,6 +155,7 @@ def test_a_run_whose_progress_nobody_reads_goes_on(data: Path) -> None:
     assert len(store.listing()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("report_to", ["/dev/null", "/dev/full"])
 def test_a_run_whose_progress_cannot_be_written_goes_on(report_to: str, data: Path) -> None:
     with open("/dev/full", "w") as full, open(report_to, "w") as shown:
@@ -164,6 +166,7 @@ def test_a_run_whose_progress_cannot_be_written_goes_on(report_to: str, data: Pa
     assert {outcome.status for outcome in store.load(path).outcomes} == {"ok"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ["", "--json"])
 def test_a_report_that_nobody_reads_leaves_the_exit_code_of_the_run(options: str, data: Path) -> None:
     code = """

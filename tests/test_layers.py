@@ -27,17 +27,23 @@ ROOMS: dict[str, str] = {
     "diagnose": "traces predict analysis core",
     "run": "runs measure explain gpu host analysis core",
     "report": "diagnose run runs explain predict compare analysis core",
+    "fleet": "report run runs explain analysis core",
     "library": "report diagnose traces run runs explain predict compare gpu watch analysis core",
-    "cli": "library report diagnose traces run runs explain predict gpu watch analysis core",
+    "cli": "library fleet report diagnose traces run runs explain predict gpu watch analysis core",
 }
-MOST_ROOMS, MOST_ARROWS = 18, 70
+MOST_ROOMS, MOST_ARROWS = 18, 74
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 
 # Where a package may be imported. The longest name counts: numba.cuda is not numba.
 PACKAGES: dict[str, tuple[str, ...]] = {
+    "asyncssh": ("fleet.clusters",),
     "cuda": ("gpu", "_kernels"),
     "cupy": ("gpu", "_kernels"),
     "cupyx": ("gpu", "_kernels"),
+    "dask": ("fleet",),
+    "dask_jobqueue": ("fleet.clusters",),
+    "distributed": ("fleet",),
+    "duckdb": ("fleet.store",),
     "jax": ("gpu.layers",),
     "jaxlib": ("gpu.layers",),
     "jinja2": ("report.page",),
@@ -54,6 +60,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     ),
     "numba.cuda": ("gpu", "_kernels"),
     "nvmath": ("gpu", "_kernels"),
+    "pyarrow": ("fleet.store", "library.results"),
     "pynvml": ("gpu.machine.nvml",),
     "pypdfium2": ("report.figures",),
     "reportlab": ("report.figures",),
@@ -64,8 +71,9 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "warp": ("gpu.layers",),
 }
 PRINTING = ("cli", "report")
-# The only files that survive any exception: of a benchmark, and of the recorder inside of a program that is watched.
-BOUNDARIES = ("run.worker", "watch.inject.sitecustomize")
+# The only files that survive any exception: of a benchmark, of a user's function whose capture may fail, and of the
+# recorder inside of a program that is watched.
+BOUNDARIES = ("run.worker", "gpu.layers.culprit", "watch.inject.sitecustomize")
 
 
 def within(module: str, places: tuple[str, ...]) -> bool:

@@ -16,7 +16,10 @@ from test_packaging import HEAVY_FOR_PACKAGE
 
 import microbench
 
-FUNCTIONS = {"compare": "pairs", "diagnose": "words", "predict": "workload", "run": "session", "watch": "state"}
+FUNCTIONS = {
+    "compare": "pairs", "diagnose": "words", "measure": "sampling", "predict": "workload", "run": "session",
+    "watch": "state",
+}  # fmt: skip
 # Statements that each may be the first one of a program.
 STATEMENTS = (
     "import microbench",
@@ -34,6 +37,8 @@ STATEMENTS = (
     "import microbench.watch.program as program; program.watch",
     "from microbench.watch import cells, recorder",
     "from microbench import watch",
+    "from microbench.measure.sampling import stored",
+    "from microbench import measure",
     "import microbench.traces.reading, microbench.watch",
 )
 # Runs the statements in many orders, each in a package that was never imported, and checks what the names are then.
@@ -73,6 +78,7 @@ def python(*arguments: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_names_are_the_same_in_every_order_of_imports(data: Path) -> None:
     assert python("-c", PROGRAM.format(statements=STATEMENTS, functions=FUNCTIONS)).split() == ["done"]
 
@@ -119,6 +125,7 @@ def test_a_program_that_uses_the_names_is_typed(tmp_path: Path) -> None:
         "from microbench import compare, run\n"
         "reveal_type(mb.run('launch', quick=True))\n"
         "reveal_type(mb.load('nvidia-h200').rows('launch')[0].median)\n"
+        "reveal_type(mb.measure(len, axes={'n': [1, 0.5]}).simulated)\n"
         "reveal_type(compare('a', 'b').fails())\n"
         "reveal_type(mb.predict(kernels=3).graph_s)\n"
         "with mb.watch() as recording: pass\n"
@@ -132,7 +139,7 @@ def test_a_program_that_uses_the_names_is_typed(tmp_path: Path) -> None:
     said = result.stdout
     revealed = re.findall(r'Revealed type is "(?:builtins\.)?(.+)"', said)
     results, answer = "microbench.library.results.RecordedRun", "microbench.library.verdicts.DiagnosedTraces"
-    assert revealed == [results, "float", "bool", "float | None", answer], said
+    assert revealed == [results, "float", "bool", "bool", "float | None", answer], said
     assert said.count("error:") == 1, said
     assert 'Unexpected keyword argument "fast"' in said
 

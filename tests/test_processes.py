@@ -146,6 +146,7 @@ def test_the_users_own_rounds_replace_the_shipped_deviations_of_their_gpu(tmp_pa
     assert processes.attached(one, tmp_path).deviations == shipped, "a damaged file counts as none"
 
 
+@pytest.mark.slow
 def test_a_run_of_three_rounds_teaches_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
     first = worker_run.run("calm")

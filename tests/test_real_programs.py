@@ -26,10 +26,13 @@ def answer(graph_s: float | None, *, bound: str = "launch-bound", step_s: float 
     """What `diagnose --json` prints, as far as the comparison reads it; 22 steps of 50 pieces of work."""
     times = {"watched_s": 1.2 * step_s, "unwatched_s": step_s}
     limits = {} if graph_s is None else {"step_s": graph_s, "low_s": 0.9 * graph_s, "high_s": 1.1 * graph_s}
+    if graph_s is not None:
+        speedup = step_s / graph_s
+        limits |= {"speedup": speedup, "speedup_low": 0.8 * speedup, "speedup_high": 1.2 * speedup}
     return {
         "trace": {"work": 22 * 50}, "bound": bound, "why_no_graph": "a graph would save less than 3% of the step",
         "step": {"kernels": 0.4 * work, "work": work, **times, "likeness": 1.0},
-        "graph": limits | {"speedup": step_s / graph_s, "blockers": []} if graph_s is not None else None,
+        "graph": limits | {"blockers": []} if graph_s is not None else None,
         "advice": [{"name": "graph"}, {"name": "fuse"}] if graph_s is not None else [],
         "findings": [{"rule": "diagnose.bound"}],
     }  # fmt: skip
@@ -63,8 +66,10 @@ def test_errors_are_shares_of_the_true_times() -> None:
 
 
 def test_a_speed_up_is_compared_with_the_time_of_the_process_that_was_recorded() -> None:
-    row = judge(answer(1e-3), here=3e-3)
+    row, near = (judge(answer(1e-3), here=here) for here in (3e-3, 2.3e-3))
     assert row["speedup_error"] == row["given_error"] == pytest.approx(2 / 3 - 1)
+    assert (row["speedup_inside"], near["speedup_inside"]) == (False, True)
+    assert "- true speed-up inside the range given without --step: 1 of 2" in judged.summary([row, near])
     assert row["true_speedup"] == pytest.approx(2.0)
     assert row["best_change"] == "graph: yes", "the time of that process is no change"
 

@@ -357,7 +357,9 @@ def test_host_time_behind_a_wait_may_stay_in_front_of_the_next_graph() -> None:
                 made.wait()
                 made.runs(between_ns)
                 launches(made)
-        return diagnosed(made)
+        step = diagnosed(made).step
+        assert step is not None
+        return diagnosed(made, step.watched_s)
 
     short, long = (found(between_ns).graph for between_ns in (0, 80_000))
     assert short is not None

@@ -181,7 +181,7 @@ LOOKS = {**DRAWN, **LAID_OUT}
 def measured(run: Run) -> Callable[..., session.RunResult]:
     """A stand-in for the runner, which measures nothing and tells of the first outcomes of a run, and of a failure."""
 
-    def execute(request: session.RunRequest, listener: Callable[[object], None]) -> session.RunResult:
+    def execute(request: session.RunRequest, listener: Callable[[object], None], *others: object) -> session.RunResult:
         done = (*run.outcomes[:3], skipped(), failed("it broke: 漢字"))
         listener(PlanMade(len(done), 0, 20.0, ("host", "launch"), 4.0))
         for number, one in enumerate(done):
@@ -356,7 +356,7 @@ def test_an_error_is_a_line_of_cause_and_one_of_what_to_do(folder: Path, monkeyp
     (folder / "bad.json").write_bytes(b"{")
     known = session.execute
 
-    def absent(request: session.RunRequest, listener: object) -> session.RunResult:
+    def absent(request: session.RunRequest, listener: object, *others: object) -> session.RunResult:
         if request.device is None:
             return known(request, listener)  # type: ignore[arg-type]
         raise DeviceAbsentError(f"there is no device {request.device}", "see `microbench doctor`")

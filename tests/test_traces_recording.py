@@ -437,11 +437,11 @@ def fuzz(path: Path, seeds: range) -> int:
 def test_changed_files_are_read_or_refused_in_little_memory(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
-        count = fuzz(tmp_path / "changed.rows", range(300))
+        count = fuzz(tmp_path / "changed.rows", range(150))
         most_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert 150 < count < 300
+    assert 75 < count < 150
     assert most_bytes < 32 << 20
 
 

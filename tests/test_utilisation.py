@@ -249,6 +249,7 @@ def test_the_thread_takes_no_signal_and_calls_nvml_only_when_the_command_has_beg
     assert len(masks) == count
 
 
+@pytest.mark.slow
 @needs_x86_64
 def test_a_command_that_ends_before_it_is_waited_for_is_noticed(tmp_path: Path) -> None:
     """Another thread without blocked signals, such as numpy's, takes the signal of its end."""

@@ -261,6 +261,7 @@ def test_where_the_output_goes_elsewhere_it_stands_at_the_right_end_of_the_row(p
     assert (tmp_path / "output").read_text() == "out\n"
 
 
+@pytest.mark.slow
 @needs_recorder
 def test_after_a_ctrl_c_it_is_gone_and_the_diagnosis_follows(place: Place, tmp_path: Path) -> None:
     text = f"import sys\ntry:\n    {UNTIL_SEEN.strip().replace(chr(10), chr(10) + '    ')}\n"
@@ -278,6 +279,7 @@ def test_after_a_ctrl_c_it_is_gone_and_the_diagnosis_follows(place: Place, tmp_p
     assert "Traceback" not in shown.shown
 
 
+@pytest.mark.slow
 @needs_recorder
 def test_between_windows_the_terminal_says_so(place: Place, tmp_path: Path) -> None:
     options = ("--window", "3s", "--every", "600s")

@@ -47,11 +47,13 @@ class Evidence:
     """The newest row of each case and metric on one GPU, and the host's rows.
 
     ``device`` is the GPU's UUID, None for a run without a GPU. Queries return None or an empty list for rows that were
-    not measured, so a rule without its rows returns no finding.
+    not measured, so a rule without its rows returns no finding. ``ceilings`` is the Evidence of another run on such a
+    GPU, against which own kernels are held if this run has no figures of the memory.
     """
 
-    def __init__(self, run: Run, measured: Sequence[Row], device: str | None) -> None:
+    def __init__(self, run: Run, measured: Sequence[Row], device: str | None, ceilings: Evidence | None = None) -> None:
         self.run = run
+        self.ceilings = ceilings
         self.device = device
         self._rows: dict[tuple[str, str], Row] = {}
         for row in measured:
@@ -120,14 +122,16 @@ class Evidence:
 Rule = Callable[[Evidence], Finding | None]
 
 
-def evidence_by_device(run: Run, measured: Sequence[Row] | None = None) -> list[Evidence]:
+def evidence_by_device(
+    run: Run, measured: Sequence[Row] | None = None, ceilings: Evidence | None = None
+) -> list[Evidence]:
     """An Evidence for each GPU that has rows or facts, in the order of the run's outcomes; one without a GPU if none
     has. ``measured`` are the run's rows, if the caller has them."""
     measured = rows(run) if measured is None else measured
     with_facts = (outcome.device for outcome in run.outcomes if outcome.status == "ok" and outcome.facts)
     devices = dict.fromkeys((*(row.device for row in measured), *with_facts))
     devices.pop(None, None)
-    return [Evidence(run, measured, device) for device in devices or (None,)]
+    return [Evidence(run, measured, device, ceilings) for device in devices or (None,)]
 
 
 def whole(row: Row, name: str) -> int:

@@ -299,6 +299,8 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
         Rounds of a single sample have no quantiles, so the quantile is then taken over these samples.
         """
+        if len(self.summaries) == 1:
+            return float(getattr(self.summaries[0], name))
         ordered = np.sort([float(getattr(summary, name)) for summary in self.summaries])
         if name in ("min", "max"):
             return float(ordered[0] if name == "min" else ordered[-1])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from microbench import __version__
-from microbench.cli import check, diagnose, options, predict, share, show, watch
+from microbench.cli import check, diagnose, fleet, measure, options, predict, share, show, watch
 from microbench.cli.output import (
     command,
     discard_unwritable_messages,
@@ -141,6 +141,7 @@ def doctor() -> int:
 # Every command in the order of --help, with the example in its own help.
 COMMANDS = (
     (run, "microbench run launch --set duration=1us,5us --rounds 3"),
+    *measure.COMMANDS,
     *show.COMMANDS,
     *check.COMMANDS,
     *predict.COMMANDS,
@@ -157,3 +158,4 @@ for _function, _example in COMMANDS:
         command(_function)
     )
 app.add_typer(share.history_app, name="history")
+app.add_typer(fleet.fleet_app, name="fleet")

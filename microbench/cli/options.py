@@ -50,6 +50,7 @@ class Format(StrEnum):
     JSON = "json"
     JSONL = "jsonl"
     MARKDOWN = "markdown"
+    OPENMETRICS = "openmetrics"
 
 
 def _argument(metavar: str, help: str) -> Any:
@@ -94,6 +95,40 @@ Into = Annotated[Typed, _option("RUN", "Add the results to this run.")]
 Resume = Annotated[Typed, _option("RUN", "Measure what this unfinished run still lacks.")]
 RunLabel = Annotated[Typed, _option("TEXT", "Label the run; the label is a name for it in every command.", "--label")]
 Json = Annotated[bool, _flag("--json", "Print the run as JSON instead of the report.")]
+
+# measure
+OwnTarget = Annotated[
+    str, _argument("TARGET", "FILE.cu:KERNEL, FILE.py::FUNCTION or MODULE:FUNCTION, from the current folder.")
+]
+OwnSetup = Annotated[
+    Typed, _option("TARGET", "A function that gets the axes it names and returns the arguments.", "--setup")
+]
+OwnAxes = Annotated[
+    list[str] | None,
+    _option("NAME=VALUE[,VALUE]", "Measure each value of a parameter: batch=1,8,64. Repeatable.", "--axis"),
+]
+OwnGrid = Annotated[Typed, _option("X[,Y[,Z]]", "Blocks of a kernel's grid: 1024, or n//256 with --axis n.", "--grid")]
+OwnBlock = Annotated[Typed, _option("X[,Y[,Z]]", "Threads of a block: 256.", "--block")]
+OwnArguments = Annotated[
+    list[str] | None,
+    _option("ARG", "An argument of a kernel: f32[1<<20] (an array), 2.0f, 7 or i64(7). In order.", "--arg"),
+]
+OwnShared = Annotated[Typed, _option("SIZE", "Dynamic shared memory of a block: 16KiB.", "--shared")]
+OwnBytes = Annotated[Typed, _option("SIZE", "Bytes that one launch reads and writes: 12MiB or 12*n.", "--bytes")]
+OwnFlop = Annotated[Typed, _option("N", "Operations of one launch: 2*n.", "--flop")]
+OwnPrecision = Annotated[str, _option("TYPE", "The type of these operations: fp64, fp32, tf32, fp16, bf16, int8.")]
+OwnCooperative = Annotated[bool, _flag("--cooperative", "Launch the kernel as a cooperative grid.")]
+OwnCompiler = Annotated[
+    list[str] | None, _option("OPTION", "An option of NVRTC: --option=-lineinfo. Repeatable.", "--option")
+]
+OwnLimit = Annotated[
+    Typed,
+    _option(
+        "TIME",
+        "Kill a case that reports no progress for this long: 20s; default: 1 minute, 3 while it loads.",
+        "--limit",
+    ),
+]
 
 # check
 WhatToCheck = Annotated[Checked, _argument("{link|memory|compute}", "What to check.")]
@@ -246,7 +281,9 @@ PageFile = Annotated[Path, _option("FILE", "The new HTML file.", "-o", "--out")]
 ExportFormat = Annotated[
     Format,
     _option(
-        None, "csv, jsonl: one row a measurement. json: also the run, which show reads again. markdown: the report."
+        None,
+        "csv, jsonl: one row a measurement. json: also the run, which show reads again. markdown: the report. "
+        "openmetrics: gauges for Prometheus.",
     ),
 ]
 Redact = Annotated[
@@ -269,4 +306,33 @@ MetricName = Annotated[str, _argument("METRIC", "BENCHMARK.METRIC, such as launc
 CaseName = Annotated[
     Typed,
     _option("AXIS=VALUE[,…]", "The cases to draw, at most three: size_bytes=64. Or the whole id of a case.", "--case"),
+]
+
+# fleet run
+Store = Annotated[Path, _option("DIR", "The folder that keeps campaigns and their runs.", "--store")]
+Local = Annotated[Count, _option("N", "Start N worker processes on this machine.", "--local", min=1)]
+Scheduler = Annotated[
+    Typed, _option("ADDRESS", "Use the workers of this Dask scheduler: tcp://HOST:8786.", "--scheduler")
+]
+SshHosts = Annotated[Typed, _option("HOST[,HOST]", "Start a worker on each of these hosts by SSH.", "--ssh")]
+SlurmJobs = Annotated[Count, _option("N", "Start a worker in each of N Slurm jobs, one a node.", "--slurm", min=1)]
+FleetDevice = Annotated[
+    Typed,
+    _option(
+        "DEVICE", "One run a node, on cuda:N, all, or fake (simulated); default: one run for each GPU.", "--device"
+    ),
+]
+TaskLimit = Annotated[
+    float | None, _option("SECONDS", "End the run of a node after this time; default: 1800.", "--limit", min=1)
+]
+WaitForNodes = Annotated[float, _option("SECONDS", "How long to wait for nodes to come.", "--wait", min=0)]
+NodeLabels = Annotated[
+    list[str] | None, _option("KEY=VALUE", "Label every node of this campaign: rack=r1. Repeatable.", "--label")
+]
+LabelsFile = Annotated[
+    Path | None, _option("FILE", "Labels of each node: TOML or JSON with a table for each.", "--labels")
+]
+ResumedCampaign = Annotated[Typed, _option("ID", "Run what this campaign still lacks.", "--resume")]
+SimulatedNodes = Annotated[
+    Path | None, _option("FILE", "Costs and faults of simulated nodes, as TOML or JSON.", "--simulated", hidden=True)
 ]

@@ -39,7 +39,7 @@ def export(
     redact: options.Redact = False,
     schema: options.Schema = False,
 ) -> None:
-    """Write a run to standard output as CSV, JSON or Markdown.
+    """Print a run as CSV, JSON, Markdown or OpenMetrics.
 
     All values are in SI base units: seconds, bytes, hertz.
     """
@@ -66,6 +66,10 @@ def exported(run: Run, format: Format, path: Path | None = None) -> bytes:
             return export.to_json(run)
         if format is Format.JSONL:
             return export.to_json_lines(run)
+        if format is Format.OPENMETRICS:
+            from microbench.runs import openmetrics
+
+            return openmetrics.to_openmetrics(run).encode()
         if format is Format.MARKDOWN:
             return markdown.to_markdown(report_of(run, path)).encode()
         return export.to_csv(run).encode()

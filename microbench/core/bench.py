@@ -16,7 +16,7 @@ from microbench.core.model import AxisInfo, BenchmarkInfo, Case, Environment, Fa
 Preset = Literal["quick", "default", "full"]
 PRESETS: tuple[Preset, ...] = ("quick", "default", "full")
 Measured = Measurement | Fact | Series
-SUITES = ("host", "launch", "graph", "link", "memory", "compute")
+SUITES = ("host", "launch", "graph", "link", "memory", "compute", "own")
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,9 @@ HALVINGS = 16
 LOOP_CALL = call_name(LOOP_LAYER, 0)
 # A given time of the step beyond these shares of the recorded one belongs to another step.
 LEAST_GIVEN, MOST_GIVEN = 0.25, 1.25
+# The host time of a program differs by about this share between two processes on one machine: nineteen programs on two
+# H200 machines with busy hosts.
+PROCESSES = 0.25
 
 Bound = Literal["launch-bound", "host-bound", "wait-bound", "copy-bound", "GPU-bound", "allocation-bound", "mixed"]
 
@@ -90,13 +93,16 @@ class Remedy(msgspec.Struct, frozen=True):
 class Graph(msgspec.Struct, frozen=True):
     """The step with everything that can be captured replayed as ``graphs`` graphs: its time with an interval in s.
 
-    ``making_s`` is what making the graphs takes: the calls of the step, capture, instantiation and upload.
+    The interval of ``speedup`` also holds that of the step without the recorder. ``making_s`` is what making the graphs
+    takes: the calls of the step, capture, instantiation and upload.
     """
 
     step_s: float
     low_s: float
     high_s: float
     speedup: float
+    speedup_low: float
+    speedup_high: float
     graphs: int
     making_s: float
     break_even: int | None
@@ -276,7 +282,14 @@ def _foreseen(
     alone_s = step_time(workload, fit, "stream") / typical.steps
     if known is None:
         step_s, around_s = watched_s if typical.replays else alone_s, (free.high_s - free.low_s) / 2
-        ends = {"low_s": max(step_s - around_s, 0.0), "high_s": max(step_s + around_s, 0.0)}
+        faster_s, slower_s = (
+            step_time(scaled(workload, host), fit, "stream") / typical.steps - alone_s
+            for host in (1 - PROCESSES, 1 + PROCESSES)
+        )
+        ends = {
+            "low_s": max(step_s - math.hypot(around_s, faster_s), 0.0),
+            "high_s": step_s + math.hypot(around_s, slower_s),
+        }
         step = msgspec.structs.replace(step, unwatched_s=step_s, **ends)
     if why:
         return step, None, why, (), None
@@ -399,11 +412,16 @@ def _graph(workload: Workload, typical: Recorded, fit: Fit, step: Step, longer: 
     step_s, low_s, high_s = (each * longer / typical.steps for each in ends)
     calls_s = sum(part.host_s or 0.0 for part in workload.parts if isinstance(part, Kernels | Copies))
     making_s = calls_s + sum(values["make"] + values["make_node"] * count for count in nodes)
+    speedup, before_s = step.unwatched_s / step_s, step.unwatched_s
+    fewer = math.hypot(1 - step.low_s / before_s, 1 - step_s / high_s)
+    more = math.hypot(step.high_s / before_s - 1, step_s / low_s - 1) if low_s > 0 else math.inf
     return Graph(
         step_s=step_s,
         low_s=low_s,
         high_s=high_s,
-        speedup=step.unwatched_s / step_s,
+        speedup=speedup,
+        speedup_low=max(speedup * (1 - fewer), 0.0),
+        speedup_high=speedup * (1 + more),
         graphs=len(nodes),
         making_s=making_s,
         break_even=max(math.ceil(making_s / typical.steps / (step.unwatched_s - step_s)), 1),

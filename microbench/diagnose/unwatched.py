@@ -17,12 +17,11 @@ from microbench.predict.workload import Copies, Kernels, Part, Workload
 from microbench.traces.trace import SYNC_KINDS, Format, Trace
 
 # What PyTorch's profiler adds to a call, an operator and a Python function, in s, where the run has not measured it:
-# ten programs on an H200 with PyTorch 2.11 and a busy host, each timed without a profiler and with each of its modes.
-USUAL_S = {"call": 2.7e-6, "operator": 2.0e-6, "function": 0.4e-6}
-# What our own recorder adds to a call: 0.6 to 2.0 us in programs of PyTorch, Triton and JAX on H200 machines with busy
-# hosts.
-OWN_S, OWN = 1.4e-6, "what an H200 with a busy host showed stands for it"
-USUAL = "the run has not measured what recording takes, and ten programs on an H200 stand for it"
+# eleven programs on two H200 machines with busy hosts, each timed without a profiler and with each of its modes.
+USUAL_S = {"call": 4.5e-6, "operator": 2.0e-6, "function": 0.4e-6}
+# What our own recorder adds to a call of the same programs.
+OWN_S, OWN = 1.8e-6, "what two H200 machines with busy hosts showed stands for it"
+USUAL = "the run has not measured what recording takes, and eleven programs on two H200 machines stand for it"
 ANOTHER = "this profiler costs what PyTorch's does"
 # XLA notes ranges of its host code without the inputs and links of PyTorch's operators, which costs about as much as a
 # Python function: short ranges of a JAX step follow one another within 0.1 us (JAX 0.11, an H200's host).

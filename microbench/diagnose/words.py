@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.core.units import as_time, percent, plain, round_percent, times, two_times
-from microbench.diagnose.diagnosis import BUSY, SUBMISSION, WORTH, Bound, Diagnosis, Step
+from microbench.diagnose.diagnosis import BUSY, SUBMISSION, WORTH, Bound, Diagnosis, Graph, Step
 from microbench.diagnose.health import Check
 from microbench.diagnose.idle import Cause
 from microbench.diagnose.recorded import Blocker, Recorded, layer_of
@@ -18,6 +18,8 @@ SUITE = "diagnose"
 # Shares of the time above which idle time is a problem, a warning, or worth naming at all.
 PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
 LONGEST_NAME = 60
+# A speed-up whose interval reaches further than this share is shown with the range.
+WIDE = 0.15
 
 BOUNDS: dict[Bound, str] = {
     "launch-bound": "the host submits work more slowly than the GPU does it",
@@ -147,6 +149,14 @@ def _check_words(check: Check) -> str:
     return f"{check.count} {check.name} ({percent(check.share)})" if check.share else f"{check.count} {check.name}"
 
 
+def speedup(graph: Graph) -> str:
+    """By how many times a step is faster as a graph, with the range where it is wide: "about 2.1× (1.5 to 2.9×)"."""
+    if graph.speedup_low > 1 and graph.speedup_high - graph.speedup_low <= 2 * WIDE * graph.speedup:
+        return times(graph.speedup)
+    range_ = f"{times(graph.speedup_low).removesuffix('×')} to {times(graph.speedup_high)}"
+    return f"about {times(graph.speedup)} ({range_})"
+
+
 def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
     graph, step = diagnosis.graph, diagnosis.step
     if step is None or diagnosis.recorded is None:
@@ -171,7 +181,7 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
         severity="advice",
         title=(
             f"Replayed {how} a step takes {as_time(graph.step_s)} ({two_times(graph.low_s, graph.high_s)}), "
-            f"{times(graph.speedup)} as fast"
+            f"{speedup(graph)} as fast"
         ),
         text=f"{pays}.{shapes} A trace cannot tell whether tensors keep their addresses; capturing the step does.",
         threshold=f"a graph saves at least {round_percent(WORTH)} of the step",

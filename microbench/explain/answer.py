@@ -15,7 +15,7 @@ from microbench.analysis.graph_steps import Pair, kernels_in_words, layer_titles
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, quantity, times
-from microbench.explain import compute_verdict, link_facts, link_verdict, memory_stream, memory_verdict
+from microbench.explain import compute_verdict, link_facts, link_verdict, memory_stream, memory_verdict, own
 from microbench.explain.compute_units import USUAL_VARIANTS, best_products, dtype_of, figure, held_by
 from microbench.explain.compute_units import reached as product_reached
 from microbench.explain.graph_facts import break_evens
@@ -28,8 +28,8 @@ USUAL_DURATION_S = 2e-6
 MOST_FINDINGS = 3
 # Advice that helps most people, in this order; other advice follows in the order of the report.
 FIRST_ADVICE = (
-    "launch.starving", "link.pin", "memory.python", "link.chunks", "graph.update", "graph.upload", "memory.allocate",
-    "launch.wait",
+    "own.graph", "launch.starving", "link.pin", "memory.python", "link.chunks", "graph.update", "graph.upload",
+    "memory.allocate", "launch.wait",
 )  # fmt: skip
 
 
@@ -51,7 +51,8 @@ class Answer(NamedTuple):
 def answers(evidence: Evidence) -> list[Answer]:
     """The lines of one GPU in the order of the screen; what was not measured has no line."""
     every = (launch(evidence), python(evidence), graph(evidence), link(evidence), memory(evidence), compute(evidence))
-    return [answer for answer in every if answer is not None]
+    mine = [Answer(name, tuple(Part(*part) for part in parts)) for name, parts in own.lines(evidence)]
+    return [*mine, *(answer for answer in every if answer is not None)]
 
 
 def host(evidence: Evidence) -> Answer | None:

@@ -28,6 +28,7 @@ from microbench.explain import (
     memory_levels,
     memory_stream,
     memory_verdict,
+    own,
 )
 
 HOST = "host"
@@ -44,6 +45,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         *memory_allocation.RULES,
     ),
     "compute": (*compute_verdict.RULES, *compute_power.RULES, *compute_products.RULES, *compute_units.RULES),
+    "own": own.RULES,
 }
 
 

@@ -12,9 +12,10 @@ FAKE = "fake"
 def open_gpu(device: str) -> Gpu:
     """The GPU with this UUID, or the simulated one. Raises DeviceAbsentError or MeasurementError."""
     if device == FAKE:
+        from microbench.gpu.fake.environment import seed_here
         from microbench.gpu.fake.gpu import open_fake
 
-        return open_fake()
+        return open_fake(seed=seed_here())
     from microbench.gpu.cuda.device import open_gpu as open_cuda
 
     return open_cuda(device)
@@ -23,9 +24,9 @@ def open_gpu(device: str) -> Gpu:
 def open_host(device: str | None) -> Host:
     """The CPU side of this machine, or of the simulated one."""
     if device == FAKE:
-        from microbench.gpu.fake.environment import FakeHost
+        from microbench.gpu.fake.environment import FakeHost, costs_here, seed_here
 
-        return FakeHost()
+        return FakeHost(costs_here(), seed=seed_here())
     from microbench.host.native import NativeHost
 
     return NativeHost()
@@ -34,9 +35,9 @@ def open_host(device: str | None) -> Host:
 def open_cold(device: str) -> ColdStarts:
     """First acts on the GPU with this UUID, or on the simulated one, in a process that has not touched it yet."""
     if device == FAKE:
-        from microbench.gpu.fake.environment import open_fake_cold
+        from microbench.gpu.fake.environment import costs_here, open_fake_cold, seed_here
 
-        return open_fake_cold()
+        return open_fake_cold(costs_here(), seed=seed_here())
     from microbench.gpu.cuda.cold import CudaColdStarts
 
     return CudaColdStarts(device)

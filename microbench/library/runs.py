@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,9 @@ from microbench.core.errors import RunUnreadableError, UsageError
 from microbench.core.units import plain
 
 if TYPE_CHECKING:
+    from microbench.analysis.evidence import Evidence
     from microbench.analysis.stats import Row
+    from microbench.core.bench import Benchmark
     from microbench.core.model import Param, Run
     from microbench.report.document import Report, Screen
     from microbench.run.events import Listener
@@ -23,6 +26,10 @@ NEWEST_SEARCHED = 20
 LAST = "last"
 # compare gives a verdict from so many rounds of each run on.
 ROUNDS_TO_COMPARE = 5
+# The benchmarks of a user's own functions and kernels.
+STEP, KERNEL = "own_step", "own_kernel"
+# The benchmark that gives the ceilings of own kernels.
+CEILINGS = "memory_stream"
 
 
 def located(name: str | None) -> Path:
@@ -126,7 +133,11 @@ def screen_of(run: Run, path: Path, name: str | None = None) -> Screen:
     with consistent(run):
         called = name if name not in (None, LAST) else ""
         return screen.screen(
-            run, name=called or "", reference=is_reference(path), unfinished=path.suffix == store.GROWING
+            run,
+            name=called or "",
+            reference=is_reference(path),
+            unfinished=path.suffix == store.GROWING,
+            ceilings=ceilings_of(run),
         )
 
 
@@ -141,6 +152,7 @@ def report_of(run: Run, path: Path | None = None, rows: Sequence[Row] | None = N
             rows,
             reference=path is not None and is_reference(path),
             unfinished=path is not None and path.suffix == store.GROWING,
+            ceilings=ceilings_of(run),
         )
 
 
@@ -207,13 +219,17 @@ def measured(
     into: str | None = None,
     resume: str | None = None,
     label: str | None = None,
+    catalogue: Mapping[str, Benchmark] | None = None,
+    silent_s: float | None = None,
 ) -> RunResult:
     """Measure as `microbench run` does, in worker processes, and save the run. The arguments are those of the command.
 
+    ``catalogue`` replaces all benchmarks. A case that gives no sign of life for ``silent_s`` is ended.
     Raises UsageError for a wrong argument and what ``execute`` raises.
     """
+    from microbench.run.process import Patience
     from microbench.run.request import RunRequest
-    from microbench.run.session import execute
+    from microbench.run.session import Seams, execute
     from microbench.runs import remarks
 
     checked_label = remarks.checked(label) if label is not None else None
@@ -232,7 +248,43 @@ def measured(
         into=into,
         resume=resume,
     )
-    result = execute(request, listener)
+    if resume is not None:
+        catalogue = catalogue_of(load(resume)[1])
+    patience = Patience(silent_s=silent_s, busy_s=silent_s) if silent_s else Patience()
+    result = execute(request, listener, Seams(patience=patience), catalogue)
     if checked_label is not None:
         remarks.change(result.path, checked_label)
     return result
+
+
+def catalogue_of(run: Run) -> dict[str, Benchmark]:
+    """All benchmarks, own ones with the axes that a run recorded, so that it can be resumed."""
+    from microbench.core.bench import Axis, discover
+
+    own = {
+        info.name: replace(
+            discover()[info.name],
+            axes={axis.name: Axis.same(axis.about, axis.values) for axis in info.axes},
+        )
+        for info in run.benchmarks
+        if info.name in (STEP, KERNEL)
+    }
+    return {**discover(), **own}
+
+
+def ceilings_of(run: Run) -> Evidence | None:
+    """The run with the ceilings of own kernels: the newest that measured the memory of such a GPU, or a bundled one.
+
+    None for a run without own kernels, and where no such run is known.
+    """
+    if run.benchmark(KERNEL) is None or run.benchmark(CEILINGS) is not None or not run.sessions:
+        return None
+    from microbench.analysis.evidence import evidence_by_device
+
+    names = {gpu.name for gpu in run.sessions[-1].gpus}
+
+    def suits(other: Run) -> bool:
+        return other.benchmark(CEILINGS) is not None and any(gpu.name in names for gpu in other.sessions[-1].gpus)
+
+    found = last_with(suits)[1]
+    return next(iter(evidence_by_device(found)), None) if suits(found) else None

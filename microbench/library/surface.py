@@ -1,4 +1,4 @@
-"""The functions that `import microbench` gives: run, load, compare, predict, diagnose and watch.
+"""The functions that `import microbench` gives: run, measure, load, compare, predict, diagnose and watch.
 
 Nothing heavy is imported before a function is called. Whatever goes wrong is a MicrobenchError, with its cause and what
 to do next.
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from microbench.library.verdicts import ComparedRuns, DiagnosedTraces, PredictedStep
     from microbench.predict.workload import Workload
     from microbench.run.events import Event, Listener
+    from microbench.run.session import RunResult
 
 Value = int | str
 
@@ -42,8 +43,6 @@ def run(
     of `microbench run`. ``progress`` is called as ``progress(done, total, case)`` after each case; otherwise nothing is
     shown meanwhile. Ctrl-C ends the run, saves it, and raises KeyboardInterrupt with the name to resume.
     """
-    from microbench.core.errors import ExitCode
-    from microbench.library.results import RecordedRun
     from microbench.library.runs import measured
 
     result = measured(
@@ -61,9 +60,82 @@ def run(
         resume=_name(resume),
         label=label,
     )
+    return _recorded(result)
+
+
+def measure(
+    target: Callable[..., object] | str,
+    *,
+    setup: Callable[..., object] | str | None = None,
+    axes: Mapping[str, Value | float | Sequence[Value | float]] | None = None,
+    grid: Value | Sequence[Value] | None = None,
+    block: Value | Sequence[Value] | None = None,
+    args: str | Sequence[Value | float] = (),
+    shared: Value | None = None,
+    bytes: Value | None = None,
+    flop: Value | None = None,
+    precision: str = "fp32",
+    cooperative: bool = False,
+    options: str | Sequence[str] = (),
+    device: str | None = None,
+    rounds: int = 1,
+    limit: str | None = None,
+    out: str | Path | None = None,
+    into: RecordedRun | str | Path | None = None,
+    label: str | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> RecordedRun:
+    """Measure a function or kernel of your own as `microbench measure` does, and save the run.
+
+    ``target`` is a function of a module, or the text that names one: ``"train.py::step"``, ``"mypackage.steps:step"``,
+    or the kernel ``"kernels.cu:saxpy"``. Worker processes import it by its name, so that a lambda and a function that a
+    notebook defines are refused. ``setup`` returns the arguments, ``axes`` are parameters with their values:
+    ``{"batch": [1, 8, 64]}``. A kernel needs ``grid`` and ``block``; ``args`` are its arguments in order, such as
+    ``["f32[1<<20]", "2.0f"]``, and ``options`` those of the compiler. All other arguments are those of the command;
+    ``progress`` and Ctrl-C are as in ``run``.
+    """
+    from microbench.library.own import OwnOptions, measured_own, text_of
+
+    given = OwnOptions(
+        setup=None if setup is None else text_of(setup),
+        axes={name: _texts(value) for name, value in (axes or {}).items()},
+        grid=None if grid is None else ",".join(_texts(grid)),
+        block=None if block is None else ",".join(_texts(block)),
+        arguments=_texts(args),
+        shared=None if shared is None else str(shared),
+        bytes=None if bytes is None else str(bytes),
+        flop=None if flop is None else str(flop),
+        precision=precision,
+        cooperative=cooperative,
+        compiler=_texts(options),
+    )
+    result = measured_own(
+        text_of(target),
+        given,
+        listener=_listener(progress),
+        device=device,
+        rounds=rounds,
+        limit=limit,
+        out=None if out is None else Path(out),
+        into=_name(into),
+        label=label,
+    )
+    return _recorded(result)
+
+
+def _recorded(result: RunResult) -> RecordedRun:
+    """The run that was measured. Raises KeyboardInterrupt if Ctrl-C ended it."""
+    from microbench.core.errors import ExitCode
+    from microbench.library.results import RecordedRun
+
     if result.exit_code is ExitCode.INTERRUPTED:
         raise KeyboardInterrupt(f"the run is saved: microbench.run(resume={result.run.run_id!r}) measures the rest")
     return RecordedRun(result.path, result.run)
+
+
+def _texts(value: Value | float | Sequence[Value | float]) -> tuple[str, ...]:
+    """One value or several, as a user types them."""
+    return (str(value),) if isinstance(value, int | float | str) else tuple(str(one) for one in value)
 
 
 def _values(value: Value | Sequence[Value]) -> tuple[Value, ...]:

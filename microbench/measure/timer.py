@@ -17,7 +17,7 @@ from microbench.analysis.quantiles import FloatArray
 from microbench.analysis.stats import median_interval
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Clock, Floors, Measurement, PerCall, Stopped, Work
-from microbench.core.ops import IntArray, Launch
+from microbench.core.ops import IntArray, Launch, Memset
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Gpu, HostClock
 from microbench.gpu.protocol.submit import Submit
 from microbench.measure.sampling import NANOSECOND_S, SamplingLimits, per_call_distribution, seconds, stored
@@ -31,6 +31,8 @@ SHORTEST_BURST = 10
 STAMPED_BURSTS = 20
 GAP_STEPS = 5
 VOID_SAMPLES = 20
+# A memset of so many times the L2's size leaves nothing else in it; the size is assumed where the driver does not say.
+L2S_TO_CLEAR, ASSUMED_L2_BYTES = 2, 128 << 20
 # The display takes a minute's silence for a hang, so samples that take seconds are reported one by one.
 LONG_SAMPLE_S = 1.0
 
@@ -247,9 +249,14 @@ class Meter:
         count = max(count, SHORTEST_BURST, round(long_s / call_s))
         return min(count, submit.queue_slots) if submit.queue_slots else count
 
-    def submit_time(self, metric: str, submit: Submit, *, per_call: bool = True) -> Measurement:
-        """Host time of a call (t1 - t0) in bursts well under the queue depth, with the GPU idle before each."""
-        count = self.burst(submit)
+    def submit_time(
+        self, metric: str, submit: Submit, *, per_call: bool = True, calls: int | None = None
+    ) -> Measurement:
+        """Host time of a call (t1 - t0) in bursts well under the queue depth, with the GPU idle before each.
+
+        ``calls`` is the length of a burst where the caller knows it, which spares the calls that find it out.
+        """
+        count = calls or self.burst(submit)
 
         def take() -> Sequence[float]:
             self.gpu.synchronize()
@@ -336,18 +343,23 @@ class Meter:
         )
 
 
-def gated(gpu: Gpu, submit: Submit, count: int) -> Callable[[], Sequence[float]]:
-    """A function that times ``count`` calls of an op of stream 0 on the device alone, in seconds.
+def gated(
+    gpu: Gpu, submit: Submit, count: int, *, stream: int = 0, before: Submit | None = None
+) -> Callable[[], Sequence[float]]:
+    """A function that times ``count`` calls of an op of that stream on the device alone, in seconds.
 
     A shut gate holds the stream until all calls are queued, so the two events around them see no submission. The result
-    is empty if the gate timed out before that. The calls must fit the launch queue.
+    is empty if the gate timed out before that. The calls must fit the launch queue. ``before`` runs behind the gate,
+    and before the first event.
     """
-    gate, events = gpu.gate(), gpu.events()
+    gate, events = gpu.gate(), gpu.events(stream)
     submit(min(count, WARM_UP_CALLS))  # first launches load code, which would block behind a shut gate
     gpu.synchronize()
 
     def take() -> Sequence[float]:
-        gate.shut()
+        gate.shut((stream,))
+        if before is not None:
+            before(1)
         events.start()
         submit(count)
         events.stop()
@@ -356,6 +368,12 @@ def gated(gpu: Gpu, submit: Submit, count: int) -> Callable[[], Sequence[float]]
         return () if gate.was_late() else (events.elapsed_s(),)
 
     return take
+
+
+def cold(gpu: Gpu, submit: Submit, stream: int = 0) -> Callable[[], Sequence[float]]:
+    """A function that times one call as ``gated`` does, with other data in the L2."""
+    clear = gpu.bind(Memset(L2S_TO_CLEAR * (gpu.info.l2_bytes or ASSUMED_L2_BYTES), stream))
+    return gated(gpu, submit, 1, stream=stream, before=clear)
 
 
 def duration(meter: Meter, metric: str, launch: Launch, count: int) -> Measurement:

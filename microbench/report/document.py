@@ -161,6 +161,27 @@ class TimeLine(Titled, frozen=True):
     lanes: tuple[Lane, ...]
 
 
+class Tile(msgspec.Struct, frozen=True):
+    """One cell of a map; its text shows when a pointer rests on it."""
+
+    text: str
+    tone: Tone
+
+
+class TileRow(msgspec.Struct, frozen=True):
+    """The cells of a map that belong together, behind their name."""
+
+    name: str
+    tiles: tuple[Tile, ...]
+
+
+class Tiles(Titled, frozen=True):
+    """A map of many things, a cell each. ``legend`` says what each tone means. Only the page draws it."""
+
+    rows: tuple[TileRow, ...]
+    legend: tuple[tuple[Tone, str], ...]
+
+
 class Portion(msgspec.Struct, frozen=True):
     """A part of a stacked bar: name, length and figure."""
 
@@ -339,4 +360,5 @@ SUITE_TITLES = {
     "link": "link: is it as fast as it should be",
     "memory": "memory: what each level gives, near which limit",
     "compute": "compute: what the units really do, and why it is not the data sheet",
+    "own": "own: your functions and kernels, and what limits them",
 }

@@ -85,6 +85,10 @@ def select(
     selected = [Selected(each, _cases(each, preset, overrides), named=each.name in names) for each in benchmarks]
     for chosen in selected:
         if chosen.named and not chosen.cases:
+            if chosen.benchmark.suite == "own":
+                raise UsageError(
+                    f"{chosen.benchmark.name} needs to know what is yours", "see `microbench measure --help`"
+                )
             raise UsageError(f"{chosen.benchmark.name} has no case in the {preset} preset", f"leave out --{preset}")
     return tuple(chosen for chosen in selected if chosen.cases)
 

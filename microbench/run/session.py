@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from microbench import __version__
-from microbench.core.bench import discover
+from microbench.core.bench import Benchmark, discover
 from microbench.core.errors import (
     DeviceAbsentError,
     ExitCode,
@@ -75,9 +75,15 @@ class RunResult:
     environment: Environment
 
 
-def execute(request: RunRequest, listener: Listener = lambda event: None, seams: Seams | None = None) -> RunResult:
+def execute(
+    request: RunRequest,
+    listener: Listener = lambda event: None,
+    seams: Seams | None = None,
+    catalogue: Mapping[str, Benchmark] | None = None,
+) -> RunResult:
     """Measure what is asked for and write one file.
 
+    ``catalogue`` replaces the benchmarks that are found, by ones of the same names whose axes differ.
     Raises before anything is measured: UsageError, RunUnreadableError, ResultNotWrittenError, DeviceAbsentError if the
     named device is absent, NothingMeasuredError on Ctrl-C during the probe. Raises later, with everything measured on
     disk: ResultLostError if the file cannot be written (it says where the results are), UnkillableWorkerError if a
@@ -85,7 +91,7 @@ def execute(request: RunRequest, listener: Listener = lambda event: None, seams:
     """
     seams = seams or Seams()
     now = datetime.now(UTC)
-    catalogue = discover(seams.benchmarks)
+    catalogue = discover(seams.benchmarks) if catalogue is None else catalogue
     intent = examine(request, catalogue, now)
     if intent.path.parent == store.data_folder():
         _make_data_folder(intent.path.parent)

@@ -42,7 +42,7 @@ def to_csv(run: Run) -> str:
     writer = csv.DictWriter(stream, HEADER, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for cells in _rows(run):
-        writer.writerow({name: _written(value) for name, value in cells.items()})
+        writer.writerow({name: written(value) for name, value in cells.items()})
     return stream.getvalue()
 
 
@@ -158,7 +158,7 @@ def _ceiling(run: Run, outcome: Outcome, measurement: Measurement) -> float | No
     return limit.value if limit else None
 
 
-def _written(value: object) -> str:
+def written(value: object) -> str:
     """A cell: numbers in full, booleans as true or false, parameters as JSON, text on one line and never a formula."""
     if value is None:
         return ""

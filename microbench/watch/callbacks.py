@@ -3,8 +3,8 @@ rows (see cells.py) and writes them, and ``called`` makes the rows of the progra
 Python has made.
 
 They run on CUPTI's threads in a program whose Python knows nothing of them: machine_code.py takes their compiled code
-out of Numba. So they use numbers only, call functions of C by the addresses in the state (see state.py), whose own
-address is their last argument, and never raise.
+out of Numba. So they use numbers only and never raise. Their last argument is the address of the state (see state.py),
+which has the addresses of the C functions that they call.
 
 The fields of a record lie at the same places in CUPTI 12.0 to 13.5 (cupti_activity.h: CUpti_ActivityKernel9 to 13, …).
 """

@@ -302,7 +302,7 @@ class Recorder:
         return cells.fact(f"window.{self._windows}", f"{self._window_begin_ns}-{end}")
 
     def stop_after(self, seconds: float) -> None:
-        """End the recording while the program runs on, whose own profiler may then have CUPTI."""
+        """End the recording while the program runs on. A profiler of the program's own may use CUPTI afterwards."""
         time.sleep(seconds)
         self._stop()
         self._cupti.cuptiUnsubscribe(self._subscriber)

@@ -39,7 +39,8 @@ def row(name: str, kind: str, truth: Mapping[str, float], steps: int, plain: Any
     if graph is None:
         found["why"] = plain["why_no_graph"]
     else:
-        found |= {key: graph[key] * part for key in ("step_s", "low_s", "high_s")} | {"speedup": graph["speedup"]}
+        found |= {key: graph[key] * part for key in ("step_s", "low_s", "high_s")}
+        found |= {key: graph[key] for key in ("speedup", "speedup_low", "speedup_high")}
         found["right_blocker"] = program.blocker in {one["why"] for one in graph["blockers"]} or (
             not program.blocker and not graph["blockers"]
         )
@@ -51,6 +52,7 @@ def row(name: str, kind: str, truth: Mapping[str, float], steps: int, plain: Any
         found["error"] = found["step_s"] / truth["graph"] - 1
         found["inside"] = found["low_s"] <= truth["graph"] <= found["high_s"]
         found["speedup_error"] = found["speedup"] / speedup_here - 1
+        found["speedup_inside"] = found["speedup_low"] <= speedup_here <= found["speedup_high"]
     if "given_speedup" in found and "graph" in truth:
         found["given_error"] = found["given_speedup"] / speedup_here - 1
     return found
@@ -85,6 +87,10 @@ def times(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
+def speedup_range(found: Row) -> str:
+    return f" ({found['speedup_low']:.2f}-{found['speedup_high']:.2f})" if "speedup_low" in found else ""
+
+
 def yes(value: bool | None) -> str:
     return "" if value is None else "yes" if value else "**no**"
 
@@ -101,7 +107,7 @@ COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "true eager": lambda row: us(row["true_eager_s"]), "graph, interval": graph,
     "true graph": lambda row: us(row.get("true_graph_s")),
     "error": lambda row: f"{row['error']:+.1%}" if "error" in row else "", "inside": lambda row: yes(row.get("inside")),
-    "speed-up": lambda row: times(row.get("speedup")),
+    "speed-up": lambda row: times(row.get("speedup")) + speedup_range(row),
     "given": lambda row: times(row.get("given_speedup")) or row.get("why_given", ""),
     "true": lambda row: times(row.get("true_speedup")),
     "first finding": lambda row: f"{row['bound'] or 'none'}{'' if row['right_first'] else ' **wrong**'}",
@@ -134,6 +140,9 @@ def summary(rows: list[Row]) -> Iterator[str]:
                 f"- speed-up {how}: {within} of {len(errors)} within {most:.0%}, median {median(errors):.1%}, "
                 f"worst {max(errors):.1%}"
             )
+    ranges = [one["speedup_inside"] for one in expected if "speedup_inside" in one]
+    if ranges:
+        yield f"- true speed-up inside the range given without --step: {sum(ranges)} of {len(ranges)}"
     wrong = [one["program"] for one in rows if not one["right_first"]]
     yield f"- right first finding: {len(rows) - len(wrong)} of {len(rows)}{names(wrong)}"
     idle = [one for one in rows if one.get("worth") is False]

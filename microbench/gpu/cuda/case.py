@@ -107,6 +107,12 @@ class Case:
             self._streams[index] = int(stream)
         return self._streams[index]
 
+    def adopt(self, handle: int) -> int:
+        """The stream index of a CUstream that belongs to somebody else."""
+        index = max(self._streams, default=0) + 1
+        self._streams[index] = handle
+        return index
+
     def event(self, *, timed: bool, blocking: bool = False) -> int:
         flags = (0 if timed else 2) | (1 if blocking else 0)
         event = check(driver.cuEventCreate(flags))

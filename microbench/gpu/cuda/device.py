@@ -18,6 +18,8 @@ from microbench.gpu.cuda import signals, submit, timing
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import WAIT_FLAGS, Context, check_code, entry_point
 from microbench.gpu.cuda.memory.allocation import held_by
+from microbench.gpu.cuda.own_kernel import CudaKernel
+from microbench.gpu.cuda.own_step import CudaStep
 from microbench.gpu.cuda.parts import CudaCompute, CudaGraphs, CudaLinks, CudaMemory
 from microbench.gpu.cuda.probe import describe
 from microbench.gpu.cuda.timing import SmClock, SpinGate, TimingEvents
@@ -35,6 +37,7 @@ from microbench.gpu.protocol.gpu import (
     launch_streams,
 )
 from microbench.gpu.protocol.models import Compiled, ModelName, ModelStep
+from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.part import Part, built
 from microbench.gpu.protocol.recorder import Recorder, RecorderKind
 from microbench.gpu.protocol.submit import Submit
@@ -128,6 +131,13 @@ class CudaGpu(Part[Case]):
         case = self._case
         with pinned(self._cores.allowed):  # as in bind; torch.compile uses all cores
             return TorchStep(name, compiled, case.stream(0), int(case.context.device), case.own, self._kernels_ns)
+
+    def own_step(self, make: Callable[[], OwnCall]) -> OwnStep:
+        with pinned(self._cores.allowed):  # as in bind: the first calls may compile
+            return CudaStep(self._case, make(), self._kernels_ns)
+
+    def own_kernel(self, spec: KernelSpec) -> OwnKernel:
+        return CudaKernel(self._case, spec, self._kernels_ns)
 
     def recorder(self, kind: RecorderKind) -> Recorder:
         with pinned(self._cores.allowed):  # as in bind: CUPTI's threads begin at its first recording

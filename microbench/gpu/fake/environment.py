@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
@@ -18,6 +20,9 @@ FAKE_UUID = "GPU-SIMULATED"
 SIMULATED = "SIMULATED"
 GPUS_VARIABLE = "MICROBENCH_FAKE_GPUS"
 MOST_GPUS = 16
+# Costs that differ from the default, as JSON: {"link_bytes_per_s": 30e9, "memory": {"l1_cycles": 40}}.
+COSTS_VARIABLE = "MICROBENCH_FAKE_COSTS"
+SEED_VARIABLE = "MICROBENCH_FAKE_SEED"
 GENERATION, LANES = 5, 16
 DEFAULT_SPREAD = 0.005
 COLD_SPREAD = 0.05
@@ -28,14 +33,39 @@ DEVICE_LAUNCH = 12000
 
 
 def costs_here() -> FakeCosts:
-    """The default costs, with the number of GPUs that GPUS_VARIABLE gives; 1 if it is not set.
+    """The default costs, with the number of GPUs that GPUS_VARIABLE gives (1 if it is not set) and the costs that
+    COSTS_VARIABLE changes.
 
-    Raises MeasurementError for a value that is not a number of GPUs.
+    Raises MeasurementError for a value that is not a number of GPUs, and for costs that do not exist.
     """
     named = os.environ.get(GPUS_VARIABLE, "1")
     if not named.isdecimal() or not 1 <= int(named) <= MOST_GPUS:
         raise MeasurementError(f"{GPUS_VARIABLE}={named} is no number of GPUs from 1 to {MOST_GPUS}")
-    return FakeCosts(gpus=int(named))
+    costs = FakeCosts(gpus=int(named))
+    changes = os.environ.get(COSTS_VARIABLE)
+    if not changes:
+        return costs
+    try:
+        return msgspec.convert(_changed(msgspec.to_builtins(costs), msgspec.json.decode(changes)), FakeCosts)
+    except (msgspec.DecodeError, KeyError, AttributeError) as error:
+        raise MeasurementError(f"{COSTS_VARIABLE} is no JSON of costs: {error}") from None
+
+
+def _changed(costs: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """The costs with these changes. Raises KeyError for a cost that does not exist."""
+    changed = {
+        name: _changed(costs[name], value) if isinstance(costs[name], dict) else value
+        for name, value in changes.items()
+    }
+    return costs | changed
+
+
+def seed_here() -> int:
+    """The seed of the simulated times that SEED_VARIABLE gives; 0 if it is not set. Raises MeasurementError."""
+    named = os.environ.get(SEED_VARIABLE, "0")
+    if not named.isdecimal():
+        raise MeasurementError(f"{SEED_VARIABLE}={named} is no seed: give a whole number")
+    return int(named)
 
 
 def bus_id(index: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from itertools import count as numbers
@@ -18,6 +18,7 @@ from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import DEFAULT_SPREAD, SIMULATED, costs_here, fake_gpu_info
 from microbench.gpu.fake.models import FakeModel, FakeRecorder
+from microbench.gpu.fake.own import FakeKernel, FakeStep
 from microbench.gpu.fake.parts import FakeCompute, FakeGraphs, FakeLinks, FakeMemory
 from microbench.gpu.protocol.gpu import (
     WAIT_MODES,
@@ -31,6 +32,7 @@ from microbench.gpu.protocol.gpu import (
     launch_streams,
 )
 from microbench.gpu.protocol.models import Compiled, ModelName, ModelStep
+from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.recorder import Recorder, RecorderKind
 
 # What telemetry's own kernels draw beyond an idle GPU: they wait for steps of %globaltimer.
@@ -77,6 +79,12 @@ class FakeGpu:
 
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
         return FakeModel(self._machine, name, compiled)
+
+    def own_step(self, make: Callable[[], OwnCall]) -> OwnStep:
+        return FakeStep(self._machine, make())
+
+    def own_kernel(self, spec: KernelSpec) -> OwnKernel:
+        return FakeKernel(self._machine, spec)
 
     def recorder(self, kind: RecorderKind) -> Recorder:
         recorder = FakeRecorder(self._machine, kind)

@@ -89,12 +89,32 @@ class Watch:
         self.kernels = self.calls = self.operators = self.functions = 0
 
 
+class Captured:
+    """What is captured instead of being run: calls and how often each was made, and what broke the capture.
+
+    A ``lenient`` one lets waits pass, as a profiler does.
+    """
+
+    def __init__(self, *, lenient: bool = False) -> None:
+        self.calls: list[tuple[Call, int]] = []
+        self.broken = ""
+        self._lenient = lenient
+
+    def wait(self, called: str) -> None:
+        """Raise the driver's error for what cannot be captured, which breaks the capture."""
+        if not self._lenient:
+            error = f"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: {called} was called while the stream captures"
+            self.broken = self.broken or error
+            raise MeasurementError(error)
+
+
 class Machine:
     """One simulated host thread with its GPU.
 
     ``scope`` numbers the open case, 0 outside of all: what was made in a case is invalid after it. ``room`` is the
     case's device memory.
-    ``at_synchronize`` is what the driver does before a synchronise returns.
+    ``at_synchronize`` is what the driver does before a synchronise returns. While ``capturing`` is set, calls are
+    captured instead of being run.
     """
 
     def __init__(self, costs: FakeCosts, seed: int, spread: float, wait: WaitMode) -> None:
@@ -107,6 +127,7 @@ class Machine:
         self.scope = 0
         self.room = Room(costs.memory)
         self.at_synchronize: list[Callable[[], None]] = []
+        self.capturing: Captured | None = None
 
     def check(self, scope: int) -> None:
         """Raise MeasurementError for something made in a case that has ended."""
@@ -129,6 +150,12 @@ class Machine:
 
     def make(self, call: Call, count: int, extra_ns: float = 0.0, after: Batch | None = None) -> Made:
         """Make ``count`` calls from now on, each with ``extra_ns`` of other work behind it."""
+        if self.capturing is not None:
+            if call.stream is None:
+                self.capturing.wait("a query or synchronise")
+            if call.item.queued:
+                self.capturing.calls.append((call, count))
+            return Made(self.clock.time_ns + np.cumsum(self.noise.host(call.host_ns, count)), [])
         if call.item.queued:
             self.watch.calls += count
             self.watch.kernels += count * max(call.nodes, 1)
@@ -160,6 +187,9 @@ class Machine:
 
     def synchronize(self, stream: int | None = None, wait: WaitMode | None = None) -> None:
         """Wait for one stream, or for all, in the machine's wait mode or in that of an event."""
+        if self.capturing is not None:
+            self.capturing.wait("cuCtxSynchronize" if stream is None else "cuStreamSynchronize")
+            return
         ended_ns = self.device.all_idle_ns() if stream is None else self.device.idle_ns(stream)
         mode, slept_ns = wait or self.wait, max(ended_ns - self.clock.time_ns, 0.0)
         wake_ns = self.costs.wake_growth * math.sqrt(slept_ns) if mode == "blocking" else 0.0

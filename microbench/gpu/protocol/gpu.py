@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ from microbench.gpu.protocol.graphs import Graphs
 from microbench.gpu.protocol.links import Links
 from microbench.gpu.protocol.memory import DeviceMemory
 from microbench.gpu.protocol.models import Compiled, ModelName, ModelStep
+from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.recorder import Recorder, RecorderKind
 from microbench.gpu.protocol.submit import Submit
 
@@ -139,6 +140,19 @@ class Gpu(Protocol):
 
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
         """Make a step of a small PyTorch model ready on stream 0; it is usable until the case ends."""
+
+    def own_step(self, make: Callable[[], OwnCall]) -> OwnStep:
+        """Warm up the user's function that ``make`` loads, on a stream; it is usable until the case ends.
+
+        All cores are free for its threads meanwhile. Raises MeasurementError, with the user's line, for what it raises.
+        """
+
+    def own_kernel(self, spec: KernelSpec) -> OwnKernel:
+        """Compile a user's kernel, fill its arrays and launch it once; it is usable until the case ends.
+
+        Raises MeasurementError for code that does not compile, for arguments that do not fit and for a kernel that
+        fails.
+        """
 
     def recorder(self, kind: RecorderKind) -> Recorder:
         """Make a profiler ready by recording nothing once; from then on this is a process that was recorded."""

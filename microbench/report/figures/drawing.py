@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from microbench.core.units import BEFORE_UNIT
 from microbench.report.curves import Scale
-from microbench.report.document import Bars, Curve, Histogram, Lane, Line, Span, TimeLine
+from microbench.report.document import Bars, Curve, Histogram, Lane, Line, Span, Tiles, TimeLine
 from microbench.report.figures.canvas import (
     SMALL,
     USUAL,
@@ -43,6 +43,7 @@ LANE, BLANK_LANE, BLOCK = 26.0, 10.0, 18.0
 OPACITIES = {"solid": 1.0, "shaded": 0.5, "pale": 0.22, "level": 0.45, "idle": 0.12}
 BAR, BETWEEN_BARS = 9.0, 3.0
 PALE = 0.32
+TILE, BETWEEN_TILES = 16.0, 2.0
 
 Hints = tuple[Callable[[float], str], Callable[[float], str]] | None
 
@@ -272,6 +273,27 @@ def _distance(canvas: Canvas, span: Span, begin: float, end: float, middle: floa
     canvas.shapes.append(Stroke([(begin, middle), (centre - gap / 2, middle)], "muted"))
     canvas.shapes.append(Stroke([(centre + gap / 2, middle), (end, middle)], "muted"))
     canvas.shapes.append(Words(centre, middle, span.text, anchor="middle"))
+
+
+# Maps: a square each, in rows behind their name.
+
+
+def tiles(canvas: Canvas, picture: Tiles) -> None:
+    """The legend, then the rows of a map; a row that is too long goes on below."""
+    legend(canvas, [(words, tone, "square") for tone, words in picture.legend])
+    canvas.height += GAP
+    longest = max((width_of(row.name) for row in picture.rows), default=0.0)
+    left = min(longest + GAP, canvas.width / 2)
+    across = max(int((canvas.width - left) / TILE), 1)
+    for row in picture.rows:
+        most = max(int((left - GAP) / width_of("n")), 1)
+        name = row.name if len(row.name) <= most else f"{row.name[: most - 1]}…"
+        canvas.shapes.append(Words(0.0, canvas.height + TILE / 2, name))
+        for number, tile in enumerate(row.tiles):
+            x, y = left + number % across * TILE, canvas.height + number // across * TILE
+            size = TILE - BETWEEN_TILES
+            canvas.shapes.append(Rectangle(x, y, size, size, tile.tone, radius=2.0, hint=tile.text))
+        canvas.height += -(-len(row.tiles) // across) * TILE + BETWEEN_TILES
 
 
 # Bars: each under its label and figures, several runs in one group.

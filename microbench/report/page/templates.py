@@ -13,15 +13,15 @@ from markupsafe import Markup
 
 from microbench.core.units import BEFORE_UNIT, BINARY, PREFIXES, SMALLER, plain
 from microbench.report import document
-from microbench.report.document import Bars, Cell, Column, Curve, Histogram, Stacks, TimeLine
+from microbench.report.document import Bars, Cell, Column, Curve, Histogram, Stacks, Tiles, TimeLine
 from microbench.report.figures import drawing
 from microbench.report.figures.canvas import DARK, LIGHT, PAGE, Canvas
 from microbench.report.figures.figure import Figure
 from microbench.report.tables import bars_table
 
-Drawing = Curve | TimeLine | Histogram
+Drawing = Curve | TimeLine | Histogram | Tiles
 DRAWN: dict[type, Callable[[Canvas, Any], None]] = {
-    Curve: drawing.curve, TimeLine: drawing.time_line, Histogram: drawing.histogram,
+    Curve: drawing.curve, TimeLine: drawing.time_line, Histogram: drawing.histogram, Tiles: drawing.tiles,
 }  # fmt: skip
 # Each script uses only those before it.
 SCRIPTS = ("unpacking.js", "tables.js", "details.js", "step.js", "page.js")
@@ -161,7 +161,7 @@ def _svg(picture: Drawing | Figure, width: float) -> str:
 def _heard(picture: Drawing) -> str:
     """The words for a drawing that a screen reader reads."""
     names = [line.name for line in picture.lines if line.name] if isinstance(picture, Curve) else []
-    marks = [] if isinstance(picture, TimeLine) else [mark.text for mark in picture.marks]
+    marks = [] if isinstance(picture, TimeLine | Tiles) else [mark.text for mark in picture.marks]
     return ": ".join(filter(None, (picture.title, picture.about, ", ".join(names), ", ".join(marks))))
 
 

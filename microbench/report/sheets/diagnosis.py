@@ -90,7 +90,7 @@ def _graph_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         return []
     parts = [
         Cell(f"{as_time(graph.step_s)} a step ({two_times(graph.low_s, graph.high_s)})"),
-        Cell(times(graph.speedup)),
+        Cell(words.speedup(graph)),
         Cell(f"made in {as_time(graph.making_s)}: pays after {graph.break_even}"),
     ]
     return [AnswerLine("as a graph", tuple(parts))]
@@ -104,7 +104,7 @@ def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
             *(Cell(quantity(figure(one), "s")) for _, figure in ranks.FIGURES),
             Cell(percent(one.idle.idle_s / one.idle.span_s) if one.idle is not None and one.idle.span_s else MISSING),
             Cell(one.bound or MISSING),
-            Cell(times(one.graph.speedup) if one.graph is not None else MISSING),
+            Cell(words.speedup(one.graph) if one.graph is not None else MISSING),
         )
         for one in several
     )

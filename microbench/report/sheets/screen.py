@@ -26,11 +26,20 @@ RECORDED = "nvidia-h200"
 
 
 def screen(
-    run: Run, found: Sequence[Row] | None = None, *, name: str = "", reference: bool = False, unfinished: bool = False
+    run: Run,
+    found: Sequence[Row] | None = None,
+    *,
+    name: str = "",
+    reference: bool = False,
+    unfinished: bool = False,
+    ceilings: Evidence | None = None,
 ) -> Screen:
-    """The answer of a run. ``name`` is what the commands in the last line call it, "" for the last run."""
+    """The answer of a run. ``name`` is what the commands in the last line call it, "" for the last run.
+
+    ``ceilings`` is what own kernels are held against if the run has none.
+    """
     found = rows(run) if found is None else found
-    groups = evidence_by_device(run, found)
+    groups = evidence_by_device(run, found, ceilings)
     where = run.sessions[-1].environment if run.sessions else Environment()
     findings = [each for group in groups for suite in RULES if suite != HOST for each in of_suite(group, suite)]
     distorting = [each for each in environment.findings(run) if each.severity not in ("good", "note")]

@@ -14,7 +14,7 @@ from microbench.explain.rules import HOST, of_suite
 from microbench.report.curves import benchmark_curve
 from microbench.report.document import GRADES, SUITE_TITLES, Picture, Report, Section, Study
 from microbench.report.heading import head
-from microbench.report.suites import compute, graph, launch, link, memory
+from microbench.report.suites import compute, graph, launch, link, memory, own
 from microbench.report.tables import benchmark_tables, fact_tables, problem_table
 
 PICTURES: dict[str, Callable[[Evidence], list[Picture]]] = {
@@ -23,6 +23,7 @@ PICTURES: dict[str, Callable[[Evidence], list[Picture]]] = {
     "link": link.pictures,
     "memory": memory.pictures,
     "compute": compute.pictures,
+    "own": own.pictures,
 }
 # Benchmarks whose curve is one of the suite's pictures, or whose axis numbers GPUs or NUMA nodes.
 WITHOUT_CURVE = frozenset({
@@ -42,14 +43,16 @@ def build(
     reference: bool = False,
     unfinished: bool = False,
     footer: tuple[str, ...] = (),
+    ceilings: Evidence | None = None,
 ) -> Report:
     """The report of a run.
 
     ``reference`` marks a bundled run, ``unfinished`` a run that was cut off. A caller that has the run's rows passes
-    them as ``run_rows``; the samples are not read again then.
+    them as ``run_rows``; the samples are not read again then. ``ceilings`` is what own kernels are held against if the
+    run has none.
     """
     run_rows = rows(run) if run_rows is None else run_rows
-    groups = evidence_by_device(run, run_rows)
+    groups = evidence_by_device(run, run_rows, ceilings)
     sections = [
         section
         for suite in dict.fromkeys(info.suite for info in run.benchmarks)

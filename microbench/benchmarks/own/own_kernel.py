@@ -1,0 +1,134 @@
+"""How long does my kernel run, and what limits it: launch, latency, bandwidth, compute or the last wave?
+
+Question
+    How long does a kernel of a CUDA C++ file run, what does it take from an SM, and how near is it to what this GPU
+    was measured to give?
+Method
+    NVRTC compiles the file for this GPU. Arrays of floats are random, arrays of whole numbers zero. Launches in a row
+    are timed by events behind a gate, which includes the gap between them; one launch is timed with other data in the
+    L2. CUPTI records the durations of single kernels at last. Rates follow from the bytes and operations that the user
+    gives and the time of launches in a row.
+Reading
+    The rate is held against what this GPU reached in the benchmarks of memory and compute, not against its data sheet.
+    A kernel near none of these limits waits for latency: too few bytes in flight, or dependent instructions.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.errors import Skip
+from microbench.core.model import Fact, Metric, Param, Work
+from microbench.core.targets import argument, dimensions, target, whole
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.own import KernelResources, KernelSpec, OwnKernel
+from microbench.measure.sampling import NANOSECOND_S
+from microbench.measure.timer import Meter, cold
+
+LAUNCHES = 100
+WORK_S = 20e-3  # of one sample
+
+
+def measure(
+    gpu: Gpu,
+    meter: Meter,
+    kernel: str,
+    grid: str = "1",
+    block: str = "1",
+    arguments: str = "",
+    shared: str = "0",
+    bytes: str = "0",
+    flop: str = "0",
+    precision: str = "fp32",
+    options: str = "",
+    **axes: Param,
+) -> Iterator[Measured]:
+    spec = specification(
+        kernel, grid, block, arguments, shared, bytes, flop, options, {k: float(v) for k, v in axes.items()}
+    )
+    own = gpu.own_kernel(spec)
+    meter.tick("warm_up", 1, 0.0)
+    yield from _resources(own.resources, "SIMULATED" if gpu.simulated else "driver and compiler")
+    waves = spec.grid[0] * spec.grid[1] * spec.grid[2] / (own.resources.blocks_per_sm * own.resources.sms)
+    yield Fact("waves", round(waves, 4), source="the grid over all blocks that are resident at once")
+    yield Fact("block_threads", spec.block[0] * spec.block[1] * spec.block[2], source="the launch")
+    yield meter.submit_time("submit", own.submit)
+    count = _count(gpu, meter, own)
+    in_a_row = meter.device_time("duration", own.submit, count)
+    yield in_a_row
+    yield meter.collect("cold", cold(gpu, own.submit), clock="device", floor_s=meter.floors.event_pair_s)
+    for name, work in (("bandwidth", Work(bytes=spec.work_bytes)), ("throughput", Work(flops=spec.work_flops))):
+        if work != Work():
+            yield msgspec.structs.replace(in_a_row, metric=name, work=work)
+    try:
+        own.profiled_ns(1)
+    except Skip as skip:
+        yield Fact("kernel", None, source="CUPTI", reason=str(skip))
+        return
+    yield meter.collect(
+        "kernel", lambda: [float(one) * NANOSECOND_S for one in own.profiled_ns(min(count, 10))], clock="device",
+        floor_s=meter.floors.event_step_s, resolution=meter.floors.event_step_s,
+    )  # fmt: skip
+
+
+def specification(
+    kernel: str, grid: str, block: str, arguments: str, shared: str, work_bytes: str, flop: str, options: str,
+    axes: dict[str, float],
+) -> KernelSpec:  # fmt: skip
+    """The kernel and its launch for one case. Raises UsageError for what cannot be read."""
+    place = target(kernel)
+    compiler = options.split()
+    return KernelSpec(
+        file=place.place,
+        name=place.name,
+        grid=dimensions(grid, axes),
+        block=dimensions(block, axes),
+        arguments=tuple(argument(text, axes) for text in arguments.split()),
+        shared_bytes=whole(shared, axes, least=0),
+        cooperative="cooperative" in compiler,
+        options=tuple(option for option in compiler if option != "cooperative"),
+        work_bytes=whole(work_bytes, axes, least=0),
+        work_flops=whole(flop, axes, least=0),
+    )
+
+
+def _count(gpu: Gpu, meter: Meter, own: OwnKernel) -> int:
+    """How many launches make one sample: at most WORK_S of the GPU's time."""
+    began_ns = meter.clock.now_ns()
+    own.submit(5)
+    gpu.synchronize()
+    call_s = max((meter.clock.now_ns() - began_ns) * NANOSECOND_S / 5, NANOSECOND_S)
+    return max(min(LAUNCHES, round(WORK_S / call_s), (own.submit.queue_slots or LAUNCHES) - 2), 1)
+
+
+def _resources(resources: KernelResources, source: str) -> Iterator[Fact]:
+    units = {"shared_bytes": "B", "local_bytes": "B", "spill_bytes": "B"}
+    for name, value in resources._asdict().items():
+        yield Fact(name, value, source=source, unit=units.get(name, ""))
+
+
+BENCHMARK = Benchmark(
+    title="An own kernel and what limits it",
+    metrics=(
+        Metric("duration", "time", "s", "time of one launch of many in a row on the GPU, its gap included (events)"),
+        Metric("kernel", "time", "s", "duration of a single kernel as profilers report it (CUPTI)"),
+        Metric("cold", "time", "s", "one launch with other data in the L2, two events around it included"),
+        Metric("submit", "time", "s/launch", "the launch call on the host, in bursts"),
+        Metric("bandwidth", "rate", "B/s", "the bytes given, over the duration in a row"),
+        Metric("throughput", "rate", "FLOP/s", "the operations given, over the duration in a row"),
+    ),
+    measure=measure,
+    axes={
+        "kernel": Axis.same("the kernel, as `microbench measure` names it", ()),
+        "grid": Axis.same("blocks of the grid", ()),
+        "block": Axis.same("threads of a block", ()),
+        "arguments": Axis.same("its arguments", ()),
+        "shared": Axis.same("dynamic shared memory of a block", ()),
+        "bytes": Axis.same("bytes that one launch moves, as the user says", ()),
+        "flop": Axis.same("operations of one launch, as the user says", ()),
+        "precision": Axis.same("the type that it computes in", ()),
+        "options": Axis.same("options of the compiler; cooperative is a kind of launch", ()),
+    },
+    own_process=lambda params: " ".join(f"{name}={value}" for name, value in sorted(params.items())) or "own",
+)

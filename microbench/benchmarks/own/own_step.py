@@ -1,0 +1,180 @@
+"""What does my function cost to submit and to run, and what would a CUDA graph give?
+
+Question
+    How long does the host submit the function, how long does the GPU work, what is it as a graph: can it be captured,
+    what stops that, does the graph compute the same, when does it pay?
+Method
+    The function is called four times, then timed without a profiler: its submission in bursts, single calls with one
+    wait, and the GPU's time behind a gate, of calls in a row and of one call with other data in the L2. Then it is
+    captured into a CUDA graph; the nodes are its launches. A first capture follows the interpreter line by line, so
+    that a capture that fails names the line. Two more show whether the nodes' arguments move and what making the graph
+    costs. Steps and replays are timed in turn. The outputs of two replays are compared with those of two calls. At last
+    CUPTI records the kernels, after everything else, because a process that was recorded replays graphs more slowly.
+Reading
+    Where submit is longer than gpu, the GPU waits for the host. The gain is step / graph; the graph pays after
+    (capture + instantiate) / (step - graph) replays.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Generator, Iterator
+from functools import partial
+from statistics import median
+
+import msgspec
+import numpy as np
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.model import Fact, Measurement, Metric, Param
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.own import JAX, NotCapturedError, OwnGraph, OwnStep
+from microbench.measure.alternating import steps
+from microbench.measure.callables import bound
+from microbench.measure.sampling import NANOSECOND_S, stored
+from microbench.measure.timer import Meter, cold, gated
+
+CAPTURES = 5
+MOST_NAMES = 40
+# Calls of a sample behind the gate; as few as one where the launches of more do not fit the launch queue.
+BATCHES = (16, 1)
+# A time behind the gate that is shorter than this share of the longest kernel shows that the gate did not hold it.
+SURELY_HELD = 0.8
+# Samples of slower calls have one call each, so that a case reports progress often enough not to be killed.
+SLOW_S, TRIPS = 0.05, 20
+ELSEWHERE = "no gate could hold it: its work runs in streams of the library's own"
+HELD_UP = (
+    "no gate could hold it: the function waits for the GPU itself, its launches do not fit the launch queue, "
+    "or it takes half a second to submit"
+)
+
+
+def measure(gpu: Gpu, meter: Meter, function: str, setup: str = "", **axes: Param) -> Iterator[Measured]:
+    step = gpu.own_step(partial(bound, gpu, function, setup, axes))
+    meter.tick("warm_up", 1, 0.0)
+    yield Fact("library", step.library, source="the function's outputs, arguments and imports")
+    slow = _once_s(step) > SLOW_S
+    yield meter.submit_time("submit", step.submit, calls=1 if slow else None)
+    trips = meter.round_trip("step", step.submit, batch=1 if slow else TRIPS)
+    gpu_time = _gpu_time(gpu, meter, step, (1,) if slow else BATCHES) if step.library != JAX else None
+    cold_time = None
+    if gpu_time is not None:
+        take = cold(gpu, step.submit, step.stream)
+        cold_time = meter.collect("cold", take, clock="device", floor_s=meter.floors.event_pair_s)
+    try:
+        step.capture(follow=True)
+        meter.tick("capture", 1, 0.0)
+        graphs = [step.capture() for _ in range(2)]
+        meter.tick("capture", 2, 0.0)
+    except NotCapturedError as error:
+        yield trips
+        yield from _not_captured(error)
+    else:
+        yield from _as_graph(meter, step, trips, graphs)
+    longest_s = yield from _recorded(meter, step)
+    if gpu_time is None:
+        yield Fact("gpu", None, source="a gate", reason=HELD_UP if step.library != JAX else ELSEWHERE)
+    elif median(gpu_time.values) / gpu_time.calls_per_sample < longest_s * SURELY_HELD:
+        yield Fact("gpu", None, source="a gate", reason=ELSEWHERE)
+    else:
+        yield gpu_time
+        if cold_time is not None:
+            yield cold_time
+
+
+def _once_s(step: OwnStep) -> float:
+    """The time of one call with its wait."""
+    taken_ns = np.zeros(1, dtype=np.int64)
+    step.submit.round_trips(taken_ns)
+    return float(taken_ns[0]) * NANOSECOND_S
+
+
+def _gpu_time(gpu: Gpu, meter: Meter, step: OwnStep, batches: tuple[int, ...]) -> Measurement | None:
+    """The GPU's time of a call behind a gate in the function's stream; None if no gate holds it."""
+    for count in batches:
+        if count <= max(step.submit.queue_slots or 1, 1):
+            take = gated(gpu, step.submit, count, stream=step.stream)
+            if take():
+                return meter.collect("gpu", take, clock="device", calls=count, floor_s=meter.floors.event_pair_s)
+    return None
+
+
+def _not_captured(error: NotCapturedError) -> Iterator[Measured]:
+    blocker = error.blocker
+    yield Fact("capturable", False, source="stream capture", reason=blocker.error)
+    for name, words in (("blocked_line", blocker.line), ("blocked_call", blocker.call)):
+        if words:
+            yield Fact(name, words, source="stream capture")
+
+
+def _as_graph(meter: Meter, step: OwnStep, trips: Measurement, graphs: list[OwnGraph]) -> Iterator[Measured]:
+    first, graph = graphs
+    yield Fact("capturable", True, source="stream capture")
+    yield Fact("launches", len(graph.nodes), source="nodes of the captured graph")
+    yield Fact("kernels", _names(graph), source="nodes of the captured graph")
+    moved = sum(one != other for one, other in zip(first.nodes, graph.nodes, strict=False))
+    moved += abs(len(first.nodes) - len(graph.nodes))
+    yield Fact("moved_nodes", moved, source="nodes that differ between two captures, their arguments included")
+    verified = step.compare(graph)
+    yield Fact("compared", verified, source="two calls and two replays")
+    eager, replayed = steps(meter, {"step": (step.submit, 1), "graph": (graph.replay, 1)}, verified=verified)
+    yield msgspec.structs.replace(eager, per_call=trips.per_call)
+    yield replayed
+
+    def make() -> dict[str, float]:
+        made = step.capture()
+        return {"capture": made.capture_s, "instantiate": made.instantiate_s}
+
+    rest = [make() for _ in range(CAPTURES)]
+    floors = meter.floors
+    for name in ("capture", "instantiate"):
+        yield Measurement(
+            name, "host", stored([one[name] for one in rest]), len(rest), floor_s=floors.timer_call_s,
+            resolution=floors.timer_step_s,
+        )  # fmt: skip
+
+
+def _names(graph: OwnGraph) -> str:
+    """The launches as JSON: [name, grid, block, how often], in the order of their first; kinds for other nodes."""
+    counted = Counter((node.name or node.kind, node.grid, node.block) for node in graph.nodes)
+    return json.dumps([[*each, count] for each, count in list(counted.items())[:MOST_NAMES]])
+
+
+def _recorded(meter: Meter, step: OwnStep) -> Generator[Measured, None, float]:
+    """The kernels' durations by CUPTI; a Fact says why they are unknown. Returns the longest of them in s, or 0."""
+    try:
+        durations_ns = step.profiled_ns()
+        if not len(durations_ns):
+            raise Skip("CUPTI recorded no kernels")
+    except (Skip, MeasurementError) as error:
+        yield Fact("recorded_kernels", None, source="CUPTI", reason=str(error))
+        return 0.0
+    yield Fact("recorded_kernels", len(durations_ns), source="CUPTI")
+    yield meter.collect(
+        "kernels", lambda: (float(step.profiled_ns().sum()) * NANOSECOND_S,), clock="device",
+        floor_s=meter.floors.event_step_s, resolution=meter.floors.event_step_s,
+    )  # fmt: skip
+    return float(durations_ns.max()) * NANOSECOND_S
+
+
+BENCHMARK = Benchmark(
+    title="An own function, as it is and as a graph",
+    metrics=(
+        Metric("submit", "time", "s", "the host's time to submit one call, with the GPU idle before each burst"),
+        Metric("step", "time", "s", "one call with one wait for the GPU"),
+        Metric("gpu", "time", "s", "the GPU's time of one call, all of it queued before the first kernel may run"),
+        Metric("cold", "time", "s", "the same of a single call with other data in the L2, as do_bench times it"),
+        Metric("graph", "time", "s", "one replay of the function's graph with one wait"),
+        Metric("capture", "time", "s", "the host's time to capture the function"),
+        Metric("instantiate", "time", "s", "the host's time to make the captured graph executable"),
+        Metric("kernels", "time", "s", "the sum of the kernels' durations as profilers report them (CUPTI)"),
+    ),
+    measure=measure,
+    axes={
+        "function": Axis.same("the function, as `microbench measure` names it", ()),
+        "setup": Axis.same("the function that makes its arguments", ()),
+    },
+    # JAX would take most of the GPU's memory at its first use.
+    process_environment=lambda case: {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+    own_process=lambda params: " ".join(f"{name}={value}" for name, value in sorted(params.items())) or "own",
+)

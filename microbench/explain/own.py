@@ -1,0 +1,463 @@
+"""What limits a user's own functions and kernels: facts of each case, the lines of the screen, and the findings."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Literal, NamedTuple
+
+from microbench.analysis.evidence import Evidence, Finding, Rule, rests_on
+from microbench.analysis.stats import Row
+from microbench.core.model import Scalar
+from microbench.core.units import as_time, percent, plain, quantity, times
+from microbench.explain.compute_products import bandwidth_roof, compute_roof
+from microbench.explain.memory_levels import footprints, l2_bytes
+
+STEP, KERNEL = "own_step", "own_kernel"
+# Parameters of the two benchmarks themselves; all others are axes of the user's.
+OWN_PARAMETERS = frozenset({
+    "function", "setup", "kernel", "grid", "block", "arguments", "shared", "bytes", "flop", "precision", "options",
+})  # fmt: skip
+# A function is launch-bound if the host submits for this many times as long as the GPU works.
+LAUNCH_FROM = 1.1
+# The time with a cold L2 is shown if it is this many times as long.
+COLD_FROM = 1.1
+# Launches that fill half of the launch queue, behind a gate.
+QUEUE = 500
+# A kernel is at a ceiling from this share of it on.
+NEAR_SHARE = 0.6
+# The last wave costs more than this share of the time if it is as empty as it can be.
+TAIL_SHARE = 0.15
+MOST_LINES = 8
+TAILS: tuple[Literal["p90", "p99"], ...] = ("p90", "p99")
+L2_RANGE = (1 / 8, 1 / 2)  # working sets that the L2 surely holds and the L1s surely do not
+# A gate opens by itself after half a second.
+GATE_S = 0.4
+WARP = 32
+ELSEWHERE = "its work runs in streams of the library's own"  # the end of the reason why a gate cannot time it
+L2_CEILING = "the L2 as measured"
+MEASURE_THEM = "microbench run memory compute measures them"
+Limit = Literal["launch", "bandwidth", "compute", "tail", "latency", "unknown"]
+
+
+class Ceiling(NamedTuple):
+    """A rate that this GPU was measured to give, its name, and what a kernel reaches of it."""
+
+    name: str
+    rate: float
+    unit: str
+    share: float
+
+
+class Step(NamedTuple):
+    """One measured case of a function. Rows that were not measured are None."""
+
+    submit: Row
+    step: Row | None
+    gpu: Row | None
+    cold: Row | None
+    graph: Row | None
+    capture: Row | None
+    instantiate: Row | None
+    kernels: Row | None
+
+    def fact(self, name: str) -> Scalar:
+        """A fact of the newest round; None if it is unknown."""
+        return fact(self.submit, name)
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast a replay is as a call; None without a graph, and for one that lacks kernels."""
+        if self.graph is None or self.step is None or self.graph.value <= 0 or self.kernels_outside:
+            return None
+        return self.step.value / self.graph.value
+
+    @property
+    def kernels_outside(self) -> int:
+        """Kernels of a call that its graph does not have, because they run in streams that were not captured."""
+        recorded, captured = self.fact("recorded_kernels"), self.fact("launches")
+        return max(recorded - captured, 0) if isinstance(recorded, int) and isinstance(captured, int) else 0
+
+    @property
+    def pays_after(self) -> int | None:
+        """From how many replays on making the graph has paid; None if it never does."""
+        if self.gain is None or self.graph is None or self.step is None:
+            return None
+        if self.capture is None or self.instantiate is None:
+            return None
+        won_s = self.step.value - self.graph.value
+        return math.ceil((self.capture.value + self.instantiate.value) / won_s) if won_s > 0 else None
+
+    @property
+    def limit(self) -> str:
+        """What limits the step, in words."""
+        submit_s = self.submit.value
+        if self.gpu is None:
+            launches = self.fact("launches") or self.fact("recorded_kernels")
+            full = isinstance(launches, int) and launches >= QUEUE
+            if submit_s >= GATE_S:
+                return "launch-bound: it takes longer to submit than a gate may hold the GPU"
+            if self.why_no_gpu.endswith(ELSEWHERE):
+                return "unknown: its work runs in streams of the library's own"
+            return "launches: more than the queue holds" if full else "waits: it waits for the GPU in its own calls"
+        if submit_s >= LAUNCH_FROM * self.gpu.value:
+            return f"launch-bound: the host submits {times(submit_s / self.gpu.value)} as long as the GPU works"
+        if self.gpu.value >= LAUNCH_FROM * submit_s:
+            return "GPU-bound: the host submits faster than the GPU works"
+        return "balanced: host and GPU take about equally long"
+
+    @property
+    def why_no_gpu(self) -> str:
+        """Why the GPU's time is unknown."""
+        reasons = [each.reason for outcome in self.submit.outcomes for each in outcome.facts if each.name == "gpu"]
+        return (reasons[-1] if reasons else "") or ""
+
+
+def fact(row: Row, name: str) -> Scalar:
+    """A fact of the newest round of a row's case; None if it is unknown."""
+    found = [each.value for outcome in row.outcomes for each in outcome.facts if each.name == name]
+    return found[-1] if found else None
+
+
+def axes_of(row: Row) -> str:
+    """The user's own axes of a case: "batch=8"."""
+    return " ".join(f"{name}={value}" for name, value in row.params.items() if name not in OWN_PARAMETERS)
+
+
+def name_of(row: Row) -> str:
+    """What a line of the screen calls a case: its axes, or else the function's or kernel's name."""
+    target = str(row.params.get("function") or row.params.get("kernel") or "")
+    return plain(axes_of(row) or target.rpartition(":")[2], 24)
+
+
+def steps(evidence: Evidence) -> list[Step]:
+    """Every measured case of a function, in the order of the run."""
+    found = []
+    for submit in evidence.rows(STEP, "submit"):
+        same = {row.metric.name: row for row in evidence.rows(STEP) if row.case_id == submit.case_id}
+        others = (same.get(name) for name in ("step", "gpu", "cold", "graph", "capture", "instantiate", "kernels"))
+        found.append(Step(submit, *others))
+    return found
+
+
+class Kernel(NamedTuple):
+    """One measured case of a kernel, and the ceilings that its bytes and operations are held against."""
+
+    duration: Row
+    kernel: Row | None
+    submit: Row | None
+    cold: Row | None
+    moved_bytes: int
+    flops: int
+    ceilings: tuple[Ceiling, ...] = ()
+
+    @property
+    def precision(self) -> str:
+        """The type of its operations, as the user says."""
+        return str(self.duration.params.get("precision", "fp32"))
+
+    def whole(self, name: str) -> int:
+        """A fact that is a number; 0 if it is unknown."""
+        value = fact(self.duration, name)
+        return int(value) if isinstance(value, int | float) else 0
+
+    @property
+    def best_s(self) -> float:
+        """Its duration: CUPTI's, or else that of launches in a row."""
+        return self.kernel.value if self.kernel is not None and self.kernel.value > 0 else self.duration.value
+
+    @property
+    def waves(self) -> float:
+        """The grid over all blocks that are resident at once."""
+        value = fact(self.duration, "waves")
+        return float(value) if isinstance(value, int | float) else 0.0
+
+    @property
+    def tail(self) -> float:
+        """The share of the time in which the last wave leaves blocks' places empty, if all blocks take as long."""
+        return 1 - self.waves / math.ceil(self.waves) if self.waves > 0 else 0.0
+
+    @property
+    def occupancy(self) -> float:
+        """Warps that are resident on an SM, of the most that it holds."""
+        most = self.whole("most_threads_per_sm")
+        threads = -(-self.whole("block_threads") // WARP) * WARP
+        return min(self.whole("blocks_per_sm") * threads / most, 1.0) if most else 0.0
+
+    @property
+    def limit(self) -> Limit:
+        """What limits it."""
+        near = self.near
+        if near is not None and near.share >= NEAR_SHARE:
+            return "compute" if near.unit != "B/s" else "bandwidth"
+        if self.submit is not None and self.submit.value > self.best_s:
+            return "launch"
+        if self.waves < 1 or self.tail >= TAIL_SHARE:
+            return "tail"
+        return "latency" if len(self.ceilings) > 1 else "unknown"
+
+    @property
+    def near(self) -> Ceiling | None:
+        """The ceiling of which it reaches most."""
+        return max(self.ceilings, key=lambda ceiling: ceiling.share, default=None)
+
+    @property
+    def limit_words(self) -> str:
+        """The same as a clause with its figure."""
+        near = self.near
+        reached = f"{percent(near.share)} of {near.name} ({quantity(near.rate, near.unit)})" if near else ""
+        if self.limit in ("bandwidth", "compute"):
+            return f"{self.limit}-bound: {reached}"
+        if self.limit == "launch" and self.submit is not None:
+            return f"launch-bound: a launch takes the host {as_time(self.submit.value)}"
+        if self.limit == "tail":
+            filled = f"{self.waves:.3g} waves: the last one leaves {percent(self.tail)} of the GPU's time empty"
+            small = f"small grid: it fills {percent(self.waves)} of the GPU"
+            return f"tail: {filled}" if self.waves >= 1 else small
+        if self.limit == "latency":
+            return f"latency-bound: {reached}, at {percent(self.occupancy)} occupancy"
+        if near is not None:
+            known, other = ("bandwidth", "flop") if near.unit == "B/s" else ("compute", "bytes")
+            more = f"give --{other} to see whether the other ceiling limits it"
+            if other in self.duration.params:
+                more = f"the other ceiling is not known: {MEASURE_THEM}"
+            return f"not {known}-bound: {reached}; {more}"
+        given = {"bytes", "flop"} & set(self.duration.params)
+        return (
+            f"no ceiling of this GPU is known: {MEASURE_THEM}"
+            if given
+            else "give --bytes and --flop to see what limits it"
+        )
+
+
+def kernels(evidence: Evidence) -> list[Kernel]:
+    """Every measured case of a kernel, in the order of the run."""
+    found = []
+    for duration in evidence.rows(KERNEL, "duration"):
+        same = {row.metric.name: row for row in evidence.rows(KERNEL) if row.case_id == duration.case_id}
+        moved = same["bandwidth"].measurement.work.bytes if "bandwidth" in same else 0
+        flops = same["throughput"].measurement.work.flops if "throughput" in same else 0
+        made = Kernel(duration, same.get("kernel"), same.get("submit"), same.get("cold"), moved, flops)
+        found.append(made._replace(ceilings=_ceilings(evidence, made)))
+    return found
+
+
+def with_roofs(evidence: Evidence) -> Evidence:
+    """This run if it has the memory's bandwidth, else the run whose ceilings it was given."""
+    return next((one for one in (evidence, evidence.ceilings) if one is not None and bandwidth_roof(one)), evidence)
+
+
+def _ceilings(evidence: Evidence, kernel: Kernel) -> tuple[Ceiling, ...]:
+    """The measured ceilings with what the kernel reaches of each."""
+    where = with_roofs(evidence)
+    ceilings = []
+    moved = kernel.moved_bytes
+    if moved:
+        cached = _l2_rate(where, moved)
+        roof = bandwidth_roof(where)
+        if cached is not None:
+            ceilings.append(Ceiling(L2_CEILING, cached, "B/s", moved / kernel.best_s / cached))
+        elif roof is not None and roof.row is not None:
+            ceilings.append(Ceiling("DRAM as measured", roof.value, "B/s", moved / kernel.best_s / roof.value))
+    if kernel.flops:
+        best = compute_roof(where, kernel.precision)
+        if best is not None and best.row is not None:
+            share = kernel.flops / kernel.best_s / best.value
+            ceilings.append(Ceiling(f"{kernel.precision} products as measured", best.value, best.unit, share))
+    return tuple(ceilings)
+
+
+def _l2_rate(evidence: Evidence, moved_bytes: int) -> float | None:
+    """The L2's measured rate, if so many bytes fit it as well as those of that figure; else None."""
+    size_bytes = l2_bytes(evidence)
+    if size_bytes is None or moved_bytes > size_bytes * L2_RANGE[1]:
+        return None
+    least, most = (share * size_bytes for share in L2_RANGE)
+    rates = [row.value for count, row in footprints(evidence, "memory_levels", "bandwidth") if least <= count <= most]
+    return max(rates, default=None)
+
+
+class Words(NamedTuple):
+    """A line of the screen: its name, and its parts with the rows behind them."""
+
+    name: str
+    parts: tuple[tuple[str, Row | None], ...]
+
+
+def lines(evidence: Evidence) -> list[Words]:
+    """A line for each case; the tables have those beyond MOST_LINES."""
+    found = [_step_line(each) for each in steps(evidence)] + [_kernel_line(each) for each in kernels(evidence)]
+    return found[:MOST_LINES]
+
+
+def _step_line(one: Step) -> Words:
+    parts: list[tuple[str, Row | None]] = []
+    if one.step is not None:
+        tails = ", ".join(f"{name} {as_time(one.step.over_rounds(name))}" for name in TAILS)
+        parts.append((f"{as_time(one.step.value)} a step ({tails})", one.step))
+    parts.append((f"submit {as_time(one.submit.value)}", one.submit))
+    if one.gpu is not None:
+        parts.append((f"GPU {as_time(one.gpu.value)}", one.gpu))
+        if one.cold is not None and _is_colder(one.cold, one.gpu):
+            parts.append((f"{as_time(one.cold.value)} with a cold L2", one.cold))
+    launches = one.fact("launches")
+    recorded = one.fact("recorded_kernels")
+    if launches is not None:
+        parts.append((f"{launches} launch{'es' if launches != 1 else ''}", None))
+    elif recorded is not None:
+        parts.append((f"{recorded} kernels", None))
+    parts.append((one.limit, None))
+    if one.gain is not None and one.graph is not None:
+        pays = f"pays after {one.pays_after} replays" if one.pays_after is not None else "does not pay"
+        parts.append((f"as a graph {as_time(one.graph.value)}: {times(one.gain)}, {pays}", one.graph))
+    elif one.fact("capturable") is False:
+        parts.append((f"no graph: {blocked(one)}", None))
+    return Words(name_of(one.submit), tuple(parts))
+
+
+def _is_colder(cold: Row, warm: Row) -> bool:
+    """Whether a cold L2 makes a call longer than the two events around a single one do."""
+    events_s = cold.measurement.floor_s or 0.0
+    return cold.value >= COLD_FROM * warm.value and cold.value - warm.value > 2 * events_s
+
+
+def blocked(one: Step) -> str:
+    """The line that stops a capture, or else the error."""
+    return plain(one.fact("blocked_line") or blocking_error(one), 100)
+
+
+def blocking_error(one: Step) -> str:
+    """The error that ended the capture."""
+    reasons = [each.reason for outcome in one.submit.outcomes for each in outcome.facts if each.name == "capturable"]
+    return plain(reasons[-1] if reasons and reasons[-1] else "the capture failed", 200)
+
+
+def _kernel_line(one: Kernel) -> Words:
+    shown = one.kernel if one.kernel is not None and one.kernel.value > 0 else one.duration
+    parts: list[tuple[str, Row | None]] = [(as_time(shown.value), shown)]
+    if shown is not one.duration:
+        parts.append((f"{as_time(one.duration.value)} a launch in a row", one.duration))
+    if one.cold is not None and _is_colder(one.cold, one.duration):
+        parts.append((f"{as_time(one.cold.value)} with a cold L2", one.cold))
+    parts.append((one.limit_words, None))
+    spills = f", {one.whole('spill_bytes')} B spilled" if one.whole("spill_bytes") else ""
+    parts.append((f"{one.whole('registers')} registers{spills}", None))
+    held = f", limited by {plain(fact(one.duration, 'held_by'), 20)}" if one.occupancy < 1 else ""
+    parts.append((f"occupancy {percent(one.occupancy)}{held}", None))
+    return Words(name_of(one.duration), tuple(parts))
+
+
+def launched(one: Step) -> list[tuple[str, str, str, int]]:
+    """The launches of a captured step: name, grid, block and how often each."""
+    stored = one.fact("kernels")
+    try:
+        found = json.loads(stored) if isinstance(stored, str) else []
+        return [(str(name), _shape(grid), _shape(block), int(count)) for name, grid, block, count in found]
+    except (ValueError, TypeError):
+        return []
+
+
+def _shape(given: object) -> str:
+    return " × ".join(str(one) for one in given) if isinstance(given, list) else ""
+
+
+# What stops captures, by what the error's words hold, and what helps.
+ADVICE = (
+    ("IMPLICIT", "Launch into the current stream, or the one that the function gets, instead of the default stream."),
+    ("legacy stream", "Launch into the current stream instead of the default stream."),
+    ("graph is empty", "Pass the function its stream as an argument, or use PyTorch's or CuPy's current stream."),
+    ("JAX", "Use jax.jit and XLA's own command buffers (--xla_gpu_enable_command_buffer)."),
+    ("", "Move the wait, the copy or the allocation on that line out of the function, or do it once in --setup."),
+)
+
+
+def cannot_be_captured(evidence: Evidence) -> Finding | None:
+    """The line that stops the capture of a function."""
+    found = [one for one in steps(evidence) if one.fact("capturable") is False]
+    if not found:
+        return None
+    first = found[0]
+    error = blocking_error(first)
+    call = first.fact("blocked_call")
+    more = f" {len(found) - 1} more cases cannot be captured either." if len(found) > 1 else ""
+    return Finding(
+        rule="own.blocked",
+        severity="warning",
+        title=f"{name_of(first.submit)} cannot be captured into a graph: {blocked(first)}",
+        text=f"{error}{f' (in {plain(call, 60)})' if call else ''}.{more}",
+        advice=next(advice for words, advice in ADVICE if words.lower() in error.lower()),
+        threshold="a stream capture of one call failed",
+        rests_on=rests_on(*(one.submit for one in found)),
+    )
+
+
+def a_graph_helps(evidence: Evidence) -> Finding | None:
+    """What a graph gives the function that gains most."""
+    found = [(one.gain, one) for one in steps(evidence) if one.gain is not None and one.gain >= LAUNCH_FROM]
+    if not found:
+        return None
+    gain, one = max(found, key=lambda pair: pair[0])
+    compared = str(one.fact("compared") or "")
+    moved = one.fact("moved_nodes")
+    text = f"{compared[:1].upper()}{compared[1:]}."
+    if moved:
+        text += f" {moved} of its nodes have other arguments at a second capture: inputs that move must be copied."
+    text += (
+        " Where the program does not wait after each call, host and GPU work at the same time and a graph gains less."
+    )
+    pays = f"; it pays after {one.pays_after} replays" if one.pays_after is not None else ""
+    return Finding(
+        rule="own.graph",
+        severity="advice",
+        title=f"As a CUDA graph, {name_of(one.submit)} is {times(gain)} as fast, each call with one wait{pays}",
+        text=text,
+        advice="Capture it once and replay it; copy each step's inputs into the same memory.",
+        threshold=f"a replay at least {times(LAUNCH_FROM)} as fast as a call",
+        rests_on=rests_on(one.step, one.graph),
+    )
+
+
+def work_elsewhere(evidence: Evidence) -> Finding | None:
+    """Warns if a function's graph lacks some of its kernels."""
+    found = [one for one in steps(evidence) if one.kernels_outside]
+    if not found:
+        return None
+    first = found[0]
+    return Finding(
+        rule="own.elsewhere",
+        severity="warning",
+        title=f"The graph of {name_of(first.submit)} lacks {first.kernels_outside} of its kernels",
+        text="They run in another stream, which the capture does not see. So no gain is given.",
+        advice="Submit everything to the current stream, or let the other stream wait for an event of it.",
+        threshold="CUPTI recorded more kernels of one call than its graph has nodes",
+        rests_on=rests_on(*(one.submit for one in found)),
+    )
+
+
+def kernel_limit(evidence: Evidence) -> Finding | None:
+    """What limits the slowest kernel."""
+    found = kernels(evidence)
+    if not found:
+        return None
+    one = max(found, key=lambda each: each.best_s)
+    limit = one.limit
+    advice = {
+        "launch": "Do more in one launch, or replay launches as a graph.",
+        "bandwidth": "Only moving fewer bytes makes it faster.",
+        "compute": "Only fewer operations, or a cheaper type, make it faster.",
+        "tail": "Choose a grid of whole waves, or more and smaller blocks.",
+        "latency": "Keep more bytes in flight: wider loads, more loads before their use, more blocks an SM.",
+        "unknown": "",
+    }[limit]
+    return Finding(
+        rule="own.kernel",
+        severity="note",
+        title=f"{name_of(one.duration)}: {one.limit_words}",
+        text="",
+        advice=advice,
+        threshold=f"at least {percent(NEAR_SHARE)} of a measured ceiling, else launch, tail and latency in this order",
+        rests_on=rests_on(one.duration, one.kernel),
+    )
+
+
+RULES: tuple[Rule, ...] = (cannot_be_captured, work_elsewhere, a_graph_helps, kernel_limit)

@@ -1,0 +1,214 @@
+"""A campaign and its file: what was asked of the nodes, and what became of each task.
+
+``DIR/campaigns/ID/campaign.json`` is replaced whole after every change, next to the run files that came back.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from microbench.core import files
+from microbench.core.errors import ResultNotWrittenError, RunUnreadableError, UsageError
+from microbench.core.units import plain
+
+CAMPAIGNS = "campaigns"
+CAMPAIGN_FILE = "campaign.json"
+RUN_ENDING = ".json.xz"
+LARGEST_BYTES = 1 << 28
+USUAL_LIMIT_S = 1800.0
+NAME_LENGTH = 80
+
+Status = Literal["waiting", "ok", "failed", "died", "hung", "no_gpu"]
+
+
+class Options(msgspec.Struct, frozen=True):
+    """The options of ``microbench run`` that every task gets, and ``limit_s``, after which a task is ended.
+
+    With a ``device`` a node has one task that measures that device, else one task for each of its GPUs.
+    """
+
+    preset: str = "default"
+    overrides: tuple[str, ...] = ()
+    device: str | None = None
+    rounds: int = 1
+    time_limit_s: float | None = None
+    limit_s: float = USUAL_LIMIT_S
+
+
+class Task(msgspec.Struct):
+    """One run on one node. ``gpu`` is a UUID, or empty where the options name the device; ``run`` is the name of the
+    run file that came back, or empty. ``versions`` are what the node said before its first task."""
+
+    node: str
+    gpu: str = ""
+    status: Status = "waiting"
+    reason: str = ""
+    tries: int = 0
+    run: str = ""
+    labels: dict[str, str] = {}
+    versions: dict[str, str] = {}
+    began: str = ""
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The name for people, and without its unusual characters for the run file."""
+        return f"{self.node} {self.gpu}" if self.gpu else self.node
+
+    @property
+    def file_name(self) -> str:
+        """The name of the run file."""
+        return re.sub(r"[^A-Za-z0-9_-]+", "_", self.name)[:NAME_LENGTH].strip("_") + RUN_ENDING
+
+    def end(self, status: Status, reason: str) -> None:
+        """Record how it ended."""
+        self.status, self.reason = status, reason
+
+
+class Campaign(msgspec.Struct):
+    """Everything about a campaign but the runs themselves. Times are UTC in ISO 8601."""
+
+    campaign: str
+    began: str
+    ended: str | None
+    selection: list[str]
+    options: Options
+    scheduler: str
+    tasks: list[Task]
+
+    @property
+    def simulated(self) -> bool:
+        """True if its nodes are simulated."""
+        return self.options.device == "fake"
+
+    def counts(self) -> Counter[Status]:
+        """How many tasks ended in which way."""
+        return Counter(task.status for task in self.tasks)
+
+    def task(self, node: str, gpu: str) -> Task | None:
+        """The task of that node and GPU, or None."""
+        return next((task for task in self.tasks if (task.node, task.gpu) == (node, gpu)), None)
+
+
+def new_campaign(identity: str, selection: list[str], options: Options, scheduler: str) -> Campaign:
+    """A campaign without tasks, which begins now."""
+    return Campaign(identity, now(), None, selection, options, scheduler, [])
+
+
+def now() -> str:
+    """The time as campaigns write it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def folder_of(store: Path, identity: str) -> Path:
+    """The folder of a campaign in the store."""
+    return store / CAMPAIGNS / identity
+
+
+def make_folder(store: Path, identity: str) -> Path:
+    """Make the folder of a new campaign. Raises ResultNotWrittenError."""
+    folder = folder_of(store, identity)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        cause = f"{plain(folder)} cannot be created: {error.strerror or error}"
+        raise ResultNotWrittenError(cause, "name another folder with --store") from None
+    return folder
+
+
+def write(folder: Path, campaign: Campaign) -> None:
+    """Replace the campaign's file, all or nothing. Raises ResultNotWrittenError."""
+    put(folder / CAMPAIGN_FILE, msgspec.json.format(msgspec.json.encode(campaign), indent=1))
+
+
+def put(path: Path, data: bytes) -> None:
+    """Replace a file of a campaign, all or nothing. Raises ResultNotWrittenError."""
+    try:
+        os.close(files.replace(path, data))
+    except OSError as error:
+        cause = f"{plain(path)} cannot be written: {error.strerror or error}"
+        raise ResultNotWrittenError(
+            cause, f"what came back is in {plain(path.parent)}: free some space, then --resume {path.parent.name}"
+        ) from None
+
+
+def read(store: Path, identity: str) -> Campaign:
+    """The campaign of that id in the store. Raises RunUnreadableError."""
+    known = sorted(each.parent.name for each in (store / CAMPAIGNS).glob(f"*/{CAMPAIGN_FILE}"))
+    if identity not in known:
+        newest = f"the newest one there is {plain(known[-1])}" if known else "it has no campaign yet"
+        raise RunUnreadableError(f"there is no campaign {plain(identity)} in {plain(store)}", newest)
+    return read_folder(folder_of(store, identity))
+
+
+def read_folder(folder: Path) -> Campaign:
+    """The campaign that a folder has. Raises RunUnreadableError."""
+    path = folder / CAMPAIGN_FILE
+    try:
+        with files.open_regular(path) as file:
+            return msgspec.json.decode(file.read(LARGEST_BYTES), type=Campaign)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        cause = f"{plain(path)} cannot be read: {plain(error)}"
+        raise RunUnreadableError(
+            cause, "start a new campaign; the run files beside it can be shown as they are"
+        ) from None
+
+
+def parsed_labels(texts: list[str]) -> dict[str, str]:
+    """The labels of KEY=VALUE texts. Raises UsageError."""
+    pairs = [(text, text.partition("=")) for text in texts]
+    for text, (key, equals, value) in pairs:
+        if not (key and equals and value):
+            raise UsageError(f"--label {plain(text)} is not KEY=VALUE", "for example --label rack=r1")
+    return {key: value for _, (key, _, value) in pairs}
+
+
+def read_labels(path: Path) -> dict[str, dict[str, str]]:
+    """The labels of each node, from a TOML or JSON file with a table for each node. Raises UsageError."""
+    tables = dict(_node_tables(path, "--labels"))
+    for node, table in tables.items():
+        for key, value in table.items():
+            if not isinstance(value, str | int):
+                raise UsageError(f"{plain(path)}: {plain(key)} of {plain(node)} is no text", 'write rack = "r1"')
+    return {node: {key: str(value) for key, value in table.items()} for node, table in tables.items()}
+
+
+class Simulated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How one simulated node differs from the others: costs of its GPU, a fault of the node, a limit of its own."""
+
+    costs: dict[str, Any] = {}
+    fault: Literal["", "dies", "hangs"] = ""
+    limit_s: float | None = None
+
+
+def read_simulated(path: Path) -> dict[str, Simulated]:
+    """The simulated nodes that differ, from a TOML or JSON file. Raises UsageError."""
+    try:
+        return {node: msgspec.convert(table, Simulated) for node, table in _node_tables(path, "--simulated")}
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{plain(path)}: {plain(error)}", 'write costs = {…} or fault = "dies" or "hangs"') from None
+
+
+def _node_tables(path: Path, option: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The tables of a file, each with the name of its node. Raises UsageError."""
+    try:
+        with files.open_regular(path) as file:
+            text = file.read(LARGEST_BYTES).decode()
+        tables = msgspec.json.decode(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{option} {plain(path)} cannot be read: {plain(error)}", "give a TOML or JSON file") from None
+    if not isinstance(tables, dict):
+        raise UsageError(f"{option} {plain(path)} has no tables", 'begin each node with [NAME], or {"NAME": {…}}')
+    for node, table in tables.items():
+        if not isinstance(table, dict):
+            raise UsageError(f"{option} {plain(path)}: {plain(node)} has no table", 'write [node-1] and rack = "r1"')
+        yield node, table

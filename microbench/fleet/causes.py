@@ -1,0 +1,190 @@
+"""Says why a GPU may be slower than others of its class, from its findings and facts that the others do not share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from microbench.core.units import percent, plain
+
+# A finding or fact of a GPU tells it from the others if at most this share of them has it too.
+FEW = 0.1
+# A fact has a usual value if at least this share of the others has it.
+USUAL = 0.8
+# How much hotter than the middle of the others a GPU is before heat is a cause, and how much more often throttled.
+HOTTER_C = 10.0
+THROTTLED_MORE = 0.1
+# A link that lost this much has lost half of its lanes or a generation.
+HALVED = 0.8
+WORRYING = ("warning", "problem")
+LONGEST = 160
+MOST_FACTS = 4
+# Facts that differ between GPUs without a meaning for their speed.
+OWN = ("gpu pci_bus_id", "submit_core", "watcher_core", "parent_cores", "load_average_1min", "swap_used_bytes")
+LINK_NOW = {"lanes": ("link lanes_now", "link lanes_max"), "generation": ("link generation_now", "link generation_max")}
+
+TRAFFIC_RULES = ("environment.other_processes", "environment.load", "environment.mps")
+
+Finding = tuple[str, str, str, str]  # rule, severity, title, advice
+
+
+class Gpu(NamedTuple):
+    """A GPU of a campaign, with the facts and findings of its newest run."""
+
+    node: str
+    device: str
+    number: int | None
+    of_class: str
+    labels: Mapping[str, str]
+    numa_node: int | None
+    power_limit_w: float | None
+    temperature_c: float | None
+    throttled: float | None
+    throttle_reasons: str
+    facts: Mapping[str, str]
+    simulated: bool
+    findings: tuple[Finding, ...]
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Its labels, and what else places it among others: its machine, NUMA node and driver."""
+        known = {"node": self.node, "numa_node": self.numa_node, "driver": self.facts.get("driver")}
+        return {name: str(value) for name, value in known.items() if value is not None} | dict(self.labels)
+
+
+class Cause(NamedTuple):
+    """A likely cause: its kind in a few words, what was seen, and what to do."""
+
+    kind: str
+    seen: str
+    check: str
+
+
+DOWN_TRAINED, TRAFFIC, THROTTLED = "down-trained link", "other traffic", "throttled"
+SLOW_HOST, MEMORY, UNKNOWN = "slow host", "slow memory", "unknown"
+
+
+def likely(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float]) -> list[Cause]:
+    """Causes of what a GPU is slow in, the likeliest first; ``slow`` is the loss by group of figures."""
+    found = [*_link(gpu, others, slow), *_traffic(gpu, others), *_throttled(gpu, others), *_unusual(gpu, others, slow)]
+    if not found:
+        found = [_guess(slow)]
+    if differing := list(_facts(gpu, others))[:MOST_FACTS]:
+        last = found[-1]
+        found[-1] = last._replace(seen="; ".join(filter(None, (last.seen, *differing))))
+    return found
+
+
+def _is_link(group: str) -> bool:
+    return group.startswith(("copies ", "link_"))
+
+
+def _is_host(group: str) -> bool:
+    return group.startswith(("calls on the host", "host_", "launch_", "graph_"))
+
+
+def _link(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float]) -> Iterator[Cause]:
+    """The link came up with fewer lanes or at a lower speed than it could, or than others."""
+    if not any(map(_is_link, slow)):
+        return
+    seen = []
+    for name, (now, most) in LINK_NOW.items():
+        own, could = gpu.facts.get(now), gpu.facts.get(most)
+        usual = _usual(others, now)
+        if own is None:
+            continue
+        if name == "lanes" and could is not None and own != could:
+            seen.append(f"{own} of {could} lanes")
+        elif usual is not None and own != usual:
+            seen.append(f"PCIe {name} {own}, elsewhere {usual}")
+    if seen:
+        check = "Reseat the board; check riser, cable, slot and bifurcation: nvidia-smi -q -d PERFORMANCE, lspci -vv"
+        yield Cause(DOWN_TRAINED, ", ".join(seen), check)
+
+
+def _traffic(gpu: Gpu, others: Sequence[Gpu]) -> Iterator[Cause]:
+    for rule, _, title, advice in _own_findings(gpu, others):
+        if rule in TRAFFIC_RULES:
+            yield Cause(TRAFFIC, plain(title, LONGEST), plain(advice, LONGEST))
+
+
+def _throttled(gpu: Gpu, others: Sequence[Gpu]) -> Iterator[Cause]:
+    """Its clocks fell more often, it is hotter, or its power limit is lower."""
+    seen = []
+    usual = _middle([one.throttled for one in others])
+    if gpu.throttled is not None and gpu.throttled > (usual or 0.0) + THROTTLED_MORE:
+        reasons = f" ({plain(gpu.throttle_reasons, LONGEST)})" if gpu.throttle_reasons else ""
+        seen.append(f"{percent(gpu.throttled)} of its figures were throttled{reasons}")
+    heat = _middle([one.temperature_c for one in others])
+    if gpu.temperature_c is not None and heat is not None and gpu.temperature_c > heat + HOTTER_C:
+        seen.append(f"{gpu.temperature_c:.0f} °C, elsewhere {heat:.0f} °C")
+    limit = _middle([one.power_limit_w for one in others])
+    if gpu.power_limit_w is not None and limit is not None and gpu.power_limit_w < limit:
+        seen.append(f"power limit {gpu.power_limit_w:.0f} W, elsewhere {limit:.0f} W")
+    if seen:
+        yield Cause(THROTTLED, ", ".join(seen), "Look at cooling and power: nvidia-smi -q -d PERFORMANCE,POWER")
+
+
+def _unusual(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float]) -> Iterator[Cause]:
+    """Findings of this GPU's run that fit to what is slow and that few others have."""
+    for rule, _, title, advice in _own_findings(gpu, others):
+        suite = rule.partition(".")[0]
+        kind = None
+        if suite == "link" and any(map(_is_link, slow)):
+            kind = DOWN_TRAINED if rule == "link.verdict" and "lanes" in title else "slow link"
+        elif suite == "environment" and rule in ("environment.narrow_link", "environment.numa"):
+            kind = "slow link" if any(map(_is_link, slow)) else None
+        elif suite in ("environment", "host") and any(map(_is_host, slow)):
+            kind = SLOW_HOST
+        elif suite in ("memory", "compute") and rule.endswith((".verdict", ".limited", ".sustained", ".clock")):
+            kind = f"slow {suite}"
+        if kind is not None and rule not in TRAFFIC_RULES:
+            yield Cause(kind, plain(title, LONGEST), plain(advice, LONGEST))
+
+
+def _guess(slow: Mapping[str, float]) -> Cause:
+    """What the pattern of slow figures alone suggests."""
+    link = max((loss for group, loss in slow.items() if _is_link(group)), default=0.0)
+    if link >= HALVED:
+        words = "probable, because copies lost about half or more; its run does not say which lanes or speed"
+        return Cause(DOWN_TRAINED, words, "Look at lanes and speed under load: lspci -vv, microbench check link")
+    if link:
+        words = "the link is slower, not halved: a shared uplink or another program"
+        return Cause(TRAFFIC, words, "Measure again while the machine is idle: microbench run link")
+    if all(map(_is_host, slow)):
+        return Cause(SLOW_HOST, "only calls on the host are slow", "Look at CPU clocks and load: microbench doctor")
+    if any(group.startswith(("DRAM", "memory_")) for group in slow):
+        check = "Look at ECC errors, retired pages and remapped rows: nvidia-smi -q -d ECC,PAGE_RETIREMENT,ROW_REMAPPER"
+        return Cause(MEMORY, "nothing was throttled; runs do not record ECC errors and retired pages", check)
+    return Cause(UNKNOWN, "nothing that its run recorded explains it", "Measure it again with --rounds 3")
+
+
+def _own_findings(gpu: Gpu, others: Sequence[Gpu]) -> Iterator[Finding]:
+    """Findings whose rule warns of this GPU and of few others."""
+    warnings = [{rule for rule, severity, *_ in one.findings if severity in WORRYING} for one in others]
+    common = Counter(rule for rules in warnings for rule in rules)
+    for finding in gpu.findings:
+        if finding[1] in WORRYING and common[finding[0]] <= FEW * len(others):
+            yield finding
+
+
+def _facts(gpu: Gpu, others: Sequence[Gpu]) -> Iterator[str]:
+    """Facts that nearly all others agree in and this GPU does not."""
+    told = {name for pair in LINK_NOW.values() for name in pair} | {"gpu power_limit_w", *OWN}
+    for name, value in gpu.facts.items():
+        usual = _usual(others, name)
+        if name not in told and usual is not None and usual != value:
+            yield f"{plain(name)} is {plain(value, 40)}, elsewhere {plain(usual, 40)}"
+
+
+def _usual(others: Sequence[Gpu], name: str) -> str | None:
+    """The value of a fact that most others have."""
+    counts = Counter(one.facts[name] for one in others if name in one.facts)
+    ((value, count),) = counts.most_common(1) or ((None, 0),)
+    return value if len(others) and count >= USUAL * len(others) else None
+
+
+def _middle(values: Sequence[float | None]) -> float | None:
+    known = sorted(value for value in values if value is not None)
+    return known[len(known) // 2] if known else None

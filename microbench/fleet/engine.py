@@ -1,0 +1,343 @@
+"""Carries out a campaign over a Dask client: each machine gets one task at a time, and every end is recorded.
+
+The client chooses the worker of each task. It does not leave that to Dask's resources, which a worker must be started
+with, and which do not join the several workers of one machine.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from microbench import __version__
+from microbench.core.errors import MicrobenchError
+from microbench.core.units import plain, wall
+from microbench.fleet import campaign as records
+from microbench.fleet import node as nodes
+from microbench.fleet.campaign import Campaign, Simulated, Task
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+LOOK_EVERY_S = 0.5
+DESCRIBE_S = 120.0  # a probe is ended after 90 s
+GRACE_S = 60.0  # for the end of a run after its limit, and for its file
+FETCH_S = 60.0
+RETURN_S = 20.0  # Dask's nanny starts a lost worker anew
+MOST_TRIES = 2
+FETCHES, MOST_AT_ONCE = 32, 128  # results that are fetched at a time, and before the campaign's file is written
+LOST = "the worker was lost"
+NODE_HUNG = "the node gave no answer in the task before"
+
+
+@dataclass
+class Machine:
+    """One machine: its workers that are there, and the tasks that it still has to run.
+
+    ``absent_s`` is the time since when it has no worker. It is ``stuck`` if it gave no answer once.
+    """
+
+    workers: set[str] = field(default_factory=set)
+    tasks: list[Task] = field(default_factory=list)
+    absent_s: float | None = None
+    stuck: bool = False
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A call that was sent to a worker: a task, or without one the worker's description."""
+
+    future: Future
+    address: str
+    machine: str
+    task: Task | None
+    began_s: float
+    limit_s: float
+
+
+@dataclass
+class Engine:
+    """One invocation of ``fleet run``.
+
+    ``unreachable`` are hosts that could not be reached, with the reason. ``expected`` is how many nodes must come
+    before it may end, unless ``wait_s`` pass; a resumed campaign expects those that it lacks. ``changed`` hears of the
+    state, with the names of the tasks that run.
+    """
+
+    client: Client
+    campaign: Campaign
+    folder: Path
+    labels: Mapping[str, str] = field(default_factory=dict)
+    node_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    simulated: Mapping[str, Simulated] = field(default_factory=dict)
+    needs_gpu: bool = True
+    unreachable: Mapping[str, str] = field(default_factory=dict)
+    expected: int = 1
+    wait_s: float = 60.0
+    changed: Callable[[Campaign, Sequence[str]], None] = lambda campaign, running: None
+    _machines: dict[str, Machine] = field(default_factory=dict)
+    _machine_of: dict[str, str] = field(default_factory=dict)  # by node
+    _seen: set[str] = field(default_factory=set)
+    _running: dict[str, Begun] = field(default_factory=dict)
+    _begun: set[str] = field(default_factory=set)
+    _ended: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
+    _began_s: float = field(default_factory=time.monotonic)
+    _looked_s: float = -LOOK_EVERY_S
+
+    def run(self) -> None:
+        """Run every task that is not ok yet; the campaign's file is right whatever happens.
+
+        Raises ResultNotWrittenError, MicrobenchError if the scheduler is lost, and KeyboardInterrupt.
+        """
+        # Workers that did not say which node they are, and unreachable hosts, are asked anew.
+        self.campaign.tasks = [task for task in self.campaign.tasks if task.versions]
+        self.campaign.ended = None
+        self.expected = max(self.expected, len({task.node for task in self.campaign.tasks if task.status != "ok"}))
+        for host, reason in self.unreachable.items():
+            self._unnamed(host).end("failed", reason)
+        try:
+            self.client.subscribe_topic(self._topic, lambda event: self._begun.add(event[1]))
+            self._save()
+            self._loop()
+            self.campaign.ended = records.now()
+        except OSError as error:
+            raise MicrobenchError(
+                f"the scheduler was lost: {plain(error)}", f"what came back is kept: --resume {self.campaign.campaign}"
+            ) from None
+        finally:
+            self._leave()
+
+    def _loop(self) -> None:
+        self._look()
+        while self._running or self._expects():
+            if self._collect() | self._look() | self._give_up():
+                self._save()
+            self._start()
+            self.changed(self.campaign, self._names())
+        for task in self.campaign.tasks:
+            if task.status == "waiting":
+                task.reason = "the node did not come"
+
+    def _leave(self) -> None:
+        """Cancel what still runs after an interruption, and save."""
+        for begun in self._running.values():
+            if begun.task is not None:
+                begun.task.reason = "interrupted"
+        with suppress(OSError, ValueError):
+            self.client.cancel([begun.future for begun in self._running.values()])
+            self.client.unsubscribe_topic(self._topic)
+        self._save()
+
+    @property
+    def _topic(self) -> str:
+        return f"microbench-{self.campaign.campaign}"
+
+    def _save(self) -> None:
+        records.write(self.folder, self.campaign)
+
+    def _names(self) -> list[str]:
+        return [begun.task.name for begun in self._running.values() if begun.task is not None]
+
+    def _expects(self) -> bool:
+        """True while tasks wait on machines that came, or nodes may still come."""
+        if any(machine.tasks for machine in self._machines.values()):
+            return True
+        return len(self._machine_of) < self.expected and time.monotonic() - self._began_s < self.wait_s
+
+    def _look(self) -> bool:
+        """Ask the scheduler which workers are there. True if a task's worker was lost."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_EVERY_S:
+            return False
+        self._looked_s = now_s
+        here = set(self.client.nthreads())
+        for address in here - self._seen:
+            self._send(address, "", None, nodes.describe, self.campaign.options.device, DESCRIBE_S)
+        self._seen |= here
+        lost = [key for key, begun in self._running.items() if begun.address not in here]
+        for key in lost:
+            self._lose(self._running.pop(key))
+        for machine in self._machines.values():
+            machine.workers &= here
+            if machine.workers:
+                machine.absent_s = None
+            elif machine.absent_s is None:
+                machine.absent_s = now_s
+        return bool(lost)
+
+    def _send(
+        self, address: str, machine: str, task: Task | None, function: Any, argument: Any, limit_s: float
+    ) -> None:
+        key = f"microbench-{self.campaign.campaign}-{address}-{time.monotonic_ns()}"
+        future = self.client.submit(
+            function, argument, key=key, workers=[address], allow_other_workers=False, pure=False, retries=0
+        )
+        self._running[key] = Begun(future, address, machine, task, time.monotonic(), limit_s)
+        future.add_done_callback(lambda done: self._ended.put(done.key))
+
+    def _start(self) -> None:
+        """Give each free machine its next task."""
+        busy = {begun.machine for begun in self._running.values()}
+        for name, machine in self._machines.items():
+            if name in busy or not machine.tasks or not machine.workers:
+                continue
+            task = machine.tasks.pop(0)
+            task.tries += 1
+            task.status, task.reason, task.began = "waiting", "", records.now()
+            order = self._order(task)
+            self._send(min(machine.workers), name, task, nodes.measure, order, order["limit_s"] + GRACE_S)
+
+    def _order(self, task: Task) -> dict[str, Any]:
+        """What ``node.measure`` gets."""
+        options = self.campaign.options
+        device = task.gpu or options.device
+        arguments = list(self.campaign.selection)
+        if options.preset != "default":
+            arguments.append(f"--{options.preset}")
+        for override in options.overrides:
+            arguments += ["--set", override]
+        if device:
+            arguments += ["--device", device]
+        if options.rounds != 1:
+            arguments += ["--rounds", str(options.rounds)]
+        if options.time_limit_s is not None:
+            arguments += ["--time-limit", str(options.time_limit_s)]
+        differs = self.simulated.get(task.node, Simulated())
+        return {
+            "task": task.name, "topic": self._topic, "arguments": arguments,
+            "limit_s": differs.limit_s or options.limit_s, "device": device,
+            "costs": differs.costs, "fault": differs.fault,
+        }  # fmt: skip
+
+    def _collect(self) -> bool:
+        """Take what has ended, waiting a little for the first. True if anything did."""
+        ended = [begun for key in self._drained() if (begun := self._running.pop(key, None)) is not None]
+        with ThreadPoolExecutor(FETCHES) as pool:
+            for begun, fetched in zip(ended, pool.map(_fetched, ended), strict=True):
+                self._take(begun, *fetched)
+        return bool(ended)
+
+    def _drained(self) -> Iterator[str]:
+        with suppress(queue.Empty):
+            yield self._ended.get(timeout=LOOK_EVERY_S)
+            for _ in range(MOST_AT_ONCE - 1):
+                yield self._ended.get_nowait()
+
+    def _take(self, begun: Begun, values: dict[str, Any] | None, error: BaseException | None) -> None:
+        """Record what a call gave: values, an error, or neither if the worker that held the result is gone."""
+        from distributed import KilledWorker
+
+        if error is not None and not isinstance(error, KilledWorker):
+            words = plain(f"{type(error).__name__}: {error}")
+            if isinstance(error, ModuleNotFoundError):
+                words = f"the worker's Python has no microbench with this command: {plain(error)}"
+            (begun.task or self._unnamed(begun.address)).end("failed", words)
+        elif values is None:
+            self._lose(begun)
+        elif begun.task is None:
+            self._plan(begun.address, values)
+        else:
+            begun.task.seconds = round(values["seconds"], 3)
+            begun.task.end(values["status"], values["reason"])
+            if values["run"]:
+                records.put(self.folder / begun.task.file_name, values["run"])
+                begun.task.run = begun.task.file_name
+
+    def _lose(self, begun: Begun) -> None:
+        """The worker is gone. A task that had not begun is tried once more on another worker of its machine."""
+        task = begun.task
+        if task is None:
+            self._unnamed(begun.address).end("died", f"{LOST} when it was asked what its node has")
+        elif task.name in self._begun or task.tries >= MOST_TRIES:
+            task.seconds = round(time.monotonic() - begun.began_s, 3)
+            task.end("died", f"{LOST} after {wall(task.seconds)}")
+        else:
+            self._machines[begun.machine].tasks.insert(0, task)
+
+    def _unnamed(self, address: str) -> Task:
+        """The task of a host whose worker did not say which node it is: it has no versions."""
+        host = _host(address)
+        task = self.campaign.task(host, "")
+        if task is None:
+            task = Task(host, labels={**self.labels, **self.node_labels.get(host, {})})
+            self.campaign.tasks.append(task)
+        return task
+
+    def _give_up(self) -> bool:
+        """End what gives no answer, and what waits for a worker that does not return. True if there was any."""
+        now_s, given_up = time.monotonic(), False
+        for key, begun in list(self._running.items()):
+            if now_s - begun.began_s > begun.limit_s and begun.future.status == "pending":
+                del self._running[key]
+                begun.future.cancel()
+                task = begun.task or self._unnamed(begun.address)
+                task.end("hung", f"the node gave no answer within {wall(begun.limit_s)}")
+                if begun.machine in self._machines:
+                    self._machines[begun.machine].stuck = True
+                given_up = True
+        for machine in self._machines.values():
+            gone = machine.absent_s is not None and now_s - machine.absent_s > RETURN_S
+            if machine.tasks and (gone or machine.stuck):
+                for task in machine.tasks:
+                    task.end("died" if gone else "hung", f"{LOST} before it began" if gone else NODE_HUNG)
+                machine.tasks.clear()
+                given_up = True
+        return given_up
+
+    def _plan(self, address: str, described: dict[str, Any]) -> None:
+        """The tasks of a worker that said what its node is."""
+        node, name = self._named(described)
+        # An earlier worker of this host may have been lost before it answered.
+        tasks = self.campaign.tasks
+        self.campaign.tasks = [task for task in tasks if task.versions or task.node != _host(address)]
+        machine = self._machines.setdefault(name, Machine())
+        machine.workers.add(address)
+        if node in self._machine_of:
+            return  # another worker of the same machine, or a lost one that came back
+        self._machine_of[node] = name
+        own_gpus = self.campaign.options.device is None and self.needs_gpu and not described["no_gpu"]
+        for gpu in described["gpus"] if own_gpus else [""]:
+            task = self.campaign.task(node, gpu)
+            if task is None:
+                task = Task(node, gpu)
+                self.campaign.tasks.append(task)
+            if task.status == "ok":
+                continue
+            task.labels = {**self.labels, **self.node_labels.get(node, {})}
+            task.versions, task.tries = described["versions"], 0
+            installed = task.versions["microbench"]
+            if installed != __version__:
+                task.end("failed", f"microbench {installed} is installed there, {__version__} here")
+            elif described["no_gpu"] and self.needs_gpu:
+                task.end("no_gpu", described["no_gpu"])
+            else:
+                task.end("waiting", "")
+                machine.tasks.append(task)
+
+    def _named(self, described: dict[str, Any]) -> tuple[str, str]:
+        """Names of the worker's node and machine. Each worker of a simulated campaign is a machine of its own."""
+        node, machine = described["node"], described["machine"]
+        if not self.campaign.simulated and self._machine_of.get(node, machine) != machine:
+            node = f"{node}-{machine[:8]}"  # two machines of one name
+        return node, node if self.campaign.simulated else machine
+
+
+def _fetched(begun: Begun) -> tuple[dict[str, Any] | None, BaseException | None]:
+    """What a call that has ended gave, through the scheduler."""
+    try:
+        if begun.future.status == "error":
+            return None, begun.future.exception(timeout=FETCH_S)
+        return (begun.future.result(timeout=FETCH_S) if begun.future.status == "finished" else None), None
+    except TimeoutError:
+        return None, None
+
+
+def _host(address: str) -> str:
+    """The host of a worker's address, tcp://HOST:PORT, or of what is a host already."""
+    return address.rpartition("/")[2].rpartition(":")[0] or address

@@ -1,0 +1,295 @@
+"""Keeps the figures of many runs as Parquet files and answers SQL about them; the run files stay the source of truth.
+
+A batch of runs becomes one file in each partition: ``rows/campaign=ID/suite=SUITE/BATCH.parquet``, and one file each in
+``nodes``, ``findings`` and ``runs``. The file in ``runs`` is written last: files of a batch without it are ignored, so
+a batch is stored as a whole or not at all. Nothing is ever rewritten; a run that was stored again replaces its older
+version when it is read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from microbench.core.errors import ResultNotWrittenError, RunUnreadableError, UsageError
+from microbench.core.units import plain
+from microbench.fleet.campaign import read_folder
+from microbench.fleet.records import NUMBER, TABLES, TEXT, TRUTH, WHOLE, WORDS, Source, digest, records
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow
+
+EXTRA = "pip install 'cuda-microbench[fleet]'"
+# The name of a campaign is that of a folder.
+CAMPAIGN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
+SUITE = re.compile(r"[a-z][a-z_]{0,39}")
+OTHER = "other"
+# Runs that are held in memory and written together.
+BATCH = 256
+# So few runs are read faster in this process than other processes start.
+FEW = 32
+ENDING = ".parquet"
+HELP = f"the views are {', '.join(TABLES)}; the query `DESCRIBE rows` lists columns"
+
+
+class Added(NamedTuple):
+    """What became of run files: rows and runs stored, runs that were there already, and files that are unreadable."""
+
+    rows: int
+    runs: int
+    known: int
+    failed: tuple[tuple[Path, str], ...]
+
+
+def add_all(directory: Path, sources: Sequence[Source]) -> Added:
+    """Store runs, each once: a file that its campaign has already with the same content is left out.
+
+    Raises UsageError for a campaign that cannot name a folder, ResultNotWrittenError if the store cannot be written to.
+    """
+    for campaign in dict.fromkeys(source.campaign for source in sources):
+        if not CAMPAIGN.fullmatch(campaign):
+            raise UsageError(f"{plain(campaign, 40)} cannot name a campaign", "give letters, digits, _, - and .")
+    new, known, failed = _new(directory, sources)
+    rows = runs = 0
+    for batch in _batches_read(new):
+        found: dict[str, list[Tables]] = {}
+        for source, tables in batch:
+            if isinstance(tables, str):
+                failed.append((source.path, tables))
+            else:
+                found.setdefault(source.campaign, []).append(tables)
+        for campaign, several in found.items():
+            rows += _write(directory, campaign, several)
+            runs += len(several)
+    return Added(rows, runs, known, tuple(failed))
+
+
+def campaign_sources(folder: Path) -> list[Source]:
+    """The runs of a recorded campaign. Raises RunUnreadableError."""
+    recorded = read_folder(folder)
+    # A name is that of a file in the folder, whatever the record says.
+    return [
+        Source(folder / Path(task.run).name, recorded.campaign, task.node, task.labels)
+        for task in recorded.tasks
+        if task.run
+    ]
+
+
+Tables = dict[str, "pyarrow.Table"]
+
+
+def _new(directory: Path, sources: Sequence[Source]) -> tuple[list[Source], int, list[tuple[Path, str]]]:
+    """The sources that the store lacks, the number of those that it has, and the files that cannot be read."""
+    stored = _stored(directory)
+    new, known, failed = list[Source](), 0, list[tuple[Path, str]]()
+    for source in sources:
+        try:
+            key = source.campaign, digest(source.path)
+        except OSError as error:
+            failed.append((source.path, error.strerror or str(error)))
+            continue
+        if key in stored:
+            known += 1
+        else:
+            new.append(source)
+            stored.add(key)
+    return new, known, failed
+
+
+def _batches_read(sources: Sequence[Source]) -> Iterator[list[tuple[Source, Tables | str]]]:
+    """The tables of all sources, in batches, read by as many processes as there are cores."""
+    workers = len(os.sched_getaffinity(0))
+    batches = [sources[first : first + BATCH] for first in range(0, len(sources), BATCH)]
+    if len(sources) > FEW and workers > 1:
+        # A fork would copy the locks of threads that run here.
+        with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+            try:
+                while batches:
+                    read = list(zip(batches[0], pool.map(_read, batches[0], chunksize=4), strict=True))
+                    batches.pop(0)
+                    yield read
+            except BrokenProcessPool:  # the calling program's own file cannot be imported by another process
+                pass
+    for batch in batches:
+        yield [(source, _read(source)) for source in batch]
+
+
+def _stored(directory: Path) -> set[tuple[str, str]]:
+    """Campaign and digest of every run in the store."""
+    found = set()
+    for path in (directory / "runs").glob(f"campaign=*/*{ENDING}"):
+        campaign = path.parent.name.removeprefix("campaign=")
+        column = _package("pyarrow.parquet").read_table(path, columns=["digest"], partitioning=None)["digest"]
+        found |= {(campaign, one) for one in column.to_pylist()}
+    return found
+
+
+def _read(source: Source) -> Tables | str:
+    """The tables of a run, or why it cannot be read."""
+    try:
+        found = records(source)
+    except RunUnreadableError as error:
+        return error.cause
+    return {name: _package("pyarrow").Table.from_pylist(found[name], _schema(name)) for name in TABLES}
+
+
+@cache
+def _schema(table: str) -> pyarrow.Schema:
+    """The columns of a table in a file. Its campaign, and the suite of a row, are folders."""
+    arrow = _package("pyarrow")
+    types = {
+        TEXT: arrow.string(), WHOLE: arrow.int64(), NUMBER: arrow.float64(), TRUTH: arrow.bool_(),
+        WORDS: arrow.map_(arrow.string(), arrow.string()),
+    }  # fmt: skip
+    return arrow.schema([(name, types[kind]) for name, kind in TABLES[table].items() if name != "campaign"])
+
+
+def _write(directory: Path, campaign: str, several: Sequence[Tables]) -> int:
+    """Write the tables of several runs of a campaign as one batch, and return the number of rows."""
+    arrow, compute = _package("pyarrow"), _package("pyarrow.compute")
+    batch = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
+    whole = {name: arrow.concat_tables([tables[name] for tables in several]) for name in TABLES}
+    rows = whole["rows"].sort_by([(name, "ascending") for name in ("suite", "benchmark", "metric", "case", "node")])
+    parts: dict[str, list[pyarrow.Table]] = {}
+    for suite in rows["suite"].unique().to_pylist():
+        folder = suite if SUITE.fullmatch(suite) else OTHER
+        parts.setdefault(folder, []).append(rows.filter(compute.equal(rows["suite"], suite)))
+    try:
+        for folder, tables in parts.items():
+            part = arrow.concat_tables(tables).drop_columns(["suite"])
+            _write_file(directory / "rows" / f"campaign={campaign}" / f"suite={folder}" / batch, part)
+        for name in ("nodes", "findings", "runs"):  # the runs last: with them the batch is there
+            _write_file(directory / name / f"campaign={campaign}" / batch, whole[name])
+    except OSError as error:
+        cause = f"the store {plain(directory)} cannot be written to: {plain(error.strerror or error)}"
+        raise ResultNotWrittenError(cause, "give another folder, or make room") from None
+    return int(rows.num_rows)
+
+
+def _write_file(path: Path, table: pyarrow.Table) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    _package("pyarrow.parquet").write_table(table, part, compression="zstd")
+    part.rename(path.with_name(path.name + ENDING))
+
+
+def _package(name: str) -> Any:
+    """A package of the extra fleet. Raises UsageError if it is not installed."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise UsageError(f"{name.partition('.')[0]} cannot be imported: {plain(error)}", EXTRA) from None
+
+
+# Questions.
+
+
+class Answer(NamedTuple):
+    """The answer to a query: the names of its columns, and its rows as they are read."""
+
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[Any, ...]]
+
+
+def query(directory: Path, sql: str) -> Answer:
+    """The answer to one SELECT over the views. Raises UsageError for any other statement and for a wrong one."""
+    connection = opened(directory)
+    duckdb = _package("duckdb")
+    try:
+        statements = connection.extract_statements(sql)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise UsageError("only one SELECT can be asked", HELP)
+        found = connection.execute(statements[0])
+        return Answer(tuple(column[0] for column in found.description or ()), _fetched(found))
+    except duckdb.Error as error:
+        raise _wrong(error) from None
+
+
+def _fetched(found: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
+    while True:
+        try:
+            rows = found.fetchmany(1000)
+        except _package("duckdb").Error as error:
+            raise _wrong(error) from None
+        if not rows:
+            return
+        yield from rows
+
+
+def _wrong(error: Exception) -> UsageError:
+    cause = " ".join(str(error).partition("\n\n")[0].split())
+    return UsageError(f"the query failed: {plain(cause)}", HELP)
+
+
+def opened(directory: Path) -> duckdb.DuckDBPyConnection:
+    """A connection whose views are the tables of a store. It reads the store's folder and nothing else.
+
+    Raises UsageError if there is no store or nothing in it.
+    """
+    batches = [(path.parent.name, path.name) for path in sorted((directory / "runs").glob(f"campaign=*/*{ENDING}"))]
+    if not batches:
+        raise UsageError(f"there is no run in {plain(directory)}", "microbench fleet import RUN... --store DIR")
+    options = {
+        "autoinstall_known_extensions": "false", "autoload_known_extensions": "false", "temp_directory": "",
+        "allow_community_extensions": "false", "python_enable_replacements": "false",
+    }  # fmt: skip
+    connection: duckdb.DuckDBPyConnection = _package("duckdb").connect(":memory:", config=options)
+    whole = directory.resolve()
+    connection.execute(f"SET allowed_directories = [{_quoted(whole)}]")
+    paths = {name: [whole / name / campaign / file for campaign, file in batches] for name in TABLES if name != "rows"}
+    paths["rows"] = [path for campaign, file in batches for path in (whole / "rows" / campaign).glob(f"suite=*/{file}")]
+    for name in TABLES:
+        connection.execute(f"CREATE VIEW all_{name} AS {_files(name, paths[name])}")
+    _make_views(connection)
+    # From here on a query reaches no file but those of the store, and no option can be changed.
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def _files(table: str, paths: Sequence[Path]) -> str:
+    """A SELECT of all rows in these files, with the columns of the table in their order."""
+    types = {TEXT: "VARCHAR", WHOLE: "BIGINT", NUMBER: "DOUBLE", TRUTH: "BOOLEAN", WORDS: "MAP(VARCHAR, VARCHAR)"}
+    columns = TABLES[table]
+    if not paths:
+        empty = ", ".join(f'NULL::{types[kind]} AS "{name}"' for name, kind in columns.items())
+        return f"SELECT {empty}, '' AS batch WHERE false"
+    folders = "{'campaign': VARCHAR, 'suite': VARCHAR}" if table == "rows" else "{'campaign': VARCHAR}"
+    listed = ", ".join(map(_quoted, paths))
+    names = ", ".join(f'"{name}"' for name in columns)
+    batch = "parse_filename(filename, true) AS batch"
+    read = f"read_parquet([{listed}], hive_partitioning = true, hive_types = {folders}, filename = true)"
+    return f"SELECT {names}, {batch} FROM {read}"
+
+
+def _make_views(connection: duckdb.DuckDBPyConnection) -> None:
+    """The views without older versions of runs that were stored again."""
+    old = connection.execute(
+        "SELECT batch, run FROM all_runs QUALIFY row_number() OVER (PARTITION BY campaign, run ORDER BY batch DESC) > 1"
+    ).fetchall()
+    replaced = ", ".join(f"({_quoted(batch)}, {_quoted(run)})" for batch, run in old)
+    only = f" WHERE (batch, run) NOT IN ({replaced})" if replaced else ""
+    for name in TABLES:
+        newest = ""
+        if name == "nodes":
+            newest = (
+                " QUALIFY row_number() OVER (PARTITION BY campaign, node, device ORDER BY began DESC, run DESC) = 1"
+            )
+        connection.execute(f"CREATE VIEW {name} AS SELECT * EXCLUDE (batch) FROM all_{name}{only}{newest}")
+
+
+def _quoted(text: object) -> str:
+    """A text as a literal of SQL."""
+    return "'" + str(text).replace("'", "''") + "'"

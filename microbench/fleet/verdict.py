@@ -1,0 +1,236 @@
+"""Judges a campaign in a store: which GPUs are slower than others of their class, in what, and why that may be."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from microbench.analysis.quantiles import FloatArray
+from microbench.core.errors import RunUnreadableError, UsageError
+from microbench.core.units import plain
+from microbench.fleet import causes, store
+from microbench.fleet.campaign import Task, read_folder
+from microbench.fleet.causes import Cause, Gpu
+from microbench.fleet.outliers import LEAST_GPUS, Figures, Outlier, Scores, losses, outliers, scores, smallest
+
+# From this share of its ceiling on, the class's median figure is bound by what the ceiling limits.
+BOUND = 0.5
+# What figures that are bound by a ceiling are called, by the first part of the ceiling's name.
+BOUNDS = {
+    "pcie_h2d": "copies to the GPU", "pcie_d2h": "copies from the GPU", "dram": "DRAM bandwidth",
+    "l2": "L2 bandwidth", "l1": "L1 bandwidth", "shared": "shared memory bandwidth", "gemm": "matrix products",
+    "tensor": "tensor cores", "alu": "arithmetic units",
+}  # fmt: skip
+HOST = "calls on the host"
+# By chance GPUs share a label less often than this.
+CHANCE_SHARED = 0.05
+ROWS = """
+    SELECT n.node, n.device, r.benchmark, r."case", r.metric, r.suite, r.kind, r.bound, r.clock, r.median, r.ci_low,
+        r.ci_high, CASE WHEN r.simulated THEN coalesce(r.deviation, 0) ELSE r.deviation END, r.ceiling
+    FROM rows r JOIN nodes n ON r.campaign = n.campaign AND r.node = n.node AND r.run = n.run
+        AND (r.device = n.device OR r.device IS NULL)
+    WHERE r.campaign = $1 AND r.kind IN ('time', 'rate') AND r.suite <> 'own' AND r.median > 0
+        AND (r.deviation IS NOT NULL OR r.simulated)
+    ORDER BY r.session
+"""
+
+
+class Slow(NamedTuple):
+    """What a GPU is slow in: the group of figures, the loss as a share, over the scatter, and how many figures."""
+
+    group: str
+    loss: float
+    times: float
+    figures: int
+
+
+class Named(NamedTuple):
+    """A GPU that is unlike the others: in what, and the likely causes, the likeliest first."""
+
+    gpu: Gpu
+    slow: tuple[Slow, ...]
+    causes: tuple[Cause, ...]
+
+
+class Compared(NamedTuple):
+    """GPUs of one class. A row of ``loss`` is a group, a column a GPU; ``smallest`` is what would be named in each."""
+
+    name: str
+    gpus: tuple[Gpu, ...]
+    groups: tuple[str, ...]
+    loss: FloatArray
+    smallest: FloatArray
+    judged: bool
+
+
+class Verdict(NamedTuple):
+    """A campaign: its GPUs by class, those unlike the others, labels that these share, and tasks that failed."""
+
+    campaign: str
+    simulated: bool
+    classes: tuple[Compared, ...]
+    named: tuple[Named, ...]
+    shared: tuple[str, ...]
+    failed: tuple[Task, ...]
+
+    @property
+    def gpus(self) -> list[Gpu]:
+        """All GPUs that were measured."""
+        return [gpu for one in self.classes for gpu in one.gpus]
+
+
+def judged(directory: Path, campaign: str | None = None) -> Verdict:
+    """The verdict on a campaign of a store, or on the newest one. Raises UsageError."""
+    connection = store.opened(directory)
+    newest = "SELECT campaign FROM runs GROUP BY campaign ORDER BY max(began) DESC, campaign DESC"
+    known = [name for (name,) in connection.execute(newest).fetchall()]
+    if campaign is not None and campaign not in known:
+        raise UsageError(f"there is no campaign {plain(campaign, 40)}", f"there are {', '.join(known[:10])}")
+    chosen = campaign or known[0]
+    gpus = _gpus(connection, chosen)
+    rows = connection.execute(ROWS, [chosen]).fetchall()
+    by_class: dict[str, list[Gpu]] = {}
+    for gpu in gpus.values():
+        by_class.setdefault(gpu.of_class, []).append(gpu)
+    tables = [_table(rows, members) for members in by_class.values()]
+    scored = [scores(table.figures, len(table.groups)) for table in tables]
+    found = outliers(scored)
+    tests = sum(int(np.isfinite(one.times).sum()) for one in scored if one.loss.shape[1] >= LEAST_GPUS)
+    compared = tuple(
+        Compared(name, tuple(members), table.groups, one.loss, smallest(one, tests), len(members) >= LEAST_GPUS)
+        for (name, members), table, one in zip(by_class.items(), tables, scored, strict=True)
+    )
+    named = [
+        each
+        for members, table, one, several in zip(by_class.values(), tables, scored, found, strict=True)
+        for each in _named(members, table, one, several)
+    ]
+    named.sort(key=lambda each: -each.slow[0].loss)
+    return Verdict(
+        chosen,
+        any(gpu.simulated for gpu in gpus.values()),
+        compared,
+        tuple(named),
+        tuple(shared_labels([each.gpu for each in named], list(gpus.values()))),
+        _failed(directory, chosen),
+    )
+
+
+def _gpus(connection: Any, campaign: str) -> dict[tuple[str, str], Gpu]:
+    """The GPUs of a campaign by node and UUID, with the findings that may explain them."""
+    found: dict[tuple[str, str], list[Any]] = {}
+    worrying = "SELECT node, device, rule, severity, title, advice FROM findings WHERE campaign = $1"
+    for node, device, *finding in connection.execute(worrying, [campaign]).fetchall():
+        found.setdefault((node, device or ""), []).append(tuple(finding))
+    columns = (
+        "node, device, index, class, labels, numa_node, power_limit_w, temperature_c, throttled, throttle_reasons, "
+        "facts, simulated"
+    )
+    listed = f"SELECT {columns} FROM nodes WHERE campaign = $1 ORDER BY node, index, device"
+    gpus = {}
+    for node, device, *more in connection.execute(listed, [campaign]).fetchall():
+        findings = [*found.get((node, device), ()), *found.get((node, ""), ())]
+        gpus[node, device] = Gpu._make((node, device, *more, tuple(findings)))
+    return gpus
+
+
+class _Table(NamedTuple):
+    figures: Figures
+    groups: tuple[str, ...]
+
+
+def _table(rows: Sequence[tuple[Any, ...]], members: Sequence[Gpu]) -> _Table:
+    """The figures of the GPUs of a class. Of several sessions the last one counts."""
+    columns = {(gpu.node, gpu.device): place for place, gpu in enumerate(members)}
+    figures: dict[tuple[str, str, str], int] = {}
+    about: list[tuple[str, str | None, str, bool]] = []
+    cells = []
+    for node, device, benchmark, case, metric, suite, kind, bound, clock, *numbers in rows:
+        gpu = columns.get((node, device))
+        if gpu is None:
+            continue
+        place = figures.setdefault((benchmark, case, metric), len(figures))
+        if place == len(about):
+            name = HOST if clock == "host" and suite != "host" else f"{benchmark} {metric}"
+            about.append((name, bound, kind, kind == "rate"))
+        cells.append((place, gpu, *numbers))
+    table = np.full((5, len(figures), len(members)), np.nan)
+    if cells:
+        places, gpus, *several = zip(*cells, strict=True)
+        for layer, of_layer in enumerate(several):
+            table[layer, places, gpus] = np.array(of_layer, dtype=np.float64)
+    values, low, high, deviation, limits = (table[layer] for layer in range(len(table)))
+    rate = np.array([each[3] for each in about], dtype=bool)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        doubt = np.where(rate[:, None], np.log(high / values), np.log(values / low))
+        share = np.nanmedian(np.nan_to_num(values / limits, nan=0.0), axis=1) if len(about) else np.zeros(0)
+    names = [_group(name, bound, near) for (name, bound, *_), near in zip(about, share, strict=True)]
+    groups = tuple(dict.fromkeys(names))
+    numbers_of = np.array([groups.index(name) for name in names], dtype=np.float64)
+    return _Table(Figures(numbers_of, losses(values, rate), doubt, deviation), groups)
+
+
+def _group(name: str, bound: str | None, share: float) -> str:
+    """The group of a figure: what it is bound by if it comes near that ceiling, else its benchmark and metric."""
+    return BOUNDS.get((bound or "").partition(":")[0], name) if share >= BOUND else name
+
+
+def _named(members: Sequence[Gpu], table: _Table, one: Scores, several: Sequence[Outlier]) -> list[Named]:
+    """The GPUs of a class that were found, each with all that it is slow in."""
+    by_gpu: dict[int, list[Slow]] = {}
+    for each in several:
+        of_it = table.figures.group == each.group
+        count = int(np.isfinite(table.figures.loss[of_it, each.gpu]).sum())
+        slow = Slow(table.groups[each.group], math.expm1(each.loss), each.times, count)
+        by_gpu.setdefault(each.gpu, []).append(slow)
+    named = []
+    for place, slow_in in by_gpu.items():
+        ordered = tuple(sorted(slow_in, key=lambda slow: -slow.loss))
+        others = [gpu for number, gpu in enumerate(members) if number not in by_gpu]
+        why = causes.likely(members[place], others, {slow.group: slow.loss for slow in ordered})
+        named.append(Named(members[place], ordered, tuple(why)))
+    return named
+
+
+def shared_labels(named: Sequence[Gpu], everyone: Sequence[Gpu]) -> list[str]:
+    """Sentences about labels that all named GPUs have and few others."""
+    if len(named) < 2 or len(named) == len(everyone):
+        return []
+    said = []
+    for key in dict.fromkeys(key for gpu in named for key in gpu.places):
+        values = {gpu.places.get(key) for gpu in named}
+        (value,) = values if len(values) == 1 else (None,)
+        if value is None:
+            continue
+        there = sum(gpu.places.get(key) == value for gpu in everyone)
+        rest = len(everyone) - there
+        if rest == 0 or (there > len(named) and (there / len(everyone)) ** (len(named) - 1) > CHANCE_SHARED):
+            continue
+        more = there - len(named)
+        alone = f"so do{'es' * (more == 1)} {more} other{'s' * (more != 1)} there" if more else "no other GPU has it"
+        said.append(f"All {len(named)} have {plain(key)}={plain(value)}; {alone}, none of the {rest} elsewhere is slow")
+    return said
+
+
+def _failed(directory: Path, campaign: str) -> tuple[Task, ...]:
+    """The tasks of a campaign that gave no run, where its record is in the store."""
+    with suppress(RunUnreadableError):
+        tasks = read_folder(directory / "campaigns" / campaign).tasks
+        return tuple(task for task in tasks if task.status not in ("ok", "waiting"))
+    return ()
+
+
+def state_of(verdict: Verdict) -> Mapping[tuple[str, str], str]:
+    """Whether each GPU, by node and UUID, is "slow", "alike", or "alone" for lack of others of its class."""
+    slow = Counter((named.gpu.node, named.gpu.device) for named in verdict.named)
+    return {
+        (gpu.node, gpu.device): "slow" if slow[gpu.node, gpu.device] else "alike" if one.judged else "alone"
+        for one in verdict.classes
+        for gpu in one.gpus
+    }

@@ -1,0 +1,226 @@
+"""A user's kernel on the real GPU: compiled by NVRTC, its arguments checked and filled, its launch."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from cuda.bindings import driver, nvrtc
+
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.ops import IntArray
+from microbench.core.targets import FORMATS, Argument
+from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.context import check
+from microbench.gpu.cuda.submit import DriverSubmit, Parameters, allow_shared_memory, safe_slots
+from microbench.gpu.protocol.own import KernelResources, KernelSpec
+from microbench.gpu.protocol.submit import Submit
+
+SEED = 20261123
+# Where packages and toolkits have the headers that kernels include.
+PACKAGE_FOLDERS = ("nvidia/cu13/include", "nvidia/cuda_runtime/include")
+SPILLS = re.compile(r"entry function '([^']+)'.*?(\d+) bytes spill stores", re.DOTALL)
+OCCUPANCY_STEP_REGISTERS = 256  # a warp's registers are given out in steps of so many
+WARP = 32
+
+
+class Compiled(NamedTuple):
+    """Machine code of a user's file, the kernel's name in it, and the bytes that the compiler spilled."""
+
+    cubin: bytes
+    symbol: bytes
+    spill_bytes: int
+
+
+def include_folders() -> list[Path]:
+    """The folders of CUDA's headers that are installed here, and of CCCL's, which cooperative_groups.h needs.
+
+    Packages may have the first without the second; then that of a toolkit serves.
+    """
+    toolkits = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"]
+    places = [*(Path(entry) / folder for entry in sys.path for folder in PACKAGE_FOLDERS), *toolkits]
+    found = [folder for folder in places if (folder / "cuda_runtime.h").is_file()][:1]
+    cccl = [folder for place in places for folder in (place / "cccl", place) if (folder / "nv/target").is_file()]
+    return found + cccl[:1]
+
+
+def compile_file(spec: KernelSpec, architecture: str) -> Compiled:
+    """Compile a user's file for an architecture such as ``90``.
+
+    Raises MeasurementError with the compiler's first errors, and for a kernel that the file does not have.
+    """
+    path = Path(spec.file)
+    options = ["--ptxas-options=-v", f"-I{path.resolve().parent}", *(f"-I{folder}" for folder in include_folders())]
+    if not any(option.startswith(("--gpu-architecture", "-arch")) for option in spec.options):
+        options.append(f"--gpu-architecture=sm_{architecture}")
+    if not any(option.startswith(("--std", "-std")) for option in spec.options):
+        options.append("--std=c++17")
+    options += spec.options
+    program = _nvrtc(nvrtc.nvrtcCreateProgram(path.read_bytes(), path.name.encode(), 0, [], []))
+    try:
+        _nvrtc(nvrtc.nvrtcAddNameExpression(program, spec.name.encode()))
+        (code,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        log = b" " * (_nvrtc(nvrtc.nvrtcGetProgramLogSize(program)) + 1)
+        _nvrtc(nvrtc.nvrtcGetProgramLog(program, log))
+        words = log.decode(errors="replace")
+        if code == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
+            raise MeasurementError(f"NVRTC refuses an option: {' '.join(spec.options)}: {_first_errors(words)}")
+        if int(code) != 0:
+            raise MeasurementError(f"{path.name} does not compile for sm_{architecture}: {_first_errors(words)}")
+        symbol: bytes = _nvrtc(nvrtc.nvrtcGetLoweredName(program, spec.name.encode()))
+        cubin: bytes = b" " * _nvrtc(nvrtc.nvrtcGetCUBINSize(program))
+        _nvrtc(nvrtc.nvrtcGetCUBIN(program, cubin))
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    spilled = {name: int(count) for name, count in SPILLS.findall(words)}
+    return Compiled(cubin, symbol, spilled.get(symbol.decode(), 0))
+
+
+def _first_errors(log: str, most: int = 2) -> str:
+    """The first lines of a compiler's log that say error; a missing kernel is said in words."""
+    missing = re.search(r'__nv_name_map\(\d+\): error: identifier "([^"]+)" is undefined', log)
+    if missing is not None:
+        return f"it has no kernel {missing[1]}"
+    lines = [line.strip() for line in log.splitlines() if "error" in line]
+    return "; ".join(lines[:most]) or " ".join(log.split())[:200]
+
+
+def _nvrtc(result: Any) -> Any:
+    code, *values = result
+    if int(code) != 0:
+        raise MeasurementError(f"NVRTC: {nvrtc.nvrtcGetErrorString(code)[1].decode()}")
+    return values[0] if values else None
+
+
+class CudaKernel:
+    """An OwnKernel."""
+
+    def __init__(self, case: Case, spec: KernelSpec, record: Callable[[Callable[[], object]], IntArray]) -> None:
+        """``record`` returns the durations of what it runs.
+
+        Raises MeasurementError for a file that does not compile, arguments of the wrong number or size, a launch that
+        does not fit the GPU and a kernel that fails, and Skip if the arrays do not fit its memory.
+        """
+        self._case, self._record = case, record
+        compiled = compile_file(spec, case.context.architecture)
+        library = check(driver.cuLibraryLoadData(compiled.cubin, None, None, 0, None, None, 0))
+        case.own(lambda: driver.cuLibraryUnload(library))
+        kernel = check(driver.cuLibraryGetKernel(library, compiled.symbol))
+        function = int(check(driver.cuKernelGetFunction(kernel)))
+        check_sizes(spec, lambda place: driver.cuKernelGetParamInfo(kernel, place))
+        self.resources = _resources(case, function, spec, compiled.spill_bytes)
+        row = tuple(self._placed(one) for one in spec.arguments)
+        parameters = Parameters([row]) if row else None
+        allow_shared_memory(function, spec.shared_bytes)
+        address = parameters.address if parameters else 0
+        launch = [function, *spec.grid, *spec.block, spec.shared_bytes, case.stream(0), address]
+        name = "cuLaunchCooperativeKernel" if spec.cooperative else "cuLaunchKernel"
+        arguments = launch if spec.cooperative else [*launch, 0]
+        slots = safe_slots(8 * len(row))
+        self.submit: Submit = DriverSubmit(
+            name, arguments, stream=case.stream(0), queue_slots=slots, keep=(parameters, library)
+        )
+        self.submit(1)
+        case.synchronize()
+
+    def _placed(self, one: Argument) -> int:
+        """An argument as 64 bits: a number's own, or the address of an array that is filled."""
+        if not one.elements:
+            return one.word()
+        values = filled(one)
+        address = self._case.device_memory(values.nbytes)
+        self._case.upload(address, values)
+        return address
+
+    def profiled_ns(self, count: int) -> IntArray:
+        def run() -> None:
+            self.submit(count)
+            self._case.synchronize()
+
+        return self._record(run)
+
+
+def filled(one: Argument) -> npt.NDArray[Any]:
+    """An array's content: random floats in [0, 1), since zeros take less power; zeros of whole numbers, which may be
+    indices."""
+    if not one.type.startswith(("f", "bf")):
+        return np.zeros(one.elements, dtype=f"{one.type[0]}{one.size_bytes}")
+    values = np.random.default_rng(SEED).random(one.elements, dtype=np.float32)
+    if one.type == "bf16":
+        return (values.view(np.uint32) >> 16).astype(np.uint16)
+    return values.astype(np.dtype(FORMATS[one.type]))
+
+
+def check_sizes(spec: KernelSpec, info: Callable[[int], Any]) -> None:
+    """Compare the arguments with what the compiled kernel takes. Raises MeasurementError.
+
+    ``info`` is cuKernelGetParamInfo for a place; a driver before CUDA 12.4 has none, and nothing is compared then.
+    """
+    sizes: list[int] = []
+    while len(sizes) <= len(spec.arguments):
+        code, *found = info(len(sizes))
+        if code == driver.CUresult.CUDA_ERROR_NOT_SUPPORTED:
+            return
+        if int(code) != 0:
+            break
+        sizes.append(int(found[1]))
+    if len(sizes) != len(spec.arguments):
+        takes = f"more than {len(spec.arguments)}" if len(sizes) > len(spec.arguments) else str(len(sizes))
+        raise MeasurementError(f"{spec.name} takes {takes} arguments, {len(spec.arguments)} are given")
+    for place, (size_bytes, one) in enumerate(zip(sizes, spec.arguments, strict=True), 1):
+        given = 8 if one.elements else one.size_bytes
+        if given != size_bytes:
+            what = "an address" if one.elements else f"a number of type {one.type}"
+            raise MeasurementError(
+                f"argument {place} of {spec.name} has {size_bytes} bytes; what is given, {what}, has {given}"
+            )
+
+
+def _resources(case: Case, function: int, spec: KernelSpec, spill_bytes: int) -> KernelResources:
+    """What the driver says of a kernel, and how many of its blocks an SM holds. Raises MeasurementError if none."""
+    attributes, attribute = driver.CUfunction_attribute, case.context.attribute
+
+    def of(name: str) -> int:
+        which = getattr(attributes, f"CU_FUNC_ATTRIBUTE_{name}")
+        return int(check(driver.cuFuncGetAttribute(which, function)))
+
+    threads = spec.block[0] * spec.block[1] * spec.block[2]
+    shared_bytes = of("SHARED_SIZE_BYTES") + spec.shared_bytes
+    most_shared = attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+    if threads > of("MAX_THREADS_PER_BLOCK"):
+        raise MeasurementError(f"{spec.name} runs with at most {of('MAX_THREADS_PER_BLOCK')} threads a block")
+    if shared_bytes > most_shared:
+        raise MeasurementError(f"a block has at most {most_shared} bytes of shared memory here, not {shared_bytes}")
+    allow_shared_memory(function, spec.shared_bytes)
+    blocks = int(check(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, spec.shared_bytes)))
+    if blocks == 0:
+        raise MeasurementError(f"no block of {spec.name} fits an SM")
+    if spec.cooperative and spec.grid[0] * spec.grid[1] * spec.grid[2] > blocks * case.sms:
+        raise Skip(f"a cooperative grid has at most {blocks * case.sms} blocks of this kernel here")
+    warps = -(-threads // WARP)
+    registers = of("NUM_REGS")
+    a_warp = -(-registers * WARP // OCCUPANCY_STEP_REGISTERS) * OCCUPANCY_STEP_REGISTERS
+    room = {
+        "threads": attribute("MAX_THREADS_PER_MULTIPROCESSOR") // (warps * WARP),
+        "registers": attribute("MAX_REGISTERS_PER_MULTIPROCESSOR") // max(a_warp * warps, 1),
+        "blocks": attribute("MAX_BLOCKS_PER_MULTIPROCESSOR"),
+    }
+    if shared_bytes:
+        reserved = attribute("RESERVED_SHARED_MEMORY_PER_BLOCK")
+        room["shared memory"] = attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR") // (shared_bytes + reserved)
+    return KernelResources(
+        registers=registers,
+        shared_bytes=shared_bytes,
+        local_bytes=of("LOCAL_SIZE_BYTES"),
+        spill_bytes=spill_bytes,
+        blocks_per_sm=blocks,
+        most_threads_per_sm=attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
+        sms=case.sms,
+        held_by=min(room, key=lambda name: room[name]),
+    )

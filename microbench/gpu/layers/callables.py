@@ -1,0 +1,230 @@
+"""What a user's function returns and through which library it submits: streams, captures and outputs of each library.
+
+No library is imported here: one that the function uses has been imported by it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from microbench.core.errors import MeasurementError
+from microbench.core.units import plain
+from microbench.gpu.layers import cupy as own_cupy
+from microbench.gpu.layers import torch as own_torch
+from microbench.gpu.protocol.own import JAX
+
+Array = npt.NDArray[Any]
+TITLES = {
+    "torch": "PyTorch", "cupy": "CuPy", "numba": "Numba", "numba_cuda": "Numba", "jax": "JAX", "jaxlib": "JAX",
+    "cuda": "cuda.core",
+}  # fmt: skip
+# Modules by which a function that returns nothing is recognised, the most telling first.
+TELLING = ("triton", "torch", "cupy", "jax", "numba.cuda", "cuda.core")
+TORCH = "PyTorch"
+DEEPEST = 5
+# Half precision differs in the third digit where sums are taken in another order.
+RELATIVE = {2: 2e-2, 4: 1e-4, 8: 1e-9}
+EQUAL = "outputs of two replays equal those of two calls"
+
+
+class Output(NamedTuple):
+    """One array that a function returned: where it is in the result, and its values on the host."""
+
+    path: str
+    values: Array
+
+
+def leaves(result: object, path: str = "output", deep: int = 0) -> Iterator[tuple[str, Any]]:
+    """The arrays in a result, each with its place: "output", "output[1]", "output['loss']"."""
+    if isinstance(result, dict) and deep < DEEPEST:
+        for key, value in result.items():
+            yield from leaves(value, f"{path}[{key!r}]", deep + 1)
+    elif isinstance(result, tuple | list) and deep < DEEPEST:
+        for index, value in enumerate(result):
+            yield from leaves(value, f"{path}[{index}]", deep + 1)
+    elif hasattr(result, "shape") and hasattr(result, "dtype"):
+        yield path, result
+
+
+def package_of(thing: object) -> str:
+    """The package that a thing's class comes from: "torch"."""
+    return type(thing).__module__.partition(".")[0]
+
+
+def library_of(result: object, arguments: Sequence[object]) -> str:
+    """Which library a function works with, in words: by its outputs, its arguments, then by what is imported.
+
+    Triton has no arrays of its own; its kernels are named by the graph.
+    """
+    for values in (result, tuple(arguments)):
+        for _, leaf in leaves(values):
+            if package_of(leaf) in TITLES:
+                return TITLES[package_of(leaf)]
+    named = {package_of(argument) for argument in arguments}
+    for name in TELLING:
+        top = name.partition(".")[0]
+        if top in named or (name in sys.modules and name != "numba.cuda"):
+            return TITLES.get(top, TORCH)
+    return "CUDA"
+
+
+def stream_of(arguments: Sequence[object]) -> int | None:
+    """The CUstream among a function's arguments; None if it gets none."""
+    for argument in arguments:
+        if not type(argument).__name__.endswith("Stream"):
+            continue
+        if hasattr(argument, "__cuda_stream__"):
+            return int(argument.__cuda_stream__()[1])
+        for name in ("cuda_stream", "ptr", "handle"):  # PyTorch, CuPy 13, Numba
+            handle = getattr(argument, name, None)
+            if handle is not None:
+                return int(getattr(handle, "value", handle) or 0)
+    return None
+
+
+def use_stream(handle: int, device_index: int) -> Callable[[], object]:
+    """Make a CUstream the current one of PyTorch and CuPy where they are imported; returns what restores theirs."""
+    restore = ExitStack()
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and torch.cuda.is_available():
+        restore.callback(own_torch.use_stream(torch, handle, device_index))
+    if cupy is not None and cupy.is_available():
+        restore.callback(own_cupy.use_stream(cupy, handle, device_index))
+    return restore.close
+
+
+def ready(result: object) -> None:
+    """Wait for outputs of JAX, whose calls return before their work is submitted."""
+    if "jax" in sys.modules:
+        sys.modules["jax"].block_until_ready(result)
+
+
+def with_wait(library: str, call: Callable[[], object]) -> tuple[Callable[[], object], Callable[[], object]]:
+    """A call, and what waits for its outputs in the library's own way.
+
+    JAX's streams belong to it, so the wait is for the outputs themselves.
+    """
+    if library != JAX:
+        return call, lambda: None
+    kept: list[object] = [None]
+
+    def called() -> object:
+        kept[0] = result = call()
+        return result
+
+    return called, lambda: ready(kept[0])
+
+
+def on_host(leaf: Any) -> Array:
+    """An array's values on the host, as numbers that NumPy knows."""
+    if package_of(leaf) == "torch":
+        tensor = leaf.detach()
+        if not tensor.dtype.is_complex and tensor.dtype.is_floating_point and tensor.dtype.itemsize <= 2:
+            tensor = tensor.float()
+        return np.asarray(tensor.cpu().numpy())
+    for name in ("copy_to_host", "get"):  # Numba, CuPy
+        if hasattr(leaf, name):
+            return np.array(getattr(leaf, name)())
+    return np.array(leaf)
+
+
+def outputs(result: object) -> list[Output]:
+    """A copy on the host of every array that a function returned."""
+    return [Output(path, on_host(leaf)) for path, leaf in leaves(result)]
+
+
+def address_of(leaf: Any) -> int | None:
+    """Where an array on the GPU begins; None if it does not say."""
+    if package_of(leaf) == "torch":
+        return int(leaf.data_ptr()) if leaf.is_cuda else None
+    interface = getattr(leaf, "__cuda_array_interface__", None)
+    return int(interface["data"][0]) if interface else None
+
+
+def tolerance(values: Array, leaf: Any) -> float:
+    """The relative difference by which equal sums may differ in the type of an output; 0 for whole numbers."""
+    if values.dtype.kind not in "fcV":
+        return 0.0
+    itemsize = int(getattr(leaf.dtype, "itemsize", None) or values.dtype.itemsize)
+    return RELATIVE.get(itemsize // 2 if values.dtype.kind == "c" else itemsize, 2e-2)
+
+
+def first_difference(before: Sequence[Output], after: Sequence[Output], relative: Sequence[float]) -> str | None:
+    """The first output that differs, with the first place in it and both values; None if all agree."""
+    if len(before) != len(after):
+        return f"{len(before)} outputs became {len(after)}"
+    for (path, one), (_, other), share in zip(before, after, relative, strict=True):
+        if one.shape != other.shape:
+            return f"{path} has shape {one.shape}, then {other.shape}"
+        # Sums of large numbers may cancel, so small values may differ by a share of the usual ones. A few huge values,
+        # such as those of a mask, must not make all others equal.
+        sizes = np.abs(one[np.isfinite(one)]) if share else np.zeros(0)
+        scale = float(np.median(sizes)) if sizes.size else 0.0
+        equal = np.isclose(one, other, rtol=share, atol=share * scale * 0.1, equal_nan=True) if share else one == other
+        if not np.all(equal):
+            place = tuple(int(index) for index in np.argwhere(~np.asarray(equal))[0]) if one.ndim else ()
+            at = f"[{', '.join(map(str, place))}]" if place else ""
+            return f"{path}{at}: {plain(one[place], 30)}, then {plain(other[place], 30)}"
+    return None
+
+
+def judged(calls: Sequence[Sequence[Output]], replays: Sequence[Sequence[Output]], relative: Sequence[float]) -> str:
+    """How two calls and two replays of a step agree, or why they cannot be compared.
+
+    A graph repeats what it was captured with. If calls differ from one another and replays do not, the step depends on
+    something that the host computes anew at each call, which the graph has frozen. If both differ, the step changes a
+    state, or draws random numbers. Raises MeasurementError if the graph computes something else.
+    """
+    if not calls[0]:
+        return "not compared: the function returns no arrays and gets none"
+    if not any(np.isfinite(one.values).any() for one in calls[0] if one.values.dtype.kind in "fciub"):
+        return "not compared: no output has a finite number"
+    changing = first_difference(calls[0], calls[1], relative)
+    differs = first_difference(calls[1], replays[0], relative)
+    if changing is None:
+        differs = differs or first_difference(calls[1], replays[1], relative)
+        if differs is not None:
+            raise MeasurementError(
+                f"the graph computes something else: {differs} (a call, then a replay); "
+                "does the function read memory that moves, or values that the host changes?"
+            )
+        return EQUAL
+    if first_difference(replays[0], replays[1], relative) is None:
+        raise MeasurementError(
+            f"the graph computes something else: calls give new outputs ({changing}) and replays always the same; "
+            "a value that the host computes at each call is frozen in the graph"
+        )
+    return f"not compared: each call gives other outputs ({changing}); fix its seed and state in --setup"
+
+
+class TorchCaptures:
+    """Captures by PyTorch's rules: torch.cuda.graph with a private pool that all captures of a step share.
+
+    A first empty graph keeps the pool, so that a later capture finds the memory of the one before it again and its
+    addresses differ only if the function's own do.
+    """
+
+    def __init__(self, handle: int) -> None:
+        self._torch = torch = sys.modules["torch"]
+        self._stream = torch.cuda.ExternalStream(handle)
+        self._pool = torch.cuda.graph_pool_handle()
+        self._keeper = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._keeper, pool=self._pool, stream=self._stream):
+            self._kept = torch.zeros(1, device="cuda")
+
+    def begin(self) -> Any:
+        """A graph that is kept uninstantiated, so that its nodes can be read. Raises MeasurementError."""
+        try:
+            return self._torch.cuda.CUDAGraph(keep_graph=True)
+        except TypeError:
+            raise MeasurementError("needs a PyTorch whose CUDAGraph has keep_graph (2.8 or newer)") from None
+
+    def scope(self, graph: Any) -> Any:
+        """The context in which a graph is captured."""
+        return self._torch.cuda.graph(graph, pool=self._pool, stream=self._stream)

@@ -1,0 +1,178 @@
+"""Measures a user's own kernel or function: a benchmark whose parameters name it gets the axes that were asked for."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from microbench.core.errors import UsageError
+from microbench.core.units import plain, typed_time
+from microbench.library.runs import KERNEL, STEP, measured
+
+if TYPE_CHECKING:
+    from microbench.core.bench import Benchmark
+    from microbench.core.model import Param
+    from microbench.run.events import Listener
+    from microbench.run.session import RunResult
+
+AXIS = re.compile(r"[A-Za-z_]\w*")
+GIVEN = ("gpu", "meter")  # what every benchmark gets
+LONGEST_LIMIT_S = 86400.0
+FOR_EXAMPLE = 'name one as text, for example "train.py::step"'
+
+
+@dataclass(frozen=True)
+class OwnOptions:
+    """What the options of `microbench measure` say of a function or kernel, as texts."""
+
+    setup: str | None = None
+    axes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    grid: str | None = None
+    block: str | None = None
+    arguments: tuple[str, ...] = ()
+    shared: str | None = None
+    bytes: str | None = None
+    flop: str | None = None
+    precision: str = "fp32"
+    cooperative: bool = False
+    compiler: tuple[str, ...] = ()
+
+    def of_kernel(self) -> str:
+        """The first option that is given and only suits kernels, or ""."""
+        options = {
+            "--grid": self.grid, "--block": self.block, "--arg": self.arguments, "--shared": self.shared,
+            "--bytes": self.bytes, "--flop": self.flop, "--option": self.compiler, "--cooperative": self.cooperative,
+        }  # fmt: skip
+        return next((name for name, value in options.items() if value), "")
+
+
+def measured_own(
+    what: str,
+    options: OwnOptions,
+    *,
+    listener: Listener,
+    device: str | None = None,
+    rounds: int = 1,
+    limit: str | None = None,
+    out: Path | None = None,
+    into: str | None = None,
+    label: str | None = None,
+) -> RunResult:
+    """Measure the function or kernel that ``what`` names in worker processes, and save the run.
+
+    Raises UsageError for whatever is wrong with the arguments, and what ``execute`` raises.
+    """
+    from microbench.core.bench import discover
+    from microbench.core.targets import target
+
+    axes = axes_of(options.axes)
+    if target(what).kind == "kernel":
+        name, fixed = KERNEL, kernel_parameters(what, axes, options)
+    else:
+        name, fixed = STEP, function_parameters(what, options)
+    catalogue = {**discover(), name: with_axes(discover()[name], fixed, axes)}
+    limit_s = typed_time(limit, LONGEST_LIMIT_S) if limit is not None else None
+    return measured(
+        (name,), listener=listener, device=device, rounds=rounds, out=out, into=into, label=label,
+        catalogue=catalogue, silent_s=limit_s,
+    )  # fmt: skip
+
+
+def text_of(function: Callable[..., object] | str) -> str:
+    """The text by which a worker process finds a function. Raises UsageError for one that has no name in a module."""
+    if isinstance(function, str):
+        return function
+    module, name = (str(getattr(function, each, None) or "") for each in ("__module__", "__qualname__"))
+    found: Any = reduce(lambda holder, part: getattr(holder, part, None), name.split("."), sys.modules.get(module))
+    if found is not function:
+        called = f"{plain(name, 60)} of {plain(module, 60)}" if name and module else plain(repr(function), 60)
+        raise UsageError(f"{called} has no name by which a worker process could import it", FOR_EXAMPLE)
+    if module == "__main__":
+        cause = (
+            f"{plain(name, 60)} is defined in the notebook or program itself, which a worker process does not import"
+        )
+        raise UsageError(cause, f'write it to a file, such as steps.py, and give "steps.py::{plain(name, 60)}"')
+    return f"{module}:{name}"
+
+
+def function_parameters(what: str, options: OwnOptions) -> dict[str, str]:
+    """The parameters of a function's cases.
+
+    Raises UsageError for options of kernels, and for functions that do not exist.
+    """
+    from microbench.core.targets import check_function, target
+
+    if wrong := options.of_kernel():
+        raise UsageError(f"{wrong} is for kernels", "give a function its arguments by --setup and --axis")
+    setup = options.setup
+    if setup is not None and target(setup).kind == "kernel":
+        raise UsageError("--setup names a kernel", "for example --setup train.py::setup")
+    for named in (what, setup):
+        if named is not None:
+            check_function(target(named))
+    return {"function": what} | ({"setup": setup} if setup is not None else {})
+
+
+def axes_of(given: Mapping[str, Sequence[str]]) -> dict[str, tuple[Param, ...]]:
+    """The axes with their values: those that are numbers or formulas are whole numbers, others are texts."""
+    from microbench.core.targets import number
+    from microbench.explain.own import OWN_PARAMETERS
+
+    def value(text: str) -> Param:
+        try:
+            found = number(text)
+        except UsageError:
+            return text
+        return int(found) if found == int(found) else text
+
+    for name, texts in given.items():
+        if not AXIS.fullmatch(name) or not texts or not all(texts):
+            words = plain(f"{name}={','.join(texts)}", 60)
+            raise UsageError(f"--axis {words} is not NAME=VALUE[,VALUE]", "for example --axis batch=1,8,64")
+        if name in OWN_PARAMETERS or name in GIVEN:
+            raise UsageError(f"--axis {name}: microbench has a parameter of this name", "choose another name")
+    return {name: tuple(dict.fromkeys(value(text) for text in texts)) for name, texts in given.items()}
+
+
+def kernel_parameters(what: str, axes: Mapping[str, tuple[Param, ...]], options: OwnOptions) -> dict[str, str]:
+    """The parameters of a kernel's cases. Raises UsageError for what is wrong with the first value of each axis."""
+    from microbench.core.targets import check_kernel, dimensions, target, whole
+
+    if options.setup is not None:
+        raise UsageError("--setup is for functions", "give a kernel its arguments by --arg")
+    names: dict[str, float] = {}
+    for name, values in axes.items():
+        first = values[0]
+        if not isinstance(first, int):
+            raise UsageError(f"--axis {name}: a kernel's axes are whole numbers", "for example --axis n=1024,4096")
+        names[name] = first
+    fixed = {"kernel": what}
+    for name, text in (("grid", options.grid), ("block", options.block)):
+        if text is None:
+            raise UsageError(f"a kernel needs --{name}", "for example --grid 1024 --block 256")
+        dimensions(text, names)
+        fixed[name] = text
+    check_kernel(target(what), list(options.arguments), names)
+    fixed["arguments"] = " ".join("".join(text.split()) for text in options.arguments)
+    for name, text in (("shared", options.shared), ("bytes", options.bytes), ("flop", options.flop)):
+        if text is not None:
+            whole(text, names, least=0)
+            fixed[name] = text
+    if options.flop is not None:
+        fixed["precision"] = options.precision
+    extra = [*options.compiler, *(["cooperative"] if options.cooperative else [])]
+    return fixed | ({"options": " ".join(extra)} if extra else {})
+
+
+def with_axes(benchmark: Benchmark, fixed: Mapping[str, str], axes: Mapping[str, tuple[Param, ...]]) -> Benchmark:
+    """The benchmark with one value for each fixed parameter, and the user's axes."""
+    from microbench.core.bench import Axis
+
+    own = {name: Axis.same(benchmark.axes[name].about, (value,)) for name, value in fixed.items()}
+    theirs = {name: Axis.same("an axis of the user's", values) for name, values in axes.items()}
+    return replace(benchmark, axes=own | theirs)

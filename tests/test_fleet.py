@@ -1,0 +1,469 @@
+"""`microbench fleet run`: the campaign's file, what the engine decides with a client that answers at once, what a node
+does, and a real Dask cluster of simulated nodes, of which one dies and one hangs."""
+
+import json
+import lzma
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from command_line import call
+from make_run import failed, make_run
+
+from microbench import __version__
+from microbench.analysis.stats import rows
+from microbench.cli.fleet import progress_line
+from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
+from microbench.core.model import Outcome
+from microbench.fleet import campaign as records
+from microbench.fleet import engine, node
+from microbench.fleet.campaign import Campaign, Options, Simulated, Task
+from microbench.fleet.engine import Engine
+from microbench.runs import schema, store
+
+
+def campaign_of(*tasks: Task, **options: Any) -> Campaign:
+    made = records.new_campaign("20260101T000000Z-aaaaaaaa", ["launch_cost"], Options(**options), "--local 2")
+    made.tasks = list(tasks)
+    return made
+
+
+def test_a_campaign_is_read_as_it_was_written(tmp_path: Path) -> None:
+    task = Task("node-1", "GPU-1", "died", "the worker was lost", 1, labels={"rack": "r1"}, versions={"python": "3"})
+    made = campaign_of(task, Task("node-2"), preset="quick", overrides=("size=64",))
+    folder = records.make_folder(tmp_path, made.campaign)
+    records.write(folder, made)
+    assert records.read(tmp_path, made.campaign) == made
+    assert made.counts() == {"died": 1, "waiting": 1}
+    written = json.loads((folder / "campaign.json").read_text())
+    assert list(written) == ["campaign", "began", "ended", "selection", "options", "scheduler", "tasks"]
+    assert (written["ended"], written["tasks"][0]["labels"]) == (None, {"rack": "r1"})
+    assert [path.name for path in folder.iterdir()] == ["campaign.json"]
+
+
+def test_a_campaign_that_cannot_be_read_or_written_says_why(tmp_path: Path) -> None:
+    with pytest.raises(RunUnreadableError, match="there is no campaign x"):
+        records.read(tmp_path, "x")
+    with pytest.raises(RunUnreadableError):
+        records.read(tmp_path, "../x")
+    folder = records.make_folder(tmp_path, "x")
+    (folder / "campaign.json").write_text('{"campaign": 1}')
+    with pytest.raises(RunUnreadableError, match="cannot be read: Expected `str`"):
+        records.read(tmp_path, "x")
+    with pytest.raises(ResultNotWrittenError, match="cannot be written"):
+        records.write(tmp_path / "gone", campaign_of())
+    with pytest.raises(ResultNotWrittenError, match="cannot be created"):
+        records.make_folder(folder / "campaign.json", "y")
+
+
+def test_names_of_nodes_are_safe_as_names_of_files() -> None:
+    assert Task("node-1.example", "GPU-12ab").file_name == "node-1_example_GPU-12ab.json.xz"
+    assert Task("../../etc/passwd").file_name == "etc_passwd.json.xz"
+    assert len(Task("n" * 500).file_name) < 100
+
+
+def test_labels_come_from_options_and_files(tmp_path: Path) -> None:
+    assert records.parsed_labels(["rack=r1", "switch=s=2"]) == {"rack": "r1", "switch": "s=2"}
+    with pytest.raises(UsageError, match="rack is not KEY=VALUE"):
+        records.parsed_labels(["rack"])
+    (tmp_path / "a.toml").write_text('[node-1]\nrack = "r1"\nrow = 3\n')
+    (tmp_path / "a.json").write_text('{"node-1": {"rack": "r1", "row": 3}}')
+    for name in ("a.toml", "a.json"):
+        assert records.read_labels(tmp_path / name) == {"node-1": {"rack": "r1", "row": "3"}}
+    for text in ('rack = "r1"', "[node-1]\nrack = [1]", "[", "\xff"):
+        (tmp_path / "bad.toml").write_text(text, encoding="latin-1")
+        with pytest.raises(UsageError):
+            records.read_labels(tmp_path / "bad.toml")
+    (tmp_path / "sim.toml").write_text('[simulated-1]\nfault = "dies"\ncosts = { link_bytes_per_s = 3e10 }')
+    assert records.read_simulated(tmp_path / "sim.toml") == {
+        "simulated-1": Simulated({"link_bytes_per_s": 3e10}, "dies")
+    }
+    (tmp_path / "sim.toml").write_text('[simulated-1]\nfault = "explodes"')
+    with pytest.raises(UsageError, match="explodes"):
+        records.read_simulated(tmp_path / "sim.toml")
+
+
+def small_run(*more: Outcome) -> bytes:
+    """A run file that fits into a command line."""
+    run = make_run()
+    return schema.encode(msgspec.structs.replace(run, outcomes=(*run.outcomes[:2], *more)))
+
+
+def stub(exit_code: int, run: bytes = b"", errors: str = "") -> str:
+    """A program in the place of microbench, which writes that run file and ends."""
+    return (
+        f"import lzma, sys; sys.stderr.write({errors!r}); run = {lzma.compress(run)!r}\n"
+        "if lzma.decompress(run): open(sys.argv[-1], 'wb').write(lzma.decompress(run))\n"
+        f"sys.exit({exit_code})"
+    )
+
+
+ORDER = {"task": "n", "topic": "t", "arguments": ["host"], "limit_s": 60.0, "device": "fake", "costs": {}, "fault": ""}
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "reason"),
+    [
+        (stub(0, small_run()), "ok", ""),
+        (stub(1, small_run(failed())), "ok", "1 of "),
+        (stub(1, small_run()[:40]), "failed", "exit code 1: "),
+        (stub(3, errors="error: cuda:0 is not here\nnext: look\n"), "no_gpu", "cuda:0 is not here"),
+        (stub(2, errors="Traceback\nValueError: 3\n"), "failed", "exit code 2: ValueError: 3"),
+        ("import os; os.kill(os.getpid(), 9)", "failed", "exit code -9"),
+    ],
+)
+def test_a_node_says_how_its_run_ended(program: str, status: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "GUARDED", program)
+    result = node.measure(ORDER)
+    assert result["status"] == status
+    assert result["reason"].startswith(reason)
+    assert bool(result["run"]) == (status == "ok")
+    if result["run"]:
+        assert schema.decode(lzma.decompress(result["run"])).run_id == make_run().run_id
+
+
+def test_a_run_that_hangs_is_ended_with_everything_it_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hangs = (
+        "import os, signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "child = subprocess.Popen(['sleep', '1000'], process_group=0)\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid))\n"
+        "time.sleep(1000)"
+    )
+    monkeypatch.setattr(node, "GUARDED", hangs)
+    monkeypatch.setattr(node, "FINISH_S", 0.1)
+    limit_s = 0.5
+    while not (tmp_path / "pid").exists():  # on a busy machine Python itself may take longer to start
+        result = node.measure({**ORDER, "limit_s": limit_s})
+        limit_s *= 2
+    assert (result["status"], result["run"]) == ("hung", b"")
+    assert result["reason"].startswith("ended after its limit of ")
+    child = Path("/proc", (tmp_path / "pid").read_text(), "stat")
+    while child.exists() and child.read_text().split()[2] != "Z":  # the limit of the test ends this
+        time.sleep(0.01)
+
+
+def test_two_campaigns_never_measure_on_one_machine_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(node, "LOCK_WAIT_S", 0.0)
+    monkeypatch.setattr(node, "GUARDED", stub(0, small_run()))
+    monkeypatch.setattr(node.tempfile, "tempdir", str(tmp_path))
+    real = {**ORDER, "device": "GPU-1"}
+    with node._alone(False):
+        assert "another campaign is measuring" in node.measure(real)["reason"]
+        assert node.measure(ORDER)["status"] == "ok"  # simulated time is not disturbed
+    assert node.measure(real)["status"] == "ok"
+
+
+class Client:
+    """Workers that answer at once, and the calls that were sent to them. ``answer`` may raise; None never answers."""
+
+    def __init__(self, workers: dict[str, dict[str, Any]], answer: Callable[[str, dict[str, Any]], Any]) -> None:
+        self.workers, self.answer = dict(workers), answer
+        self.sent: list[tuple[str, str]] = []
+        self.open: dict[str, int] = {}
+        self.said: Callable[[tuple[float, str]], None] = lambda event: None
+
+    def nthreads(self) -> dict[str, int]:
+        return dict.fromkeys(self.workers, 1)
+
+    def subscribe_topic(self, topic: str, handler: Callable[[tuple[float, str]], None]) -> None:
+        self.said = handler
+
+    def unsubscribe_topic(self, topic: str) -> None:
+        pass
+
+    def cancel(self, futures: object) -> None:
+        pass
+
+    def submit(self, function: object, argument: Any, *, key: str, workers: list[str], **how: object) -> Any:
+        (address,) = workers
+        future: Any = SimpleNamespace(key=key, status="pending", cancel=lambda: None)
+        future.add_done_callback = lambda done: future.status == "pending" or done(future)
+        try:
+            if function is node.describe:
+                value = self.workers[address]
+            else:
+                self.sent.append((address, argument["task"]))
+                value = self.answer(address, argument)
+            future.status = "pending" if value is None else "finished"
+            future.result = lambda timeout: value
+        except RuntimeError as raised:
+            error = raised
+            future.status = "error"
+            future.exception = lambda timeout: error
+        return future
+
+
+def described(name: str, machine: str = "", gpus: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
+    versions = {"microbench": __version__, "python": "3.11", "driver": "580"}
+    return {
+        "node": name, "machine": machine or name, "versions": versions, "gpus": list(gpus),
+        "no_gpu": "" if gpus else "no driver", **more,
+    }  # fmt: skip
+
+
+OK = {"status": "ok", "reason": "", "run": b"bytes", "seconds": 1.0}
+
+
+def carried_out(client: Client, campaign: Campaign, folder: Path, **how: Any) -> dict[str, Task]:
+    pytest.importorskip("distributed")
+    folder.mkdir(exist_ok=True)
+    Engine(client, campaign, folder, **{"wait_s": 0.0, **how}).run()  # type: ignore[arg-type]
+    assert json.loads((folder / "campaign.json").read_text())["ended"] == campaign.ended
+    return {task.name: task for task in campaign.tasks}
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(engine, "RETURN_S", 0.05)
+
+
+def test_each_gpu_gets_a_run_and_a_machine_one_at_a_time(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def answer(address: str, order_: dict[str, Any]) -> dict[str, Any]:
+        order.append(order_["task"])
+        return OK
+
+    workers = {
+        "tcp://a:1": described("a", gpus=("GPU-1", "GPU-2")),
+        "tcp://a:2": described("a", gpus=("GPU-1", "GPU-2")),  # a second worker of the same machine
+        "tcp://b:1": described("b", gpus=("GPU-3",)),
+        "tcp://c:1": described("c"),
+        "tcp://d:1": described("d", gpus=("GPU-4",), versions={"microbench": "0.0.1"}),
+    }
+    client = Client(workers, answer)
+    seen: list[list[str]] = []
+    tasks = carried_out(
+        client, campaign_of(preset="quick", rounds=3), tmp_path, labels={"room": "1", "rack": "r0"},
+        node_labels={"a": {"rack": "r1"}}, changed=lambda campaign, running: seen.append(list(running)),
+    )  # fmt: skip
+    assert sorted(order) == ["a GPU-1", "a GPU-2", "b GPU-3"]
+    assert all(len({name.split()[0] for name in running}) == len(running) for running in seen)
+    assert any(len(running) == 2 for running in seen)
+    assert {name: task.status for name, task in tasks.items()} == {
+        "a GPU-1": "ok", "a GPU-2": "ok", "b GPU-3": "ok", "c": "no_gpu", "d GPU-4": "failed",
+    }  # fmt: skip
+    assert tasks["d GPU-4"].reason == f"microbench 0.0.1 is installed there, {__version__} here"
+    assert tasks["c"].reason == "no driver"
+    assert tasks["a GPU-1"].labels == {"room": "1", "rack": "r1"}
+    assert tasks["b GPU-3"].labels == {"room": "1", "rack": "r0"}
+    assert (tmp_path / tasks["a GPU-1"].run).read_bytes() == b"bytes"
+
+
+def test_the_options_reach_the_run(tmp_path: Path) -> None:
+    arguments: list[list[str]] = []
+
+    def answer(address: str, order: dict[str, Any]) -> dict[str, Any]:
+        arguments.append(order["arguments"])
+        return OK
+
+    options = {"preset": "full", "overrides": ("size=64",), "device": "all", "rounds": 2, "time_limit_s": 9.0}
+    carried_out(Client({"tcp://a:1": described("a", gpus=("G",))}, answer), campaign_of(**options), tmp_path)
+    assert arguments == [
+        ["launch_cost", "--full", "--set", "size=64", "--device", "all", "--rounds", "2", "--time-limit", "9.0"]
+    ]
+
+
+def test_a_node_without_a_gpu_measures_its_host(tmp_path: Path) -> None:
+    client = Client({"tcp://a:1": described("a")}, lambda address, order: OK)
+    assert carried_out(client, campaign_of(), tmp_path, needs_gpu=False)["a"].status == "ok"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_lost_worker_is_replaced_only_before_its_task_began(tmp_path: Path, begun: bool) -> None:
+    def answer(address: str, order: dict[str, Any]) -> dict[str, Any] | None:
+        if address == "tcp://a:2":
+            return OK
+        if begun:
+            client.said((0.0, order["task"]))
+        del client.workers[address]
+        return None
+
+    workers = {f"tcp://a:{number}": described("a", gpus=("GPU-1",)) for number in (1, 2)}
+    client = Client(workers, answer)
+    task = carried_out(client, campaign_of(), tmp_path)["a GPU-1"]
+    assert (task.status, task.tries) == (("died", 1) if begun else ("ok", 2))
+    assert task.reason.startswith("the worker was lost after" if begun else "")
+
+
+def test_what_a_node_raises_or_never_answers_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "GRACE_S", -1799.9)
+
+    def answer(address: str, order: dict[str, Any]) -> dict[str, Any] | None:
+        if address == "tcp://b:1":
+            raise RuntimeError("boom \x1b[31m")
+        if address == "tcp://c:1":
+            del client.workers[address]
+            client.said((0.0, order["task"]))
+        return None
+
+    client = Client(
+        {f"tcp://{name}:1": described(name, gpus=(f"GPU-{name}1", f"GPU-{name}2")) for name in "abc"}, answer
+    )
+    tasks = carried_out(client, campaign_of(), tmp_path)
+    assert [tasks[f"a GPU-a{n}"].status for n in (1, 2)] == ["hung", "hung"]
+    assert tasks["a GPU-a2"].reason == "the node gave no answer in the task before"
+    assert [tasks[f"b GPU-b{n}"].reason for n in (1, 2)] == ["RuntimeError: boom \\x1b[31m"] * 2
+    assert tasks["c GPU-c1"].status == "died"
+    assert (tasks["c GPU-c2"].status, tasks["c GPU-c2"].reason) == ("died", "the worker was lost before it began")
+
+
+def test_a_resumed_campaign_runs_only_what_is_missing(tmp_path: Path) -> None:
+    made = campaign_of(
+        Task("a", "GPU-1", "ok", run="a.json.xz", versions={"python": "3"}),
+        Task("b", "GPU-2", "died", "lost", 1, versions={"python": "3"}),
+        Task("gone", "GPU-3", "hung", "no answer", 1, versions={"python": "3"}),
+        Task("10.0.0.7", "", "died", "lost when it was asked"),
+    )
+    client = Client(
+        {"tcp://a:1": described("a", gpus=("GPU-1",)), "tcp://b:1": described("b", gpus=("GPU-2",))},
+        lambda address, order: OK,
+    )
+    tasks = carried_out(client, made, tmp_path, unreachable={"far": "no SSH connection"})
+    assert client.sent == [("tcp://b:1", "b GPU-2")]
+    assert {name: task.status for name, task in tasks.items()} == {
+        "a GPU-1": "ok", "b GPU-2": "ok", "gone GPU-3": "hung", "far": "failed",
+    }  # fmt: skip
+
+
+def test_an_interruption_keeps_what_came_back(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+
+    def interrupt(campaign: Campaign, running: object) -> None:
+        if campaign.counts()["ok"]:
+            raise KeyboardInterrupt
+
+    made = campaign_of()
+    client = Client(
+        {f"tcp://{name}:1": described(name, gpus=(f"GPU-{name}",)) for name in "ab"},
+        lambda address, order: OK if address == "tcp://a:1" else None,
+    )
+    with pytest.raises(KeyboardInterrupt):
+        Engine(client, made, tmp_path, wait_s=0.0, changed=interrupt).run()  # type: ignore[arg-type]
+    written = json.loads((tmp_path / "campaign.json").read_text())
+    assert written["ended"] is None
+    assert {task["node"]: (task["status"], task["reason"]) for task in written["tasks"]} == {
+        "a": ("ok", ""), "b": ("waiting", "interrupted"),
+    }  # fmt: skip
+
+
+def test_the_line_of_progress_counts() -> None:
+    made = campaign_of(Task("a", status="ok"), Task("b", status="no_gpu"), Task("c"))
+    assert progress_line(made, ["c", "d", "e", "f"]) == ("2 of 3 runs · 1 ok · 1 no GPU · running: c, d, e and 1 more")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "none of --local"),
+        (("--local", "2", "--scheduler", "tcp://a:1"), "several of --local"),
+        (("nothing", "--local", "2"), "nothing"),
+        (("--local", "2", "--quick", "--full"), "cannot be combined"),
+        (("--local", "2", "--label", "rack"), "is not KEY=VALUE"),
+        (("--local", "2", "--labels", "absent.toml"), "absent.toml cannot be read"),
+        (("launch", "--local", "2", "--resume", "x"), "keeps what the campaign measures"),
+        (("--local", "2", "--resume", "x"), "there is no campaign x"),
+    ],
+)
+def test_wrong_arguments_start_nothing(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    result = call("fleet", "run", *arguments, "--store", str(tmp_path / "store"))
+    assert result.exit_code in (ExitCode.USAGE, ExitCode.UNREADABLE_RUN)
+    assert words in " ".join(result.stderr.split())
+    assert not (tmp_path / "store").exists()
+
+
+def test_tls_without_certificates_says_what_to_configure(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    result = call("fleet", "run", "host", "--scheduler", "tls://127.0.0.1:1", "--store", str(tmp_path))
+    assert result.exit_code == ExitCode.USAGE
+    assert "needs certificates" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_dask_the_command_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    result = call("fleet", "run", "host", "--local", "1", "--store", str(tmp_path))
+    assert result.exit_code == ExitCode.USAGE
+    assert "pip install 'cuda-microbench[fleet]'" in result.stderr
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a Dask scheduler with that many worker processes."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=request.param, threads_per_worker=1, dashboard_address="127.0.0.1:0", memory_limit=0, silence_logs=50
+    ) as made:
+        yield made.scheduler_address
+
+
+SLOW = (
+    "costs = { link_bytes_per_s = 3e10, memory = { dram_bytes_per_s = { read = 2e12, write = 2e12, mixed = 2e12 } } }"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Dask's own, when a worker is killed
+@pytest.mark.parametrize("cluster", [3], indirect=True)
+def test_of_three_simulated_nodes_one_dies_and_one_hangs_and_both_are_resumed(cluster: str, tmp_path: Path) -> None:
+    (tmp_path / "sim.toml").write_text('[simulated-0]\nfault="dies"\n[simulated-1]\nfault="hangs"\nlimit_s=1')
+    common = ("fleet", "run", "--scheduler", cluster, "--store", str(tmp_path))
+    ended = call(*common, "host_timer", "--quick", "--device", "fake", "--simulated", str(tmp_path / "sim.toml"))
+    assert ended.exit_code == ExitCode.SOME_FAILED, ended.output
+    (folder,) = (tmp_path / "campaigns").iterdir()
+    made = records.read(tmp_path, folder.name)
+    assert {task.node: task.status for task in made.tasks} == {
+        "simulated-0": "died", "simulated-1": "hung", "simulated-2": "ok",
+    }  # fmt: skip
+    assert "1 of 3 runs are ok" in ended.stdout
+    assert "SIMULATED" in ended.stdout
+    assert "simulated-0: died: the worker was lost after" in ended.stdout
+    assert f"--resume {folder.name} --scheduler {cluster}" in ended.stdout
+    before = (folder / "simulated-2.json.xz").read_bytes()
+
+    # Workers of their own: how soon Dask starts a killed one anew depends on the machine.
+    ended = call("fleet", "run", "--local", "2", "--store", str(tmp_path), "--resume", folder.name)
+    assert ended.exit_code == ExitCode.MEASURED, ended.output
+    made = records.read(tmp_path, folder.name)
+    assert sorted((task.node, task.status, task.tries) for task in made.tasks) == [
+        (f"simulated-{number}", "ok", 1) for number in range(3)
+    ]
+    assert (folder / "simulated-2.json.xz").read_bytes() == before
+    runs = [store.read(folder / task.run) for task in made.tasks]
+    assert all(run.simulated for run in runs)
+    assert len({bytes(run.outcomes[0].measurements[0].samples) for run in runs}) == 3  # each has scatter of its own
+
+
+def best_bandwidth(folder: Path, node: int, benchmark: str) -> float:
+    """The highest bandwidth of a benchmark in the run of a simulated node."""
+    run = store.read(folder / f"simulated-{node}.json.xz")
+    return max(row.value for row in rows(run) if row.benchmark == benchmark and row.metric.name == "bandwidth")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("cluster", [8], indirect=True)
+def test_of_eight_simulated_nodes_the_slow_ones_are_slow_and_nothing_is_lost(cluster: str, tmp_path: Path) -> None:
+    (tmp_path / "sim.toml").write_text(
+        f'[simulated-2]\n{SLOW}\n[simulated-5]\n{SLOW}\n[simulated-6]\nfault="dies"\n'
+        '[simulated-7]\nfault="hangs"\nlimit_s=1'
+    )
+    common = ("fleet", "run", "--scheduler", cluster, "--store", str(tmp_path))
+    names = ("link_copy", "memory_stream", "--quick", "--device", "fake")
+    assert call(*common, *names, "--simulated", str(tmp_path / "sim.toml")).exit_code == ExitCode.SOME_FAILED
+    (folder,) = (tmp_path / "campaigns").iterdir()
+    statuses = {task.node: task.status for task in records.read(tmp_path, folder.name).tasks}
+    assert statuses == {f"simulated-{n}": {6: "died", 7: "hung"}.get(n, "ok") for n in range(8)}
+    resumed = call("fleet", "run", "--local", "8", "--store", str(tmp_path), "--resume", folder.name)
+    assert resumed.exit_code == ExitCode.MEASURED, resumed.output
+    for benchmark in ("link_copy", "memory_stream"):
+        figures = [best_bandwidth(folder, number, benchmark) for number in range(8)]
+        others = [figure for number, figure in enumerate(figures) if number not in (2, 5)]
+        assert max(figures[2], figures[5]) < 0.7 * min(others)

@@ -1,0 +1,170 @@
+"""The verdict on a fleet: the right GPUs are named with their cause, on one screen and on one page."""
+
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import call
+from fleet_runs import one_run, slowed, with_gpu, write
+
+pytest.importorskip("duckdb")
+pytest.importorskip("pyarrow")
+
+from microbench.core.errors import UsageError
+from microbench.fleet import campaign, causes, sheet, store, verdict  # need both packages to do anything
+from microbench.fleet.causes import Gpu
+from microbench.fleet.records import Source
+
+NODES = 12
+HALVED, SLOWER = {"pcie_h2d": 2.0, "pcie_d2h": 2.0}, {"dram": 1 / 0.97}
+HOSTILE = "<script>alert(1)</script>\x1b[31m"
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of a campaign of equal nodes, of which n3 has a halved link and n7 a slow memory, both in rack r1."""
+    folder = tmp_path_factory.mktemp("fleet")
+    sources = []
+    for number in range(NODES):
+        jitter = random.Random(number)
+        run = slowed(one_run(), {3: HALVED, 7: SLOWER}.get(number, {}), jitter)
+        run = with_gpu(run, link_lanes_now=8) if number == 3 else run
+        labels = {"rack": "r1" if number in (3, 7) else "r2", "owner": HOSTILE}
+        sources.append(Source(write(folder / f"run-{number}.json", run), "c1", f"n{number}", labels))
+    assert store.add_all(folder / "store", sources).runs == NODES
+    record = campaign.new_campaign("c1", [], campaign.Options(), "")
+    record.tasks = [campaign.Task("n99", status="hung", reason=HOSTILE), campaign.Task("n1", status="ok")]
+    campaign.write(campaign.make_folder(folder / "store", "c1"), record)
+    return folder / "store"
+
+
+def test_the_slow_gpus_are_named_with_what_is_slow_and_why(fleet: Path) -> None:
+    found = verdict.judged(fleet)
+    assert [one.gpu.node for one in found.named] == ["n3", "n7"]
+    link, memory = found.named
+    assert {slow.group for slow in link.slow} == {"copies to the GPU", "copies from the GPU"}
+    assert [slow.loss for slow in link.slow] == pytest.approx([1.0, 1.0], rel=0.02)
+    assert link.causes[0].kind == causes.DOWN_TRAINED
+    assert "8 of 16 lanes" in link.causes[0].seen
+    ((group, loss, _, figures),) = memory.slow
+    assert (group, figures) == ("memory_stream bandwidth", 4)
+    assert loss == pytest.approx(1 / 0.97 - 1, rel=0.1)
+    assert memory.causes[0].kind == causes.MEMORY
+    assert "retired" in memory.causes[0].check
+    assert any("rack=r1; no other GPU has it" in words for words in found.shared)
+    assert [task.node for task in found.failed] == ["n99"]
+    severe = {one.title.partition(":")[0]: (one.rule, one.severity) for one in sheet.findings(found)}
+    assert severe == {"n3 GPU 0": ("fleet.slow", "problem"), "n7 GPU 0": ("fleet.slow", "warning")}
+
+
+def test_equal_gpus_and_too_few_gpus_are_not_named(tmp_path: Path) -> None:
+    runs = [write(tmp_path / f"{n}.json", slowed(one_run(), {}, random.Random(n))) for n in range(8)]
+    store.add_all(tmp_path / "a", [Source(path, "c", path.stem, {}) for path in runs])
+    assert verdict.judged(tmp_path / "a").named == ()
+    assert "none of 8 GPUs" in call("fleet", "report", "--store", str(tmp_path / "a")).stdout
+    assert "No GPU is unlike the others" in sheet.page(verdict.judged(tmp_path / "a")), "the finding fleet.alike"
+    assert sheet.ALIKE.rule == "fleet.alike"
+    half = write(tmp_path / "half.json", slowed(one_run(), HALVED, random.Random(1)))
+    store.add_all(tmp_path / "b", [Source(path, "c", path.stem, {}) for path in (*runs[:3], half)])
+    assert verdict.judged(tmp_path / "b").named == ()
+    assert "fewer than 5" in call("fleet", "report", "--store", str(tmp_path / "b")).stdout
+
+
+def test_other_models_are_compared_among_themselves(tmp_path: Path) -> None:
+    sources = []
+    for n in range(12):
+        run = slowed(one_run(), {"dram": 2.0} if n < 6 else {}, random.Random(n))
+        run = with_gpu(run, name="Old GPU") if n < 6 else run
+        sources.append(Source(write(tmp_path / f"{n}.json", run), "c", f"n{n}", {}))
+    store.add_all(tmp_path / "s", sources)
+    found = verdict.judged(tmp_path / "s")
+    assert (len(found.classes), found.named) == (2, ())
+
+
+def test_the_screen_begins_with_the_answer(fleet: Path) -> None:
+    text = call("fleet", "report", "--store", str(fleet), COLUMNS="120").stdout
+    lines = text.splitlines()
+    first = next(place for place, line in enumerate(lines) if "campaign c1" in line)
+    assert "12 GPUs on 12 nodes" in lines[first]
+    assert "2 of 12 GPUs are unlike the others" in lines[first + 1]
+    assert "SIMULATED" in text
+    assert "n3 GPU 0: copies" in text
+    assert "2.0× slower" in text
+    assert "n99 hung" in text
+    assert "microbench fleet report --store" in text
+    assert len(lines) <= 40
+    assert "\x1b" not in text
+
+
+def test_the_page_shows_map_distributions_and_what_to_check(fleet: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert call("fleet", "report", "--store", str(fleet), "-o", str(out)).exit_code == 0
+    text = out.read_text()
+    assert "<script>alert" not in text
+    assert "\x1b" not in text
+    assert "&lt;script&gt;alert" in text
+    drawing = text[text.index("The GPUs") :]
+    wide = drawing[: drawing.index("</svg>")]
+    assert wide.count("<rect") == NODES
+    assert wide.count('fill="var(--problem)"') >= 2
+    tables = ("What to check on which node", "What could be found", "Tasks without a run")
+    for words in (*tables, "memory_stream bandwidth", "8 of 16 lanes", "SIMULATED", "rack r1"):
+        assert words in text, words
+    assert not re.search(r"(src|href)=[\"']https?:", text)
+    assert call("fleet", "report", "--store", str(fleet), "-o", str(out)).exit_code == 2  # it exists
+    assert call("fleet", "report", "--store", str(fleet), "--campaign", "none").exit_code == 2
+    with pytest.raises(UsageError, match="no campaign"):
+        verdict.judged(fleet, "x")
+
+
+def gpu(**fields: Any) -> Gpu:
+    usual = Gpu("n", "GPU-1", 0, "class", {}, 0, 700.0, 50.0, 0.0, "", {"driver": "1"}, False, ())
+    return usual._replace(**fields)
+
+
+OTHERS = [gpu(node=f"o{n}") for n in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "slow", "kind", "seen"),
+    [
+        ({"facts": {"link generation_now": "4", "driver": "1"}}, {"copies to the GPU": 1.0}, causes.DOWN_TRAINED,
+         "PCIe generation 4, elsewhere 5"),
+        ({}, {"copies to the GPU": 1.0}, causes.DOWN_TRAINED, "probable"),
+        ({}, {"copies to the GPU": 0.1}, causes.TRAFFIC, "shared uplink"),
+        ({"findings": (("environment.other_processes", "problem", "2 other processes on the GPU", "End them."),)},
+         {"matrix products": 0.3}, causes.TRAFFIC, "2 other processes"),
+        ({"throttled": 0.5, "throttle_reasons": "thermal"}, {"matrix products": 0.3}, causes.THROTTLED, "thermal"),
+        ({"power_limit_w": 500.0}, {"matrix products": 0.3}, causes.THROTTLED, "500 W, elsewhere 700 W"),
+        ({"temperature_c": 80.0}, {"matrix products": 0.3}, causes.THROTTLED, "80 °C, elsewhere 50 °C"),
+        ({}, {"calls on the host": 0.5}, causes.SLOW_HOST, "only calls on the host"),
+        ({"findings": (("environment.governor", "warning", "The CPU governor is powersave", "Set it."),)},
+         {"calls on the host": 0.5}, causes.SLOW_HOST, "powersave"),
+        ({"facts": {"driver": "2"}}, {"matrix products": 0.3}, causes.UNKNOWN, "driver is 2, elsewhere 1"),
+    ],
+)  # fmt: skip
+def test_causes_are_what_the_others_do_not_have(fields: Any, slow: dict[str, float], kind: str, seen: str) -> None:
+    others = [one._replace(facts={**one.facts, "link generation_now": "5"}) for one in OTHERS]
+    (cause, *_) = causes.likely(gpu(**fields), others, slow)
+    assert cause.kind == kind
+    assert seen in cause.seen
+    assert cause.check
+
+
+def test_a_finding_that_most_have_is_no_cause() -> None:
+    common = ("environment.governor", "warning", "The CPU governor is powersave", "Set it.")
+    others = [one._replace(findings=(common,)) for one in OTHERS]
+    (cause,) = causes.likely(gpu(findings=(common,)), others, {"calls on the host": 0.5})
+    assert "powersave" not in cause.seen
+
+
+def test_a_shared_label_is_told_only_if_few_others_have_it() -> None:
+    everyone = [gpu(node=f"n{n}", labels={"rack": f"r{n // 4}", "room": "x"}) for n in range(40)]
+    (alone,) = verdict.shared_labels(everyone[:4], everyone)
+    assert "rack=r0; no other GPU has it" in alone
+    (most,) = verdict.shared_labels(everyone[:3], everyone)
+    assert "so does 1 other there, none of the 36 elsewhere" in most
+    assert verdict.shared_labels(everyone[:5], everyone) == []
+    assert verdict.shared_labels(everyone[:1], everyone) == []

@@ -1,0 +1,194 @@
+"""The store of many runs: what it holds, that a batch is whole or absent, and that a query reaches nothing else."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from command_line import call
+from make_run import make_run
+
+from microbench.analysis.stats import rows
+from microbench.core.errors import UsageError
+from microbench.core.model import Run
+from microbench.fleet import campaign as campaigns
+from microbench.fleet.records import Source
+from microbench.runs import schema
+
+pytest.importorskip("duckdb")
+pytest.importorskip("pyarrow")
+
+from microbench.fleet import store  # needs both packages to do anything
+
+
+def written(folder: Path, run_id: str, run: Run | None = None) -> Path:
+    path = folder / f"{run_id}.json"
+    path.write_bytes(schema.encode(msgspec.structs.replace(run or make_run(), run_id=run_id)))
+    return path
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Path:
+    """A store of two runs on two nodes of one campaign."""
+    sources = [Source(written(tmp_path, f"run-{n}"), "c1", f"n{n}", {"rack": f"r{n}"}) for n in (1, 2)]
+    added = store.add_all(tmp_path / "store", sources)
+    assert (added.runs, added.known, added.failed) == (2, 0, ())
+    assert added.rows == 2 * len(rows(make_run()))
+    return tmp_path / "store"
+
+
+def answer(folder: Path, sql: str) -> list[tuple[object, ...]]:
+    return list(store.query(folder, sql).rows)
+
+
+def test_the_views_hold_figures_runs_gpus_and_findings(held: Path) -> None:
+    run = make_run()
+    first = rows(run)[0]
+    found = answer(
+        held,
+        "SELECT node, labels['rack'], suite, benchmark, \"case\", metric, kind, median, ci_low FROM rows "
+        f"WHERE \"case\" = '{first.case_id}' AND metric = '{first.metric.name}' ORDER BY node",
+    )
+    figure = (first.suite, first.benchmark, first.case_id, first.metric.name, first.metric.kind)
+    assert found == [(f"n{n}", f"r{n}", *figure, first.value, first.interval.low) for n in (1, 2)]
+    assert answer(held, "SELECT run, figures, ok, simulated FROM runs ORDER BY 1") == [
+        (f"run-{n}", len(rows(run)), sum(one.status == "ok" for one in run.outcomes), True) for n in (1, 2)
+    ]
+    gpu = run.sessions[-1].gpus[0]
+    assert answer(held, "SELECT node, device, gpu FROM nodes ORDER BY 1") == [
+        (f"n{n}", gpu.uuid, gpu.name) for n in (1, 2)
+    ]
+    ((text,),) = answer(held, "SELECT DISTINCT title FROM findings WHERE rule = 'environment.simulated'")
+    assert text == "SIMULATED: no GPU was measured"
+
+
+def test_a_run_is_stored_once_and_a_changed_one_replaces_it(held: Path, tmp_path: Path) -> None:
+    again = [Source(written(tmp_path, "run-1"), "c1", "n1", {})]
+    assert store.add_all(held, again)[:3] == (0, 0, 1)
+    run = make_run()
+    shorter = msgspec.structs.replace(run, outcomes=run.outcomes[:1])
+    assert store.add_all(held, [Source(written(tmp_path, "run-1", shorter), "c1", "n1", {})]).rows == len(rows(shorter))
+    counts = dict(answer(held, "SELECT run, count(*) FROM rows GROUP BY 1"))
+    assert counts == {"run-1": len(rows(shorter)), "run-2": len(rows(run))}
+    assert answer(held, "SELECT count(*) FROM runs") == [(2,)]
+
+
+def test_files_of_a_batch_that_was_cut_short_are_ignored(held: Path) -> None:
+    (last,) = held.glob("runs/*/*.parquet")
+    before = answer(held, "SELECT count(*) FROM rows")
+    for path in held.glob(f"*/campaign=c1/**/{last.name}"):
+        (path.parent / "99-cut.parquet").write_bytes(path.read_bytes())
+    (last.parent / "99-cut.parquet").unlink()
+    assert answer(held, "SELECT count(*) FROM rows") == before
+
+
+def test_an_unreadable_file_does_not_stop_the_others(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    sources = [Source(path, "c", "n", {}) for path in (broken, tmp_path / "absent", written(tmp_path, "good"))]
+    added = store.add_all(tmp_path / "store", sources)
+    assert added.runs == 1
+    assert {path.name for path, _ in added.failed} == {"broken.json", "absent"}
+
+
+@pytest.mark.parametrize("campaign", ["", "../up", "a/b", ".hidden", "x" * 81, "a'b"])
+def test_a_campaign_cannot_leave_the_store(campaign: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot name a campaign"):
+        store.add_all(tmp_path / "store", [Source(written(tmp_path, "run"), campaign, "n", {})])
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "COPY (SELECT 1) TO '{folder}/out.csv'",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{folder}/out.csv'",
+        "SELECT * FROM query('COPY (SELECT 1) TO ''{folder}/out.csv''')",
+        "ATTACH '{folder}/out.csv'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET enable_external_access = true",
+        "PRAGMA database_list",
+        "SELECT 1; DROP VIEW rows",
+        "CREATE TABLE x AS SELECT 1",
+        "SELECT * FROM read_text('{folder}/secret')",
+        "SELECT * FROM read_csv('{folder}/store/../secret')",
+        "SELECT * FROM glob('{folder}/*')",
+        "FROM '{folder}/secret'",
+        "SELECT * FROM secret_of_this_program",
+        "SELECT nonsense",
+        "",
+    ],
+)
+def test_a_query_only_reads_and_only_the_store(sql: str, held: Path) -> None:
+    secret_of_this_program = held.parent / "secret"
+    secret_of_this_program.write_text("a,b\n1,2\n")
+    with pytest.raises(UsageError):
+        answer(held, sql.format(folder=held.parent))
+    assert not (held.parent / "out.csv").exists()
+
+
+def test_words_of_a_run_are_neither_sql_nor_control_sequences(tmp_path: Path) -> None:
+    hostile = "x'); DROP VIEW rows; --\x1b[31m\u202e"
+    source = Source(written(tmp_path, hostile.replace("/", "")), "c", hostile, {hostile: hostile})
+    folder = tmp_path / "it's a store"
+    store.add_all(folder, [source])
+    store.add_all(folder, [source._replace(path=written(tmp_path, "other"))])
+    changed = make_run()
+    changed = msgspec.structs.replace(changed, outcomes=changed.outcomes[:1])
+    # The id of this run is quoted into the views.
+    store.add_all(folder, [Source(written(tmp_path, hostile, changed), "c", hostile, {})])
+    assert set(answer(folder, "SELECT DISTINCT node FROM rows")) == {(hostile,)}
+    shown = call("fleet", "query", "SELECT node, labels FROM runs", "--store", str(folder))
+    assert shown.exit_code == 0
+    assert "\x1b" not in shown.stdout
+    assert "\\x1b[31m" in shown.stdout
+
+
+def test_a_query_is_drawn_or_written_as_json_and_csv(held: Path) -> None:
+    sql = "SELECT run, median, labels, NULL AS nothing, '=1' AS formula FROM rows ORDER BY ALL LIMIT 2"
+    where = ("--store", str(held))
+    drawn = call("fleet", "query", sql, *where).stdout
+    assert "2 rows" in drawn
+    assert "rack=r1" in drawn
+    lines = [json.loads(line) for line in call("fleet", "query", sql, "--json", *where).stdout.splitlines()]
+    table = list(csv.DictReader(io.StringIO(call("fleet", "query", sql, "--csv", *where).stdout)))
+    assert [line["median"] for line in lines] == [float(row["median"]) for row in table]
+    assert lines[0]["labels"] == json.loads(table[0]["labels"]) == {"rack": "r1"}
+    assert (lines[0]["nothing"], table[0]["nothing"], table[0]["formula"]) == (None, "", "'=1")
+    assert call("fleet", "query", sql, "--csv", "--json", *where).exit_code == 2
+    assert "more than" not in drawn
+    many = call("fleet", "query", "SELECT * FROM range(300)", *where).stdout
+    assert "the first 200" in many
+
+
+def test_import_takes_runs_and_whole_campaigns(tmp_path: Path) -> None:
+    campaign = campaigns.make_folder(tmp_path, "c9")
+    written(campaign, "a")
+    record = campaigns.new_campaign("c9", [], campaigns.Options(), "")
+    record.tasks = [
+        campaigns.Task("host1", run="../c9/a.json", labels={"rack": "r7"}, status="ok"),
+        campaigns.Task("host2", status="died"),
+    ]
+    campaigns.write(campaign, record)
+    single, folder = written(tmp_path, "single"), str(tmp_path / "store")
+    result = call("fleet", "import", str(campaign), str(single), "--store", folder, "--label", "rack=r1")
+    assert result.exit_code == 0
+    assert "of 2 runs stored" in result.stdout
+    gpu = make_run().sessions[-1].gpus[0].uuid
+    found = answer(Path(folder), "SELECT campaign, node, labels FROM runs ORDER BY 1")
+    assert found == [("c9", "host1", {"rack": "r7"}), ("imported", gpu, {"rack": "r1"})]
+    assert "1 was there already" not in result.stdout
+    assert "0 runs stored; 2 were there already" in call("fleet", "import", str(campaign), str(single), "--store",
+                                                         folder).stdout  # fmt: skip
+    assert call("fleet", "import", str(single), "--store", folder, "--label", "rack").exit_code == 2
+    assert call("fleet", "query", "SELECT 1", "--store", str(tmp_path / "none")).exit_code == 2
+
+
+def test_many_runs_are_read_by_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "FEW", 1)
+    sources = [Source(written(tmp_path, f"run-{n}"), "c", f"n{n}", {}) for n in range(3)]
+    assert store.add_all(tmp_path / "store", sources).runs == 3
+    assert answer(tmp_path / "store", "SELECT count(DISTINCT node) FROM rows") == [(3,)]
