@@ -8,6 +8,8 @@ from functools import cache
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from make_trace import EVENT_NS, GAP_NS, WAY_NS, Recorder, in_turns, steps_of, with_pinned_copies
 from msgspec.structs import replace
 
@@ -233,6 +235,31 @@ def test_slices_cover_a_threads_time_once() -> None:
     begins, ends = np.array([0, 5000, 30_000]), np.array([1000, 90_000, 30_000])
     parts = overlaps(of, begins, ends)
     assert [int(parts.ns[parts.interval == place].sum()) for place in range(3)] == [1000, 85_000, 0]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(("line", "call", "overhead")), st.integers(0, 30), st.integers(0, 12)), max_size=9
+    )
+)
+def test_the_profiler_comes_before_a_call_and_a_call_before_code(several: list[tuple[str, int, int]]) -> None:
+    """Wherever they begin and end, also within one another."""
+    made, order = Recorder(), ("line", "call", "overhead")
+    for kind, begin_ns, length_ns in several:
+        made.now_ns = begin_ns
+        if kind == "call":
+            made.call("cudaLaunchKernel", length_ns)
+        else:
+            with made.range("code", kind):
+                made.runs(length_ns)
+    of = slices(made.trace(), 0)
+    for moment_ns in range(45):
+        here = [kind for kind, begin_ns, length_ns in several if begin_ns <= moment_ns < begin_ns + length_ns]
+        found = int(np.searchsorted(of.edges_ns, moment_ns, side="right")) - 1
+        last = max(here, key=order.index, default="")
+        assert DOINGS[of.doing[found]] == {"call": "launch", "overhead": "profiler"}.get(last, "between")
+        if last in ("line", ""):
+            assert (of.name[found] != NONE) == bool(last)
 
 
 def test_calls_are_told_apart_by_their_names() -> None:

@@ -289,7 +289,7 @@ def test_rounds_are_processes_and_the_run_can_be_compared_and_exported() -> None
 def test_a_run_with_own_cases_can_be_resumed() -> None:
     _, run = measure("steps.py::killed", "--axis", "count=2,1")
     assert [one.status for one in run.outcomes] == ["crashed", "ok"]
-    Path("steps.py").write_text(STEPS.replace("count == 2", "count == 3"))
+    Path("steps.py").write_text(STEPS.replace("count == 2", "count == 33"))  # another size, so it is compiled anew
     assert call("run", "--resume", "run.json").exit_code == 0
     assert {one.status for one in store.read(Path("run.json")).outcomes[1:]} == {"ok"}
 

@@ -139,12 +139,14 @@ def test_a_block_that_cannot_be_recorded_raises_an_error_in_words(
 
 def test_a_recording_that_ends_before_its_block_warns_and_keeps_what_it_has(place: Place, tmp_path: Path) -> None:
     text = """
-import resource, warnings
+import resource, time, warnings
 with warnings.catch_warnings(record=True) as found:
     warnings.simplefilter("always")
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
     with microbench.watch("part.rows") as recording:
-        torch.steps(3000)
+        for _ in range(30):
+            torch.steps(100)
+            time.sleep(0.02)  # kernels are handed over later than their calls, and are to be among what is written
 print(*(one.message for one in found), sep="\\n")
 print(len(recording._trace.work) > 1000, *recording.diagnosis().bounds)
 """

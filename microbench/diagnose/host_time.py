@@ -135,13 +135,17 @@ def _flat(layers: list[tuple[Table, npt.NDArray[np.int8], IntArray, IntArray]]) 
 
     for place in order.tolist():
         close(begins[place])
-        if ends[place] <= begins[place] or (around and layers_of[around[-1]] > layers_of[place]):
+        if ends[place] <= begins[place]:
             continue
-        if names[place] == NONE and around:
-            names[place] = names[around[-1]]
-        edges.append(begins[place])
-        of.append(place)
-        around.append(place)
+        below = len(around)  # an interval that begins under a later layer counts when that has ended
+        while below and layers_of[around[below - 1]] > layers_of[place]:
+            below -= 1
+        if names[place] == NONE and below:
+            names[place] = names[around[below - 1]]
+        if below == len(around):
+            edges.append(begins[place])
+            of.append(place)
+        around.insert(below, place)
     close(LAST_NS)
     owner = np.array(of, dtype=np.int64)  # NONE, the last, reads the row that is added behind the others
 

@@ -337,7 +337,7 @@ UNLIKE = 0.1
 SETTLED = 0.5
 # A stand-in's interval is widened by this factor before it is compared with steps. Steps that are sure of the constant
 # decide then; steps of many kernels, whose gaps are hardly better known than the constant, leave it near the stand-in.
-LOOSELY = 20.0
+LOOSELY = 10.0
 
 
 def fit(evidence: Evidence) -> Fit:
@@ -441,8 +441,8 @@ def _called(name: str) -> tuple[str, int]:
 
 
 def _as_the_loop_replays(loop: Constant, layer: str) -> Constant:
-    """A layer's replay call where no step shows it; Python may add as much again."""
-    return stand_in(loop, f"the replay call of {layer} is that of the compiled loop", 1.0)
+    """A layer's replay call where no step shows it; Python was measured to add up to twice as much."""
+    return stand_in(loop, f"the replay call of {layer} is that of the compiled loop", 2.0)
 
 
 def _calls_between(known: Mapping[str, Constant], measured: Iterable[Step]) -> dict[str, Constant]:
