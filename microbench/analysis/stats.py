@@ -252,6 +252,8 @@ def levels_over(rounds: Sequence[Summary]) -> levels.Levels | None:
     """
     if all(summary.n == 1 for summary in rounds):
         return None
+    if len(rounds) == 1:
+        return rounds[0].levels
     within = [summary.levels for summary in rounds if summary.levels is not None]
     if 2 * len(within) > len(rounds):
         low, high = (_median(several) for several in zip(*within, strict=True))
