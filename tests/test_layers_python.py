@@ -28,7 +28,7 @@ from microbench.analysis.graph_steps import LAYER_AXES, layer_titles
 from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip, UsageError
 from microbench.core.model import Run
-from microbench.core.ops import LOOP_LAYER
+from microbench.core.ops import COMPILED_LAYERS, LOOP_LAYER
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.layers import base
 from microbench.gpu.layers.base import (
@@ -65,7 +65,7 @@ def test_each_layer_declares_what_it_is(layer: base.Layer) -> None:
 
 
 def test_layers_are_listed_by_family_in_a_fixed_order() -> None:
-    assert tuple(layer.name for layer in layers()) == SAME_KERNEL + ONE_OP
+    assert tuple(layer.name for layer in layers()) == ("cuda_runtime", *SAME_KERNEL, *ONE_OP)
     assert tuple(layer.name for layer in layers("one_op")) == ONE_OP
     assert base.spinning() == (LOOP_LAYER, *SPINNING, "torch_eager")
     with pytest.raises(UsageError) as caught:
@@ -90,7 +90,7 @@ def test_a_run_records_the_titles_of_its_layers(benchmark: str, axis: str) -> No
 
 def test_the_simulated_gpu_has_the_declared_costs() -> None:
     costs = FakeCosts().layers
-    assert costs.keys() == {LOOP_LAYER, *SAME_KERNEL, *ONE_OP} - {"warp"}
+    assert costs.keys() == {*COMPILED_LAYERS, *SAME_KERNEL, *ONE_OP} - {"warp"}
     assert costs["cupy_raw"] == base.LayerCosts(5500, 650, replay_ns=1500)
     assert costs[LOOP_LAYER] == base.LayerCosts(3200, 10, replay_ns=0)
 

@@ -3,12 +3,14 @@
 import ctypes
 import json
 import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from c_library import build
+from c_library import TWIN, build
 
 from microbench.analysis.stats import median_interval
 from microbench.core.ops import LOOP_LAYER, IntArray, LayerCall
@@ -68,6 +70,31 @@ def test_a_burst_of_the_compiled_loop_takes_as_long_as_one_in_c(gpu: Gpu, tmp_pa
         return float(twin.twin_submit(launch, function, a[1], a[4], stream, parameters, BURST))
 
     compare(ours, theirs, 300, 0.03, BURST, arguments=arguments)
+
+
+@pytest.mark.parametrize("arguments", [0, 4])
+def test_a_burst_by_the_runtime_takes_as_long_as_one_in_cplusplus(gpu: Gpu, tmp_path: Path, arguments: int) -> None:
+    from microbench.gpu.cuda.submit import DriverSubmit
+
+    if shutil.which("nvcc") is None:
+        pytest.skip("no nvcc here")
+    library = tmp_path / "runtime_loop.so"
+    command = ["nvcc", "-O2", "-arch=native", "-shared", "-cudart", "shared", "-Xcompiler", "-fPIC", "-o", library]
+    subprocess.run([*command, TWIN / "runtime_loop.cu"], check=True)
+    twin = ctypes.CDLL(str(library))
+    twin.twin_burst.restype = ctypes.c_int64
+    submit = gpu.bind(LayerCall("cuda_runtime", arguments))
+    assert isinstance(submit, DriverSubmit)
+
+    def ours() -> float:
+        gpu.synchronize()
+        return float(submit.burst_ns(BURST))
+
+    def theirs() -> float:
+        gpu.synchronize()
+        return float(twin.twin_burst(ctypes.c_void_p(submit.stream), arguments, BURST))
+
+    compare(ours, theirs, 300, 0.05, BURST, api="runtime", arguments=arguments)
 
 
 @pytest.mark.parametrize(("kernels", "duration_ns"), [(100, 0), (1000, 0), (100, 5000)])

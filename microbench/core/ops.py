@@ -16,6 +16,8 @@ IntArray: TypeAlias = "npt.NDArray[np.int64]"
 LaunchKind = Literal["launch", "launch_ex", "cooperative", "cluster", "pdl"]
 LEGACY_STREAM = -1
 LOOP_LAYER = "loop"
+# Launches from compiled code, without Python: by the driver API and by the runtime API.
+COMPILED_LAYERS = (LOOP_LAYER, "cuda_runtime")
 # Layers whose call is one operation of an array library, which alone decides what it passes to its kernel.
 ARRAY_LAYERS = ("cupy_ufunc", "torch_eager", "torch_out", "jax_jit")
 

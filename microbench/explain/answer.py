@@ -13,13 +13,13 @@ from microbench.analysis.clocks import CLOCK_LOSS
 from microbench.analysis.evidence import SEVERITIES, Evidence, Finding, Severity, whole
 from microbench.analysis.graph_steps import Pair, kernels_in_words, layer_titles, pairs, title_of, usual_kernels
 from microbench.analysis.stats import Row
-from microbench.core.ops import LOOP_LAYER
+from microbench.core.ops import COMPILED_LAYERS, LOOP_LAYER
 from microbench.core.units import as_time, percent, quantity, times
 from microbench.explain import compute_verdict, link_facts, link_verdict, memory_stream, memory_verdict, own
 from microbench.explain.compute_units import USUAL_VARIANTS, best_products, dtype_of, figure, held_by
 from microbench.explain.compute_units import reached as product_reached
 from microbench.explain.graph_facts import break_evens
-from microbench.explain.launch_facts import NATIVE, crossover_s, layer, layer_rows, same_kernel_rows, title, unmeasured
+from microbench.explain.launch_facts import crossover_s, layer, layer_rows, same_kernel_rows, title, unmeasured
 from microbench.explain.link_causes import verdict as link_judged
 from microbench.explain.memory_levels import latency_levels
 
@@ -95,7 +95,7 @@ def python(evidence: Evidence) -> Answer | None:
         what = f"{rows[0].params.get('arguments')} arguments: " if not parts and rows else "x + 1: "
         for row in rows:
             name = _short(title(evidence, row))
-            if layer(row) != NATIVE and name not in cheapest:
+            if layer(row) not in COMPILED_LAYERS and name not in cheapest:
                 cheapest[name] = row
                 parts.append(Part(f"{what}{name} {as_time(row.value)}", row))
                 what = ""

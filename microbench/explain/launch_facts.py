@@ -9,6 +9,7 @@ from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.graph_steps import layer_titles
 from microbench.analysis.stats import Row
 from microbench.core.model import link_rate
+from microbench.core.ops import COMPILED_LAYERS
 from microbench.core.units import as_time
 from microbench.predict.constants import WRITING, Constant, gap, gaps, own_s
 from microbench.predict.model import Way
@@ -104,13 +105,13 @@ def same_kernel_rows(evidence: Evidence) -> list[Row]:
 
 
 def unmeasured(evidence: Evidence, *families: str) -> dict[str, list[str]]:
-    """Layers of these families without any figure: "not installed" and "not measured" with their titles."""
+    """Python layers of these families without any figure: "not installed" and "not measured" with their titles."""
     outcomes = [each for each in evidence.outcomes("launch_layers") if each.case.params.get("family") in families]
     measured = {str(each.case.params.get("layer")) for each in outcomes if each.status == "ok"}
     titles, missing = layer_titles(evidence.run), dict[str, dict[str, None]]()
     for outcome in outcomes:
         name = str(outcome.case.params.get("layer"))
-        if name not in measured:
+        if name not in measured and name not in COMPILED_LAYERS:
             why = "not installed" if (outcome.reason or "").startswith("needs ") else "not measured"
             missing.setdefault(why, {})[titles.get(name, name)] = None
     return {why: list(names) for why, names in missing.items()}

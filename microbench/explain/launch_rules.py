@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, sentence
 from microbench.analysis.stats import Row
+from microbench.core.ops import COMPILED_LAYERS
 from microbench.core.units import as_time, axis_value, percent, quantity, times
 from microbench.explain import launch_facts as launches
 from microbench.predict.constants import half_width
@@ -137,13 +138,16 @@ def same_kernel(evidence: Evidence) -> Finding | None:
     """What Python adds to the launch of the same empty kernel, and which layer to choose."""
     rows = launches.same_kernel_rows(evidence)
     loop = next((row for row in rows if launches.layer(row) == launches.NATIVE), None)
-    layers = [row for row in rows if launches.layer(row) != launches.NATIVE]
+    layers = [row for row in rows if launches.layer(row) not in COMPILED_LAYERS]
+    runtime = next((row for row in rows if launches.layer(row) in COMPILED_LAYERS and row is not loop), None)
     if loop is None or not layers:
         return None
     best, worst = layers[0], layers[-1]
     equal = [launches.title(evidence, row) for row in layers if row.value <= best.value * MARGIN]
     plural = "" if len(equal) > 1 else "es"
     text = f"A compiled loop takes {as_time(loop.value)}"
+    if runtime is not None:
+        text += f", and {as_time(runtime.value)} by the runtime API, as in C++"
     if worst is not best:
         text += f"; {launches.title(evidence, worst)} takes {times(worst.value / loop.value)} as long"
     a_call = f"{as_time(best.value)} a call with {best.params.get('arguments')} arguments"
@@ -159,7 +163,7 @@ def same_kernel(evidence: Evidence) -> Finding | None:
         text=f"{text}.",
         advice="It matters only for kernels shorter than their launch call; for longer ones any layer will do.",
         threshold=f"layers within {MARGIN:.2f} times the cheapest count as equal",
-        rests_on=rests_on(loop, *layers),
+        rests_on=rests_on(loop, runtime, *layers),
     )
 
 

@@ -7,7 +7,8 @@ Method
     kernel with 0 or 4 arguments (three pointers and an integer); Numba, Triton and Warp compile theirs. one_op: an
     array library computes x + 1 on one float32 element, which includes a type look-up and the allocation of the result.
     A plain Python loop holds the call and nothing else. Each library has a process of its own. A capture checks that a
-    call is one kernel.
+    call is one kernel. The compiled loop calls the driver (cuLaunchKernel); CUDA runtime is the same loop with
+    cudaLaunchKernel, which <<<>>> in C++ becomes.
 Reading
     The library adds its submit less the compiled loop's. A kernel that runs longer than submit hides it; a shorter one
     waits for Python.

@@ -35,8 +35,8 @@ def safe_slots(argument_bytes: int) -> int:
 class DriverSubmit:
     """A Submit of one driver call from compiled loops: its figures are those of a C program.
 
-    ``function`` is the name of the driver function. ``stride`` is how far kernelParams moves on with each call, in
-    bytes. ``keep`` holds the objects that the arguments point to.
+    ``function`` is the name of the driver function, or of another function of C at ``address``. ``stride`` is how far
+    kernelParams moves on with each call, in bytes. ``keep`` holds the objects that the arguments point to.
     """
 
     def __init__(
@@ -48,10 +48,11 @@ class DriverSubmit:
         queue_slots: int | None = SAFE_QUEUE_SLOTS,
         stride: int = 0,
         keep: tuple[Any, ...] = (),
+        address: int | None = None,
     ) -> None:
         size = loops.NARROW_ARGUMENTS if len(arguments) <= loops.NARROW_ARGUMENTS else loops.WIDE_ARGUMENTS
         self.what = function
-        self.address = entry_point(function)
+        self.address = entry_point(function) if address is None else address
         self.arguments: ops.IntArray = np.zeros(size, dtype=np.int64)
         self.arguments[: len(arguments)] = np.array(arguments, dtype=np.uint64).astype(np.int64)
         self.queue_slots = queue_slots
@@ -272,7 +273,10 @@ def bind_layer(case: Case, op: ops.LayerCall) -> BoundLayer:
         handle = base.open_spinning(op.layer, context, case.cycles(op.duration_ns))
     case.own(handle.close)
     case.synchronize()
-    return BoundLayer(base.LayerSubmit(handle, driver), base.kernels_of_one_call(handle, driver), handle)
+    submit: Submit = base.LayerSubmit(handle, driver)
+    if (call := handle.compiled) is not None:
+        submit = DriverSubmit(call.name, call.arguments, stream=case.stream(0), keep=call.keep, address=call.address)
+    return BoundLayer(submit, base.kernels_of_one_call(handle, driver), handle)
 
 
 def bind_layer_graph(case: Case, handle: base.LayerHandle, count: int) -> tuple[Submit, int]:

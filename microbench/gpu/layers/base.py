@@ -65,6 +65,19 @@ class LayerGraph:
 
 
 @dataclass(frozen=True)
+class CompiledCall:
+    """A function of C that launches once, which the compiled loops call: its name, its address and integer arguments.
+
+    ``keep`` holds what the arguments point to.
+    """
+
+    name: str
+    address: int
+    arguments: tuple[int, ...]
+    keep: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True)
 class LayerHandle:
     """An opened layer: its kernel is compiled and loaded, and has been submitted once.
 
@@ -73,6 +86,7 @@ class LayerHandle:
     synchronising the stream does that. ``capture_refused`` says why a call cannot be captured. ``close`` restores what
     opening has changed in the library. ``graph`` makes a graph of several calls by the library's own means, for handles
     of ``Layer.open_spin``; it raises Skip, with the reason, if the library refuses, and always ends the capture.
+    ``compiled`` is what is timed instead of ``call`` if a program without Python is what users of the library write.
     """
 
     call: Callable[[], object]
@@ -81,6 +95,7 @@ class LayerHandle:
     capture_refused: str | None = None
     close: Callable[[], object] = lambda: None
     graph: Callable[[int], LayerGraph] | None = None
+    compiled: CompiledCall | None = None
 
 
 class LayerCosts(msgspec.Struct, frozen=True):
