@@ -69,6 +69,12 @@ USUAL: dict[str, Any] = {
     "nvmlDeviceGetClockInfo": lambda handle, clock: {1: 345, 2: 3201}[clock],
     "nvmlDeviceGetMemoryBusWidth": 6144,
     "nvmlDeviceGetEccMode": [1, 0],
+    "nvmlDeviceGetTotalEccErrors": lambda handle, error_type, counter: {(0, 1): 12, (1, 1): 1}.get(
+        (error_type, counter), 0
+    ),
+    "nvmlDeviceGetRemappedRows": (0, 1, 0, 0),
+    "nvmlDeviceGetRetiredPages": refuse(NOT_SUPPORTED),
+    "nvmlDeviceGetRetiredPagesPendingStatus": refuse(NOT_SUPPORTED),
     "nvmlDeviceGetMigMode": [0, 1],
     "nvmlDeviceGetPersistenceMode": 0,
     "nvmlSystemGetConfComputeState": SimpleNamespace(ccFeature=0),

@@ -8,7 +8,7 @@ import pytest
 from test_explain_environment import QUIET_FACTS, QUIET_GPU
 
 from microbench.core.errors import Skip
-from microbench.core.model import Environment, Fact, LinkInfo
+from microbench.core.model import Environment, Fact, LinkInfo, MemoryErrors
 from microbench.gpu.protocol.gpu import PcieBytes
 from microbench.run import doctor
 
@@ -115,6 +115,18 @@ def test_each_gpu_is_judged_by_its_own_state() -> None:
     assert "off" in named(report, "GPU 1 persistence mode").found
     assert named(report, "GPU 1").found.endswith("GPU-2")
     assert named(report, "GPU 1 ECC") == doctor.Check("GPU 1 ECC", "unknown", "Not Supported")
+
+
+def test_memory_errors_are_judged_where_they_are_known() -> None:
+    fine = msgspec.structs.replace(GPU, memory_errors=MemoryErrors(3, 0, 3, 0, 0, 0, False, False))
+    bad = msgspec.structs.replace(GPU, index=1, memory_errors=MemoryErrors(remap_pending=True))
+    report = doctor.examine(environment(gpus=(fine, bad)), AROUND)
+    words = "3 corrected ECC errors (3 since the driver was loaded)"
+    assert named(report, "GPU 0 memory errors") == doctor.Check("GPU 0 memory errors", "ok", words)
+    (check,) = [check for check in report.checks if "row remap pending" in check.found]
+    assert (check.name, check.state) == ("GPU 1 memory errors", "warning")
+    assert "reset the GPU" in str(check.next_step)
+    assert not any("memory errors" in check.name for check in doctor.examine(environment(), AROUND).checks)
 
 
 def test_packet_sizes_that_need_root_are_a_note() -> None:

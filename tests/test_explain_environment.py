@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from recorded_trees import unpack
 
 from microbench.analysis.evidence import Finding
-from microbench.core.model import Environment, Fact, Floors, GpuInfo, LinkInfo, Run, Session, Settings
-from microbench.explain.environment import EFFECTS, NEEDED_FACTS, findings, session_findings
+from microbench.core.model import Environment, Fact, Floors, GpuInfo, LinkInfo, MemoryErrors, Run, Session, Settings
+from microbench.explain.environment import EFFECTS, NEEDED_FACTS, errors_in_words, findings, session_findings
 from microbench.host.facts import LAUNCH_PREFIXES, LAUNCH_VARIABLES, host_facts
 
 QUIET_FACTS: dict[str, Any] = {
@@ -93,6 +93,23 @@ GPU_CASES: list[tuple[dict[str, Any], str, str, tuple[str, ...]]] = [
     ({"mig": True, "sm_count": 16}, "environment.mig", "note", ("16 SMs",)),
     ({"ecc": False}, "environment.ecc", "note", ("off",)),
     ({"ecc": True, "memory_bus_bits": 384}, "environment.ecc", "note", ("on", "384-bit")),
+    (
+        {"memory_errors": MemoryErrors(rows_remapped_uncorrected=9, remap_pending=True, remap_failed=True)},
+        "environment.memory_errors", "problem", ("GPU memory: row remap failed", "9 rows remapped"),
+    ),
+    (
+        {"memory_errors": MemoryErrors(uncorrected_volatile=1, uncorrected_aggregate=2, remap_pending=True)},
+        "environment.memory_errors", "warning",
+        ("row remap pending", "2 uncorrected ECC errors (1 since the driver was loaded)"),
+    ),
+    (
+        {"memory_errors": MemoryErrors(pages_retired=4, retirement_pending=True)}, "environment.memory_errors",
+        "warning", ("page retirement pending", "4 pages retired"),
+    ),
+    (
+        {"memory_errors": MemoryErrors(uncorrected_volatile=1)}, "environment.memory_errors", "warning",
+        ("1 uncorrected ECC error since", "1 uncorrected ECC error (1 since"),
+    ),
     ({"persistence": False}, "environment.persistence", "advice", ()),
     ({"link": LinkInfo(lanes_now=8, lanes_max=16)}, "environment.narrow_link", "warning", ("8 of 16",)),
 ]  # fmt: skip
@@ -132,6 +149,8 @@ def test_rules_are_silent_on_the_other_side_of_their_threshold(facts: dict[str, 
         {"link": LinkInfo(generation_now=1, generation_max=5, lanes_now=16, lanes_max=16)},
         {"numa_node": None},
         {"memory_bus_bits": None},
+        # Repaired long ago, and errors that were corrected.
+        {"memory_errors": MemoryErrors(50, 0, 90, 3, 2, 1, False, False, 12, False)},
     ],
 )
 def test_gpu_rules_are_silent_without_cause(fields: dict[str, Any]) -> None:
@@ -184,6 +203,21 @@ def test_simulated_is_a_problem_and_the_only_one() -> None:
     finding = only(replace(session(governor="powersave", CUDA_LAUNCH_BLOCKING="1"), simulated=True))
     assert (finding.rule, finding.severity) == ("environment.simulated", "problem")
     assert "SIMULATED" in finding.title
+
+
+def test_a_simulated_gpu_may_have_memory_errors() -> None:
+    bad = replace(session(gpu={"memory_errors": MemoryErrors(remap_pending=True)}), simulated=True)
+    assert [finding.rule for finding in findings(run(bad))] == ["environment.simulated", "environment.memory_errors"]
+
+
+def test_memory_errors_in_words() -> None:
+    assert errors_in_words(MemoryErrors()) is None
+    assert errors_in_words(MemoryErrors(0, 0, 0, 0, remap_pending=False)) == "none"
+    every = MemoryErrors(1, 0, 12, 2, 1, 2, True, True, 1, True)
+    assert errors_in_words(every) == (
+        "2 uncorrected ECC errors, 12 corrected ECC errors (1 since the driver was loaded), 3 rows remapped, "
+        "1 page retired, row remap failed, row remap pending, page retirement pending"
+    )
 
 
 def test_findings_are_worst_first_and_named_by_session() -> None:

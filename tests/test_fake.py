@@ -73,10 +73,16 @@ def test_the_wait_mode_and_the_number_of_gpus_come_from_the_environment(monkeypa
 
 
 def test_the_environment_changes_costs_and_scatter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(COSTS_VARIABLE, '{"link_bytes_per_s": 3e10, "memory": {"dram_bytes_per_s": {"read": 2e12}}}')
+    monkeypatch.setenv(
+        COSTS_VARIABLE,
+        '{"link_bytes_per_s": 3e10, "memory": {"dram_bytes_per_s": {"read": 2e12}}, '
+        '"memory_errors": {"remap_pending": true, "pages_retired": 2}}',
+    )
     changed = costs_here()
     assert (changed.link_bytes_per_s, changed.memory.dram_bytes_per_s.read) == (3e10, 2e12)
     assert changed.memory.dram_bytes_per_s.write == COSTS.memory.dram_bytes_per_s.write
+    errors = fake_environment().gpus[0].memory_errors
+    assert (errors.remap_pending, errors.pages_retired, errors.remap_failed) == (True, 2, False)
     for value in ('{"no_such_cost": 1}', '{"memory": 3}', '{"link_bytes_per_s": "much"}', "[1]", "{"):
         monkeypatch.setenv(COSTS_VARIABLE, value)
         with pytest.raises(MeasurementError, match=f"{COSTS_VARIABLE} is no JSON of costs"):

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from command_line import call
 from fleet_runs import one_run, slowed, with_gpu, write
@@ -13,24 +14,32 @@ pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow")
 
 from microbench.core.errors import UsageError
+from microbench.core.model import Fact, MemoryErrors
 from microbench.fleet import campaign, causes, sheet, store, verdict  # need both packages to do anything
 from microbench.fleet.causes import Gpu
 from microbench.fleet.records import Source
 
 NODES = 12
 HALVED, SLOWER = {"pcie_h2d": 2.0, "pcie_d2h": 2.0}, {"dram": 1 / 0.97}
+ERRORS = {
+    5: MemoryErrors(0, 1, 0, 1, 0, 0, True, False), 7: MemoryErrors(0, 0, 40, 2, 0, 2, False, False)
+}  # fmt: skip
 HOSTILE = "<script>alert(1)</script>\x1b[31m"
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of a campaign of equal nodes, of which n3 has a halved link and n7 a slow memory, both in rack r1."""
+    """A store of a campaign of equal nodes, of which n3 has a halved link and n7 a slow memory, both in rack r1.
+
+    The memory of n7 has remapped rows; that of n5 is as fast as the others', and one of its rows waits to be remapped.
+    """
     folder = tmp_path_factory.mktemp("fleet")
     sources = []
     for number in range(NODES):
         jitter = random.Random(number)
         run = slowed(one_run(), {3: HALVED, 7: SLOWER}.get(number, {}), jitter)
         run = with_gpu(run, link_lanes_now=8) if number == 3 else run
+        run = with_gpu(run, memory_errors=ERRORS[number]) if number in ERRORS else run
         labels = {"rack": "r1" if number in (3, 7) else "r2", "owner": HOSTILE}
         sources.append(Source(write(folder / f"run-{number}.json", run), "c1", f"n{number}", labels))
     assert store.add_all(folder / "store", sources).runs == NODES
@@ -51,8 +60,9 @@ def test_the_slow_gpus_are_named_with_what_is_slow_and_why(fleet: Path) -> None:
     ((group, loss, _, figures),) = memory.slow
     assert (group, figures) == ("memory_stream bandwidth", 4)
     assert loss == pytest.approx(1 / 0.97 - 1, rel=0.1)
-    assert memory.causes[0].kind == causes.MEMORY
-    assert "retired" in memory.causes[0].check
+    assert memory.causes[0].kind == causes.MEMORY_ERRORS
+    assert memory.causes[0].seen == "2 uncorrected ECC errors, 40 corrected ECC errors, 2 rows remapped"
+    assert "field diagnostic" in memory.causes[0].check
     assert any("rack=r1; no other GPU has it" in words for words in found.shared)
     assert [task.node for task in found.failed] == ["n99"]
     severe = {one.title.partition(":")[0]: (one.rule, one.severity) for one in sheet.findings(found)}
@@ -81,6 +91,7 @@ def test_other_models_are_compared_among_themselves(tmp_path: Path) -> None:
     store.add_all(tmp_path / "s", sources)
     found = verdict.judged(tmp_path / "s")
     assert (len(found.classes), found.named) == (2, ())
+    assert "repair due" not in [name for name, *_ in sheet._lines(found)], "no memory has errors"
 
 
 def test_the_screen_begins_with_the_answer(fleet: Path) -> None:
@@ -90,6 +101,7 @@ def test_the_screen_begins_with_the_answer(fleet: Path) -> None:
     assert "12 GPUs on 12 nodes" in lines[first]
     assert "2 of 12 GPUs are unlike the others" in lines[first + 1]
     assert "SIMULATED" in text
+    assert "row remap pending on n5 GPU 0: drain the node and reset the GPU" in " ".join(text.split())
     assert "n3 GPU 0: copies" in text
     assert "2.0× slower" in text
     assert "n99 hung" in text
@@ -151,6 +163,61 @@ def test_causes_are_what_the_others_do_not_have(fields: Any, slow: dict[str, flo
     assert cause.kind == kind
     assert seen in cause.seen
     assert cause.check
+
+
+SLOW_MEMORY = {"DRAM bandwidth": 0.03}
+
+
+@pytest.mark.parametrize(
+    ("errors", "of_others", "slow", "kind"),
+    [
+        (MemoryErrors(0, 0, 0, 1), MemoryErrors(), SLOW_MEMORY, causes.MEMORY_ERRORS),
+        (MemoryErrors(remap_pending=True), MemoryErrors(), {"memory_stream bandwidth": 0.03}, causes.MEMORY_ERRORS),
+        (MemoryErrors(remap_failed=True), MemoryErrors(), SLOW_MEMORY, causes.MEMORY_ERRORS),
+        (MemoryErrors(pages_retired=3), MemoryErrors(pages_retired=0), SLOW_MEMORY, causes.MEMORY_ERRORS),
+        (MemoryErrors(40, 0, 40, 0), MemoryErrors(1, 0, 9, 0), SLOW_MEMORY, causes.MEMORY_ERRORS),
+        (MemoryErrors(40, 0, 40, 0), MemoryErrors(25, 0, 60, 0), SLOW_MEMORY, causes.MEMORY),
+        (MemoryErrors(9, 0, 9, 0), MemoryErrors(0, 0, 0, 0), SLOW_MEMORY, causes.MEMORY),
+        (MemoryErrors(rows_remapped_corrected=1), MemoryErrors(), SLOW_MEMORY, causes.MEMORY_ERRORS),
+        (MemoryErrors(rows_remapped_corrected=1), MemoryErrors(rows_remapped_corrected=1), SLOW_MEMORY, causes.MEMORY),
+        (MemoryErrors(0, 0, 0, 0, 0, 0, False, False), MemoryErrors(), SLOW_MEMORY, causes.MEMORY),
+        (MemoryErrors(remap_failed=True), MemoryErrors(), {"matrix products": 0.3}, causes.UNKNOWN),
+        (MemoryErrors(remap_failed=True), MemoryErrors(), {"copies to the GPU": 0.1}, causes.TRAFFIC),
+        (MemoryErrors(remap_failed=True), MemoryErrors(), {"calls on the host": 0.1}, causes.SLOW_HOST),
+    ],
+)
+def test_memory_errors_are_a_cause_of_a_slow_memory_alone(
+    errors: MemoryErrors, of_others: MemoryErrors, slow: dict[str, float], kind: str
+) -> None:
+    others = [one._replace(facts=facts_of(of_others)) for one in OTHERS]
+    finding = ("environment.memory_errors", "problem", "GPU memory: row remap failed", "Run the field diagnostic.")
+    (cause,) = causes.likely(gpu(facts=facts_of(errors), findings=(finding,)), others, slow)
+    assert cause.kind == kind
+    assert ("memory rows" in cause.seen, "memory remap" in cause.seen) == (False, False), "counts differ anyway"
+    assert cause.check
+
+
+def test_an_old_run_does_not_say_that_its_memory_has_no_errors() -> None:
+    (cause,) = causes.likely(gpu(), OTHERS, SLOW_MEMORY)
+    assert "does not say whether the memory has errors" in cause.seen
+    assert "ROW_REMAPPER" in cause.check
+    (cause,) = causes.likely(gpu(facts=facts_of(MemoryErrors(0, 0, 0, 0))), OTHERS, SLOW_MEMORY)
+    assert "its memory errors: none" in cause.seen
+
+
+def facts_of(errors: MemoryErrors) -> dict[str, str]:
+    """As records.py writes them."""
+    known = {name: getattr(errors, name) for name in errors.__struct_fields__}
+    return {"driver": "1"} | {f"memory {name}": str(value) for name, value in known.items() if value is not None}
+
+
+def test_a_host_that_claims_facts_of_the_gpu_is_not_believed(tmp_path: Path) -> None:
+    run = one_run()
+    claimed = Fact("memory remap_pending", HOSTILE, "a file")
+    environment = msgspec.structs.replace(run.sessions[0].environment, facts=(claimed,))
+    run = msgspec.structs.replace(run, sessions=(msgspec.structs.replace(run.sessions[0], environment=environment),))
+    store.add_all(tmp_path / "s", [Source(write(tmp_path / "one.json", run), "c", "n", {})])
+    assert verdict.judged(tmp_path / "s").gpus[0].memory_errors == MemoryErrors()
 
 
 def test_a_finding_that_most_have_is_no_cause() -> None:

@@ -12,10 +12,11 @@ from make_run import make_run
 
 from microbench.analysis.stats import rows
 from microbench.core.errors import UsageError
-from microbench.core.model import Run
+from microbench.core.model import MemoryErrors, Run
 from microbench.fleet import campaign as campaigns
-from microbench.fleet.records import Source
+from microbench.fleet.records import Source, records
 from microbench.runs import schema
+from microbench.runs import store as runs_store
 
 pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow")
@@ -60,8 +61,27 @@ def test_the_views_hold_figures_runs_gpus_and_findings(held: Path) -> None:
     assert answer(held, "SELECT node, device, gpu FROM nodes ORDER BY 1") == [
         (f"n{n}", gpu.uuid, gpu.name) for n in (1, 2)
     ]
-    ((text,),) = answer(held, "SELECT DISTINCT title FROM findings WHERE rule = 'environment.simulated'")
-    assert text == "SIMULATED: no GPU was measured"
+    about = (
+        "SELECT node, labels['rack'], run, device, title FROM findings WHERE rule = 'environment.simulated' ORDER BY 1"
+    )
+    assert answer(held, about) == [
+        (f"n{n}", f"r{n}", f"run-{n}", gpu.uuid, "SIMULATED: no GPU was measured") for n in (1, 2)
+    ]
+
+
+def test_a_finding_about_one_of_two_gpus_is_held_against_that_gpu_alone(tmp_path: Path) -> None:
+    run = runs_store.read(runs_store.bundled()["nvidia-h200-x2"])
+    (session,) = run.sessions
+    first, second = session.environment.gpus
+    bad = msgspec.structs.replace(second, memory_errors=MemoryErrors(remap_pending=True))
+    environment = msgspec.structs.replace(session.environment, gpus=(first, bad))
+    session = msgspec.structs.replace(
+        session, environment=environment, settings=msgspec.structs.replace(session.settings, device="all")
+    )
+    path = written(tmp_path, "two", msgspec.structs.replace(run, sessions=(session,)))
+    found = {one["rule"]: one["device"] for one in records(Source(path, "c", "n", {}))["findings"]}
+    assert found["environment.memory_errors"] == second.uuid
+    assert found["environment.unseen"] is None, "of the machine"
 
 
 def test_a_run_is_stored_once_and_a_changed_one_replaces_it(held: Path, tmp_path: Path) -> None:

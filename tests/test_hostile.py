@@ -17,7 +17,7 @@ from numba.core.caching import CacheImpl
 from microbench.compare.compare import compare
 from microbench.core import files
 from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
-from microbench.core.model import NO_WORK, Case, Fact, Measurement, Series, Telemetry
+from microbench.core.model import NO_WORK, Case, Fact, Measurement, MemoryErrors, Series, Telemetry
 from microbench.core.ops import LOOP_LAYER
 from microbench.host import loops
 from microbench.predict import step_file
@@ -184,9 +184,8 @@ def test_impossible_numbers_of_the_machine_are_unknown_and_said_to_be_damaged(tm
     (session,) = run.sessions
     (gpu,) = session.environment.gpus
     link = replace(gpu.link, generation_max=1 << 60, lanes_max=-1)
-    environment = replace(
-        session.environment, gpus=(replace(gpu, link=link, **IMPOSSIBLE),), facts=(Fact("cpu_count", -8, "here"),)
-    )
+    changed = replace(gpu, link=link, memory_errors=MemoryErrors(-1, 1 << 62, 3, remap_pending=True), **IMPOSSIBLE)
+    environment = replace(session.environment, gpus=(changed,), facts=(Fact("cpu_count", -8, "here"),))
     session = replace(session, environment=environment, floors=replace(session.floors, idle_sync_s=-1.0))
     path = tmp_path / "run.json"
     path.write_bytes(schema.encode(replace(run, sessions=(session,))))
@@ -196,9 +195,10 @@ def test_impossible_numbers_of_the_machine_are_unknown_and_said_to_be_damaged(tm
         (known,) = found.environment.gpus
         assert [getattr(known, name) for name in IMPOSSIBLE] == [None] * len(IMPOSSIBLE)
         assert (known.link.generation_max, known.link.lanes_max, known.l2_bytes) == (None, None, gpu.l2_bytes)
+        assert known.memory_errors == MemoryErrors(corrected_aggregate=3, remap_pending=True)
         assert found.floors.idle_sync_s is None
         assert {fact.reason for fact in found.environment.facts} >= {"damaged: -8 is an impossible number"}
-    named = ("gpu0_sm_count", "gpu0_link_lanes_max", "floor_idle_sync_s", "cpu_count")
+    named = ("gpu0_sm_count", "gpu0_link_lanes_max", "gpu0_errors_corrected_volatile", "floor_idle_sync_s", "cpu_count")
     for arguments in (["show", str(path)], ["show", str(path), "--all"], ["explain", "clocks", "--run", str(path)]):
         words = " ".join(call(*arguments).stdout.replace("│", " ").split())
         assert "DAMAGED" in words

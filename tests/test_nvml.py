@@ -24,7 +24,7 @@ from nvml_stand_in import (
 
 from microbench.analysis.clocks import THROTTLE_WORDS
 from microbench.core.errors import Skip
-from microbench.core.model import GpuInfo, LinkInfo, Telemetry
+from microbench.core.model import GpuInfo, LinkInfo, MemoryErrors, Telemetry
 from microbench.gpu.machine import nvml
 from microbench.gpu.machine.counters import wrapped_difference
 from microbench.gpu.machine.nvml import NvmlGpu, boards_in_mig_mode, other_processes
@@ -67,6 +67,50 @@ def test_each_query_is_guarded_alone(code: int) -> None:
     assert gpu.telemetry().temperature_c == 41.0
     ecc = next(fact for fact in gpu.facts("gpu0_") if fact.name == "gpu0_ecc")
     assert (ecc.value, ecc.reason) == (None, f"NVML error {code}")
+
+
+REFUSED = {
+    name: refuse(NOT_SUPPORTED) for name in ("nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetRemappedRows")
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("functions", "expected"),
+    [
+        ({}, MemoryErrors(0, 0, 12, 1, 0, 1, False, False)),
+        ({"nvmlDeviceGetRemappedRows": (3, 2, 1, 1)}, MemoryErrors(0, 0, 12, 1, 3, 2, True, True)),
+        (
+            {**REFUSED, "nvmlDeviceGetRetiredPages": lambda handle, cause: [4096] * (2 + cause),
+             "nvmlDeviceGetRetiredPagesPendingStatus": 1},
+            MemoryErrors(pages_retired=5, retirement_pending=True),
+        ),
+        (
+            {**REFUSED, "nvmlDeviceGetRetiredPages": lambda handle, cause: [] if cause else refuse(NOT_SUPPORTED)()},
+            None,
+        ),
+        ({**REFUSED, "nvmlDeviceGetRemappedRows": "absent"}, None),
+        ({name: refuse(NO_PERMISSION) for name in REFUSED}, None),
+        (dict.fromkeys(REFUSED, mismatch), None),
+    ],
+)  # fmt: skip
+def test_memory_errors_are_counted_or_unknown(functions: dict[str, Any], expected: MemoryErrors | None) -> None:
+    assert NvmlGpu(UUID, library(**functions)).describe(BARE).memory_errors == expected
+
+
+def test_memory_errors_are_those_of_the_board_of_a_mig_instance() -> None:
+    asked = []
+
+    def errors(handle: str, error_type: int, counter: int) -> int:
+        asked.append((handle, error_type, counter))
+        return 10 * error_type + counter
+
+    stand_in = library(
+        nvmlDeviceGetDeviceHandleFromMigDeviceHandle=lambda handle: "board", nvmlDeviceGetTotalEccErrors=errors
+    )
+    found = NvmlGpu(UUID, stand_in).describe(BARE).memory_errors
+    assert {handle for handle, _, _ in asked} == {"board"}
+    # NVML's error types are 0 and 1 for corrected and uncorrected, its counters 0 and 1 for volatile and aggregate.
+    assert found == MemoryErrors(0, 10, 1, 11, 0, 1, False, False)
 
 
 def test_a_feature_that_does_not_exist_is_off_but_a_forbidden_one_is_unknown() -> None:

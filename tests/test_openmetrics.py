@@ -1,16 +1,23 @@
-"""The export as OpenMetrics: a parser by the specification reads it, names are stable, hostile text stays a label."""
+"""The export as OpenMetrics: a parser by the specification reads it, names are stable, hostile text stays a label.
 
+The dashboard for Grafana asks only for what an export has.
+"""
+
+import json
 import math
 import re
+from pathlib import Path
 
 import msgspec
 import pytest
 from command_line import call
+from make_fake_run import make_fake_run
 from make_run import DEVICE, make_run
 
 from microbench.analysis.stats import rows
 from microbench.core.bench import discover
 from microbench.core.model import Run
+from microbench.gpu.fake.costs import FakeCosts
 from microbench.runs import store
 from microbench.runs.openmetrics import UNITS, to_openmetrics
 
@@ -62,6 +69,20 @@ def test_every_figure_is_there_with_its_interval(make: object) -> None:
     ((said, one),) = found["microbench_run"].items()
     assert (dict(said)["run"], one) == (run.run_id, 1)
     assert sum(found["microbench_run_cases"].values()) == len(run.outcomes)
+    gpus = {dict(labels)["gpu"] for labels in found["microbench_run_started_timestamp_seconds"]}
+    assert gpus == {gpu.uuid for gpu in run.sessions[-1].gpus}
+
+
+def test_failures_are_counted_for_each_gpu_so_that_files_of_several_gpus_do_not_collide() -> None:
+    run = make_run()
+    *others, last = (outcome for outcome in run.outcomes if outcome.device == DEVICE)
+    failed = msgspec.structs.replace(last, status="failed", measurements=())
+    found = parsed(to_openmetrics(msgspec.structs.replace(run, outcomes=(*others, failed))))
+    counts = {(dict(one)["gpu"], dict(one)["status"]): count for one, count in found["microbench_run_cases"].items()}
+    assert (counts[DEVICE, "failed"], counts[DEVICE, "ok"]) == (1, len(others))
+    empty = parsed(to_openmetrics(msgspec.structs.replace(run, outcomes=())))["microbench_run_cases"]
+    assert {dict(one)["gpu"] for one in empty} == {DEVICE}
+    assert set(empty.values()) == {0.0}
 
 
 def test_names_are_stable() -> None:
@@ -94,3 +115,69 @@ def test_words_of_a_run_cannot_end_a_label_or_a_line() -> None:
 def test_the_command_writes_it() -> None:
     text = call("export", "nvidia-h200-x2", "--format", "openmetrics").stdout
     assert parsed(text)
+
+
+DASHBOARD = json.loads((Path(__file__).parent.parent / "docs" / "grafana.json").read_text())
+VARIABLES = {one["name"]: one for one in DASHBOARD["templating"]["list"]}
+SELECTOR = re.compile(r"(microbench_\w+)\{([^}]*)\}")
+MATCHER = re.compile(r'(\w+)(=~?)"([^"]*)"')
+# Prometheus adds this label.
+INSTANCE = "instance"
+
+
+def queries() -> list[tuple[str, str]]:
+    """Every query of the dashboard with its legend; those of variables come last."""
+    asked = [(target["expr"], target["legendFormat"]) for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    return [*asked, *((one["query"]["query"], "") for one in VARIABLES.values() if one["type"] == "query")]
+
+
+@pytest.fixture(scope="module")
+def exported() -> dict[str, dict[Labels, float]]:
+    """What a simulated run of the core exports, as far as the dashboard's metrics go."""
+    text = json.dumps(DASHBOARD)
+    core = [one for one in discover().values() if one.core and f"microbench_{one.name}_" in text]
+    cases = [(case.benchmark, case.params) for one in core for case in one.cases("quick")]
+    return parsed(to_openmetrics(make_fake_run(FakeCosts(), cases)))
+
+
+@pytest.mark.parametrize(("query", "legend"), queries())
+def test_the_dashboard_asks_for_series_that_an_export_has(
+    query: str, legend: str, exported: dict[str, dict[Labels, float]]
+) -> None:
+    chosen = {
+        name: one.get("allValue") or one["current"]["value"] for name, one in VARIABLES.items() if "current" in one
+    }
+    filled = re.sub(r"\$(\w+)", lambda name: (chosen | {"simulated": "true"})[name[1]], query)
+    selectors = SELECTOR.findall(filled)
+    assert len(selectors) == filled.count("microbench_") > 0
+    there = {INSTANCE}
+    for name, matchers in selectors:
+        assert MATCHER.sub("", matchers).strip(",") == "", "nothing else is inside of the braces"
+        found = [dict(labels) for labels in exported[name]]
+        for label, how, value in MATCHER.findall(matchers):
+            pattern = value if how == "=~" else re.escape(value)
+            found = [one for one in found if label == INSTANCE or re.fullmatch(pattern, one[label])]
+        assert found, f"{name}{{{matchers}}} has no series"
+        there |= set(found[0])
+    named = re.findall(r"(?:by|on) \(([^)]*)\)", filled) + re.findall(r"\{\{(\w+)\}\}", legend)
+    named += re.findall(r"^label_values\(.*, (\w+)\)$", filled)
+    assert {label for labels in named for label in labels.split(", ")} <= there
+
+
+def test_the_dashboard_is_whole() -> None:
+    panels = DASHBOARD["panels"]
+    assert [panel["id"] for panel in panels] == list(range(1, len(panels) + 1))
+    taken = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(taken) == len(set(taken)), "panels overlap"
+    assert max(x for x, _ in taken) < 24, "Grafana's grid has 24 columns"
+    assert set(re.findall(r"\$\{?([a-z]\w*)", json.dumps(DASHBOARD))) == set(VARIABLES)
+    held = [*panels, *(target for panel in panels for target in panel["targets"])]
+    held += [one for one in VARIABLES.values() if one["type"] == "query"]
+    assert {one["datasource"]["uid"] for one in held} == {"${datasource}"}, "it is chosen in the dashboard"
+    required = {one["id"] for one in DASHBOARD["__requires"] if one["type"] == "panel"}
+    assert {panel["type"] for panel in panels} == required

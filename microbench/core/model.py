@@ -230,6 +230,26 @@ def link_rate(link: LinkInfo) -> float | None:
     return pcie_raw_rate(link.generation_max, link.lanes_max)
 
 
+class MemoryErrors(msgspec.Struct, frozen=True):
+    """ECC errors of one GPU and repairs of its memory when the run began, by NVML; None where the driver does not say.
+
+    ``volatile`` errors were counted since the driver was loaded, ``aggregate`` ones over the GPU's life; both include
+    caches and registers. From Ampere on rows of the memory are remapped to spare ones, because of ``corrected`` or
+    ``uncorrected`` errors; older GPUs retire pages. What is pending takes effect when the GPU is reset.
+    """
+
+    corrected_volatile: int | None = None
+    uncorrected_volatile: int | None = None
+    corrected_aggregate: int | None = None
+    uncorrected_aggregate: int | None = None
+    rows_remapped_corrected: int | None = None
+    rows_remapped_uncorrected: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    pages_retired: int | None = None
+    retirement_pending: bool | None = None
+
+
 class GpuInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """One GPU as CUDA, NVML and sysfs report it."""
 
@@ -254,6 +274,7 @@ class GpuInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     power_limit_w: float | None = None
     other_processes: tuple[str, ...] | None = None
     link: LinkInfo = LinkInfo()
+    memory_errors: MemoryErrors | None = None
 
 
 class Environment(msgspec.Struct, frozen=True, omit_defaults=True):

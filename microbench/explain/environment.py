@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from microbench.analysis.evidence import SEVERITIES, Finding, Severity
-from microbench.core.model import Environment, GpuInfo, Run, Scalar, Session
+from microbench.core.model import Environment, GpuInfo, MemoryErrors, Run, Scalar, Session
 from microbench.core.units import percent, quantity
 from microbench.host.files import cpu_list
 
@@ -35,24 +35,30 @@ def findings(run: Run) -> list[Finding]:
 def session_findings(session: Session) -> list[Finding]:
     """What distorts one session, in the order of the rules. A real host does not distort virtual clocks."""
     if session.simulated:
-        return [
-            Finding(
-                rule="environment.simulated",
-                severity="problem",
-                title="SIMULATED: no GPU was measured",
-                text="Every figure comes from the simulated GPU's constants and shows only what a report looks like.",
-                threshold="the session ran with --device fake",
-                rests_on=("simulated",),
-            )
-        ]
+        simulated = Finding(
+            rule="environment.simulated",
+            severity="problem",
+            title="SIMULATED: no GPU was measured",
+            text="Every figure comes from the simulated GPU's constants and shows only what a report looks like.",
+            threshold="the session ran with --device fake",
+            rests_on=("simulated",),
+        )
+        return [simulated, *_of_gpus(session, [memory_errors])]
     result = [finding for rule in SESSION_RULES if (finding := rule(session)) is not None]
     result += variables(session)
+    result += _of_gpus(session, [*GPU_RULES, lambda gpu: far_node(gpu, session)])
+    return result + unseen(session)
+
+
+def _of_gpus(session: Session, rules: Sequence[Callable[[GpuInfo], Finding | None]]) -> list[Finding]:
+    """What the rules find about each GPU, which is named if there are several."""
+    result = []
     for gpu in session.gpus:
-        for finding in [*(rule(gpu) for rule in GPU_RULES), far_node(gpu, session)]:
+        for finding in (rule(gpu) for rule in rules):
             if finding is not None:
                 title = f"GPU {gpu.index}: {finding.title}" if len(session.gpus) > 1 else finding.title
                 result.append(msgspec.structs.replace(finding, title=title))
-    return result + unseen(session)
+    return result
 
 
 # Read in user space, through the vDSO; any other clock source costs a system call or a slow device register.
@@ -412,6 +418,64 @@ def ecc(gpu: GpuInfo) -> Finding | None:
     )
 
 
+def memory_errors(gpu: GpuInfo) -> Finding | None:
+    """The GPU's memory must be repaired, or data in it was lost."""
+    errors, due = gpu.memory_errors, repair_due(gpu.memory_errors)
+    if due is not None:
+        severity, title, step = due[0], f"GPU memory: {due[1]}", due[2]
+    elif errors is not None and errors.uncorrected_volatile:
+        count = errors.uncorrected_volatile
+        severity, title = "warning", f"{count} uncorrected ECC error{'s' * (count != 1)} since the driver was loaded"
+        step = "look for the driver's Xid messages (`dmesg | grep Xid`), and reset the GPU"
+    else:
+        return None
+    return Finding(
+        rule="environment.memory_errors",
+        severity=severity,
+        title=title,
+        text=f"NVML says: {errors_in_words(errors)}.",
+        advice=f"{step[0].upper()}{step[1:]}.",
+        threshold="NVML reports a failed or pending row remap, a pending page retirement, or uncorrected ECC errors "
+        "since the driver was loaded",
+        rests_on=("gpu memory_errors",),
+    )
+
+
+def repair_due(errors: MemoryErrors | None) -> tuple[Severity, str, str] | None:
+    """What repair of a GPU's memory is due, how severe that is, and what to do; None if none is."""
+    diagnose = "run NVIDIA's field diagnostic, which decides whether the board is replaced"
+    reset = "drain the node and reset the GPU (`nvidia-smi --gpu-reset`)"
+    if errors is None:
+        return None
+    if errors.remap_failed:
+        return "problem", "row remap failed", diagnose
+    if errors.remap_pending:
+        return "warning", "row remap pending", reset
+    return ("warning", "page retirement pending", reset) if errors.retirement_pending else None
+
+
+def errors_in_words(errors: MemoryErrors | None) -> str | None:
+    """Errors and repairs that there are, such as "2 corrected ECC errors, 1 row remapped"; None if nothing is known."""
+    if errors is None or errors == MemoryErrors():
+        return None
+    said = []
+    for kind in ("uncorrected", "corrected"):
+        newest = getattr(errors, f"{kind}_volatile") or 0
+        if count := max(newest, getattr(errors, f"{kind}_aggregate") or 0):
+            since = f" ({newest} since the driver was loaded)" if newest else ""
+            said.append(f"{count} {kind} ECC error{'s' * (count != 1)}{since}")
+    if rows := (errors.rows_remapped_corrected or 0) + (errors.rows_remapped_uncorrected or 0):
+        said.append(f"{rows} row{'s' * (rows != 1)} remapped")
+    if pages := errors.pages_retired:
+        said.append(f"{pages} page{'s' * (pages != 1)} retired")
+    told = {
+        "row remap failed": errors.remap_failed, "row remap pending": errors.remap_pending,
+        "page retirement pending": errors.retirement_pending,
+    }  # fmt: skip
+    said += [words for words, there in told.items() if there]
+    return ", ".join(said) or "none"
+
+
 def persistence(gpu: GpuInfo) -> Finding | None:
     """The driver forgets the GPU between processes."""
     if gpu.persistence is not False:
@@ -444,7 +508,7 @@ def narrow_link(gpu: GpuInfo) -> Finding | None:
 
 
 GPU_RULES: tuple[Callable[[GpuInfo], Finding | None], ...] = (
-    other_processes, confidential, mig, ecc, persistence, narrow_link,
+    other_processes, confidential, mig, ecc, memory_errors, persistence, narrow_link,
 )  # fmt: skip
 
 

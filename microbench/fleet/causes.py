@@ -6,7 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
+from microbench.core.model import MemoryErrors
 from microbench.core.units import percent, plain
+from microbench.explain.environment import errors_in_words, repair_due
 
 # A finding or fact of a GPU tells it from the others if at most this share of them has it too.
 FEW = 0.1
@@ -15,6 +19,10 @@ USUAL = 0.8
 # How much hotter than the middle of the others a GPU is before heat is a cause, and how much more often throttled.
 HOTTER_C = 10.0
 THROTTLED_MORE = 0.1
+# A count of memory errors that is this high is a cause if at most FEW of the others have half as many.
+MANY_ERRORS = {
+    "corrected_volatile": 10, "corrected_aggregate": 10, "rows_remapped_corrected": 1, "rows_remapped_uncorrected": 1,
+}  # fmt: skip
 # A link that lost this much has lost half of its lanes or a generation.
 HALVED = 0.8
 WORRYING = ("warning", "problem")
@@ -25,6 +33,8 @@ OWN = ("gpu pci_bus_id", "submit_core", "watcher_core", "parent_cores", "load_av
 LINK_NOW = {"lanes": ("link lanes_now", "link lanes_max"), "generation": ("link generation_now", "link generation_max")}
 
 TRAFFIC_RULES = ("environment.other_processes", "environment.load", "environment.mps")
+# Findings that say again what is told from facts.
+TOLD_RULES = ("environment.memory_errors", "environment.narrow_link")
 
 Finding = tuple[str, str, str, str]  # rule, severity, title, advice
 
@@ -52,6 +62,12 @@ class Gpu(NamedTuple):
         known = {"node": self.node, "numa_node": self.numa_node, "driver": self.facts.get("driver")}
         return {name: str(value) for name, value in known.items() if value is not None} | dict(self.labels)
 
+    @property
+    def memory_errors(self) -> MemoryErrors:
+        """Its memory errors, from its facts."""
+        known = {name: self.facts.get(f"memory {name}") for name in MemoryErrors.__struct_fields__}
+        return msgspec.convert(known, MemoryErrors, strict=False)
+
 
 class Cause(NamedTuple):
     """A likely cause: its kind in a few words, what was seen, and what to do."""
@@ -62,14 +78,15 @@ class Cause(NamedTuple):
 
 
 DOWN_TRAINED, TRAFFIC, THROTTLED = "down-trained link", "other traffic", "throttled"
-SLOW_HOST, MEMORY, UNKNOWN = "slow host", "slow memory", "unknown"
+SLOW_HOST, MEMORY_ERRORS, MEMORY, UNKNOWN = "slow host", "memory errors", "slow memory", "unknown"
 
 
 def likely(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float]) -> list[Cause]:
     """Causes of what a GPU is slow in, the likeliest first; ``slow`` is the loss by group of figures."""
-    found = [*_link(gpu, others, slow), *_traffic(gpu, others), *_throttled(gpu, others), *_unusual(gpu, others, slow)]
+    found = [*_link(gpu, others, slow), *_traffic(gpu, others), *_throttled(gpu, others)]
+    found += [*_memory_errors(gpu, others, slow), *_unusual(gpu, others, slow)]
     if not found:
-        found = [_guess(slow)]
+        found = [_guess(gpu, slow)]
     if differing := list(_facts(gpu, others))[:MOST_FACTS]:
         last = found[-1]
         found[-1] = last._replace(seen="; ".join(filter(None, (last.seen, *differing))))
@@ -82,6 +99,10 @@ def _is_link(group: str) -> bool:
 
 def _is_host(group: str) -> bool:
     return group.startswith(("calls on the host", "host_", "launch_", "graph_"))
+
+
+def _is_memory(group: str) -> bool:
+    return group.startswith(("DRAM", "memory_"))
 
 
 def _link(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float]) -> Iterator[Cause]:
@@ -126,6 +147,22 @@ def _throttled(gpu: Gpu, others: Sequence[Gpu]) -> Iterator[Cause]:
         yield Cause(THROTTLED, ", ".join(seen), "Look at cooling and power: nvidia-smi -q -d PERFORMANCE,POWER")
 
 
+def _memory_errors(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float]) -> Iterator[Cause]:
+    """Its memory has errors or repairs that healthy memories do not have, or many more of them than others."""
+    if not any(map(_is_memory, slow)):
+        return
+    own, due = gpu.memory_errors, repair_due(gpu.memory_errors)
+    lost = own.uncorrected_volatile or own.uncorrected_aggregate or own.pages_retired
+    many = any(
+        (count := getattr(own, name) or 0) >= least
+        and sum(2 * (getattr(one.memory_errors, name) or 0) >= count for one in others) <= FEW * len(others)
+        for name, least in MANY_ERRORS.items()
+    )
+    if due or lost or many:
+        check = due[2] if due else "run NVIDIA's field diagnostic, and follow the counts: nvidia-smi -q -d ECC"
+        yield Cause(MEMORY_ERRORS, errors_in_words(own) or "", f"{check[0].upper()}{check[1:]}")
+
+
 def _unusual(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float]) -> Iterator[Cause]:
     """Findings of this GPU's run that fit to what is slow and that few others have."""
     for rule, _, title, advice in _own_findings(gpu, others):
@@ -133,17 +170,17 @@ def _unusual(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float]) -> Iter
         kind = None
         if suite == "link" and any(map(_is_link, slow)):
             kind = DOWN_TRAINED if rule == "link.verdict" and "lanes" in title else "slow link"
-        elif suite == "environment" and rule in ("environment.narrow_link", "environment.numa"):
+        elif rule == "environment.numa":
             kind = "slow link" if any(map(_is_link, slow)) else None
         elif suite in ("environment", "host") and any(map(_is_host, slow)):
             kind = SLOW_HOST
         elif suite in ("memory", "compute") and rule.endswith((".verdict", ".limited", ".sustained", ".clock")):
             kind = f"slow {suite}"
-        if kind is not None and rule not in TRAFFIC_RULES:
+        if kind is not None and rule not in (*TRAFFIC_RULES, *TOLD_RULES):
             yield Cause(kind, plain(title, LONGEST), plain(advice, LONGEST))
 
 
-def _guess(slow: Mapping[str, float]) -> Cause:
+def _guess(gpu: Gpu, slow: Mapping[str, float]) -> Cause:
     """What the pattern of slow figures alone suggests."""
     link = max((loss for group, loss in slow.items() if _is_link(group)), default=0.0)
     if link >= HALVED:
@@ -154,9 +191,12 @@ def _guess(slow: Mapping[str, float]) -> Cause:
         return Cause(TRAFFIC, words, "Measure again while the machine is idle: microbench run link")
     if all(map(_is_host, slow)):
         return Cause(SLOW_HOST, "only calls on the host are slow", "Look at CPU clocks and load: microbench doctor")
-    if any(group.startswith(("DRAM", "memory_")) for group in slow):
+    if any(map(_is_memory, slow)):
+        errors = errors_in_words(gpu.memory_errors)
+        known = f"its memory errors: {errors}" if errors else "its run does not say whether the memory has errors"
         check = "Look at ECC errors, retired pages and remapped rows: nvidia-smi -q -d ECC,PAGE_RETIREMENT,ROW_REMAPPER"
-        return Cause(MEMORY, "nothing was throttled; runs do not record ECC errors and retired pages", check)
+        again = "Measure it again with --rounds 3, and run NVIDIA's field diagnostic if it stays slow"
+        return Cause(MEMORY, f"nothing was throttled; {known}", again if errors else check)
     return Cause(UNKNOWN, "nothing that its run recorded explains it", "Measure it again with --rounds 3")
 
 
@@ -170,11 +210,11 @@ def _own_findings(gpu: Gpu, others: Sequence[Gpu]) -> Iterator[Finding]:
 
 
 def _facts(gpu: Gpu, others: Sequence[Gpu]) -> Iterator[str]:
-    """Facts that nearly all others agree in and this GPU does not."""
+    """Facts that nearly all others agree in and this GPU does not. Counts of memory errors differ anyway."""
     told = {name for pair in LINK_NOW.values() for name in pair} | {"gpu power_limit_w", *OWN}
     for name, value in gpu.facts.items():
         usual = _usual(others, name)
-        if name not in told and usual is not None and usual != value:
+        if name not in told and not name.startswith("memory ") and usual is not None and usual != value:
             yield f"{plain(name)} is {plain(value, 40)}, elsewhere {plain(usual, 40)}"
 
 

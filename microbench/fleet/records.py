@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from microbench.analysis.evidence import Evidence, evidence_by_device
+from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
 from microbench.analysis.stats import Row, rows
 from microbench.core.errors import RunUnreadableError
-from microbench.core.model import Environment, GpuInfo, Outcome, Run
+from microbench.core.model import Environment, GpuInfo, MemoryErrors, Outcome, Run
 from microbench.core.units import plain
 from microbench.explain import environment
 from microbench.explain.rules import HOST, RULES, of_suite
@@ -189,7 +189,8 @@ def _facts(gpu: GpuInfo, machine: Environment) -> list[tuple[str, str]]:
     """Facts of the GPU and of its host that are known, as text."""
     found = {f"gpu {name}": getattr(gpu, name) for name in GPU_FACTS}
     found |= {f"link {name}": getattr(gpu.link, name) for name in LINK_FACTS}
-    found |= {fact.name: fact.value for fact in machine.facts}
+    found |= {f"memory {name}": getattr(gpu.memory_errors, name, None) for name in MemoryErrors.__struct_fields__}
+    found |= {fact.name: fact.value for fact in machine.facts if fact.name not in found}
     found["driver"] = machine.driver_version
     return [(name, str(value)) for name, value in found.items() if value is not None]
 
@@ -197,12 +198,19 @@ def _facts(gpu: GpuInfo, machine: Environment) -> list[tuple[str, str]]:
 def _findings(run: Run, groups: list[Evidence]) -> Iterator[Record]:
     """The findings about the run's environment, then those of each GPU."""
     for finding in environment.findings(run):
-        yield _finding(msgspec.structs.asdict(finding), finding.suite, None)
+        yield _finding(finding, finding.suite, _about(finding, run.sessions[-1].gpus))
     for place, group in enumerate(groups):
         for suite in RULES if place == 0 else [suite for suite in RULES if suite != HOST]:
             for finding in of_suite(group, suite):
-                yield _finding(msgspec.structs.asdict(finding), suite, group.device)
+                yield _finding(finding, suite, group.device)
 
 
-def _finding(fields: Record, suite: str, device: str | None) -> Record:
-    return {name: fields.get(name) for name in TABLES["findings"]} | {"suite": suite, "device": device}
+def _about(finding: Finding, gpus: Sequence[GpuInfo]) -> str | None:
+    """The GPU that a finding about the environment is for: the only one that was measured, or the one that it names."""
+    named = (gpu.uuid for gpu in gpus if len(gpus) == 1 or finding.title.startswith(f"GPU {gpu.index}: "))
+    return next(named, None)
+
+
+def _finding(finding: Finding, suite: str, device: str | None) -> Record:
+    told = {name: getattr(finding, name) for name in ("rule", "severity", "title", "text", "advice")}
+    return told | {"suite": suite, "device": device}

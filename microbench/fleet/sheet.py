@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from microbench.analysis.evidence import Finding, Severity
+from microbench.analysis.evidence import SEVERITIES, Finding, Severity
 from microbench.core.units import percent, plain, times
+from microbench.explain.environment import repair_due
 from microbench.fleet.causes import Gpu
 from microbench.fleet.outliers import ANY_NAMED, LEAST_GPUS, LEAST_LOSS
 from microbench.fleet.verdict import BOUNDS, HOST, Compared, Named, Verdict, state_of
@@ -133,6 +134,7 @@ def _lines(verdict: Verdict) -> list[tuple[str, list[str], Severity | None]]:
         ("slow", [words], "problem" if slow else "good" if judged else "note"),
         ("compared", [f"{len(one.gpus)}: {plain(one.name, 120)}" for one in verdict.classes], None),
     ]
+    lines += _repairs(verdict)
     if verdict.shared:
         lines.append(("in common", list(verdict.shared), "advice"))
     if verdict.failed:
@@ -140,6 +142,21 @@ def _lines(verdict: Verdict) -> list[tuple[str, list[str], Severity | None]]:
         more = [f"and {len(verdict.failed) - MOST_NAMED} more"] if len(verdict.failed) > MOST_NAMED else []
         lines.append(("no run", [*told, *more], "warning"))
     return lines
+
+
+def _repairs(verdict: Verdict) -> list[tuple[str, list[str], Severity | None]]:
+    """The line about GPUs whose memory must be repaired, slow or not; none if there are none."""
+    due: dict[tuple[Severity, str, str], list[str]] = {}
+    for gpu in verdict.gpus:
+        if repair := repair_due(gpu.memory_errors):
+            due.setdefault(repair, []).append(name_of(gpu))
+    if not due:
+        return []
+    words = []
+    for (_, what, step), names in due.items():
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        words.append(f"{what} on {', '.join(names[:MOST_NAMED])}{more}: {step}")
+    return [("repair due", words, max((severity for severity, *_ in due), key=SEVERITIES.index))]
 
 
 def _map(verdict: Verdict) -> Tiles:

@@ -17,7 +17,7 @@ from microbench.analysis.evidence import Finding, Severity
 from microbench.core.errors import Skip
 from microbench.core.model import Environment, GpuInfo, Session, Settings
 from microbench.core.units import quantity
-from microbench.explain.environment import session_findings
+from microbench.explain.environment import errors_in_words, session_findings
 from microbench.gpu.layers.base import layers
 from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.runs.store import data_folder
@@ -54,6 +54,8 @@ GPU_CHECKS = (
     ("persistence mode", "persistence", "environment.persistence"),
     ("confidential computing", "confidential_computing", "environment.confidential_computing"),
 )
+# Boards without ECC say nothing of it, and need no check.
+MEMORY_ERRORS = "environment.memory_errors"
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -229,6 +231,8 @@ def _gpu_states(environment: Environment, findings: list[Finding]) -> Iterator[C
             text = None if value is None else _word(value)
             reason = reasons.get(f"gpu{gpu.index}_{field}") or "NVML does not say"
             yield _check(f"GPU {gpu.index} {name}", text, reason, rule, mine)
+        if errors := errors_in_words(gpu.memory_errors):
+            yield _check(f"GPU {gpu.index} memory errors", errors, "", MEMORY_ERRORS, mine)
 
 
 def _host(environment: Environment, findings: list[Finding]) -> Iterator[Check]:
@@ -249,7 +253,7 @@ def _check(name: str, value: str | None, reason: str, rule: str, findings: list[
 
 def _other_findings(findings: list[Finding]) -> Iterator[Check]:
     """Findings without a check of their own above: variables, NUMA, a narrow link."""
-    shown = {rule for _, _, rule in (*HOST_CHECKS, *GPU_CHECKS)} | {"environment.unseen"}
+    shown = {rule for _, _, rule in (*HOST_CHECKS, *GPU_CHECKS)} | {"environment.unseen", MEMORY_ERRORS}
     for finding in findings:
         if finding.rule not in shown:
             name = finding.rule.removeprefix("environment.").replace("_", " ")

@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from microbench.core.errors import RunUnreadableError
-from microbench.core.model import NO_WORK, Fact, Measurement, Metric, Outcome, Run, Session
+from microbench.core.model import NO_WORK, Fact, Measurement, MemoryErrors, Metric, Outcome, Run, Session
 
 DAMAGED = "damaged: "
 # No reading is below 1e-99 or from 1e100 on: such numbers overflow in what is derived from them.
@@ -36,6 +36,7 @@ MOST_OF_A_LINK = {
     "generation_now": 15, "generation_max": 15, "lanes_now": 64, "lanes_max": 64, "max_payload_bytes": 1e5,
     "max_read_request_bytes": 1e5, "nvlinks": 1e4, "nvlink_bytes_per_s": 1e15,
 }  # fmt: skip
+MOST_ERRORS = dict.fromkeys(MemoryErrors.__struct_fields__, 1e15)
 MOST_OF_A_CLOCK = dict.fromkeys(("sm_clock_begin_hz", "sm_clock_end_hz", "nvml_sm_clock_hz", "memory_clock_hz"), 1e12)
 MOST_OF_A_CAPABILITY = 99
 LEAST_FLOOR_S, LONGEST_FLOOR_S = 1e-15, 1e3
@@ -66,7 +67,9 @@ def _session(session: Session) -> Session:
             impossible.append("compute_capability")
         own = _without(gpu, impossible, f"gpu{number}_", damage)
         link = _without(gpu.link, _beyond(gpu.link, MOST_OF_A_LINK), f"gpu{number}_link_", damage)
-        gpus.append(msgspec.structs.replace(own, link=link))
+        if (errors := gpu.memory_errors) is not None:
+            errors = _without(errors, _beyond(errors, MOST_ERRORS), f"gpu{number}_errors_", damage)
+        gpus.append(msgspec.structs.replace(own, link=link, memory_errors=errors))
     floors = session.floors
     seconds = ((name, getattr(floors, name)) for name in floors.__struct_fields__)
     impossible = [name for name, each in seconds if each and not LEAST_FLOOR_S <= each <= LONGEST_FLOOR_S]

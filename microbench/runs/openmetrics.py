@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from microbench.analysis.stats import Row, rows
-from microbench.core.model import Run
+from microbench.core.model import Run, Status
 from microbench.core.units import plain
 
 # A stored unit as the end of a metric's name: base units in whole words.
@@ -64,17 +65,13 @@ def _families(run: Run) -> Iterator[Family]:
 
 
 def _labels(run: Run, row: Row, models: Mapping[str, str]) -> dict[str, str]:
-    own = {
-        "gpu": row.device or "",
-        "model": models.get(row.device or "", ""),
-        "simulated": str(run.sessions[row.session].simulated).lower(),
-    }
+    own = _of_gpu(run, row.device or "", models) | {"simulated": str(run.sessions[row.session].simulated).lower()}
     axes = {_name(name): str(value) for name, value in sorted(row.params.items())}
     return own | {f"axis_{name}" if name in OWN else name: value for name, value in axes.items()}
 
 
 def _about(run: Run, models: Mapping[str, str]) -> Iterator[Family]:
-    """When the run was measured, by which version, and what became of its cases."""
+    """When the run was measured, by which version, and what became of each GPU's cases."""
     if not run.sessions:
         return
     session = run.sessions[-1]
@@ -90,14 +87,23 @@ def _about(run: Run, models: Mapping[str, str]) -> Iterator[Family]:
         began = datetime.fromisoformat(session.started_at).timestamp()
     except ValueError:
         began = math.nan
+    measured = [gpu.uuid for gpu in session.gpus] or [""]
     if math.isfinite(began):
         help = "when the newest session of the run began"
-        yield Family("microbench_run_started_timestamp_seconds", help, "seconds", [({}, began)])
-    counts: dict[str, float] = {"ok": 0.0, "skipped": 0.0, "failed": 0.0, "crashed": 0.0, "timed_out": 0.0}
-    for outcome in run.outcomes:
-        counts[outcome.status] += 1
-    samples: list[tuple[dict[str, str], float]] = [({"status": name}, count) for name, count in counts.items()]
+        series = [(_of_gpu(run, gpu, models), began) for gpu in measured]
+        yield Family("microbench_run_started_timestamp_seconds", help, "seconds", series)
+    counts = Counter((outcome.device or "", outcome.status) for outcome in run.outcomes)
+    samples = [
+        (_of_gpu(run, gpu, models) | {"status": status}, float(counts[gpu, status]))
+        for gpu in dict.fromkeys((*measured, *(gpu for gpu, _ in counts)))
+        for status in get_args(Status)
+    ]
     yield Family("microbench_run_cases", "rounds of cases by what became of them", "", samples)
+
+
+def _of_gpu(run: Run, gpu: str, models: Mapping[str, str]) -> dict[str, str]:
+    """The labels of what is said of a GPU, "" for the host, in this run."""
+    return {"gpu": gpu, "model": models.get(gpu, ""), "simulated": str(run.simulated).lower()}
 
 
 def _written(family: Family) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar, cast
 
 import msgspec
 
+from microbench.core.model import MemoryErrors
 from microbench.gpu.layers.base import LayerCosts, submitters
 from microbench.gpu.protocol.compute import AluOperation, GemmData, GemmType, Library
 from microbench.gpu.protocol.gpu import WaitMode
@@ -396,6 +397,7 @@ class FakeCosts(msgspec.Struct, frozen=True):
     compute_capability: tuple[int, int] = (9, 0)
     cuda_driver_version: int = 13000  # as cuDriverGetVersion counts: 12040 is CUDA 12.4
     refuses_updates: bool = False  # of a whole executable graph
+    memory_errors: MemoryErrors = MemoryErrors(0, 0, 0, 0, 0, 0, False, False)  # from Ampere on no page is retired
     graphs: GraphCosts = GraphCosts()
     links: LinkCosts = LinkCosts()
     memory: MemoryCosts = MemoryCosts()

@@ -106,6 +106,7 @@ def fake_gpu_info(costs: FakeCosts, index: int = 0) -> GpuInfo:
             nvlink_bytes_per_s=costs.links.nvlink_bytes_per_s if costs.gpus > 1 else None,
             coherent=False,
         ),
+        memory_errors=costs.memory_errors,
     )
 
 

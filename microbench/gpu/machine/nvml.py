@@ -10,16 +10,21 @@ from typing import Any, NamedTuple
 import msgspec
 
 from microbench.core.errors import Skip
-from microbench.core.model import Fact, GpuInfo, LinkInfo, Telemetry
+from microbench.core.model import Fact, GpuInfo, LinkInfo, MemoryErrors, Telemetry
 from microbench.gpu.machine.counters import ExactTotals, SampledTotals
 from microbench.gpu.machine.query import (
+    AGGREGATE,
     CLOCK_MEMORY,
     CLOCK_SM,
     COMPUTE_MODES,
+    CORRECTED,
     PCIE_RECEIVED,
     PCIE_SENT,
+    RETIREMENT_CAUSES,
     TEMPERATURE_GPU,
+    UNCORRECTED,
     VIRTUALIZATION_MODES,
+    VOLATILE,
     Answer,
     Field,
     Query,
@@ -94,6 +99,7 @@ class NvmlGpu:
             "confidential_computing": self._confidential().flag(),
             "power_limit_w": self.query.ask_first(POWER_LIMIT_NAMES).scaled(MILLIWATT),
             "other_processes": other_processes(self.query, own_pids, context_open).value,
+            "memory_errors": self._memory_errors(),
         }
         fields = {name: value for name, value in answers.items() if getattr(info, name) is None and value is not None}
         return msgspec.structs.replace(info, **fields, link=self._link(info.link))
@@ -169,6 +175,27 @@ class NvmlGpu:
         """The machine's confidential-computing feature; off if it does not have it."""
         answer = self.query.ask_system("nvmlSystemGetConfComputeState")
         return Answer(0) if answer.unsupported else answer.member("ccFeature")
+
+    def _memory_errors(self) -> MemoryErrors | None:
+        """Those of the board, because a MIG instance does not know of its DRAM's; what the driver refuses is None."""
+        ask = self.query.ask_board
+        counts = {
+            f"{kind}_{since}": ask("nvmlDeviceGetTotalEccErrors", error_type, counter).value
+            for since, counter in (("volatile", VOLATILE), ("aggregate", AGGREGATE))
+            for kind, error_type in (("corrected", CORRECTED), ("uncorrected", UNCORRECTED))
+        }
+        corrected, uncorrected, pending, failed = ask("nvmlDeviceGetRemappedRows").value or (None,) * 4
+        pages = [ask("nvmlDeviceGetRetiredPages", cause).value for cause in RETIREMENT_CAUSES]
+        found = MemoryErrors(
+            **counts,
+            rows_remapped_corrected=corrected,
+            rows_remapped_uncorrected=uncorrected,
+            remap_pending=Answer(pending).flag(),
+            remap_failed=Answer(failed).flag(),
+            pages_retired=None if None in pages else sum(map(len, pages)),
+            retirement_pending=ask("nvmlDeviceGetRetiredPagesPendingStatus").flag(),
+        )
+        return None if found == MemoryErrors() else found
 
     def _link(self, link: LinkInfo) -> LinkInfo:
         ask = self.query.ask_board

@@ -14,6 +14,10 @@ ERROR_FUNCTION_NOT_FOUND = 13
 CLOCK_SM = 1
 CLOCK_MEMORY = 2
 TEMPERATURE_GPU = 0
+# nvmlMemoryErrorType_t, nvmlEccCounterType_t and nvmlPageRetirementCause_t.
+CORRECTED, UNCORRECTED = 0, 1
+VOLATILE, AGGREGATE = 0, 1
+RETIREMENT_CAUSES = (0, 1)
 # NVML_PCIE_UTIL_TX_BYTES and _RX_BYTES of nvmlDeviceGetPcieThroughput, which answers in kB/s.
 PCIE_SENT = 0
 PCIE_RECEIVED = 1

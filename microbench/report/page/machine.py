@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from microbench.core.model import GpuInfo, Run, Session, Settings
 from microbench.core.units import as_time, axis_title, quantity, short_size
+from microbench.explain.environment import errors_in_words
 from microbench.report.document import Cell, Column, Table, columns
 from microbench.report.tables import NOTHING, fact_cell, value_cell
 
@@ -64,6 +65,7 @@ def _gpu_rows(gpu: GpuInfo) -> Iterable[tuple[str, Cell]]:
     }  # fmt: skip
     for name, switch in switches.items():
         yield name, value_cell(switch, lambda on: "on" if on else "off")
+    yield "memory errors", value_cell(errors_in_words(gpu.memory_errors), str)
     yield "NUMA node", value_cell(gpu.numa_node, str)
     speeds = {"at most": (link.generation_max, link.lanes_max), "when asked": (link.generation_now, link.lanes_now)}
     for when, (generation, lanes) in speeds.items():
