@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, sentence
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, facts_of, listed, rests_on, sentence
 from microbench.analysis.stats import Row
 from microbench.core.ops import COMPILED_LAYERS
 from microbench.core.units import as_time, axis_value, percent, quantity, times
@@ -14,6 +14,7 @@ from microbench.predict.model import WAYS
 MARGIN = 1.10
 SWEEP_TOLERANCE = 1.5
 TAIL_RATIO, WORST_RATIO = 2.0, 10.0
+STOPPED_MORE = 2.0
 SCALING_SHARE = 0.5
 WAIT_RATIO = 2.0
 WAITS_NAMED = 2
@@ -471,7 +472,40 @@ def cold(evidence: Evidence) -> Finding | None:
     )
 
 
+def slowest(evidence: Evidence) -> Finding | None:
+    """What the slowest of many launches take, whether the machine stops the core then, and what they share."""
+    rows = {name: evidence.row("launch_tail", name, beside="nothing") for name in ("p9999", "worst", "stops")}
+    rare, worst, stops = rows.values()
+    if rare is None or worst is None:
+        return None
+    idle = evidence.row("launch_tail", "idle_stops", beside="nothing")
+    text, of_launches = "No call took 3 us longer than the median.", False
+    if stops is not None:
+        quiet = idle.value if idle is not None else 0.0
+        of_launches = stops.value > STOPPED_MORE * quiet
+        whose = "launch calls are slow by themselves" if of_launches else "the machine stops the core, not the launch"
+        text = f"A second of launch calls has {stops.value:.0f} stops, one of queries {quiet:.0f}: {whose}."
+    tick, ticked, every, shared = (
+        next(iter(facts_of(rare, name)), None)
+        for name in ("slow_tick", "slow_tick_share", "slow_every", "slow_every_share")
+    )
+    if isinstance(tick, float) and isinstance(ticked, float):
+        text += f" {percent(ticked)} of the slow calls come with a timer's tick every {as_time(tick)}."
+    if isinstance(every, int) and isinstance(shared, float):
+        text += f" {percent(shared)} of them follow the one before after {every} calls."
+    stopped, longest_s = stops is not None and not of_launches, worst.over_rounds("max")
+    return Finding(
+        rule="launch.slowest",
+        severity="note",
+        title=f"One launch in 10 000 takes {as_time(rare.value)} or more; the worst took {as_time(longest_s)}",
+        text=text,
+        advice="Give the thread a core without interrupts: isolcpus, nohz_full, irqaffinity." if stopped else "",
+        threshold=f"launches are slow by themselves if they are stopped {STOPPED_MORE:g} times as often as queries",
+        rests_on=rests_on(rare, worst, stops, idle),
+    )
+
+
 RULES: tuple[Rule, ...] = (
     cost, starving, gaps, same_kernel, one_op, queue, traffic, counters, waits, calls, threads, streams, kinds,
-    arguments, cold, tails,
+    arguments, cold, tails, slowest,
 )  # fmt: skip

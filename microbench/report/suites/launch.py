@@ -39,7 +39,8 @@ from microbench.report.tables import figure, matrix, row_cell
 # The order of the tables, the general before the particular.
 ORDER = (
     "launch_cost", "launch_gap", "launch_layers", "launch_duration", "launch_traffic", "launch_queue", "launch_sync",
-    "launch_kind", "launch_arguments", "launch_streams", "launch_threads", "launch_cold",
+    "launch_kind", "launch_arguments", "launch_streams", "launch_threads", "launch_tail",
+    "launch_cold",
 )  # fmt: skip
 SHORTEST_DRAWN_S = 100e-9
 

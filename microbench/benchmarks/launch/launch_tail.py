@@ -1,0 +1,113 @@
+"""How slow are the slowest launches of a million, and what do they share?
+
+Question
+    What do p99.9, p99.99 and the worst of many launch calls take? Is it the launch that is slow then, or does something
+    stop the core? Do slow calls repeat in time, as interrupts of a timer do, or after a number of calls?
+Method
+    Bursts of stamped launches of an empty kernel, with the GPU idle before each; the first calls after a wait are not
+    counted. After each burst the same core queries an event that has happened, which submits nothing, for about as
+    long. A stop is a call that takes 3 us longer than the median of its kind. beside: during a burst another stream
+    copies from pinned memory, or runs a kernel on every SM.
+Reading
+    If both loops are stopped as often, the machine stops the core, and no launch is slow by itself. Percentiles are
+    those of each tenth of the calls. A call is slow from twice the median on.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from microbench.analysis import tails
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Fact, Measurement, Metric
+from microbench.core.ops import Copy, IntArray, Launch, Query
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.submit import Submit
+from microbench.measure.sampling import NANOSECOND_S, stored
+from microbench.measure.timer import Meter
+
+# The calls of a burst fit the launch queue, with those before it that are not counted.
+LEAD_IN, BURST, QUERIES = 50, 400, 4000
+PARTS = 10
+STOP_NS = 3000
+BESIDE_BYTES, BESIDE_NS = 64 << 20, 2_000_000
+QUANTILES = {"p999": 0.999, "p9999": 0.9999, "worst": 1.0}
+
+
+def other_work(gpu: Gpu, beside: str) -> Submit | None:
+    """What runs in another stream during a burst, for about as long as the burst."""
+    if beside == "copy":
+        return gpu.bind(Copy("h2d", BESIDE_BYTES, stream=1))
+    return gpu.bind(Launch(BESIDE_NS, grid_blocks=gpu.info.sm_count or 1, stream=1)) if beside == "kernel" else None
+
+
+def stops_per_s(durations_ns: IntArray) -> float:
+    """How often calls were stopped in a second of their own time."""
+    stopped = durations_ns >= np.median(durations_ns) + STOP_NS
+    return float(stopped.sum() / (durations_ns.sum() * NANOSECOND_S))
+
+
+def measure(gpu: Gpu, meter: Meter, launches: int, beside: str) -> Iterator[Measured]:
+    submit, query, other = gpu.bind(Launch()), gpu.bind(Query()), other_work(gpu, beside)
+    stamps: IntArray = np.zeros((max(launches // BURST, PARTS), BURST + 1), dtype=np.int64)
+    readings: IntArray = np.zeros((PARTS, QUERIES + 1), dtype=np.int64)
+    own: list[float] = []
+    idle: list[float] = []
+    for number, burst in enumerate(stamps):
+        gpu.synchronize()
+        if other is not None:
+            other(1)
+        submit(LEAD_IN)
+        submit.stamps(burst)
+        query.stamps(readings[number % PARTS])
+        if number % PARTS == PARTS - 1:
+            own.append(stops_per_s(np.diff(stamps[number + 1 - PARTS : number + 1])))
+            idle.append(stops_per_s(np.diff(readings)))
+            meter.tick("p9999", number + 1, float(np.quantile(np.diff(stamps[: number + 1]), 0.9999)) * NANOSECOND_S)
+    gpu.synchronize()
+    durations_ns = np.diff(stamps)
+    parts = np.array_split(durations_ns, PARTS)
+    for name, share in QUANTILES.items():
+        values = [float(np.quantile(part, share)) * NANOSECOND_S for part in parts]
+        yield Measurement(
+            name, "host", stored(values), len(values), floor_s=meter.floors.timer_call_s,
+            resolution=meter.floors.timer_step_s, stopped="count",
+        )  # fmt: skip
+    yield meter.counted("stops", own)
+    yield meter.counted("idle_stops", idle)
+    yield from shared(stamps, durations_ns)
+
+
+def shared(stamps: IntArray, durations_ns: IntArray) -> Iterator[Fact]:
+    """What the slow calls have in common."""
+    slow = tails.slow(durations_ns)
+    yield Fact("slow_calls", int(slow.sum()), source=f"{tails.SLOW_TIMES:g} times the median and more")
+    begins_ns = stamps[:, :-1]
+    tick = tails.tick(begins_ns[slow].astype(np.float64), begins_ns.ravel().astype(np.float64))
+    period = tails.every([np.flatnonzero(row) for row in slow if row.any()])
+    for name, unit, found in (("slow_tick", "s", tick), ("slow_every", "launch", period)):
+        if found is None:
+            yield Fact(name, None, source="stamps of calls", reason="slow calls have none in common")
+        else:
+            value = found.period * NANOSECOND_S if unit == "s" else int(found.period)
+            yield Fact(name, value, source="stamps of calls", unit=unit)
+            yield Fact(f"{name}_share", found.share, source="stamps of calls")
+
+
+BENCHMARK = Benchmark(
+    title="The slowest launches",
+    metrics=(
+        Metric("p999", "time", "s/launch", "999 of 1000 calls take less"),
+        Metric("p9999", "time", "s/launch", "9999 of 10 000 calls take less"),
+        Metric("worst", "time", "s/launch", "the longest call"),
+        Metric("stops", "count", "1/s", "launch calls that take 3 µs longer than their median, in a second of calls"),
+        Metric("idle_stops", "count", "1/s", "the same for queries of an event, which submit nothing"),
+    ),
+    measure=measure,
+    axes={
+        "launches": Axis.same("launch calls", (1_000_000,), minimum=4000, maximum=10_000_000),
+        "beside": Axis(
+            "what another stream does", ("nothing",), ("nothing", "copy", "kernel"), ("nothing", "copy", "kernel")
+        ),
+    },
+)
