@@ -70,7 +70,7 @@ def test_launch_gap(costs: FakeCosts, streams: str, monkeypatch: pytest.MonkeyPa
         )
 
 
-RECORDERS = [RecorderCosts(), RecorderCosts(700.0, 4100.0, 900.0, 1200.0, 500.0, 90.0)]
+RECORDERS = [RecorderCosts(), RecorderCosts(700.0, 4100.0, 900.0, 1200.0, 500.0, 90.0, 300.0)]
 
 
 @pytest.mark.parametrize("recorder", RECORDERS, ids=["default", "other"])
@@ -81,6 +81,7 @@ def test_launch_watched(recorder: RecorderCosts) -> None:
         "cupti": {"call": recorder.kernel_ns} | nodes,
         "torch": {"call": recorder.call_ns, "operator": recorder.operator_ns} | nodes,
         "torch_stack": {"function": recorder.function_ns},
+        "watch": {"call": recorder.watch_ns} | nodes,
     }.items():
         figures = medians("launch_watched", costs, records=records)
         assert figures == pytest.approx({name: each_ns * 1e-9 for name, each_ns in known_ns.items()}, rel=1e-3)

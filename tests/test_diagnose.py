@@ -23,7 +23,7 @@ from microbench.diagnose.health import checks
 from microbench.diagnose.host_time import DOINGS, doing, overlaps, slices
 from microbench.diagnose.idle import CAUSES, idle
 from microbench.diagnose.steps import find_steps
-from microbench.diagnose.unwatched import USUAL_S, unwatched
+from microbench.diagnose.unwatched import OWN_S, USUAL_S, unwatched
 from microbench.library.runs import load
 from microbench.predict.constants import Constant, Fit
 from microbench.predict.fit import fit_for
@@ -564,6 +564,15 @@ def test_the_recorders_costs_are_those_of_the_run() -> None:
     assert note.text == "Recording takes 1.00 µs a call and 2.50 µs an operator, which launch_watched measured."
     assert "launch_watched" not in note.advice
     assert "its costs are measured" in str(screen(found, "", ""))
+
+
+def test_a_recording_of_our_own_has_the_costs_of_our_recorder() -> None:
+    own = Constant(0.6e-6, 0.5e-6, 0.7e-6, ("launch_watched[records=watch] call",))
+    for known, expected in (({"watched.own_call": own}, own.value), ({}, OWN_S)):
+        fit = replace(costs(), constants={**costs().constants, **MEASURED, **known})
+        _, step, _ = recorded_s(fit, format="microbench recording")
+        assert step.costs["call"].value == expected
+        assert bool(step.costs["call"].assumed) == (not known)
 
 
 def test_without_them_usual_costs_are_assumed_and_named_so() -> None:

@@ -16,7 +16,7 @@ ROOMS: dict[str, str] = {
     "analysis": "core",
     "host": "core",
     "watch": "core",
-    "gpu": "host core",
+    "gpu": "watch host core",
     "measure": "gpu analysis core",
     "benchmarks": "measure gpu core",
     "compare": "analysis core",
@@ -31,7 +31,7 @@ ROOMS: dict[str, str] = {
     "library": "report diagnose traces run runs explain predict compare gpu watch analysis core",
     "cli": "library fleet report diagnose traces run runs explain predict gpu watch analysis core",
 }
-MOST_ROOMS, MOST_ARROWS = 18, 74
+MOST_ROOMS, MOST_ARROWS = 18, 75
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 
 # Where a package may be imported. The longest name counts: numba.cuda is not numba.

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from make_fake_run import make_fake_run
 
-from microbench.analysis import tails
 from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.core.ops import IntArray
 from microbench.explain.rules import of_suite
 from microbench.gpu.fake.costs import FakeCosts
+from microbench.measure import tails
 
 CALL_NS, BURST, APART_NS = 2400, 400, 1_370_000
 Stamps = tuple[np.ndarray, np.ndarray]

@@ -223,3 +223,20 @@ print(calls.loc[work["call"].iloc[0], "name"], (work["end_ns"] - work["begin_ns"
     first, second = output(place, tmp_path, FRAMES.format(imports="") + more).splitlines()
     assert first == "DataFrame 47 51 12352 44"
     assert second == "cuLaunchKernel 4000 kernel"
+
+
+def test_what_it_records_is_counted_for_launch_watched(place: Place, tmp_path: Path) -> None:
+    """One recording after another in one process, whose files are gone afterwards."""
+    text = """
+import os
+from microbench.gpu.cuda.watching import WatchRecorder
+recorder = WatchRecorder()
+print(tuple(recorder.recorded(lambda: torch.steps(5))))
+with recorder.recording():
+    torch.steps(3)
+print(tuple(recorder.recorded(lambda: torch.steps(2))))
+print([name for name in os.listdir(os.environ["TMPDIR"]) if "recording" in name])
+"""
+    assert output(place, tmp_path, text).splitlines() == ["(100, 105, 0, 0)", "(40, 42, 0, 0)", "[]"]
+    done = ran(place, tmp_path, text, STAND_IN_STATUS="39")
+    assert "Skip: microbench watch does not record here" in done.stderr

@@ -19,7 +19,7 @@ from microbench.traces.trace import SYNC_KINDS, Format, Trace
 # What PyTorch's profiler adds to a call, an operator and a Python function, in s, where the run has not measured it:
 # eleven programs on two H200 machines with busy hosts, each timed without a profiler and with each of its modes.
 USUAL_S = {"call": 4.5e-6, "operator": 2.0e-6, "function": 0.4e-6}
-# What our own recorder adds to a call of the same programs.
+# What our own recorder adds to a call of the same programs, where the run has not measured it.
 OWN_S, OWN = 1.8e-6, "what two H200 machines with busy hosts showed stands for it"
 USUAL = "the run has not measured what recording takes, and eleven programs on two H200 machines stand for it"
 ANOTHER = "this profiler costs what PyTorch's does"
@@ -62,7 +62,7 @@ def recorder_costs(step: Recorded, fit: Fit, format: Format) -> dict[str, Consta
         like = NOTED.get(format, {}).get(name, name)
         cost = fit.constants.get(f"watched.{like}") or around(USUAL_S[like], UNCERTAIN * USUAL_S[like], (), USUAL)
         if format == "microbench recording":
-            cost = around(OWN_S, UNCERTAIN * OWN_S, (), OWN)
+            cost = fit.constants.get("watched.own_call") or around(OWN_S, UNCERTAIN * OWN_S, (), OWN)
         elif format != "PyTorch profiler":
             cost = stand_in(cost, cost.assumed or ANOTHER, UNCERTAIN)
         if count:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
-from microbench.watch import machine_code, recorder
+from microbench.watch import program, recorder
 from microbench.watch.cupti import NotRecorded
 
 if TYPE_CHECKING:
@@ -94,18 +94,7 @@ class Recording:
         try:
             folder = Path(tempfile.mkdtemp(prefix="microbench-recording-"))
             weakref.finalize(self, _remove, folder, os.getpid())
-            code = folder / "callbacks"
-            code.write_bytes(machine_code.callbacks())
-            settings = {
-                "folder": str(folder),
-                "file": None if self._given is None else str(self._given),
-                "code": str(code),
-                "stacks": self._stacks,
-                "for_s": None,
-                "window_s": None,
-                "every_s": None,
-            }
-            self._recorder = recorder.begin("", settings, self._tell)
+            self._recorder = program.begin_here(folder, self._tell, file=self._given, stacks=self._stacks)
         except NotRecorded as error:
             next_step = ANOTHER_PATH if error.next_step == recorder.ELSEWHERE else error.next_step
             raise UsageError(plain(error.cause), next_step) from None

@@ -492,16 +492,19 @@ def further_roots(evidence: Evidence) -> Found:
 
 
 # The rows of launch_watched that show what PyTorch's profiler adds to each of these.
-WATCHED = {"call": "torch", "operator": "torch", "function": "torch_stack"}
+WATCHED = {
+    "call": ("call", "torch"), "operator": ("operator", "torch"), "function": ("function", "torch_stack"),
+    "own_call": ("call", "watch"),
+}  # fmt: skip
 
 
 def watched(evidence: Evidence) -> Found:
-    """What PyTorch's profiler adds to a call, an operator and a Python function.
+    """What PyTorch's profiler adds to a call, an operator and a Python function, and `microbench watch` to a call.
 
     Programs differ by more than one measurement scatters, so each interval holds what every measured model shows.
     """
     info = evidence.run.benchmark("launch_watched")
-    for metric, records in WATCHED.items():
+    for name, (metric, records) in WATCHED.items():
         row = evidence.row("launch_watched", metric, records=records)
         # Samples of version 1 drifted with the host: once 11.4 us a call where version 2 has about 3.5.
         if row is None or info is None or info.version < 2:
@@ -509,7 +512,7 @@ def watched(evidence: Evidence) -> Found:
         own = of_row(row)
         facts = [fact for outcome in row.outcomes for fact in outcome.facts if fact.name.startswith(f"{metric}_")]
         apart = [abs(fact.value - own.value) for fact in facts if isinstance(fact.value, int | float)]
-        yield f"watched.{metric}", around(own.value, max(half_width(own), *apart, 0.0), own.rests_on)
+        yield f"watched.{name}", around(own.value, max(half_width(own), *apart, 0.0), own.rests_on)
 
 
 UNMEASURED_CALL = "a copy's call takes as long as a launch, or as what a short copy leaves for it"

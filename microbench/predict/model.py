@@ -283,6 +283,7 @@ CONSTANTS: Mapping[str, tuple[str, str]] = {
     "watched.call": ("s", "what PyTorch's profiler adds to a call"),
     "watched.operator": ("s", "what PyTorch's profiler adds to an operator"),
     "watched.function": ("s", "what PyTorch's profiler adds to a Python function"),
+    "watched.own_call": ("s", "what microbench watch adds to a call"),
     "memory": ("B/s", "the GPU's memory, read"),
     "h2d_call": ("s", "the call of a copy to the GPU"),
     "h2d_way": ("s", "that call's return to the copy's begin"),

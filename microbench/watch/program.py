@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
-from microbench.watch import injection, machine_code
+from microbench.watch import injection, machine_code, recorder
 
 INJECTED = Path(__file__).parent / "inject"
 VARIABLE = "MICROBENCH_WATCH"
@@ -61,6 +61,22 @@ class How(NamedTuple):
 
 
 WHOLE = How()  # everything, from the begin to the end
+
+
+def begin_here(
+    folder: Path, tell: Callable[[str, str], None], *, file: Path | None = None, stacks: bool = False
+) -> recorder.Recorder:
+    """Record this process itself from now on, into ``file`` or a file in ``folder``, which exists.
+
+    ``tell`` is called with a cause and a next step if the recording ends early. Raises NotRecorded and OSError.
+    """
+    code = folder / "callbacks"
+    code.write_bytes(machine_code.callbacks())
+    settings = {
+        "folder": str(folder), "file": None if file is None else str(file), "code": str(code), "stacks": stacks,
+        "for_s": None, "window_s": None, "every_s": None,
+    }  # fmt: skip
+    return recorder.begin("", settings, tell)
 
 
 def watch(

@@ -17,12 +17,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from microbench.analysis import tails
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Fact, Measurement, Metric
 from microbench.core.ops import Copy, IntArray, Launch, Query
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.submit import Submit
+from microbench.measure import tails
 from microbench.measure.sampling import NANOSECOND_S, stored
 from microbench.measure.timer import Meter
 

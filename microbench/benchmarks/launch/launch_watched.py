@@ -9,12 +9,13 @@ Method
     with CUPTI's kernel records alone. torch: steps of three PyTorch models, recorded by torch.profiler with CUDA
     activities and with CPU activities too, in turn. The first less the time before is what calls cost, the second less
     the first what operators cost. torch_stack: the same with Python stacks less without, which is what functions cost.
+    watch: the same models with the recorder of microbench watch, which records launches and waits alone.
     What a step records is counted in recordings of five steps. node: the period of a graph's kernels inside a recording
     less before any; node_left: the same after a recording. The process launches into one stream only, because other
     processes have longer gaps without any profiler.
 Reading
-    diagnose takes the costs of torch and torch_stack off a recorded step. They are means over the three models; the
-    facts have each model's. How much longer than a kernel its record is, is duration less stamped in launch_gap.
+    diagnose takes the costs of torch, torch_stack and watch off a recorded step. They are means over the three models;
+    the facts have each model's. How much longer than a kernel its record is, is duration less stamped in launch_gap.
 """
 
 from collections.abc import Iterator, Mapping
@@ -53,9 +54,11 @@ RECORDS = {
     "cupti": "CUPTI's kernel records",
     "torch": "torch.profiler",
     "torch_stack": "torch.profiler with Python stacks",
+    "watch": "microbench watch",
 }
 RECORDERS: Mapping[str, tuple[RecorderKind, ...]] = {
     "cupti": ("cupti",), "torch": ("torch_cuda", "torch_cpu"), "torch_stack": ("torch_cpu", "torch_stack"),
+    "watch": ("watch",),
 }  # fmt: skip
 
 
@@ -78,6 +81,7 @@ COSTS: Mapping[str, tuple[Cost, ...]] = {
         Cost("node", GRAPH, "torch_cuda"), Cost("node_left", GRAPH, LEFT),
     ),
     "torch_stack": (Cost("function", "functions", "torch_stack", base="torch_cpu"),),
+    "watch": (Cost("call", "calls", "watch"), Cost("node", GRAPH, "watch"), Cost("node_left", GRAPH, LEFT)),
 }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from microbench.gpu.cuda.own_step import CudaStep
 from microbench.gpu.cuda.parts import CudaCompute, CudaGraphs, CudaLinks, CudaMemory
 from microbench.gpu.cuda.probe import describe
 from microbench.gpu.cuda.timing import SmClock, SpinGate, TimingEvents
+from microbench.gpu.cuda.watching import WatchRecorder
 from microbench.gpu.layers.torch_models import TorchStep
 from microbench.gpu.layers.torch_recorder import TorchRecorder
 from microbench.gpu.machine.nvml import NvmlGpu
@@ -141,7 +142,11 @@ class CudaGpu(Part[Case]):
 
     def recorder(self, kind: RecorderKind) -> Recorder:
         with pinned(self._cores.allowed):  # as in bind: CUPTI's threads begin at its first recording
-            recorder: Recorder = self._context.kernel_records if kind == "cupti" else TorchRecorder(kind)
+            recorder: Recorder
+            if kind == "cupti":
+                recorder = self._context.kernel_records
+            else:
+                recorder = WatchRecorder() if kind == "watch" else TorchRecorder(kind)
             with recorder.recording():
                 self.synchronize()
         return recorder

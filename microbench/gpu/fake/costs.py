@@ -376,7 +376,8 @@ class ModelCosts(msgspec.Struct, frozen=True):
 
 class RecorderCosts(msgspec.Struct, frozen=True):
     """What a profiler adds to each thing that it records: host time of a launch with CUPTI's kernel records alone, of a
-    call, an operator and a Python function with torch.profiler, and GPU time of a graph's node.
+    call, an operator and a Python function with torch.profiler, and of a call with microbench watch (``watch_ns``); and
+    GPU time of a graph's node.
 
     ``left_node_ns`` is what a node takes longer for the rest of the process; ``node_ns`` comes on top of it.
     """
@@ -387,6 +388,7 @@ class RecorderCosts(msgspec.Struct, frozen=True):
     function_ns: float = 350.0
     node_ns: float = 220.0
     left_node_ns: float = 180.0
+    watch_ns: float = 1500.0
 
 
 class FakeCosts(msgspec.Struct, frozen=True):

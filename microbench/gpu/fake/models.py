@@ -89,7 +89,7 @@ class FakeRecorder:
     @contextmanager
     def recording(self) -> Iterator[None]:
         kind, costs, watch = self._kind, self._machine.costs.recorder, self._machine.watch
-        watch.call_ns = costs.kernel_ns if kind == "cupti" else costs.call_ns
+        watch.call_ns = {"cupti": costs.kernel_ns, "watch": costs.watch_ns}.get(kind, costs.call_ns)
         watch.operator_ns = costs.operator_ns if kind in ("torch_cpu", "torch_stack") else 0.0
         watch.function_ns = costs.function_ns if kind == "torch_stack" else 0.0
         watch.node_ns = costs.left_node_ns + costs.node_ns
@@ -106,5 +106,5 @@ class FakeRecorder:
             run()
         if kind == "cupti":
             return Recorded(watch.kernels)
-        operators = watch.operators if kind != "torch_cuda" else 0
+        operators = watch.operators if kind in ("torch_cpu", "torch_stack") else 0
         return Recorded(watch.kernels, watch.calls, operators, watch.functions if kind == "torch_stack" else 0)

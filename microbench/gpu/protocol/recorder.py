@@ -6,8 +6,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol
 
-# CUPTI's records of kernels alone; torch.profiler with CUDA activities, with CPU ones too, with Python stacks too.
-RecorderKind = Literal["cupti", "torch_cuda", "torch_cpu", "torch_stack"]
+# CUPTI's records of kernels alone; torch.profiler with CUDA activities, with CPU ones too, with Python stacks too; the
+# recorder of `microbench watch`.
+RecorderKind = Literal["cupti", "torch_cuda", "torch_cpu", "torch_stack", "watch"]
 
 
 class Recorded(NamedTuple):
