@@ -182,9 +182,10 @@ def report(store: Store, campaign: Campaign = None, out: Page = None, force: For
 
 
 def trend(store: Store, campaign: Until = None, last: Last = USUAL_LAST, why: Why = False) -> None:
-    """Say which GPUs became slower or faster over the campaigns of a store, in what, since when, and what changed too.
+    """Say which GPUs became slower or faster, and since when.
 
-    Each GPU is compared with itself, in campaigns that asked for the same as the newest one.
+    It also says in what, and what changed with it. Each GPU is compared with itself over the campaigns of a store that
+    asked for the same as the newest one.
     """
     from microbench.fleet import trend as trends
     from microbench.fleet import trend_sheet

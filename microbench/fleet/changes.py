@@ -22,6 +22,8 @@ ANY_TOLD = 0.01
 # As few campaigns before a change, and after it, say that it is one.
 LEAST_SIDE = 3
 LEAST_CAMPAIGNS = 2 * LEAST_SIDE
+# Figures with this share of the campaigns that any has are set against each other first.
+OFTEN = 0.75
 # The variance of a median over that of a mean, of many values with a normal distribution.
 OF_MEDIAN = math.pi / 2
 
@@ -37,16 +39,22 @@ class Change(NamedTuple):
 
 
 def levels(logarithms: FloatArray) -> FloatArray:
-    """The series of a group: how slow its figures were in each campaign, against their own medians.
+    """The series of a group: how slow its figures were in each campaign, in the middle, against what each usually is.
 
-    A row is a figure, a column a campaign, NaN is not measured. Figures that miss some campaigns are set against the
-    others by a median polish (Tukey, 1977), so that a figure that comes or goes is no change.
+    A row is a figure, a column a campaign, NaN is not measured. A figure counts if one of the newest campaigns has it.
+    What it usually is comes from the campaigns that it shares with the figures that most campaigns have, so that a
+    figure that comes or goes is no change.
     """
-    own = medians(logarithms)
-    for _ in range(2):
-        level = medians(logarithms - own[:, None], axis=0)
-        own = medians(logarithms - level[None, :])
-    return medians(logarithms - own[:, None], axis=0)
+    measured = ~np.isnan(logarithms)
+    here = measured[:, -LEAST_SIDE:].any(axis=1)
+    if not here.any():
+        return np.full(logarithms.shape[1], np.nan)
+    figures, campaigns = logarithms[here], measured[here].sum(axis=1)
+    most = figures[campaigns >= OFTEN * campaigns.max()]
+    usual = medians(figures - medians(most - medians(most)[:, None], axis=0)[None, :])
+    alone = np.isnan(usual)
+    usual[alone] = medians(figures[alone])
+    return medians(figures - usual[:, None], axis=0)
 
 
 def scatters(several: Sequence[FloatArray], repeated: Sequence[float]) -> list[float]:

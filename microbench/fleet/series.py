@@ -29,11 +29,11 @@ POINTS = """
 """
 FIGURE = 'benchmark, version, "case", metric'
 CELLS = f"""
-    CREATE TEMP TABLE cells AS
+    CREATE TEMP VIEW cells AS
     SELECT point, {FIGURE}, suite, clock, bound, kind, median, ceiling, session, {DEVIATION} AS deviation
     FROM points p JOIN rows r ON r.campaign = p.campaign AND r.node = p.node AND r.run = p.run
         AND (r.device = p.device OR r.device IS NULL)
-    WHERE {JUDGED}
+    WHERE {JUDGED} AND isfinite(r.median) AND isfinite({DEVIATION})
 """
 FIGURES = f"""
     CREATE TEMP TABLE figures AS
@@ -109,16 +109,18 @@ class Campaigns(NamedTuple):
 def comparable(connection: Any, directory: Path, campaign: str | None, last: int) -> Campaigns:
     """The ``last`` campaigns until that one, or the newest one, that asked for the same. Raises UsageError."""
     known = campaigns_until(connection, campaign)
-    wanted = _asked(directory, known[0])
-    alike = list(islice((one for one in known if _asked(directory, one) == wanted), last))
     settings = "SELECT preset, rounds, simulated FROM runs WHERE campaign = $1 GROUP BY ALL ORDER BY count(*) DESC"
-    preset, rounds, simulated = connection.execute(settings, [known[0]]).fetchall()[0]
-    connection.execute(POINTS, [alike, preset, rounds, simulated])
+    how = connection.execute(settings, [known[0]]).fetchall()[0]
+    having = "SELECT DISTINCT campaign FROM runs WHERE preset = $1 AND rounds = $2 AND simulated = $3"
+    several = {name for (name,) in connection.execute(having, how).fetchall()}
+    wanted = _asked(directory, known[0])
+    alike = list(islice((one for one in known if one in several and _asked(directory, one) == wanted), last))
+    connection.execute(POINTS, [alike, *how])
     columns = "campaign, node, device, index, class, began, tool_version, cuda"
     listed = f"SELECT {columns} FROM points ORDER BY point"
     points = [Point._make(row) for row in connection.execute(listed).fetchall()]
     others = known.index(alike[-1]) + 1 - len({point.campaign for point in points})
-    return Campaigns(known[0], simulated, others, points, list(_series(connection, points)))
+    return Campaigns(known[0], how[-1], others, points, list(_series(connection, points)))
 
 
 def _asked(directory: Path, campaign: str) -> object:
@@ -153,7 +155,12 @@ def _series(connection: Any, points: Sequence[Point]) -> Iterator[Series]:
         table[:, figure[mine], point[mine] - start] = slow[mine], deviation[mine]
         own = groups[classes[start]]
         for group in dict.fromkeys(own[figure[mine]]):
-            yield _one(group, points[start:end], *table[:, own == group])
+            values = levels(table[0, own == group])
+            kept = np.flatnonzero(~np.isnan(values)).tolist()
+            if kept:
+                repeated = table[1, own == group][:, kept]
+                known = float(np.median(repeated[~np.isnan(repeated)]))
+                yield Series(group, [points[start + at] for at in kept], values[kept], known)
 
 
 def _groups(about: Sequence[tuple[Any, ...]], figure: Any, share: FloatArray) -> Any:
@@ -161,11 +168,8 @@ def _groups(about: Sequence[tuple[Any, ...]], figure: Any, share: FloatArray) ->
     order = np.argsort(figure, kind="stable")
     numbers, starts = np.unique(figure[order], return_index=True)
     near = np.zeros(len(about))
-    near[numbers] = [np.median(part) for part in np.split(share[order], starts[1:])]
+    for number, part in zip(
+        numbers, np.split(share[order], starts[1:]), strict=False
+    ):  # without figures one empty part
+        near[number] = np.median(part)
     return np.array([group_of(*words) for words in zip(*zip(*about, strict=True), near, strict=True)], dtype=object)
-
-
-def _one(group: str, points: Sequence[Point], slow: FloatArray, deviation: FloatArray) -> Series:
-    measured = np.isfinite(slow).any(axis=0)
-    kept = [points[at] for at in np.flatnonzero(measured).tolist()]
-    return Series(group, kept, levels(slow[:, measured]), float(np.median(deviation[np.isfinite(deviation)])))

@@ -65,7 +65,7 @@ def screen(verdict: Verdict, store: str) -> Screen:
         distorting=(),
         left_out=more,
         footer=f"more: microbench fleet report --store {plain(store)} -o page.html · microbench fleet query --store "
-        f'{plain(store)} "SELECT * FROM findings"',
+        f'{plain(store)} "SELECT * FROM findings" · microbench fleet trend --store {plain(store)}',
     )
 
 

@@ -102,9 +102,11 @@ class Trend(NamedTuple):
 class _Step(NamedTuple):
     """A change of a series. It came between the moments ``early`` and ``late``, most likely just before ``since``.
 
-    ``before`` and ``after`` are the points next to it, ``campaigns`` how many there are from then on.
+    ``of`` is the GPU as it was at last, ``before`` and ``after`` are the points next to the change, ``campaigns`` how
+    many there are from then on.
     """
 
+    of: Point
     group: str
     size: float
     early: Moment
@@ -113,10 +115,6 @@ class _Step(NamedTuple):
     before: tuple[Point, ...]
     after: tuple[Point, ...]
     campaigns: int
-
-    @property
-    def of(self) -> Point:
-        return self.after[-1]
 
 
 def trend(directory: Path, campaign: str | None, last: int) -> Trend:
@@ -198,7 +196,7 @@ def _lasting(newest_first: Iterable[Change]) -> Iterator[Change]:
 def _step(one: Series, change: Change) -> _Step:
     place, moments = change.place, [point.moment for point in one.points]
     return _Step(
-        one.group, change.size, moments[place - 2], moments[place], moments[place + 1],
+        one.points[-1], one.group, change.size, moments[place - 2], moments[place], moments[place + 1],
         tuple(one.points[change.begin : place][-FACTS_OF:]), tuple(one.points[place : change.end][:FACTS_OF]),
         len(moments) - place,
     )  # fmt: skip
@@ -275,19 +273,19 @@ def _event(
         since=middle.since[0],
         campaigns=middle.campaigns,
         moved=tuple(moved),
-        causes=tuple(_causes(recorded, one_each, losses, guess=not of_class)),
+        causes=tuple(_causes(recorded, one_each, losses)),
     )
 
 
 def _causes(
-    recorded: Callable[[str], Mapping[Key, Gpu]], steps: Sequence[_Step], slow: Mapping[str, float], *, guess: bool
+    recorded: Callable[[str], Mapping[Key, Gpu]], steps: Sequence[_Step], slow: Mapping[str, float]
 ) -> list[Cause]:
     """What changed with the GPUs, and why they may be slower: what most of them have and had not before."""
     looked = []
     for one in steps[:MOST_LOOKED]:
         before, after = ([_gpu(recorded, point) for point in side] for side in (one.before, one.after))
         gpu = _usually(after)
-        if slow and len(steps) == 1 and guess:
+        if slow and len(steps) == 1:
             return causes.likely(gpu, before, slow, BEFORE)
         found = causes.seen(gpu, before, slow, BEFORE) if slow else []
         told = causes.TOLD if found else ()

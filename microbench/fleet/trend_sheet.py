@@ -16,6 +16,7 @@ from microbench.report.heading import SIMULATED
 
 MINUTE = 16
 MOST_CAUSES, MOST_EXCEPT, MOST_GROUPS = 3, 3, 3
+UNEXPLAINED = "no recorded fact changed with it"
 # Of several GPUs the range is told if the largest change is so many times the smallest.
 WIDE = 1.5
 THRESHOLD = (
@@ -64,7 +65,7 @@ def _lines(trend: Trend) -> list[AnswerLine]:
             compared.append(f"without {_counted(trend.others, 'campaign')} of other settings")
         lines.append(AnswerLine("compared", tuple(map(Cell, compared))))
     if trend.smallest:
-        lines.append(AnswerLine("told from", tuple(map(Cell, _told_from(trend)))))
+        lines.append(AnswerLine("could find", tuple(map(Cell, _told_from(trend)))))
     if trend.swapped:
         told = [f"{name_of(one.gpu)} since {minute(one.since)}" for one in trend.swapped[:MOST_NAMED]]
         more = [f"and {len(trend.swapped) - MOST_NAMED} more"] if len(trend.swapped) > MOST_NAMED else []
@@ -73,8 +74,12 @@ def _lines(trend: Trend) -> list[AnswerLine]:
 
 
 def _changed(trend: Trend) -> list[str]:
+    if not trend.gpus:
+        return ["nothing can be said: no campaign measured a GPU"]
     if not trend.judged:
-        return [f"nothing can be said before {LEAST_CAMPAIGNS} campaigns; the most that a GPU has is {trend.longest}"]
+        return [
+            f"too early: {trend.longest} of {LEAST_CAMPAIGNS} campaigns, {LEAST_SIDE} before a change and as many after"
+        ]
     changed = {True: set[Board](), False: set[Board]()}
     for event in trend.events:
         changed[event.slower] |= set(event.gpus)
@@ -99,10 +104,11 @@ def _told_from(trend: Trend) -> list[str]:
     least = [group for group, size in sizes.items() if size <= LEAST_LOSS]
     words = []
     if least:
-        words.append(f"{percent(math.expm1(LEAST_LOSS))} in {len(least)} of {len(sizes)} groups of figures")
+        of = "every group" if len(least) == len(sizes) else f"{len(least)} of {len(sizes)} groups"
+        words.append(f"{percent(math.expm1(LEAST_LOSS))} or more in {of} of figures")
     others = sorted(set(sizes) - set(least), key=lambda group: -sizes[group])
     words += [f"{percent(math.expm1(sizes[group]))} in {group}" for group in others[:MOST_GROUPS]]
-    return [*words, f"{LEAST_SIDE} campaigns after it"]
+    return [*words, f"after {LEAST_SIDE} campaigns"]
 
 
 def _finding(event: Event, trend: Trend) -> Finding:
@@ -115,7 +121,7 @@ def _finding(event: Event, trend: Trend) -> Finding:
     return Finding(
         rule="fleet.changed",
         severity=severity,
-        title=f"{_who(event, trend)}: {', '.join(moved)} since {minute(event.since)} ({seen or 'no fact changed'})",
+        title=f"{_who(event, trend)}: {', '.join(moved)} since {minute(event.since)} ({seen or UNEXPLAINED})",
         text="",
         advice=next((cause.check for cause in event.causes if cause.check), ""),
         threshold=THRESHOLD,
