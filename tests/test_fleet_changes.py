@@ -161,6 +161,17 @@ def test_a_change_lasts_three_campaigns_on_both_sides() -> None:
     assert found_in([0, 0.9, 0, 0, 0, 0, 0.02, 0.02, 0.9, 0.02]) == [(6, 0.02)]  # wild campaigns on both sides
 
 
+def test_the_scatter_is_the_largest_of_three() -> None:
+    quiet, loud = np.zeros(6), np.array([0.0, 0.1, 0.0, 0.1, 0.0, 0.1])
+    known = 1.4826 * 0.1 / math.sqrt(2)
+    assert scatters([quiet] * 3, [0.01, 0.02, 0]) == [0.01, 0.02, 0]
+    assert scatters([quiet, quiet, loud], [0.01] * 3) == pytest.approx([0.01, 0.01, known])
+    # That of the class counts for all of it, and for more the fewer campaigns there are.
+    alone, several = scatters([loud], [0.01])[0], scatters([loud] * 20 + [quiet], [0.01] * 21)
+    assert alone == pytest.approx(known * math.exp(2.4 / math.sqrt(5)))
+    assert known < several[0] == several[-1] < 1.3 * known < alone
+
+
 def test_all_changes_of_a_series_are_found_the_newest_first() -> None:
     assert found_in([0] * 10 + [0.03] * 20 + [0.7] * 3) == [(30, 0.67), (10, 0.03)]
     assert found_in([0] * 10 + [0.5] * 10 + [0] * 10) == [(20, -0.5), (10, 0.5)]

@@ -154,9 +154,13 @@ def test_campaigns_of_other_selections_are_left_out(tmp_path: Path) -> None:
         record = campaign.new_campaign(name, ["memory"] if other else ["link"], campaign.Options(), "")
         campaign.write(campaign.make_folder(tmp_path / "s", name), record)
         sources.append(Source(measured(tmp_path, name, began, SLOWER if number >= 7 else {}), name, "n", {}))
+        # In the first of them a run of other settings was imported into the same campaign.
+        path = measured(tmp_path, f"{name}-m", began, SLOWER if number < 7 else {})
+        sources.append(Source(with_settings(path, preset="quick") if number < 7 else path, name, "m", {}))
     store.add_all(tmp_path / "s", sources)
     several = found(tmp_path / "s")
-    assert (several.campaigns, several.others, several.events[0].since) == (7, 6, TIMES[7])
+    assert (several.campaigns, several.others) == (7, 6)
+    assert [(event.gpus, event.since) for event in several.events] == [((Board("n", 0),), TIMES[7])]
     assert (found(tmp_path / "s", campaign="c12").campaigns, found(tmp_path / "s", campaign="c12").judged) == (7, 1)
 
 
