@@ -1,7 +1,7 @@
 """Finds where a GPU became slower or faster over campaigns. It works on arrays only, so that simulations can test it.
 
 A series says how slow one GPU was in one group of figures, campaign after campaign, as a logarithm. The newest change
-of its level is looked for in the newest 4, 8, 16, … campaigns: the place that leaves the least distance from the
+of its level is looked for in the newest 6, 12, 24, … campaigns: the place that leaves the least distance from the
 medians of both sides. It is told if the medians differ by LEAST_LOSS or more, and by too much for chance, given the
 scatter, among all places of all series. Earlier changes are then looked for in the campaigns before it.
 """
