@@ -58,6 +58,15 @@ def with_gpu(run: Run, **fields: object) -> Run:
     return msgspec.structs.replace(run, sessions=tuple(sessions))
 
 
+def at(run: Run, began: str, **fields: object) -> Run:
+    """The run as if it had begun at that time, with other ``fields`` of its session's environment."""
+    sessions = []
+    for session in run.sessions:
+        environment = msgspec.structs.replace(session.environment, **fields)
+        sessions.append(msgspec.structs.replace(session, started_at=began, environment=environment))
+    return msgspec.structs.replace(run, sessions=tuple(sessions))
+
+
 def write(path: Path, run: Run) -> Path:
     path.write_bytes(schema.encode(msgspec.structs.replace(run, run_id=path.stem)))
     return path

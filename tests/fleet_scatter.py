@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from microbench.analysis.stats import deviation_key, model_of, rows, student_factor
 from microbench.fleet.outliers import Figures
-from microbench.fleet.verdict import HOST, _group
+from microbench.fleet.verdict import group_of
 from microbench.runs import store
 from microbench.runs.export import _ceiling
 
@@ -54,11 +54,11 @@ def recorded() -> tuple[Recorded, ...]:
             losses = wider * sign * np.log(medians / np.median(medians))
             limit = _ceiling(run, row.outcomes[0], row.measurement)
             share = row.value / limit if limit else 0.0
-            host = row.measurement.clock == "host" and row.suite != "host"
-            group = _group(HOST if host else f"{row.benchmark} {row.metric.name}", row.measurement.bound, share)
+            one = row.measurement
+            group = group_of(row.benchmark, row.metric.name, row.suite, one.clock, one.bound, share)
             doubt = student_factor(deviation.rounds) * deviation.share
-            one = Recorded(row.benchmark, group, row.metric.name, (losses,), deviation.share, doubt)
-            found.setdefault(f"{row.case_id} {row.metric.name}", []).append(one)
+            figure = Recorded(row.benchmark, group, row.metric.name, (losses,), deviation.share, doubt)
+            found.setdefault(f"{row.case_id} {row.metric.name}", []).append(figure)
     return tuple(several[0]._replace(losses=tuple(one.losses[0] for one in several)) for several in found.values())
 
 

@@ -328,7 +328,8 @@ def test_errors_name_the_cause_and_the_command() -> None:
 
 def test_typed_times() -> None:
     typed = {"3us": 3e-6, "3µs": 3e-6, "3μs": 3e-6, "500ns": 5e-7, "0.2ms": 2e-4, "0": 0.0, "1 s": 1.0, "0us": 0.0}
-    assert {text: typed_time(text) for text in typed} == pytest.approx(typed)
+    typed |= {"90s": 90.0, "30min": 1800.0, "6h": 21600.0, "1.5 d": 129600.0}
+    assert {text: typed_time(text, 1e6) for text in typed} == pytest.approx(typed)
 
 
 @pytest.mark.parametrize(

@@ -1,26 +1,32 @@
-"""The command `microbench fleet run`: the same run on every GPU of many nodes. fleet_store.py has the others."""
+"""The commands fleet run and fleet watch: the same run on every GPU of many nodes. fleet_store.py has the others."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
 from microbench.cli import fleet_store, options
-from microbench.cli.output import command
+from microbench.cli.output import command, draw
 from microbench.core.errors import ExitCode, MicrobenchError, UsageError
+from microbench.core.units import plain, typed_time, wall
 
 if TYPE_CHECKING:
-    from microbench.fleet.campaign import Campaign, Task
+    from microbench.fleet.campaign import Campaign, Options, Task
     from microbench.fleet.clusters import Where
 
 LINES_SHOWN, NAMES_SHOWN = 20, 3
+LONGEST_EVERY_S = 366 * 86400.0
+# While it waits for the next campaign, a watch looks at the clock so often.
+LOOK_EVERY_S = 60.0
 STATUS_WORDS = {"failed": "failed", "died": "died", "hung": "hung", "no_gpu": "no GPU", "waiting": "not measured"}
 
 fleet_app = typer.Typer(
@@ -66,44 +72,158 @@ def run(
     import msgspec
 
     from microbench.fleet import campaign as records
-    from microbench.fleet.clusters import Where, check, connected
-    from microbench.fleet.engine import Engine
-    from microbench.runs.store import new_run_id
 
-    hosts = tuple(host.strip() for host in (ssh or "").split(",") if host.strip())
-    where = Where(local, scheduler, hosts, slurm)
-    check(where)
-    if resume is not None:
+    nodes = _nodes((local, scheduler, ssh, slurm), wait, label, labels, simulated)
+    if resume is None:
+        asked = _asked(quick, full, overrides, device, rounds, time_limit)
+        campaign = _new(names, asked, nodes)
+    else:
         if names or quick or full or overrides or device or rounds != 1 or time_limit is not None:
             raise UsageError("--resume keeps what the campaign measures", "give only where the nodes are")
         campaign = records.read(store, resume)
-        asked = campaign.options
-    else:
-        if quick and full:
-            raise UsageError("--quick and --full cannot be combined", "give one of them, or neither")
-        preset = "quick" if quick else "full" if full else "default"
-        asked = records.Options(preset, tuple(overrides or ()), device, rounds, time_limit)
-        campaign = records.new_campaign(
-            new_run_id(datetime.now(UTC)), list(names or ()), asked, " ".join(where.arguments)
-        )
     if limit is not None:
-        campaign.options = msgspec.structs.replace(asked, limit_s=limit)
+        campaign.options = msgspec.structs.replace(campaign.options, limit_s=limit)
+    said = ["microbench", "fleet", "report", "--store", str(store), "-o", "page.html"]
+    return _carry_out(campaign, store, nodes, [f"next:  {shlex.join(said)}"])
+
+
+def watch(
+    every: options.CampaignEvery,
+    store: options.Store,
+    names: options.Measured = None,
+    times: options.CampaignTimes = None,
+    local: options.Local = None,
+    scheduler: options.Scheduler = None,
+    ssh: options.SshHosts = None,
+    slurm: options.SlurmJobs = None,
+    quick: options.Quick = False,
+    full: options.Full = False,
+    overrides: options.Overrides = None,
+    device: options.FleetDevice = None,
+    rounds: options.Rounds = 1,
+    time_limit: options.TimeLimit = None,
+    limit: options.TaskLimit = None,
+    wait: options.WaitForNodes = 60.0,
+    label: options.NodeLabels = None,
+    labels: options.LabelsFile = None,
+    simulated: options.SimulatedNodes = None,
+) -> int:
+    """Repeat a campaign, and say after each what changed.
+
+    The campaigns are those of fleet run, and what changed is said as by fleet trend. They start at fixed times from the
+    first one on; one that takes longer delays only the next. If one cannot start, this is said, and the next is tried
+    at its time. Ctrl-C ends the watch, and closes a campaign that runs. The exit code is 0 if every task of all
+    campaigns is ok, else 1.
+    """
+    import msgspec
+
+    every_s = typed_time(every, LONGEST_EVERY_S, "90s, 30min, 6h, 1d")
+    if every_s < 1:
+        raise UsageError(f"--every {plain(every, 40)} is less than a second", "--every 6h")
+    nodes = _nodes((local, scheduler, ssh, slurm), wait, label, labels, simulated)
+    asked = _asked(quick, full, overrides, device, rounds, time_limit)
+    if limit is not None:
+        asked = msgspec.structs.replace(asked, limit_s=limit)
+    first_ns, every_ns = time.time_ns(), round(every_s * 1e9)
+    worst = ExitCode.MEASURED
+    for number in range(1, times + 1) if times is not None else count(1):
+        began_ns = time.time_ns()
+        try:
+            ended = _carry_out(_new(names, asked, nodes), store, nodes, [])
+        except MicrobenchError as error:
+            if number == 1 and isinstance(error, UsageError):
+                raise
+            _tell_error(error)
+            ended = ExitCode.SOME_FAILED
+        else:
+            if ended == ExitCode.INTERRUPTED:
+                return ended
+            _tell_trend(store)
+        worst = max(worst, ended)
+        if number != times:
+            due_ns = first_ns + ((began_ns - first_ns) // every_ns + 1) * every_ns
+            try:
+                _wait_until(due_ns, began_ns, every_s)
+            except KeyboardInterrupt:
+                break
+    return worst
+
+
+class Nodes(NamedTuple):
+    """Where the nodes are, how long to wait for them, and their labels. The files are read for each campaign."""
+
+    where: Where
+    wait_s: float
+    every_label: dict[str, str]
+    labels: Path | None
+    simulated: Path | None
+
+
+def _nodes(
+    places: tuple[int | None, str | None, str | None, int | None],
+    wait_s: float,
+    label: list[str] | None,
+    labels: Path | None,
+    simulated: Path | None,
+) -> Nodes:
+    """What the options say of the nodes; ``places`` are --local, --scheduler, --ssh and --slurm. Raises UsageError."""
+    from microbench.fleet.campaign import parsed_labels
+    from microbench.fleet.clusters import Where, check
+
+    local, scheduler, ssh, slurm = places
+    where = Where(local, scheduler, tuple(host.strip() for host in (ssh or "").split(",") if host.strip()), slurm)
+    check(where)
+    return Nodes(where, wait_s, parsed_labels(label or []), labels, simulated)
+
+
+def _asked(
+    quick: bool, full: bool, overrides: list[str] | None, device: str | None, rounds: int, time_limit_s: float | None
+) -> Options:
+    """The options that every task gets. Raises UsageError."""
+    from microbench.fleet.campaign import Options
+
+    if quick and full:
+        raise UsageError("--quick and --full cannot be combined", "give one of them, or neither")
+    preset = "quick" if quick else "full" if full else "default"
+    return Options(preset, tuple(overrides or ()), device, rounds, time_limit_s)
+
+
+def _new(names: list[str] | None, asked: Options, nodes: Nodes) -> Campaign:
+    from microbench.fleet.campaign import new_campaign
+    from microbench.runs.store import new_run_id
+
+    return new_campaign(new_run_id(datetime.now(UTC)), list(names or ()), asked, " ".join(nodes.where.arguments))
+
+
+def _carry_out(campaign: Campaign, store: Path, nodes: Nodes, next_lines: list[str]) -> ExitCode:
+    """Run what the campaign lacks, add its runs to the store and draw the closing screen with ``next_lines``.
+
+    Raises MicrobenchError if it cannot start or go on; what came back is in the store all the same.
+    """
+    from microbench.fleet import campaign as records
+    from microbench.fleet.clusters import connected
+    from microbench.fleet.engine import Engine
+
     needs_gpu = _needs_gpu(campaign)
-    node_labels = records.read_labels(labels) if labels is not None else {}
-    differing = records.read_simulated(simulated) if simulated is not None else {}
-    every_node = records.parsed_labels(label or [])
+    node_labels = records.read_labels(nodes.labels) if nodes.labels is not None else {}
+    differing = records.read_simulated(nodes.simulated) if nodes.simulated is not None else {}
+    where, ok_before = nodes.where, campaign.counts()["ok"]
     try:
         with _shown() as changed, connected(where) as connection:
             folder = records.make_folder(store, campaign.campaign)
             Engine(
-                connection.client, campaign, folder, labels=every_node, node_labels=node_labels, simulated=differing,
-                needs_gpu=needs_gpu, unreachable=connection.unreachable, expected=where.expected, wait_s=wait,
-                changed=changed,
+                connection.client, campaign, folder, labels=nodes.every_label, node_labels=node_labels,
+                simulated=differing, needs_gpu=needs_gpu, unreachable=connection.unreachable, expected=where.expected,
+                wait_s=nodes.wait_s, changed=changed,
             ).run()  # fmt: skip
     except KeyboardInterrupt:
-        _close(campaign, store, where)
+        _close(campaign, store, where, next_lines)
         return ExitCode.INTERRUPTED
-    _close(campaign, store, where)
+    except MicrobenchError:
+        if campaign.counts()["ok"] > ok_before:
+            _close(campaign, store, where, next_lines)
+        raise
+    _close(campaign, store, where, next_lines)
     everything = campaign.tasks and all(task.status == "ok" for task in campaign.tasks)
     return ExitCode.MEASURED if everything else ExitCode.SOME_FAILED
 
@@ -162,7 +282,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _close(campaign: Campaign, store: Path, where: Where) -> None:
+def _close(campaign: Campaign, store: Path, where: Where, next_lines: Sequence[str]) -> None:
     """Draw the closing screen: how many runs came back, which did not and why, and what to type next."""
     from microbench.fleet.campaign import folder_of
     from microbench.report.terminal import terminal
@@ -181,9 +301,8 @@ def _close(campaign: Campaign, store: Path, where: Where) -> None:
     for tasks, sign in ((missing, "✗"), (noted, "▲")):
         for words in _grouped(tasks):
             console.print(painter.text(f" {sign if painter.fine else '-'} {words}"), soft_wrap=True)
-    said = ["microbench", "fleet", "report", "--store", str(store), "-o", "page.html"]
     folder = folder_of(store, campaign.campaign)
-    lines = [f"saved: {folder}", *_add_to_store(store, folder), f"next:  {shlex.join(said)}"]
+    lines = [f"saved: {folder}", *_add_to_store(store, folder), *next_lines]
     if missing:
         again = ["microbench", "fleet", "run", "--store", str(store), "--resume", campaign.campaign, *where.arguments]
         lines.append(f"again: {shlex.join(again)}")
@@ -214,6 +333,51 @@ def _grouped(tasks: Sequence[Task]) -> list[str]:
     return lines[:LINES_SHOWN] + ([f"and {more} more kinds, in the campaign's file"] if more > 0 else [])
 
 
-COMMANDS = ((run, "microbench fleet run --local 4 --device fake --quick --store fleet"), *fleet_store.COMMANDS)
+def _tell_trend(store: Path) -> None:
+    """Draw what changed over the campaigns of the store, and name the GPUs that are unlike the others in the newest."""
+    from microbench.fleet.sheet import name_of
+    from microbench.fleet.trend import trend
+    from microbench.fleet.trend_sheet import screen
+    from microbench.fleet.verdict import judged
+    from microbench.report.terminal import terminal
+
+    try:
+        unlike = _listed([name_of(named.gpu) for named in judged(store).named])
+        more = (
+            f"unlike the others in this campaign: {unlike}: microbench fleet report --store {store}" if unlike else ""
+        )
+        draw(screen(trend(store, None, fleet_store.USUAL_LAST), more))
+    except MicrobenchError as error:
+        terminal.tell([f"no trend: {error.cause}"], terminal.open_console())
+
+
+def _tell_error(error: MicrobenchError) -> None:
+    from microbench.report.terminal import terminal
+
+    terminal.tell_error(error, terminal.open_console(sys.stderr))
+
+
+def _wait_until(due_ns: int, began_ns: int, every_s: float) -> None:
+    """Say when the next campaign starts, and wait until then. The clock may be set meanwhile, or the machine sleep."""
+    from microbench.report.terminal import terminal
+
+    left_s = (due_ns - time.time_ns()) / 1e9
+    if left_s > 0:
+        shown = "%Y-%m-%d %H:%M" if every_s >= 60 else "%Y-%m-%d %H:%M:%S"
+        moment = datetime.fromtimestamp(due_ns / 1e9, UTC).strftime(shown)
+        line = f"next campaign: {moment} UTC, in {wall(left_s)}; Ctrl-C ends the watch"
+    else:
+        took_s = (time.time_ns() - began_ns) / 1e9
+        line = f"next campaign: now, because this one took {wall(took_s)}, longer than {wall(every_s)}"
+    terminal.tell([line, ""], terminal.open_console())
+    while (left_s := (due_ns - time.time_ns()) / 1e9) > 0:
+        time.sleep(min(left_s, LOOK_EVERY_S))
+
+
+COMMANDS = (
+    (run, "microbench fleet run --local 4 --device fake --quick --store fleet"),
+    (watch, "microbench fleet watch --every 6h --scheduler tcp://head:8786 --store fleet"),
+    *fleet_store.COMMANDS,
+)
 for _function, _example in COMMANDS:
     fleet_app.command(_function.__name__.rstrip("_"), epilog=f"Example: {_example}")(command(_function))

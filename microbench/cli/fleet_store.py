@@ -20,6 +20,8 @@ MOST_DRAWN = 200
 # Failed files that are named.
 MOST_NAMED = 5
 IMPORTED = "imported"
+# Campaigns of a trend: a month of four a day, or a week of one an hour.
+USUAL_LAST = 200
 
 Store = Annotated[Path, typer.Option("--store", metavar="DIR", help="The folder of the store.")]
 Imported = Annotated[
@@ -30,6 +32,10 @@ Campaign = Annotated[
     str | None,
     typer.Option("--campaign", metavar="ID", help="The campaign; default: imported, or the newest."),
 ]
+Until = Annotated[
+    str | None, typer.Option("--campaign", metavar="ID", help="The last campaign that counts; default: the newest.")
+]
+Last = Annotated[int, typer.Option("--last", metavar="N", help="Only the newest N campaigns.", min=1)]
 Node = Annotated[str, typer.Option("--node", metavar="NAME", help="The machine of the runs; default: its GPU's UUID.")]
 Labels = Annotated[
     list[str] | None,
@@ -175,8 +181,23 @@ def report(store: Store, campaign: Campaign = None, out: Page = None, force: For
     typer.echo(f"{plain(out)}: {len(data) / 1e6:.2f} MB")
 
 
+def trend(store: Store, campaign: Until = None, last: Last = USUAL_LAST, why: Why = False) -> None:
+    """Say which GPUs became slower or faster, and since when.
+
+    It also says in what, and what changed with it. Each GPU is compared with itself over the campaigns of a store that
+    asked for the same as the newest one.
+    """
+    from microbench.fleet import trend as trends
+    from microbench.fleet import trend_sheet
+
+    found = trends.trend(store, campaign, last)
+    footer = f"more: microbench fleet report --store {plain(store)} compares the GPUs with each other"
+    draw(trend_sheet.screen(found, footer), why=why)
+
+
 COMMANDS = (
     (import_, "microbench fleet import RUN --store DIR --label rack=r1"),
     (query, 'microbench fleet query --store DIR "SELECT suite, count(*) FROM rows GROUP BY suite"'),
     (report, "microbench fleet report --store DIR -o fleet.html"),
+    (trend, "microbench fleet trend --store DIR"),
 )

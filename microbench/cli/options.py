@@ -308,7 +308,7 @@ CaseName = Annotated[
     _option("AXIS=VALUE[,…]", "The cases to draw, at most three: size_bytes=64. Or the whole id of a case.", "--case"),
 ]
 
-# fleet run
+# fleet run, fleet watch
 Store = Annotated[Path, _option("DIR", "The folder that keeps campaigns and their runs.", "--store")]
 Local = Annotated[Count, _option("N", "Start N worker processes on this machine.", "--local", min=1)]
 Scheduler = Annotated[
@@ -332,6 +332,10 @@ NodeLabels = Annotated[
 LabelsFile = Annotated[
     Path | None, _option("FILE", "Labels of each node: TOML or JSON with a table for each.", "--labels")
 ]
+CampaignEvery = Annotated[
+    str, _option("TIME", "From the start of one campaign to that of the next: 30min, 6h, 1d.", "--every")
+]
+CampaignTimes = Annotated[Count, _option("N", "End after N campaigns; default: at Ctrl-C.", "--times", min=1)]
 ResumedCampaign = Annotated[Typed, _option("ID", "Run what this campaign still lacks.", "--resume")]
 SimulatedNodes = Annotated[
     Path | None, _option("FILE", "Costs and faults of simulated nodes, as TOML or JSON.", "--simulated", hidden=True)

@@ -69,9 +69,20 @@ LONGEST_SIZE = 4
 MISSING = "–"
 # Where a line of text should not be broken.
 BEFORE_UNIT = re.compile(r"(?<=\d) (?=[%A-Za-zµ])")
-TYPED_TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(ns|us|µs|μs|ms|s)")
-TYPED_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0}
+TYPED_TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(ns|us|µs|μs|ms|s|min|h|d)")
+TYPED_UNITS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
 LONGEST_TYPED_S = 10.0
+SHORT_TIMES = "3us, 500ns, 0.2ms, or 0"
 TYPED_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMGT]i?B|kB|B)?")
 TYPED_BYTES = {
     "": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
@@ -226,15 +237,15 @@ def axis_value(name: str, value: int | str) -> str:
     return str(value)
 
 
-def typed_time(text: str, longest_s: float = LONGEST_TYPED_S) -> float:
-    """Seconds of a time that a person typed: "3us", "3µs", "500ns", "0.2ms", "0".
+def typed_time(text: str, longest_s: float = LONGEST_TYPED_S, examples: str = SHORT_TIMES) -> float:
+    """Seconds of a time that a person typed: "3us", "3µs", "500ns", "0.2ms", "30min", "6h", "1d", "0".
 
-    Raises UsageError for anything else, and for more than ``longest_s``.
+    Raises UsageError, which names ``examples``, for anything else, and for more than ``longest_s``.
     """
     stripped = text.strip()
     match = TYPED_TIME.fullmatch(stripped)
     if match is None and stripped not in ("0", "0.0"):
-        raise UsageError(f"{plain(text, 40)} is not a time", "give a number and its unit: 3us, 500ns, 0.2ms, or 0")
+        raise UsageError(f"{plain(text, 40)} is not a time", f"give a number and its unit: {examples}")
     seconds = float(match[1]) * TYPED_UNITS[match[2]] if match else 0.0
     if seconds > longest_s:
         raise UsageError(f"{plain(text, 40)} is too long", f"give a time of at most {wall(longest_s)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -32,6 +32,12 @@ MOST_FACTS = 4
 OWN = ("gpu pci_bus_id", "submit_core", "watcher_core", "parent_cores", "load_average_1min", "swap_used_bytes")
 LINK_NOW = {"lanes": ("link lanes_now", "link lanes_max"), "generation": ("link generation_now", "link generation_max")}
 
+# Facts that the causes themselves tell.
+TOLD = (
+    "gpu power_limit_w", *(name for pair in LINK_NOW.values() for name in pair),
+    *(f"memory {name}" for name in MemoryErrors.__struct_fields__),
+)  # fmt: skip
+ELSEWHERE = "elsewhere"
 TRAFFIC_RULES = ("environment.other_processes", "environment.load", "environment.mps")
 # Findings that say again what is told from facts.
 TOLD_RULES = ("environment.memory_errors", "environment.narrow_link")
@@ -77,20 +83,38 @@ class Cause(NamedTuple):
     check: str
 
 
-DOWN_TRAINED, TRAFFIC, THROTTLED = "down-trained link", "other traffic", "throttled"
+DOWN_TRAINED, SLOW_LINK, TRAFFIC, THROTTLED = "down-trained link", "slow link", "other traffic", "throttled"
 SLOW_HOST, MEMORY_ERRORS, MEMORY, UNKNOWN = "slow host", "memory errors", "slow memory", "unknown"
 
 
-def likely(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float]) -> list[Cause]:
-    """Causes of what a GPU is slow in, the likeliest first; ``slow`` is the loss by group of figures."""
-    found = [*_link(gpu, others, slow), *_traffic(gpu, others), *_throttled(gpu, others)]
-    found += [*_memory_errors(gpu, others, slow), *_unusual(gpu, others, slow)]
-    if not found:
-        found = [_guess(gpu, slow)]
-    if differing := list(_facts(gpu, others))[:MOST_FACTS]:
+def likely(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float], where: str = ELSEWHERE) -> list[Cause]:
+    """Causes of what a GPU is slow in, the likeliest first; ``slow`` is the loss by group of figures.
+
+    The others may be the GPU itself in earlier campaigns; ``where`` says in a word where they are.
+    """
+    found = seen(gpu, others, slow, where) or [_guess(gpu, slow)]
+    if differing := facts(gpu, others, where, TOLD):
         last = found[-1]
         found[-1] = last._replace(seen="; ".join(filter(None, (last.seen, *differing))))
     return found
+
+
+def seen(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float], where: str) -> list[Cause]:
+    """The causes that findings and facts of the GPU show, without a guess."""
+    link = _link(gpu, others, slow, where)
+    found = [*_traffic(gpu, others), *_throttled(gpu, others, where), *_memory_errors(gpu, others, slow)]
+    unusual = [cause for cause in _unusual(gpu, others, slow) if not link or cause.kind != SLOW_LINK]
+    return [*link, *found, *unusual]
+
+
+def facts(gpu: Gpu, others: Sequence[Gpu], where: str, told: Collection[str] = ()) -> list[str]:
+    """A few facts that nearly all others agree in and this GPU does not, without those of the names ``told``."""
+    found = []
+    for name, value in gpu.facts.items():
+        common = usual(others, name)
+        if name not in told and name not in OWN and common is not None and common != value:
+            found.append(f"{plain(name)} is {plain(value, 40)}, {where} {plain(common, 40)}")
+    return found[:MOST_FACTS]
 
 
 def _is_link(group: str) -> bool:
@@ -105,23 +129,22 @@ def _is_memory(group: str) -> bool:
     return group.startswith(("DRAM", "memory_"))
 
 
-def _link(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float]) -> Iterator[Cause]:
+def _link(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float], where: str) -> list[Cause]:
     """The link came up with fewer lanes or at a lower speed than it could, or than others."""
     if not any(map(_is_link, slow)):
-        return
-    seen = []
+        return []
+    words = []
     for name, (now, most) in LINK_NOW.items():
         own, could = gpu.facts.get(now), gpu.facts.get(most)
-        usual = _usual(others, now)
+        common = usual(others, now)
         if own is None:
             continue
-        if name == "lanes" and could is not None and own != could:
-            seen.append(f"{own} of {could} lanes")
-        elif usual is not None and own != usual:
-            seen.append(f"PCIe {name} {own}, elsewhere {usual}")
-    if seen:
-        check = "Reseat the board; check riser, cable, slot and bifurcation: nvidia-smi -q -d PERFORMANCE, lspci -vv"
-        yield Cause(DOWN_TRAINED, ", ".join(seen), check)
+        if name == "lanes" and could is not None and own not in (could, common):
+            words.append(f"{own} of {could} lanes")
+        elif common is not None and own != common:
+            words.append(f"PCIe {name} {own}, {where} {common}")
+    check = "Reseat the board; check riser, cable, slot and bifurcation: nvidia-smi -q -d PERFORMANCE, lspci -vv"
+    return [Cause(DOWN_TRAINED, ", ".join(words), check)] if words else []
 
 
 def _traffic(gpu: Gpu, others: Sequence[Gpu]) -> Iterator[Cause]:
@@ -130,21 +153,21 @@ def _traffic(gpu: Gpu, others: Sequence[Gpu]) -> Iterator[Cause]:
             yield Cause(TRAFFIC, plain(title, LONGEST), plain(advice, LONGEST))
 
 
-def _throttled(gpu: Gpu, others: Sequence[Gpu]) -> Iterator[Cause]:
+def _throttled(gpu: Gpu, others: Sequence[Gpu], where: str) -> Iterator[Cause]:
     """Its clocks fell more often, it is hotter, or its power limit is lower."""
-    seen = []
-    usual = _middle([one.throttled for one in others])
-    if gpu.throttled is not None and gpu.throttled > (usual or 0.0) + THROTTLED_MORE:
+    words = []
+    often = middle([one.throttled for one in others])
+    if gpu.throttled is not None and gpu.throttled > (often or 0.0) + THROTTLED_MORE:
         reasons = f" ({plain(gpu.throttle_reasons, LONGEST)})" if gpu.throttle_reasons else ""
-        seen.append(f"{percent(gpu.throttled)} of its figures were throttled{reasons}")
-    heat = _middle([one.temperature_c for one in others])
+        words.append(f"{percent(gpu.throttled)} of its figures were throttled{reasons}")
+    heat = middle([one.temperature_c for one in others])
     if gpu.temperature_c is not None and heat is not None and gpu.temperature_c > heat + HOTTER_C:
-        seen.append(f"{gpu.temperature_c:.0f} °C, elsewhere {heat:.0f} °C")
-    limit = _middle([one.power_limit_w for one in others])
+        words.append(f"{gpu.temperature_c:.0f} °C, {where} {heat:.0f} °C")
+    limit = middle([one.power_limit_w for one in others])
     if gpu.power_limit_w is not None and limit is not None and gpu.power_limit_w < limit:
-        seen.append(f"power limit {gpu.power_limit_w:.0f} W, elsewhere {limit:.0f} W")
-    if seen:
-        yield Cause(THROTTLED, ", ".join(seen), "Look at cooling and power: nvidia-smi -q -d PERFORMANCE,POWER")
+        words.append(f"power limit {gpu.power_limit_w:.0f} W, {where} {limit:.0f} W")
+    if words:
+        yield Cause(THROTTLED, ", ".join(words), "Look at cooling and power: nvidia-smi -q -d PERFORMANCE,POWER")
 
 
 def _memory_errors(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float]) -> Iterator[Cause]:
@@ -169,9 +192,9 @@ def _unusual(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float]) -> Iter
         suite = rule.partition(".")[0]
         kind = None
         if suite == "link" and any(map(_is_link, slow)):
-            kind = DOWN_TRAINED if rule == "link.verdict" and "lanes" in title else "slow link"
+            kind = DOWN_TRAINED if rule == "link.verdict" and "lanes" in title else SLOW_LINK
         elif rule == "environment.numa":
-            kind = "slow link" if any(map(_is_link, slow)) else None
+            kind = SLOW_LINK if any(map(_is_link, slow)) else None
         elif suite in ("environment", "host") and any(map(_is_host, slow)):
             kind = SLOW_HOST
         elif suite in ("memory", "compute") and rule.endswith((".verdict", ".limited", ".sustained", ".clock")):
@@ -209,22 +232,14 @@ def _own_findings(gpu: Gpu, others: Sequence[Gpu]) -> Iterator[Finding]:
             yield finding
 
 
-def _facts(gpu: Gpu, others: Sequence[Gpu]) -> Iterator[str]:
-    """Facts that nearly all others agree in and this GPU does not. Counts of memory errors differ anyway."""
-    told = {name for pair in LINK_NOW.values() for name in pair} | {"gpu power_limit_w", *OWN}
-    for name, value in gpu.facts.items():
-        usual = _usual(others, name)
-        if name not in told and not name.startswith("memory ") and usual is not None and usual != value:
-            yield f"{plain(name)} is {plain(value, 40)}, elsewhere {plain(usual, 40)}"
-
-
-def _usual(others: Sequence[Gpu], name: str) -> str | None:
-    """The value of a fact that most others have."""
+def usual(others: Sequence[Gpu], name: str) -> str | None:
+    """The value of a fact that most others have, or None."""
     counts = Counter(one.facts[name] for one in others if name in one.facts)
     ((value, count),) = counts.most_common(1) or ((None, 0),)
     return value if len(others) and count >= USUAL * len(others) else None
 
 
-def _middle(values: Sequence[float | None]) -> float | None:
+def middle(values: Sequence[float | None]) -> float | None:
+    """The upper middle of the values that are known, or None."""
     known = sorted(value for value in values if value is not None)
     return known[len(known) // 2] if known else None

@@ -76,7 +76,7 @@ def losses(values: FloatArray, rate: FloatArray) -> FloatArray:
     with np.errstate(invalid="ignore", divide="ignore"):
         logarithms = np.where(values > 0, np.log(values), np.nan)
     signed = np.where(rate[:, None], -logarithms, logarithms)
-    return signed - _median(signed)[:, None]
+    return signed - medians(signed)[:, None]
 
 
 def scores(figures: Figures, groups: int) -> Scores:
@@ -88,15 +88,15 @@ def scores(figures: Figures, groups: int) -> Scores:
         of_it = figures.group == number
         if not of_it.any():
             continue
-        own = _median(figures.loss[of_it], axis=0)
-        loss[number] = own - _median(own[None, :])
-        beyond[number] = _median(figures.loss[of_it] - figures.doubt[of_it], axis=0)
-        within = NORMAL_MAD * _median(np.abs(loss[number])[None, :])[0]
-        repeated = _median(figures.deviation[of_it], axis=0)
+        own = medians(figures.loss[of_it], axis=0)
+        loss[number] = own - medians(own[None, :])
+        beyond[number] = medians(figures.loss[of_it] - figures.doubt[of_it], axis=0)
+        within = NORMAL_MAD * medians(np.abs(loss[number])[None, :])[0]
+        repeated = medians(figures.deviation[of_it], axis=0)
         scatter = np.fmax(np.fmax(within, repeated), LEAST_SCATTER)
         times[number] = loss[number] / scatter
-        middle[number] = _median(scatter[None, :])[0]
-        doubt[number] = _median(_median(figures.doubt[of_it], axis=0)[None, :])[0]
+        middle[number] = medians(scatter[None, :])[0]
+        doubt[number] = medians(medians(figures.doubt[of_it], axis=0)[None, :])[0]
     return Scores(loss, beyond, times, middle, doubt)
 
 
@@ -147,7 +147,7 @@ def smallest(one: Scores, tests: int) -> FloatArray:
     return least
 
 
-def _median(values: FloatArray, axis: int = 1) -> FloatArray:
+def medians(values: FloatArray, axis: int = 1) -> FloatArray:
     """The median without NaN; NaN where there is nothing else. Much faster than NumPy's for such arrays."""
     ordered = np.sort(np.moveaxis(values, axis, -1))  # NaN last
     count = (~np.isnan(ordered)).sum(axis=-1)

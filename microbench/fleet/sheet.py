@@ -12,6 +12,7 @@ from microbench.core.units import percent, plain, times
 from microbench.explain.environment import repair_due
 from microbench.fleet.causes import Gpu
 from microbench.fleet.outliers import ANY_NAMED, LEAST_GPUS, LEAST_LOSS
+from microbench.fleet.series import Board
 from microbench.fleet.verdict import BOUNDS, HOST, Compared, Named, Verdict, state_of
 from microbench.report.document import (
     AnswerLine,
@@ -65,7 +66,7 @@ def screen(verdict: Verdict, store: str) -> Screen:
         distorting=(),
         left_out=more,
         footer=f"more: microbench fleet report --store {plain(store)} -o page.html · microbench fleet query --store "
-        f'{plain(store)} "SELECT * FROM findings"',
+        f'{plain(store)} "SELECT * FROM findings" · microbench fleet trend --store {plain(store)}',
     )
 
 
@@ -112,7 +113,7 @@ def slower(loss: float) -> str:
     return f"{times(1 + loss)} slower" if 1 + loss >= FACTOR else f"{percent(loss)} slower"
 
 
-def name_of(gpu: Gpu) -> str:
+def name_of(gpu: Gpu | Board) -> str:
     """The node, and which of its GPUs."""
     return f"{plain(gpu.node, LONGEST)} GPU {gpu.number if gpu.number is not None else '?'}"
 

@@ -30,13 +30,17 @@ BOUNDS = {
 HOST = "calls on the host"
 # By chance GPUs share a label less often than this.
 CHANCE_SHARED = 0.05
-ROWS = """
+# The figures that are judged: times and rates of benchmarks whose scatter is known.
+JUDGED = (
+    """r.kind IN ('time', 'rate') AND r.suite <> 'own' AND r.median > 0 AND (r.deviation IS NOT NULL OR r.simulated)"""
+)
+DEVIATION = "CASE WHEN r.simulated THEN coalesce(r.deviation, 0) ELSE r.deviation END"
+ROWS = f"""
     SELECT n.node, n.device, r.benchmark, r."case", r.metric, r.suite, r.kind, r.bound, r.clock, r.median, r.ci_low,
-        r.ci_high, CASE WHEN r.simulated THEN coalesce(r.deviation, 0) ELSE r.deviation END, r.ceiling
+        r.ci_high, {DEVIATION}, r.ceiling
     FROM rows r JOIN nodes n ON r.campaign = n.campaign AND r.node = n.node AND r.run = n.run
         AND (r.device = n.device OR r.device IS NULL)
-    WHERE r.campaign = $1 AND r.kind IN ('time', 'rate') AND r.suite <> 'own' AND r.median > 0
-        AND (r.deviation IS NOT NULL OR r.simulated)
+    WHERE r.campaign = $1 AND {JUDGED}
     ORDER BY r.session
 """
 
@@ -88,12 +92,8 @@ class Verdict(NamedTuple):
 def judged(directory: Path, campaign: str | None = None) -> Verdict:
     """The verdict on a campaign of a store, or on the newest one. Raises UsageError."""
     connection = store.opened(directory)
-    newest = "SELECT campaign FROM runs GROUP BY campaign ORDER BY max(began) DESC, campaign DESC"
-    known = [name for (name,) in connection.execute(newest).fetchall()]
-    if campaign is not None and campaign not in known:
-        raise UsageError(f"there is no campaign {plain(campaign, 40)}", f"there are {', '.join(known[:10])}")
-    chosen = campaign or known[0]
-    gpus = _gpus(connection, chosen)
+    chosen = campaigns_until(connection, campaign)[0]
+    gpus = gpus_of(connection, chosen)
     rows = connection.execute(ROWS, [chosen]).fetchall()
     by_class: dict[str, list[Gpu]] = {}
     for gpu in gpus.values():
@@ -122,7 +122,16 @@ def judged(directory: Path, campaign: str | None = None) -> Verdict:
     )
 
 
-def _gpus(connection: Any, campaign: str) -> dict[tuple[str, str], Gpu]:
+def campaigns_until(connection: Any, campaign: str | None) -> list[str]:
+    """That campaign of a store, or the newest one, and all before it, the newest first. Raises UsageError."""
+    newest = "SELECT campaign FROM runs GROUP BY campaign ORDER BY max(began) DESC, campaign DESC"
+    known = [name for (name,) in connection.execute(newest).fetchall()]
+    if campaign is not None and campaign not in known:
+        raise UsageError(f"there is no campaign {plain(campaign, 40)}", f"there are {', '.join(known[:10])}")
+    return known[known.index(campaign) if campaign is not None else 0 :]
+
+
+def gpus_of(connection: Any, campaign: str) -> dict[tuple[str, str], Gpu]:
     """The GPUs of a campaign by node and UUID, with the findings that may explain them."""
     found: dict[tuple[str, str], list[Any]] = {}
     worrying = "SELECT node, device, rule, severity, title, advice FROM findings WHERE campaign = $1"
@@ -149,7 +158,7 @@ def _table(rows: Sequence[tuple[Any, ...]], members: Sequence[Gpu]) -> _Table:
     """The figures of the GPUs of a class. Of several sessions the last one counts."""
     columns = {(gpu.node, gpu.device): place for place, gpu in enumerate(members)}
     figures: dict[tuple[str, str, str], int] = {}
-    about: list[tuple[str, str | None, str, bool]] = []
+    about: list[tuple[tuple[str, str, str, str, str | None], bool]] = []
     cells = []
     for node, device, benchmark, case, metric, suite, kind, bound, clock, *numbers in rows:
         gpu = columns.get((node, device))
@@ -157,8 +166,7 @@ def _table(rows: Sequence[tuple[Any, ...]], members: Sequence[Gpu]) -> _Table:
             continue
         place = figures.setdefault((benchmark, case, metric), len(figures))
         if place == len(about):
-            name = HOST if clock == "host" and suite != "host" else f"{benchmark} {metric}"
-            about.append((name, bound, kind, kind == "rate"))
+            about.append(((benchmark, metric, suite, clock, bound), kind == "rate"))
         cells.append((place, gpu, *numbers))
     table = np.full((5, len(figures), len(members)), np.nan)
     if cells:
@@ -166,18 +174,22 @@ def _table(rows: Sequence[tuple[Any, ...]], members: Sequence[Gpu]) -> _Table:
         for layer, of_layer in enumerate(several):
             table[layer, places, gpus] = np.array(of_layer, dtype=np.float64)
     values, low, high, deviation, limits = (table[layer] for layer in range(len(table)))
-    rate = np.array([each[3] for each in about], dtype=bool)
+    rate = np.array([is_rate for _, is_rate in about], dtype=bool)
     with np.errstate(invalid="ignore", divide="ignore"):
         doubt = np.where(rate[:, None], np.log(high / values), np.log(values / low))
         share = np.nanmedian(np.nan_to_num(values / limits, nan=0.0), axis=1) if len(about) else np.zeros(0)
-    names = [_group(name, bound, near) for (name, bound, *_), near in zip(about, share, strict=True)]
+    names = [group_of(*words, near) for (words, _), near in zip(about, share, strict=True)]
     groups = tuple(dict.fromkeys(names))
     numbers_of = np.array([groups.index(name) for name in names], dtype=np.float64)
     return _Table(Figures(numbers_of, losses(values, rate), doubt, deviation), groups)
 
 
-def _group(name: str, bound: str | None, share: float) -> str:
-    """The group of a figure: what it is bound by if it comes near that ceiling, else its benchmark and metric."""
+def group_of(benchmark: str, metric: str, suite: str, clock: str, bound: str | None, share: float) -> str:
+    """The group of a figure: what it is bound by if it has a large share of that ceiling, else its benchmark's metric.
+
+    Of what the host's clock times there is one group, but for the benchmarks of the host itself.
+    """
+    name = HOST if clock == "host" and suite != "host" else f"{benchmark} {metric}"
     return BOUNDS.get((bound or "").partition(":")[0], name) if share >= BOUND else name
 
 
