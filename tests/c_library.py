@@ -10,9 +10,9 @@ import pytest
 TWIN = Path(__file__).parent / "twin"
 
 
-def build(name: str, folder: Path) -> ctypes.CDLL:
+def build(name: str, folder: Path, *options: str) -> ctypes.CDLL:
     """tests/twin/NAME.c as a loaded shared library. Raises CalledProcessError with the compiler's words."""
-    return compiled(TWIN / f"{name}.c", folder, "-O2", "-Wall", "-Werror", "-Wno-unused-parameter")
+    return compiled(TWIN / f"{name}.c", folder, "-O2", "-Wall", "-Werror", "-Wno-unused-parameter", *options)
 
 
 def compiled(source: Path, folder: Path, *options: str) -> ctypes.CDLL:

@@ -16,6 +16,8 @@ SWEEP_TOLERANCE = 1.5
 TAIL_RATIO, WORST_RATIO = 2.0, 10.0
 STOPPED_MORE = 2.0
 SCALING_SHARE = 0.5
+# A host function costs too much from this many times the quickest other way to the host and back.
+HOST_FUNCTION_RATIO = 2.0
 WAIT_RATIO = 2.0
 WAITS_NAMED = 2
 TIMING_RATIO = 2.0
@@ -323,6 +325,41 @@ def calls(evidence: Evidence) -> Finding | None:
     )
 
 
+def signals(evidence: Evidence) -> Finding | None:
+    """What a signal between two kernels costs: a host function, memory operations, an event to another stream."""
+    function, answered, event = (
+        evidence.row("launch_signals", "between", way=way) for way in ("host_function", "write_wait", "event")
+    )
+    if function is None:
+        return None
+    back, there = (evidence.row("launch_cost", metric) for metric in ("from_kernel", "to_kernel"))
+    ways = {}
+    if answered is not None:
+        ways["use cuStreamWriteValue, a host thread that polls, and cuStreamWaitValue"] = answered.value
+    if back is not None and there is not None:
+        ways["synchronise and launch again"] = back.value + there.value
+    quickest = min(ways, key=ways.__getitem__, default="")
+    costly = bool(ways) and function.value > ways[quickest] * HOST_FUNCTION_RATIO
+    title = f"A host function between two kernels costs {as_time(function.value)}"
+    if answered is not None:
+        title += f", a stream's write and its wait for the host {as_time(answered.value)}"
+    text = "That is the time from the last instruction of one kernel to the first of the next."
+    if event is not None:
+        text += f" An event to a kernel of another stream costs {as_time(event.value)}."
+    return Finding(
+        rule="launch.signals",
+        severity="advice" if costly else "note",
+        title=title,
+        text=text,
+        advice=f"Where latency counts, {quickest}: {as_time(ways[quickest])}." if costly else "",
+        threshold=(
+            f"a host function above {HOST_FUNCTION_RATIO:g} times the quickest other way to the host and back: memory "
+            "operations of the stream, or launch_cost's from_kernel and to_kernel"
+        ),
+        rests_on=rests_on(function, answered, event, back, there),
+    )
+
+
 def threads(evidence: Evidence) -> Finding | None:
     """How launching scales with threads, each on a stream of its own."""
     points = [(count, row) for count, row in evidence.curve("launch_threads", "rate", "threads") if row.value > 0]
@@ -506,6 +543,6 @@ def slowest(evidence: Evidence) -> Finding | None:
 
 
 RULES: tuple[Rule, ...] = (
-    cost, starving, gaps, same_kernel, one_op, queue, traffic, counters, waits, calls, threads, streams, kinds,
+    cost, starving, gaps, same_kernel, one_op, queue, traffic, counters, waits, calls, signals, threads, streams, kinds,
     arguments, cold, tails, slowest,
 )  # fmt: skip

@@ -324,3 +324,11 @@ def iterate(
 def append_on_host(words: int) -> None:
     """A host function of a graph or stream: writes the word at ``words`` plus 1 into the word after it."""
     store_flag(words + 4, load_flag(words) + 1)
+
+
+@numba.cfunc(types.void(types.CPointer(types.int64)), cache=True)
+def stamp_on_host(words: IntArray) -> None:
+    """A host function that stamps its begin and end: words 1 and 2, by the address of clock_gettime in word 0."""
+    stamps = numba.carray(words, 3)
+    stamps[1] = now_ns(stamps[0])
+    stamps[2] = now_ns(stamps[0])

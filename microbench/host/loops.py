@@ -283,6 +283,53 @@ def launch_and_wait(
 
 
 @compiled
+def signal_rounds(
+    addresses: IntArray,
+    rows: IntArray,
+    watched: int,
+    answered: int,
+    held_ns: int,
+    synchronize: int,
+    stream: int,
+    clock: int,
+    timeout_ns: int,
+    out: IntArray,
+) -> int:
+    """Rounds of several calls and a synchronise; ``rows[round, call]`` holds the 11 arguments of a call.
+
+    ``out`` gets a stamp after the calls, one when the flag ``watched`` shows the round's number (from 1 on), and one
+    before the host sets ``answered`` to it, ``held_ns`` after the round's begin at the earliest. An address of 0 leaves
+    that out. A failed call, a flag that is not seen within ``timeout_ns`` (code -1) and an answer that another thread
+    has given already (code -2) end the rounds. The answer is given first, because the stream may be waiting for it.
+    """
+    for index in range(out.shape[0]):
+        code = 0
+        began = now_ns(clock)
+        for call in range(addresses.size):
+            code = first_code(code, call_row(addresses[call], rows[index, call], 0, 0))
+        out[index, 0] = now_ns(clock)
+        if watched != 0 and code == 0:
+            polls = 0
+            while load_flag(watched) != index + 1 and code == 0:
+                polls += 1
+                if polls & 1023 == 0 and now_ns(clock) - out[index, 0] > timeout_ns:
+                    code = -1
+            out[index, 1] = now_ns(clock)
+        if answered != 0:
+            while now_ns(clock) - began < held_ns:
+                pass
+            out[index, 2] = now_ns(clock)
+            if load_flag(answered) > index:
+                code = first_code(code, -2)
+            else:
+                store_flag(answered, index + 1)
+        code = first_code(code, call_narrow(synchronize, stream, 0, 0, 0))
+        if code != 0:
+            return code
+    return 0
+
+
+@compiled
 def ask(question: int, reply: int, clock: int, timeout_ns: int, out: IntArray) -> int:
     """Set the question flag to 1, 2, 3 …; returns how many were answered.
 

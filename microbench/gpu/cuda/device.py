@@ -14,7 +14,7 @@ from microbench.core import ops as kinds
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, GpuInfo, Telemetry
 from microbench.core.ops import IntArray
-from microbench.gpu.cuda import signals, submit, timing
+from microbench.gpu.cuda import signals, stream_signals, submit, timing
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import WAIT_FLAGS, Context, check_code, entry_point
 from microbench.gpu.cuda.memory.allocation import held_by
@@ -34,6 +34,8 @@ from microbench.gpu.protocol.gpu import (
     Gpu,
     LaunchStreams,
     PcieBytes,
+    SignalStamps,
+    SignalWay,
     WaitMode,
     launch_streams,
 )
@@ -210,6 +212,9 @@ class CudaGpu(Part[Case]):
 
     def start_stamps(self, count: int) -> IntArray:
         return signals.start_stamps(self._case, self._cores, count)
+
+    def stream_signals(self, way: SignalWay, count: int) -> SignalStamps:
+        return self._case.once(stream_signals.StreamSignals, self._cores, way, count).stamps()
 
     def threads_stamps(self, threads: int, count: int) -> IntArray:
         return signals.threads_stamps(self._case, self._cores, threads, count)

@@ -361,6 +361,20 @@ class Traffic(msgspec.Struct, frozen=True):
         return Traffic(self.received + other.received, self.sent + other.sent)
 
 
+class SignalCosts(msgspec.Struct, frozen=True):
+    """Signals between two kernels, in ns: what each adds to the gap of the stream, and its way to and from the host."""
+
+    call_ns: float = 1100.0  # the host's call of a host function or memory operation
+    event_ns: float = 700.0
+    event_timed_ns: float = 1500.0
+    host_function_to_ns: float = 9000.0  # kernel end -> the function begins
+    host_function_from_ns: float = 5000.0  # the function ends -> the stream goes on
+    write_ns: float = 400.0
+    write_to_host_ns: float = 1200.0  # kernel end -> the host sees the word
+    wait_ready_ns: float = 350.0
+    wait_from_host_ns: float = 1300.0  # the host's store -> the stream goes on
+
+
 class ModelCosts(msgspec.Struct, frozen=True):
     """A step of a model: its launches, the host time of each (its call included) and how long each runs, in ns.
 
@@ -404,6 +418,7 @@ class FakeCosts(msgspec.Struct, frozen=True):
     links: LinkCosts = LinkCosts()
     memory: MemoryCosts = MemoryCosts()
     compute: ComputeCosts = ComputeCosts()
+    signals: SignalCosts = SignalCosts()
     # The host: how long each call keeps the submitting thread.
     timer_call_ns: float = 25.0
     timer_step_ns: int = 1

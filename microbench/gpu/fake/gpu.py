@@ -20,6 +20,7 @@ from microbench.gpu.fake.environment import DEFAULT_SPREAD, SIMULATED, costs_her
 from microbench.gpu.fake.models import FakeModel, FakeRecorder
 from microbench.gpu.fake.own import FakeKernel, FakeStep
 from microbench.gpu.fake.parts import FakeCompute, FakeGraphs, FakeLinks, FakeMemory
+from microbench.gpu.fake.stream_signals import stream_signals
 from microbench.gpu.protocol.gpu import (
     WAIT_MODES,
     WAIT_VARIABLE,
@@ -28,6 +29,8 @@ from microbench.gpu.protocol.gpu import (
     HostClock,
     LaunchStamps,
     PcieBytes,
+    SignalStamps,
+    SignalWay,
     WaitMode,
     launch_streams,
 )
@@ -162,6 +165,9 @@ class FakeGpu:
             assert batch.ends_ns is not None
             row[2:4] = self._machine.globaltimer_ns(np.array([batch.starts_ns[0], batch.ends_ns[0]]))
         return LaunchStamps(stamps, round(self.costs.host_read_ns + self.costs.flag_to_host_ns))
+
+    def stream_signals(self, way: SignalWay, count: int) -> SignalStamps:
+        return stream_signals(self._machine, way, count)
 
     def flag_round_trips(self, count: int) -> IntArray:
         times_ns = self._machine.noise.host(self.costs.host_read_ns + self.costs.flag_to_host_ns, count)

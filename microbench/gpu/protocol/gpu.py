@@ -91,6 +91,33 @@ class LaunchStamps(NamedTuple):
     round_trip_ns: int
 
 
+# What stands between two kernels in ``Gpu.stream_signals``: nothing, an event (without and with timing) that a second
+# stream waits for, a host function, or stream memory operations on words of 32 or 64 bits in pinned host memory.
+# wait_ready waits for a value that is there already, wait_32 and wait_64 for one that the host writes later. In
+# write_wait the stream writes a word, and the host answers as soon as it sees that.
+SignalWay = Literal[
+    "same_stream", "event", "event_timed", "host_function", "write_32", "write_64", "wait_ready", "wait_32", "wait_64",
+    "write_wait",
+]  # fmt: skip
+# How long the first of the two kernels runs, so that all calls have been made before it ends, and how long after the
+# first call the host answers a stream that is to have been waiting.
+SIGNAL_KERNEL_NS, SIGNAL_HELD_NS = 50_000, 100_000
+
+
+class SignalStamps(NamedTuple):
+    """Pairs of kernels with one SignalWay between them, on the host's clock in ns.
+
+    ``stamps`` has the shape (pairs, 5): after the last call, the first kernel's last instruction, the second kernel's
+    first one, when the host saw the first kernel's end (its function began, or it read the word), and when it answered
+    (before its function returned, or before it wrote); 0 where a way does not reach the host. Pairs whose calls came
+    too late are left out. ``round_trip_ns`` is that of LaunchStamps, ``step_ns`` the smallest step of %globaltimer.
+    """
+
+    stamps: IntArray
+    round_trip_ns: int
+    step_ns: int
+
+
 class GpuRecording(NamedTuple):
     """Start and end that each kernel of a batch recorded, in submission order: ns of %globaltimer.
 
@@ -205,6 +232,14 @@ class Gpu(Protocol):
 
         The wait is the stream's synchronise in the mode of the context, or with ``blocking_event`` the synchronise of
         an event that has the flag for blocking waits. Nothing else runs on the host meanwhile.
+        """
+
+    def stream_signals(self, way: SignalWay, count: int) -> SignalStamps:
+        """Up to ``count`` pairs of kernels, one pair at a time, with this way from the first to the second.
+
+        It is checked that no second kernel began too early. Raises Skip for operations that GPU or driver lack, and
+        MeasurementError if the host does not see the stream's word in time; it answers all the same, so that no
+        stream waits forever.
         """
 
     def flag_round_trips(self, count: int) -> IntArray:

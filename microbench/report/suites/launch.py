@@ -39,7 +39,7 @@ from microbench.report.tables import figure, matrix, row_cell
 # The order of the tables, the general before the particular.
 ORDER = (
     "launch_cost", "launch_gap", "launch_layers", "launch_duration", "launch_traffic", "launch_queue", "launch_sync",
-    "launch_kind", "launch_arguments", "launch_streams", "launch_threads", "launch_tail",
+    "launch_signals", "launch_kind", "launch_arguments", "launch_streams", "launch_threads", "launch_tail",
     "launch_cold",
 )  # fmt: skip
 SHORTEST_DRAWN_S = 100e-9
@@ -48,7 +48,7 @@ SHORTEST_DRAWN_S = 100e-9
 def pictures(evidence: Evidence) -> list[document.Picture]:
     """Every picture that the run has figures for, the submission ladder first."""
     curves = (anatomy(evidence), durations(evidence), single_calls(evidence))
-    drawn = (ladder(evidence), one_op(evidence), *curves, idle_gaps(evidence), waiting(evidence))
+    drawn = (ladder(evidence), one_op(evidence), *curves, idle_gaps(evidence), waiting(evidence), between(evidence))
     return [picture for picture in drawn if picture is not None]
 
 
@@ -199,3 +199,32 @@ def waiting(evidence: Evidence) -> Table | None:
         "from the kernel's end until the wait returns, by the length of the kernel; two figures: two groups of waits"
     )
     return matrix("Waiting for a kernel", about, dict(sorted(lengths.items())), cells)
+
+
+SIGNALS = {
+    "same_stream": "nothing: the same stream",
+    "event": "an event, to another stream",
+    "event_timed": "an event with timing, to another stream",
+    "host_function": "a host function",
+    "write_32": "a write of 32 bits",
+    "write_64": "a write of 64 bits",
+    "wait_ready": "a wait whose value is there",
+    "wait_32": "a wait for 32 bits of the host",
+    "wait_64": "a wait for 64 bits of the host",
+    "write_wait": "a write and a wait for the answer",
+}
+INTERVALS = {"between": "kernel to kernel", "to_host": "to the host", "from_host": "from the host"}
+
+
+def between(evidence: Evidence) -> Table | None:
+    """What each signal between two kernels costs, and its way to the host and back."""
+    cells = {
+        (words, name): row_cell(row, as_time(row.value))
+        for way, words in SIGNALS.items()
+        for name in INTERVALS
+        if (row := evidence.row("launch_signals", name, way=way)) is not None
+    }
+    if not cells:
+        return None
+    about = "from the last instruction of a kernel to the first of the next; the host polls and answers at once"
+    return matrix("Between two kernels", about, INTERVALS, cells)

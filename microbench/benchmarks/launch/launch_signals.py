@@ -1,0 +1,75 @@
+"""What does a signal inside of a stream cost: to another stream, to the host and back?
+
+Question
+    How long after one kernel does the next one begin if an event of another stream, a host function, or a word in host
+    memory that the stream writes or waits for stands between them? How much of that is the way to the host and back?
+Method
+    One pair of kernels at a time. The first spins for 50 us, so that all calls have been made before it ends; both
+    stamp their begin and end by %globaltimer, which exchanges of flags tie to the host's clock, as in launch_cost. A
+    compiled loop polls the written word and answers at once (write_wait), or writes the word that the stream waits for
+    40 us after the first kernel (wait_32, wait_64). wait_ready waits for a value that is there already.
+Reading
+    same_stream is the gap without a signal. between = to_host + the host's own time + from_host. The fact clock_tie_ns
+    bounds the error of to_host and from_host, not that of between. Another way to the host and back is to synchronise
+    and launch again: from_kernel + to_kernel of launch_cost. A flag that a running kernel answers is its
+    flag_round_trip.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import cast, get_args
+
+import msgspec
+import numpy as np
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Fact, Metric
+from microbench.core.ops import IntArray
+from microbench.gpu.protocol.gpu import Gpu, SignalWay
+from microbench.measure.sampling import NANOSECOND_S, Between
+from microbench.measure.timer import Meter
+
+PAIRS = 50
+WAYS: tuple[SignalWay, ...] = get_args(SignalWay)
+QUICK = ("same_stream", "event", "host_function", "write_wait")
+DEFAULT = ("same_stream", "event", "event_timed", "host_function", "write_32", "wait_ready", "wait_32", "write_wait")
+# Columns of SignalStamps.
+BETWEEN, TO_HOST, FROM_HOST = Between(1, 2), Between(1, 3), Between(4, 2)
+
+
+def intervals(way: str) -> Mapping[str, Between]:
+    """What a way's stamps show."""
+    if way in ("wait_32", "wait_64"):  # how long they take in all is the host's choice
+        return {"from_host": FROM_HOST}
+    to_host = {"to_host": TO_HOST} if way == "host_function" or way.startswith("write") else {}
+    from_host = {"from_host": FROM_HOST} if way in ("host_function", "write_wait") else {}
+    return {"between": BETWEEN, **to_host, **from_host}
+
+
+def measure(gpu: Gpu, meter: Meter, way: str) -> Iterator[Measured]:
+    kind, wanted = cast(SignalWay, way), intervals(way)
+    step_s = gpu.stream_signals(kind, PAIRS).step_ns * NANOSECOND_S
+    round_trips_ns: list[int] = []
+
+    def stamps() -> IntArray:
+        signals = gpu.stream_signals(kind, PAIRS)
+        round_trips_ns.append(signals.round_trip_ns)
+        return signals.stamps
+
+    for measured in meter.collect_stamps(stamps, wanted, verified="stamps show that each kernel waited for its signal"):
+        own = {"clock": "device", "floor_s": step_s, "resolution": step_s} if measured.metric == "between" else {}
+        yield msgspec.structs.replace(measured, **own)
+    if wanted.keys() != {"between"}:
+        error_ns = round(float(np.median(round_trips_ns)) / 2)
+        yield Fact("clock_tie_ns", error_ns, source="half the quickest exchange of flags")
+
+
+BENCHMARK = Benchmark(
+    title="Signals inside of streams",
+    metrics=(
+        Metric("between", "time", "s", "from the first kernel's last instruction to the second one's first"),
+        Metric("to_host", "time", "s", "from the first kernel's last instruction until the host sees its signal"),
+        Metric("from_host", "time", "s", "from the host's answer until the second kernel's first instruction"),
+    ),
+    measure=measure,
+    axes={"way": Axis("what stands between two kernels", QUICK, DEFAULT, WAYS)},
+)
