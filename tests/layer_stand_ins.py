@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -152,6 +153,7 @@ class CoreBuilder:
 CONTEXT = LayerContext(cubin=b"cubin", stream_handle=STREAM, device_index=3, pointers=(16, 32, 48))
 SAME_KERNEL = ("cuda_bindings", "cuda_core", "cupy_raw", "numba_configured", "numba_each_call", "triton", "warp")
 SPINNING = ("cuda_core", "cupy_raw", "numba_configured")
+GRAPHING = (*SPINNING, "torch_eager")
 ONE_OP = ("cupy_ufunc", "torch_eager", "torch_out", "jax_jit")
 CASES = [(name, arguments) for name in SAME_KERNEL for arguments in (0, 4)] + [(name, 1) for name in ONE_OP]
 
@@ -302,8 +304,46 @@ def numba_kernels_stand_in(launches: Launches) -> ModuleType:
     return module("numba_kernels", empty=Dispatcher("empty"), touch=Dispatcher("touch"), spin=Dispatcher("spin"))
 
 
+class TorchGraph:
+    """PyTorch's graph: with ``keep_graph`` it is instantiated by a call of its own, and shows what was captured."""
+
+    def __init__(self, launches: Launches, keep_graph: bool) -> None:
+        assert keep_graph
+        self.launches = launches
+        self.captured: list[Launch] | None = None
+        self.executable: list[Launch] | None = None
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        self.launches.begin_capture()
+        yield  # a capture that failed is ended by reset
+        self.captured = self.launches.end_capture()
+
+    def instantiate(self) -> None:
+        assert self.captured is not None
+        self.executable = list(self.captured)
+
+    def raw_cuda_graph(self) -> list[Launch]:
+        assert self.captured is not None
+        return self.captured
+
+    def replay(self) -> None:
+        assert self.executable is not None
+        self.launches.extend(self.executable)
+
+    def reset(self) -> None:
+        if self.launches.captured is not None:
+            self.launches.end_capture()
+        self.captured = self.executable = None
+        self.launches.graphs.append("reset")
+
+
 def torch_stand_in(launches: Launches) -> ModuleType:
     current: dict[str, Any] = {"stream": 0, "device": 0}
+
+    def scope(graph: TorchGraph, stream: int) -> Any:
+        assert stream == current["stream"]
+        return graph.scope()
 
     def ones(count: int, dtype: Any, device: str) -> Array:
         return Array(1.0, lambda: launches.add("torch add", current["stream"]))
@@ -328,6 +368,9 @@ def torch_stand_in(launches: Launches) -> ModuleType:
             current_stream=lambda: current["stream"],
             ExternalStream=lambda handle: handle,
             set_stream=lambda stream: current.update(stream=stream),
+            CUDAGraph=lambda keep_graph: TorchGraph(launches, keep_graph),
+            graph=scope,
+            empty_cache=lambda: launches.graphs.append("empty cache"),
         ),
     )
 

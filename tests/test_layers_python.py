@@ -3,6 +3,7 @@
 import importlib
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from layer_stand_ins import (
     BAD,
     CASES,
     CONTEXT,
+    GRAPHING,
     ONE_OP,
     SAME_KERNEL,
     SPINNING,
@@ -91,7 +93,7 @@ def test_a_run_records_the_titles_of_its_layers(benchmark: str, axis: str) -> No
 def test_the_simulated_gpu_has_the_declared_costs() -> None:
     costs = FakeCosts().layers
     assert costs.keys() == {*COMPILED_LAYERS, *SAME_KERNEL, *ONE_OP} - {"warp"}
-    assert costs["cupy_raw"] == base.LayerCosts(5500, 650, replay_ns=1500)
+    assert costs["cupy_raw"] == base.LayerCosts(5500, 650, replay_ns=1500, make_ns=15_000, one_call=True)
     assert costs[LOOP_LAYER] == base.LayerCosts(3200, 10, replay_ns=0)
 
 
@@ -321,7 +323,7 @@ def test_a_graph_holds_the_calls_and_a_replay_makes_them(launches: Launches, nam
     assert launches == [], "a capture launches nothing"
     assert launches.captured is None
     assert "upload" in launches.graphs
-    assert graph.nodes == 3
+    assert graph.nodes() == 3
     graph.launch()
     replayed = list(launches)
     assert len(replayed) == 3
@@ -332,10 +334,36 @@ def test_a_graph_holds_the_calls_and_a_replay_makes_them(launches: Launches, nam
     replaying = replays(handle, graph)
     replaying.call()
     assert list(launches) == 2 * replayed
+    assert launches.graphs == ["upload"]
     replaying.close()
-    if name != "cupy_raw":  # CuPy destroys its graphs itself
-        assert sorted(launches.graphs[:-1]) == ["destroy", "upload"]
-        assert launches.graphs[-1] == "destroy executable"
+    # CuPy destroys its graphs itself.
+    assert launches.graphs[1:] == ([] if name == "cupy_raw" else ["destroy executable", "destroy"])
+
+
+def test_pytorchs_graph_is_reset_and_its_memory_freed(launches: Launches) -> None:
+    handle = open_spinning("torch_eager", CONTEXT, 0)
+    launches.clear()
+    graph = graph_of(handle, 3)
+    assert (launches, launches.captured, graph.nodes()) == ([], None, 3)
+    graph.launch()
+    assert [library for library, _, _ in launches] == ["torch add"] * 3
+    assert launches.graphs == [], "PyTorch has no upload"
+    graph.close()
+    assert launches.graphs == ["reset", "empty cache"]
+    launches.refusal = RuntimeError("operation not permitted\nwhen stream is capturing")
+    with pytest.raises(Skip, match=r"PyTorch cannot capture .*: operation not permitted when stream is capturing$"):
+        graph_of(handle, 3)
+    assert launches.captured is None
+
+
+@pytest.mark.parametrize("name", GRAPHING)
+def test_the_phases_of_making_a_graph_are_stamped_in_their_order(launches: Launches, name: str) -> None:
+    handle = open_spinning(name, CONTEXT, 0)
+    began_ns = time.monotonic_ns()
+    graph = graph_of(handle, 3)
+    ended_ns = time.monotonic_ns()
+    assert (graph.captured_ns is None) == (name == "cupy_raw"), "CuPy captures and instantiates by one call"
+    assert began_ns <= (graph.captured_ns or began_ns) <= graph.instantiated_ns <= ended_ns
 
 
 @pytest.mark.parametrize("name", SPINNING)
@@ -353,7 +381,7 @@ def test_a_refused_capture_is_a_skip_with_the_librarys_reason(launches: Launches
     launches.clear()
     handle.call()
     assert len(launches) == 1
-    assert graph_of(handle, 2).nodes == 2
+    assert graph_of(handle, 2).nodes() == 2
 
 
 def test_cuda_core_1_0_is_skipped_as_it_shows_no_nodes(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,12 +394,13 @@ def test_cuda_core_1_0_is_skipped_as_it_shows_no_nodes(launches: Launches, monke
     handle = open_spinning("cuda_core", CONTEXT, 0)
     monkeypatch.setattr("layer_stand_ins.CoreBuilder", Older)
     with pytest.raises(Skip, match=r"since 1\.1"):
-        graph_of(handle, 4)
+        graph_of(handle, 4).nodes()
 
 
 @pytest.mark.parametrize(("function", "expected", "destroyed"), [
-    ("cuStreamBeginCapture", Skip, []), ("cuGraphGetNodes", MeasurementError, ["destroy"]),
-    ("cuGraphInstantiate", MeasurementError, ["destroy"]), ("cuGraphUpload", MeasurementError, ["destroy"]),
+    ("cuStreamBeginCapture", Skip, []), ("cuGraphGetNodes", MeasurementError, ["upload"]),
+    ("cuGraphInstantiate", MeasurementError, ["destroy"]),
+    ("cuGraphUpload", MeasurementError, ["destroy executable", "destroy"]),
 ])  # fmt: skip
 def test_numba_graphs_check_each_call_of_the_driver(
     launches: Launches, monkeypatch: pytest.MonkeyPatch, function: str, expected: type[Exception], destroyed: list[str]
@@ -379,7 +408,7 @@ def test_numba_graphs_check_each_call_of_the_driver(
     handle = open_spinning("numba_configured", CONTEXT, 500)
     monkeypatch.setattr(sys.modules["cuda.bindings.driver"], function, lambda *arguments: (BAD, None, None))
     with pytest.raises(expected, match="CUDA_ERROR_STAND_IN"):
-        graph_of(handle, 3)
+        graph_of(handle, 3).nodes()
     assert launches.graphs == destroyed
     assert launches.captured is None
 
@@ -398,7 +427,7 @@ def test_replays_wait_as_the_layer_does_and_close_the_graph_alone() -> None:
         return lambda: acts.append(name)
 
     handle = LayerHandle(act("call"), None, synchronize=act("wait"), close=act("close the layer"))
-    replaying = replays(handle, LayerGraph(launch=act("replay"), nodes=3, close=act("close the graph")))
+    replaying = replays(handle, LayerGraph(act("replay"), lambda: 3, act("close the graph"), instantiated_ns=0))
     LayerSubmit(replaying, driver=None).round_trips(np.zeros(1, dtype=np.int64))
     replaying.close()
     assert acts == ["wait", "replay", "wait", "close the graph"]

@@ -127,6 +127,12 @@ class CudaGpu(Part[Case]):
     def layer_kernels(self, op: kinds.LayerCall) -> Fact:
         return self._layers[op].kernels
 
+    def layer_lives(self, op: kinds.LayerCall, nodes: int, count: int) -> IntArray:
+        handle = self._layers[op].handle
+        if handle is None:
+            raise MeasurementError("the compiled loop is no library: its graphs are those of Graphs.lives")
+        return submit.layer_lives(handle, nodes, count)
+
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
         case = self._case
         with pinned(self._cores.allowed):  # as in bind; torch.compile uses all cores

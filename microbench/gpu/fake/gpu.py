@@ -14,6 +14,7 @@ import numpy as np
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, Telemetry
 from microbench.core.ops import LOOP_LAYER, GraphLaunch, IntArray, Launch, LayerCall, Op, Record
+from microbench.gpu.fake import graphs
 from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import DEFAULT_SPREAD, SIMULATED, costs_here, fake_gpu_info
@@ -76,6 +77,9 @@ class FakeGpu:
 
     def layer_kernels(self, op: LayerCall) -> Fact:
         return Fact("kernels_per_call", 1, source=SIMULATED)
+
+    def layer_lives(self, op: LayerCall, nodes: int, count: int) -> IntArray:
+        return graphs.layer_lives(self._machine, op, nodes, count)
 
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
         return FakeModel(self._machine, name, compiled)

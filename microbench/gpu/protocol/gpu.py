@@ -138,6 +138,15 @@ class Gpu(Protocol):
     def layer_kernels(self, op: LayerCall) -> Fact:
         """Kernels that one call of a bound layer submits, counted by stream capture; None with a reason if unknown."""
 
+    def layer_lives(self, op: LayerCall, nodes: int, count: int) -> IntArray:
+        """``count`` whole lives of a graph of ``nodes`` calls of a bound Python layer, made and replayed by its means.
+
+        Returns ns, shape (count, Life.DESTROYED): the columns of Life up to DONE. MADE is 0 for a library that captures
+        and instantiates by one call. A library without an upload leaves it to the first replay. Each graph is destroyed
+        before the next is made. Raises Skip, with the library's reason, if it makes no graphs, and MeasurementError if
+        a graph has other than ``nodes`` nodes.
+        """
+
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
         """Make a step of a small PyTorch model ready on stream 0; it is usable until the case ends."""
 
