@@ -419,12 +419,28 @@ def jax_stand_in(launches: Launches) -> ModuleType:
         def block_until_ready(self) -> None:
             launches.add("jax wait", 0)
 
-    def jit(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def jit(
+        function: Callable[[Any], Any],
+        compiler_options: dict[str, Any] | None = None,
+        donate_argnums: tuple[int, ...] = (),
+    ) -> Callable[[Any], Any]:
+        options = dict(compiler_options or {})
+
         def call(x: Any) -> Any:
-            launches.add("jax add", 0)
+            if (folder := Path(options.pop("xla_dump_to", ""))).name:
+                barriers.clear()
+                function(0.0)
+                xla_dump(folder, len(barriers), bool(options["xla_gpu_enable_command_buffer"]))
+            launches.add("jax add", 0, *donate_argnums)
             return Result(function(float(x[0])), lambda: None)
 
         return call
+
+    barriers: list[float] = []
+
+    def barrier(x: float) -> float:
+        barriers.append(x)
+        return x
 
     devices = [SimpleNamespace(local_hardware_id=index) for index in (0, 3)]
 
@@ -432,7 +448,21 @@ def jax_stand_in(launches: Launches) -> ModuleType:
         assert device is devices[1]
         return x
 
-    return module("jax", local_devices=lambda backend: devices, device_put=put, jit=jit)
+    lax = SimpleNamespace(optimization_barrier=barrier)
+    return module("jax", local_devices=lambda backend: devices, device_put=put, jit=jit, lax=lax)
+
+
+def xla_dump(folder: Path, kernels: int, buffers: bool) -> None:
+    """The files in which XLA 0.10.2 shows a program's kernels and command buffers, shortened."""
+    fusion = "  %loop_add_fusion = u32[1]{0} fusion(%x.1), kind=kLoop, calls=%fused_add\n"
+    name = "module_0001.jit_step.sm_9.0a_gpu_after_optimizations"
+    (folder / f"{name}.txt").write_text("ENTRY %main.1 (x.1: u32[1]) -> u32[1] {\n" + fusion * kernels + "}\n")
+    (folder / f"{name}-buffer-assignment.txt").write_text(fusion * kernels)
+    thunks = "".join(f"    {at + 1:03d}: kCustomKernel loop_add_fusion grid: [1, 1, 1]\n" for at in range(kernels))
+    (folder / "module_0001.jit_step.thunk_sequence.txt").write_text(thunks)
+    if buffers:
+        path = folder / "module_0001.jit_step.thunk_sequence_after_thunk_passes.txt"
+        path.write_text(f"000: kCommandBuffer\n{thunks}")
 
 
 def put_stand_ins(monkeypatch: pytest.MonkeyPatch) -> Launches:

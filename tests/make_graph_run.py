@@ -93,6 +93,20 @@ def library(params: dict[str, Param]) -> list[Measurement]:
     return [measurement(metric, value) for metric, value in figures.items()]
 
 
+def jitted(params: dict[str, Param]) -> list[Measurement]:
+    """XLA launches the kernels without Python; a new result makes it change every node."""
+    count, call_s = int(params["kernels"]), 28e-6
+    update_s = 0.2e-6 * count if params["output"] == "new" else 0.0
+    stream_s = LAUNCH + call_s + count * SUBMIT["loop"]
+    graph_s = REPLAY + call_s + update_s + count * (EMPTY + GAP_GRAPH)
+    return [
+        measurement("stream", stream_s / count, calls=count, spread=0.002),
+        measurement("graph", graph_s / count, calls=count, spread=0.002),
+        measurement("stream_submit", call_s + count * SUBMIT["loop"]),
+        measurement("graph_submit", call_s + update_s + 1.4e-6),
+    ]
+
+
 def update(params: dict[str, Param]) -> list[Measurement]:
     way, nodes, changed = str(params["way"]), int(params["nodes"]), int(params["changed_nodes"])
     change_s = {
@@ -145,8 +159,8 @@ def memory(params: dict[str, Param]) -> list[Measurement]:
 
 
 MADE: dict[str, Callable[[dict[str, Param]], list[Measurement]]] = {
-    "graph_gain": gain, "graph_library": library, "graph_lifecycle": lifecycle, "graph_memory": memory,
-    "graph_nodes": nodes, "graph_shape": shape, "graph_update": update, "step_time": step,
+    "graph_gain": gain, "graph_jax": jitted, "graph_library": library, "graph_lifecycle": lifecycle,
+    "graph_memory": memory, "graph_nodes": nodes, "graph_shape": shape, "graph_update": update, "step_time": step,
 }  # fmt: skip
 
 

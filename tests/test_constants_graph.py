@@ -200,6 +200,24 @@ def test_graph_library(costs: FakeCosts, submitter: str, nodes: int) -> None:
     assert all(row.verified for row in rows if isinstance(row, Measurement))
 
 
+@pytest.mark.parametrize("output", ["new", "donated"])
+@pytest.mark.parametrize("kernels", [10, 100])
+def test_graph_jax(output: str, kernels: int) -> None:
+    figures, costs = medians("graph_jax", None, kernels=kernels, output=output), COSTS
+    call_ns, reading_ns = costs.layers["jax_jit"].call_ns, costs.timer_call_ns
+    launches_ns = call_ns + kernels * costs.submit_ns  # longer than the kernels run
+    update_ns = costs.graphs.set_params.at(kernels) if output == "new" else 0
+    replay = call_ns + update_ns + replay_ns(costs, kernels)
+    ends_ns = rest_ns(costs) + reading_ns
+    expected_ns = {
+        "stream": (launches_ns + costs.empty_kernel_ns + ends_ns) / kernels,
+        "graph": (replay + line_ns(costs, kernels) + ends_ns) / kernels,
+        "stream_submit": launches_ns,
+        "graph_submit": replay,
+    }
+    assert figures == pytest.approx({name: time_ns * 1e-9 for name, time_ns in expected_ns.items()}, abs=6e-9)
+
+
 @each_machine
 @pytest.mark.parametrize(("way", "nodes", "changed"), [
     *((way, nodes, nodes) for way in get_args(ChangeWay) for nodes in (1, 100, 1000)),

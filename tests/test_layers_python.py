@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from microbench.core.model import Run
 from microbench.core.ops import COMPILED_LAYERS, LOOP_LAYER
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.layers import base
+from microbench.gpu.layers import jax as jax_layer
 from microbench.gpu.layers.base import (
     LayerGraph,
     LayerHandle,
@@ -45,7 +47,9 @@ from microbench.gpu.layers.base import (
     open_spinning,
     replays,
 )
+from microbench.gpu.layers.jax import JaxStep
 from microbench.gpu.layers.torch import elements_for
+from microbench.gpu.protocol.models import Output
 
 # The packages that the layers measure; listing the layers must import none of them.
 PACKAGES = ("cuda.bindings.driver", "cuda.core", "cupy", "numba.cuda", "torch", "triton", "warp", "jax")
@@ -177,6 +181,55 @@ def test_jax_waits_for_its_last_result_and_cannot_be_captured(launches: Launches
     fact = kernels_of_one_call(handle, driver=None)
     assert fact.value is None
     assert "stream of its own" in (fact.reason or "")
+
+
+@pytest.mark.parametrize("output", ["new", "donated"])
+def test_jaxs_step_is_two_programs_of_the_same_kernels(launches: Launches, output: Output) -> None:
+    step = JaxStep(3, 20, output)
+    assert (step.stream.queue_slots, step.graph.queue_slots) == (16, 16)
+    launches.clear()
+    step.graph(2)
+    assert launches == [("jax add", 0, () if output == "new" else (0,))] * 2
+    assert "kernels" in step.check()
+    out = np.zeros(2, dtype=np.int64)
+    launches.clear()
+    step.stream.round_trips(out)
+    assert [library for library, _, _ in launches] == ["jax wait", *["jax add", "jax wait"] * 2]
+    assert step.check()
+    assert JaxStep(3, 100, output).stream.queue_slots == 5
+
+
+@pytest.mark.parametrize(("found", "error", "words"), [
+    ((1, 0), MeasurementError, "XLA made 1 kernels of 20 additions"),
+    ((20, 0), Skip, "0 command buffers where they are on"), ((20, 1), Skip, "1 command buffers where they are off"),
+])  # fmt: skip
+def test_a_jax_program_of_other_kernels_is_not_measured(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch, found: tuple[int, int], error: type[Exception], words: str
+) -> None:
+    monkeypatch.setattr(jax_layer, "dumped", lambda folder: found)
+    with pytest.raises(error, match=words):
+        JaxStep(3, 20, "new")
+
+
+def test_a_jax_that_takes_no_options_for_a_function_is_skipped(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["jax"], "jit", raising("No such compile option"))
+    with pytest.raises(Skip, match="does not take XLA's options for one function: No such compile option"):
+        JaxStep(3, 20, "new")
+
+
+def test_a_wrong_result_of_jaxs_step_is_a_failure(launches: Launches) -> None:
+    step = JaxStep(3, 20, "donated")
+    step._programs[0]._kernels = 19
+    with pytest.raises(MeasurementError, match="a step of 19 additions to "):
+        step.check()
+
+
+def test_older_xla_has_command_buffers_in_its_program(tmp_path: Path) -> None:
+    text = "  %fusion.1 = u32[1]{0} fusion(%p)\n  %call = u32[1]{0} call(%x), to_apply=%command_buffer\n"
+    (tmp_path / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").write_text(text)
+    assert jax_layer.dumped(tmp_path) == (1, 1)
 
 
 @pytest.mark.parametrize("name", ONE_OP)

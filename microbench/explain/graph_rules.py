@@ -27,6 +27,7 @@ RELEASE_RATIO = 2.0
 USUAL_DURATION_NS = 5000
 ROOTS_RATIO = 5.0
 OFTEN = 10
+DONATED_RATIO = 1.2
 
 
 def _nodes(count: int) -> str:
@@ -166,6 +167,47 @@ def library(evidence: Evidence) -> Finding | None:
             *(row for one in (*every, driver) if one is not None for row in (*one.rows, one.replay)),
             *(pair[1:] if pair is not None else ()),
         ),
+    )
+
+
+def command_buffers(evidence: Evidence) -> Finding | None:
+    """What XLA's command buffers do to a jitted JAX step with a new result, and with a donated argument."""
+    counts = [count for count, _ in evidence.curve("graph_jax", "graph", "kernels")]
+    kernels = usual_kernels(counts)
+    if kernels is None:
+        return None
+    ways: dict[str, tuple[Row, Row]] = {}
+    for output in ("new", "donated"):
+        stream, graph = (evidence.row("graph_jax", way, kernels=kernels, output=output) for way in ("stream", "graph"))
+        if stream is not None and graph is not None:
+            ways[output] = stream, graph
+    gains = {output: stream.value / graph.value for output, (stream, graph) in ways.items()}
+    if not gains:
+        return None
+    first = next(iter(gains))
+    gain = gains[first]
+    title = f"XLA's command buffers make a jitted step of {_kernels(kernels)} "
+    title += f"{times(max(gain, 1 / gain))} as {'fast' if gain > 1 else 'slow'}"
+    if 1 / EQUAL < gain < EQUAL:
+        title = f"XLA's command buffers do not change a jitted step of {_kernels(kernels)}"
+    text, advice = "", ""
+    if first == "new" and "donated" in gains:
+        text = f"With a donated argument, whose memory the result takes, the gain is {times(gains['donated'])}."
+        if gains["donated"] > gain * DONATED_RATIO:
+            advice = "Donate what a step replaces (donate_argnums), so that XLA need not update its graph."
+    if max(gains.values()) < 1 / EQUAL:
+        advice = "Turn them off: XLA_FLAGS=--xla_gpu_enable_command_buffer= (an empty list)."
+    return Finding(
+        rule="graph.command_buffers",
+        severity="advice" if advice else "note",
+        title=title,
+        text=text,
+        advice=advice,
+        threshold=(
+            f"stream / graph of graph_jax; equal within {EQUAL:.2f} times; donating is advised where it gains "
+            f"{DONATED_RATIO:g} times as much, turning them off where both are slower"
+        ),
+        rests_on=rests_on(*(row for pair in ways.values() for row in pair)),
     )
 
 
@@ -505,6 +547,6 @@ def foresight(evidence: Evidence) -> Finding | None:
 
 
 RULES: tuple[Rule, ...] = (
-    break_even, crossovers, phases, library, replaying, upload, update, kinds, one_by_one, dependent_launch, decided,
-    refused, shapes, memory, footprint, foresight,
+    break_even, crossovers, phases, library, command_buffers, replaying, upload, update, kinds, one_by_one,
+    dependent_launch, decided, refused, shapes, memory, footprint, foresight,
 )  # fmt: skip

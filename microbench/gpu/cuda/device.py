@@ -23,6 +23,7 @@ from microbench.gpu.cuda.own_step import CudaStep
 from microbench.gpu.cuda.parts import CudaCompute, CudaGraphs, CudaLinks, CudaMemory
 from microbench.gpu.cuda.probe import describe
 from microbench.gpu.cuda.timing import SmClock, SpinGate, TimingEvents
+from microbench.gpu.layers.jax import JaxStep
 from microbench.gpu.layers.torch_models import TorchStep
 from microbench.gpu.layers.torch_recorder import TorchRecorder
 from microbench.gpu.machine.nvml import NvmlGpu
@@ -36,7 +37,7 @@ from microbench.gpu.protocol.gpu import (
     WaitMode,
     launch_streams,
 )
-from microbench.gpu.protocol.models import Compiled, ModelName, ModelStep
+from microbench.gpu.protocol.models import Compiled, JittedStep, ModelName, ModelStep, Output
 from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.part import Part, built
 from microbench.gpu.protocol.recorder import Recorder, RecorderKind
@@ -137,6 +138,10 @@ class CudaGpu(Part[Case]):
         case = self._case
         with pinned(self._cores.allowed):  # as in bind; torch.compile uses all cores
             return TorchStep(name, compiled, case.stream(0), int(case.context.device), case.own, self._kernels_ns)
+
+    def jitted(self, kernels: int, output: Output) -> JittedStep:
+        with pinned(self._cores.allowed):  # as in bind: XLA compiles on all cores
+            return JaxStep(int(self._case.context.device), kernels, output)
 
     def own_step(self, make: Callable[[], OwnCall]) -> OwnStep:
         with pinned(self._cores.allowed):  # as in bind: the first calls may compile

@@ -18,7 +18,7 @@ from microbench.gpu.fake import graphs
 from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import DEFAULT_SPREAD, SIMULATED, costs_here, fake_gpu_info
-from microbench.gpu.fake.models import FakeModel, FakeRecorder
+from microbench.gpu.fake.models import FakeJitted, FakeModel, FakeRecorder
 from microbench.gpu.fake.own import FakeKernel, FakeStep
 from microbench.gpu.fake.parts import FakeCompute, FakeGraphs, FakeLinks, FakeMemory
 from microbench.gpu.protocol.gpu import (
@@ -32,7 +32,7 @@ from microbench.gpu.protocol.gpu import (
     WaitMode,
     launch_streams,
 )
-from microbench.gpu.protocol.models import Compiled, ModelName, ModelStep
+from microbench.gpu.protocol.models import Compiled, JittedStep, ModelName, ModelStep, Output
 from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.recorder import Recorder, RecorderKind
 
@@ -83,6 +83,9 @@ class FakeGpu:
 
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
         return FakeModel(self._machine, name, compiled)
+
+    def jitted(self, kernels: int, output: Output) -> JittedStep:
+        return FakeJitted(self._machine, kernels, output)
 
     def own_step(self, make: Callable[[], OwnCall]) -> OwnStep:
         return FakeStep(self._machine, make())

@@ -14,7 +14,7 @@ from microbench.gpu.protocol.compute import Compute
 from microbench.gpu.protocol.graphs import Graphs
 from microbench.gpu.protocol.links import Links
 from microbench.gpu.protocol.memory import DeviceMemory
-from microbench.gpu.protocol.models import Compiled, ModelName, ModelStep
+from microbench.gpu.protocol.models import Compiled, JittedStep, ModelName, ModelStep, Output
 from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.recorder import Recorder, RecorderKind
 from microbench.gpu.protocol.submit import Submit
@@ -149,6 +149,13 @@ class Gpu(Protocol):
 
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
         """Make a step of a small PyTorch model ready on stream 0; it is usable until the case ends."""
+
+    def jitted(self, kernels: int, output: Output) -> JittedStep:
+        """Compile a jitted JAX function of so many kernels of one element; it is usable until the case ends.
+
+        Raises Skip if JAX is missing or cannot be told to use command buffers and to leave them out, and
+        MeasurementError if XLA has made other kernels of the function.
+        """
 
     def own_step(self, make: Callable[[], OwnCall]) -> OwnStep:
         """Warm up the user's function that ``make`` loads, on a stream; it is usable until the case ends.

@@ -19,8 +19,8 @@ from microbench.report.tables import NOTHING, figure, matrix, row_cell
 
 # The order of the tables: what a graph gains, what it costs, how to use it.
 ORDER = (
-    "graph_gain", "graph_lifecycle", "graph_library", "graph_update", "graph_shape", "graph_nodes", "graph_memory",
-    "step_time",
+    "graph_gain", "graph_lifecycle", "graph_library", "graph_jax", "graph_update", "graph_shape", "graph_nodes",
+    "graph_memory", "step_time",
 )  # fmt: skip
 PHASES = {
     "capture": "capture",
