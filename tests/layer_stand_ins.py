@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -152,6 +153,7 @@ class CoreBuilder:
 CONTEXT = LayerContext(cubin=b"cubin", stream_handle=STREAM, device_index=3, pointers=(16, 32, 48))
 SAME_KERNEL = ("cuda_bindings", "cuda_core", "cupy_raw", "numba_configured", "numba_each_call", "triton", "warp")
 SPINNING = ("cuda_core", "cupy_raw", "numba_configured")
+GRAPHING = (*SPINNING, "torch_eager")
 ONE_OP = ("cupy_ufunc", "torch_eager", "torch_out", "jax_jit")
 CASES = [(name, arguments) for name in SAME_KERNEL for arguments in (0, 4)] + [(name, 1) for name in ONE_OP]
 
@@ -302,8 +304,46 @@ def numba_kernels_stand_in(launches: Launches) -> ModuleType:
     return module("numba_kernels", empty=Dispatcher("empty"), touch=Dispatcher("touch"), spin=Dispatcher("spin"))
 
 
+class TorchGraph:
+    """PyTorch's graph: with ``keep_graph`` it is instantiated by a call of its own, and shows what was captured."""
+
+    def __init__(self, launches: Launches, keep_graph: bool) -> None:
+        assert keep_graph
+        self.launches = launches
+        self.captured: list[Launch] | None = None
+        self.executable: list[Launch] | None = None
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        self.launches.begin_capture()
+        yield  # a capture that failed is ended by reset
+        self.captured = self.launches.end_capture()
+
+    def instantiate(self) -> None:
+        assert self.captured is not None
+        self.executable = list(self.captured)
+
+    def raw_cuda_graph(self) -> list[Launch]:
+        assert self.captured is not None
+        return self.captured
+
+    def replay(self) -> None:
+        assert self.executable is not None
+        self.launches.extend(self.executable)
+
+    def reset(self) -> None:
+        if self.launches.captured is not None:
+            self.launches.end_capture()
+        self.captured = self.executable = None
+        self.launches.graphs.append("reset")
+
+
 def torch_stand_in(launches: Launches) -> ModuleType:
     current: dict[str, Any] = {"stream": 0, "device": 0}
+
+    def scope(graph: TorchGraph, stream: int) -> Any:
+        assert stream == current["stream"]
+        return graph.scope()
 
     def ones(count: int, dtype: Any, device: str) -> Array:
         return Array(1.0, lambda: launches.add("torch add", current["stream"]))
@@ -328,6 +368,9 @@ def torch_stand_in(launches: Launches) -> ModuleType:
             current_stream=lambda: current["stream"],
             ExternalStream=lambda handle: handle,
             set_stream=lambda stream: current.update(stream=stream),
+            CUDAGraph=lambda keep_graph: TorchGraph(launches, keep_graph),
+            graph=scope,
+            empty_cache=lambda: launches.graphs.append("empty cache"),
         ),
     )
 
@@ -376,12 +419,28 @@ def jax_stand_in(launches: Launches) -> ModuleType:
         def block_until_ready(self) -> None:
             launches.add("jax wait", 0)
 
-    def jit(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def jit(
+        function: Callable[[Any], Any],
+        compiler_options: dict[str, Any] | None = None,
+        donate_argnums: tuple[int, ...] = (),
+    ) -> Callable[[Any], Any]:
+        options = dict(compiler_options or {})
+
         def call(x: Any) -> Any:
-            launches.add("jax add", 0)
+            if (folder := Path(options.pop("xla_dump_to", ""))).name:
+                barriers.clear()
+                function(0.0)
+                xla_dump(folder, len(barriers), bool(options["xla_gpu_enable_command_buffer"]))
+            launches.add("jax add", 0, *donate_argnums)
             return Result(function(float(x[0])), lambda: None)
 
         return call
+
+    barriers: list[float] = []
+
+    def barrier(x: float) -> float:
+        barriers.append(x)
+        return x
 
     devices = [SimpleNamespace(local_hardware_id=index) for index in (0, 3)]
 
@@ -389,7 +448,21 @@ def jax_stand_in(launches: Launches) -> ModuleType:
         assert device is devices[1]
         return x
 
-    return module("jax", local_devices=lambda backend: devices, device_put=put, jit=jit)
+    lax = SimpleNamespace(optimization_barrier=barrier)
+    return module("jax", local_devices=lambda backend: devices, device_put=put, jit=jit, lax=lax)
+
+
+def xla_dump(folder: Path, kernels: int, buffers: bool) -> None:
+    """The files in which XLA 0.10.2 shows a program's kernels and command buffers, shortened."""
+    fusion = "  %loop_add_fusion = u32[1]{0} fusion(%x.1), kind=kLoop, calls=%fused_add\n"
+    name = "module_0001.jit_step.sm_9.0a_gpu_after_optimizations"
+    (folder / f"{name}.txt").write_text("ENTRY %main.1 (x.1: u32[1]) -> u32[1] {\n" + fusion * kernels + "}\n")
+    (folder / f"{name}-buffer-assignment.txt").write_text(fusion * kernels)
+    thunks = "".join(f"    {at + 1:03d}: kCustomKernel loop_add_fusion grid: [1, 1, 1]\n" for at in range(kernels))
+    (folder / "module_0001.jit_step.thunk_sequence.txt").write_text(thunks)
+    if buffers:
+        path = folder / "module_0001.jit_step.thunk_sequence_after_thunk_passes.txt"
+        path.write_text(f"000: kCommandBuffer\n{thunks}")
 
 
 def put_stand_ins(monkeypatch: pytest.MonkeyPatch) -> Launches:

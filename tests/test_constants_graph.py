@@ -4,11 +4,12 @@ import math
 from typing import get_args
 
 import pytest
-from fake_session import medians
+from fake_session import exactly, medians, medians_of
 
 from microbench.benchmarks.graph.graph_lifecycle import MOST_REPLAYS, REPLAYED_NODES
 from microbench.benchmarks.graph.graph_nodes import LONG, STREAM_CALLS
 from microbench.benchmarks.graph.graph_shape import KERNELS
+from microbench.core.model import Fact, Measurement
 from microbench.gpu.fake.costs import CallCosts, FakeCosts, GraphCosts, LayerCosts, Line, NodeCosts
 from microbench.gpu.protocol.graphs import AllocationWay, ChangeWay, Decider, NodeKind
 
@@ -30,7 +31,12 @@ OTHER = FakeCosts(
     untimed_record_ns=260,
     wait_event_ns=310,
     completion_ns={"auto": 7000.0},
-    layers={"loop": LayerCosts(5100, 20, replay_ns=0), "cuda_core": LayerCosts(7000, 300, replay_ns=450)},
+    layers={
+        "loop": LayerCosts(5100, 20, replay_ns=0),
+        "cuda_core": LayerCosts(7000, 300, replay_ns=450),
+        "cupy_raw": LayerCosts(9100, 300, replay_ns=2450, make_ns=3000, one_call=True),
+        "torch_eager": LayerCosts(15_000, replay_ns=3450, make_ns=900_000, uploads=False),
+    },
     graphs=GraphCosts(
         capture=Line(7000, 900),
         build=Line(1000, 1100),
@@ -165,6 +171,51 @@ def test_graph_lifecycle(costs: FakeCosts, nodes: int) -> None:
     assert figures["node"] == pytest.approx(each_ns / nodes * 1e-9, abs=(step_ns + 0.01) * 1e-9)
     assert figures["device_memory"] == costs.graphs.device_memory.at(nodes)
     assert figures["host_memory"] == costs.graphs.host_memory.at(nodes)
+
+
+@each_machine
+@pytest.mark.parametrize("submitter", ["cuda_core", "cupy_raw", "torch_eager"])
+@pytest.mark.parametrize("nodes", [10, 100, 1000])
+def test_graph_library(costs: FakeCosts, submitter: str, nodes: int) -> None:
+    rows = exactly("graph_library", costs, {"submitter": submitter, "nodes": nodes})
+    figures, own, graphs, reading_ns = medians_of("graph_library", rows), costs.layers[submitter], costs.graphs, 25
+    capture_ns = own.make_ns + graphs.capture.at(nodes) + nodes * (own.call_ns - costs.submit_ns)
+    upload_ns, on_gpu_ns = graphs.upload.at(nodes), graphs.upload_on_gpu.at(nodes)
+    make_ns = capture_ns + graphs.instantiate.at(nodes)
+    first_ns = replay_ns(costs, nodes) + own.replay_ns + line_ns(costs, nodes) + rest_ns(costs)
+    if submitter == "torch_eager":
+        make_ns += costs.idle_stream_ns
+        first_ns += upload_ns + on_gpu_ns
+    else:
+        make_ns += upload_ns + on_gpu_ns + rest_ns(costs)
+    expected_ns = {"make": make_ns, "first_replay": first_ns, "replay": replay_ns(costs, nodes) + own.replay_ns}
+    if submitter != "cupy_raw":
+        expected_ns |= {"capture": capture_ns, "instantiate": graphs.instantiate.at(nodes)}
+    assert figures.keys() == expected_ns.keys()
+    for name, time_ns in expected_ns.items():
+        readings = 0 if name == "replay" else 4 if name == "make" else 1
+        assert figures[name] * 1e9 == pytest.approx(time_ns, abs=readings * reading_ns + 3 + time_ns * 1e-6), name
+    unknown = [row.reason for row in rows if isinstance(row, Fact)]
+    assert unknown == (["the library captures and instantiates by one call"] if submitter == "cupy_raw" else [])
+    assert all(row.verified for row in rows if isinstance(row, Measurement))
+
+
+@pytest.mark.parametrize("output", ["new", "donated"])
+@pytest.mark.parametrize("kernels", [10, 100])
+def test_graph_jax(output: str, kernels: int) -> None:
+    figures, costs = medians("graph_jax", None, kernels=kernels, output=output), COSTS
+    call_ns, reading_ns = costs.layers["jax_jit"].call_ns, costs.timer_call_ns
+    launches_ns = call_ns + kernels * costs.submit_ns  # longer than the kernels run
+    update_ns = costs.graphs.set_params.at(kernels) if output == "new" else 0
+    replay = call_ns + update_ns + replay_ns(costs, kernels)
+    ends_ns = rest_ns(costs) + reading_ns
+    expected_ns = {
+        "stream": (launches_ns + costs.empty_kernel_ns + ends_ns) / kernels,
+        "graph": (replay + line_ns(costs, kernels) + ends_ns) / kernels,
+        "stream_submit": launches_ns,
+        "graph_submit": replay,
+    }
+    assert figures == pytest.approx({name: time_ns * 1e-9 for name, time_ns in expected_ns.items()}, abs=6e-9)
 
 
 @each_machine

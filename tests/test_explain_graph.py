@@ -30,6 +30,7 @@ def launches(run: Run, seconds: float, *kinds: str) -> Run:
 EQUAL = with_metrics(WHOLE, "graph_gain", lambda old: measurement(old.metric, 5e-6, spread=0.01))
 OLD = with_metrics(WHOLE, "graph_lifecycle", lambda old: None if old.metric == "uploaded_launch" else old)
 NO_LOOP = without(WHOLE, "graph_gain", submitter="loop")
+NO_NUMBA = without(WHOLE, "graph_library", submitter="numba_configured")
 FEW_BYTES = ("memset", "copy_h2d", "copy_d2h", "copy_d2d")
 SINGLY = (*FEW_BYTES, "host", "event_record", "event_wait")
 AT_ONCE = without(WHOLE, "graph_nodes", kind="kernel_prologue")
@@ -48,6 +49,20 @@ CASES: list[tuple[str, Run, str, list[str]]] = [
     ("graph.phases", WHOLE, "note", ["132 µs", "50.7 %", "2.47 µs"]),
     ("graph.phases", scaled(WHOLE, "graph_lifecycle", ("upload",), 5), "note", ["415 µs", "70.2 %", "5.69 µs"]),
     ("graph.replay", WHOLE, "note", ["1.20 µs", "498 ns", "1.40 ns"]),
+    ("graph.library", WHOLE, "note", ["1.21 ms", "317 µs", "1.75×"]),
+    ("graph.library", scaled(WHOLE, "graph_library", ("make",), 20), "advice", ["23.3 ms", "317 µs", "1.75×"]),
+    (
+        "graph.library",
+        without(WHOLE, "graph_library", submitter="numba_configured"),
+        "note",
+        ["920 µs", "317 µs", "2.9×"],
+    ),
+    ("graph.library", without(WHOLE, "graph_lifecycle"), "note", ["1.21 ms", "2.35 µs"]),
+    ("graph.command_buffers", WHOLE, "advice", ["3.1×", "3.7×"]),
+    ("graph.command_buffers", scaled(WHOLE, "graph_jax", ("graph",), 2, output="donated"), "note", ["3.1×", "1.85×"]),
+    ("graph.command_buffers", scaled(WHOLE, "graph_jax", ("graph",), 5), "advice", ["1.61×", "0.74×"]),
+    ("graph.command_buffers", without(WHOLE, "graph_jax", output="new"), "note", ["3.7×"]),
+    ("graph.command_buffers", scaled(WHOLE, "graph_jax", ("stream",), 1 / 3.14), "advice", ["1.19×"]),
     ("graph.upload", WHOLE, "advice", ["86.3 µs", "1.56 µs", "83.7 µs"]),
     ("graph.upload", OLD, "advice", ["86.3 µs", "1.34 µs", "83.7 µs"]),
     ("graph.upload", LONG_UPLOADED, "note", ["86.3 µs", "92.6 µs", "83.7 µs"]),

@@ -3,7 +3,9 @@
 import importlib
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from layer_stand_ins import (
     BAD,
     CASES,
     CONTEXT,
+    GRAPHING,
     ONE_OP,
     SAME_KERNEL,
     SPINNING,
@@ -31,6 +34,7 @@ from microbench.core.model import Run
 from microbench.core.ops import COMPILED_LAYERS, LOOP_LAYER
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.layers import base
+from microbench.gpu.layers import jax as jax_layer
 from microbench.gpu.layers.base import (
     LayerGraph,
     LayerHandle,
@@ -43,7 +47,9 @@ from microbench.gpu.layers.base import (
     open_spinning,
     replays,
 )
+from microbench.gpu.layers.jax import JaxStep
 from microbench.gpu.layers.torch import elements_for
+from microbench.gpu.protocol.models import Output
 
 # The packages that the layers measure; listing the layers must import none of them.
 PACKAGES = ("cuda.bindings.driver", "cuda.core", "cupy", "numba.cuda", "torch", "triton", "warp", "jax")
@@ -91,7 +97,7 @@ def test_a_run_records_the_titles_of_its_layers(benchmark: str, axis: str) -> No
 def test_the_simulated_gpu_has_the_declared_costs() -> None:
     costs = FakeCosts().layers
     assert costs.keys() == {*COMPILED_LAYERS, *SAME_KERNEL, *ONE_OP} - {"warp"}
-    assert costs["cupy_raw"] == base.LayerCosts(5500, 650, replay_ns=1500)
+    assert costs["cupy_raw"] == base.LayerCosts(5500, 650, replay_ns=1500, make_ns=15_000, one_call=True)
     assert costs[LOOP_LAYER] == base.LayerCosts(3200, 10, replay_ns=0)
 
 
@@ -175,6 +181,55 @@ def test_jax_waits_for_its_last_result_and_cannot_be_captured(launches: Launches
     fact = kernels_of_one_call(handle, driver=None)
     assert fact.value is None
     assert "stream of its own" in (fact.reason or "")
+
+
+@pytest.mark.parametrize("output", ["new", "donated"])
+def test_jaxs_step_is_two_programs_of_the_same_kernels(launches: Launches, output: Output) -> None:
+    step = JaxStep(3, 20, output)
+    assert (step.stream.queue_slots, step.graph.queue_slots) == (16, 16)
+    launches.clear()
+    step.graph(2)
+    assert launches == [("jax add", 0, () if output == "new" else (0,))] * 2
+    assert "kernels" in step.check()
+    out = np.zeros(2, dtype=np.int64)
+    launches.clear()
+    step.stream.round_trips(out)
+    assert [library for library, _, _ in launches] == ["jax wait", *["jax add", "jax wait"] * 2]
+    assert step.check()
+    assert JaxStep(3, 100, output).stream.queue_slots == 5
+
+
+@pytest.mark.parametrize(("found", "error", "words"), [
+    ((1, 0), MeasurementError, "XLA made 1 kernels of 20 additions"),
+    ((20, 0), Skip, "0 command buffers where they are on"), ((20, 1), Skip, "1 command buffers where they are off"),
+])  # fmt: skip
+def test_a_jax_program_of_other_kernels_is_not_measured(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch, found: tuple[int, int], error: type[Exception], words: str
+) -> None:
+    monkeypatch.setattr(jax_layer, "dumped", lambda folder: found)
+    with pytest.raises(error, match=words):
+        JaxStep(3, 20, "new")
+
+
+def test_a_jax_that_takes_no_options_for_a_function_is_skipped(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["jax"], "jit", raising("No such compile option"))
+    with pytest.raises(Skip, match="does not take XLA's options for one function: No such compile option"):
+        JaxStep(3, 20, "new")
+
+
+def test_a_wrong_result_of_jaxs_step_is_a_failure(launches: Launches) -> None:
+    step = JaxStep(3, 20, "donated")
+    step._programs[0]._kernels = 19
+    with pytest.raises(MeasurementError, match="a step of 19 additions to "):
+        step.check()
+
+
+def test_older_xla_has_command_buffers_in_its_program(tmp_path: Path) -> None:
+    text = "  %fusion.1 = u32[1]{0} fusion(%p)\n  %call = u32[1]{0} call(%x), to_apply=%command_buffer\n"
+    (tmp_path / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").write_text(text)
+    assert jax_layer.dumped(tmp_path) == (1, 1)
 
 
 @pytest.mark.parametrize("name", ONE_OP)
@@ -321,7 +376,7 @@ def test_a_graph_holds_the_calls_and_a_replay_makes_them(launches: Launches, nam
     assert launches == [], "a capture launches nothing"
     assert launches.captured is None
     assert "upload" in launches.graphs
-    assert graph.nodes == 3
+    assert graph.nodes() == 3
     graph.launch()
     replayed = list(launches)
     assert len(replayed) == 3
@@ -332,10 +387,36 @@ def test_a_graph_holds_the_calls_and_a_replay_makes_them(launches: Launches, nam
     replaying = replays(handle, graph)
     replaying.call()
     assert list(launches) == 2 * replayed
+    assert launches.graphs == ["upload"]
     replaying.close()
-    if name != "cupy_raw":  # CuPy destroys its graphs itself
-        assert sorted(launches.graphs[:-1]) == ["destroy", "upload"]
-        assert launches.graphs[-1] == "destroy executable"
+    # CuPy destroys its graphs itself.
+    assert launches.graphs[1:] == ([] if name == "cupy_raw" else ["destroy executable", "destroy"])
+
+
+def test_pytorchs_graph_is_reset_and_its_memory_freed(launches: Launches) -> None:
+    handle = open_spinning("torch_eager", CONTEXT, 0)
+    launches.clear()
+    graph = graph_of(handle, 3)
+    assert (launches, launches.captured, graph.nodes()) == ([], None, 3)
+    graph.launch()
+    assert [library for library, _, _ in launches] == ["torch add"] * 3
+    assert launches.graphs == [], "PyTorch has no upload"
+    graph.close()
+    assert launches.graphs == ["reset", "empty cache"]
+    launches.refusal = RuntimeError("operation not permitted\nwhen stream is capturing")
+    with pytest.raises(Skip, match=r"PyTorch cannot capture .*: operation not permitted when stream is capturing$"):
+        graph_of(handle, 3)
+    assert launches.captured is None
+
+
+@pytest.mark.parametrize("name", GRAPHING)
+def test_the_phases_of_making_a_graph_are_stamped_in_their_order(launches: Launches, name: str) -> None:
+    handle = open_spinning(name, CONTEXT, 0)
+    began_ns = time.monotonic_ns()
+    graph = graph_of(handle, 3)
+    ended_ns = time.monotonic_ns()
+    assert (graph.captured_ns is None) == (name == "cupy_raw"), "CuPy captures and instantiates by one call"
+    assert began_ns <= (graph.captured_ns or began_ns) <= graph.instantiated_ns <= ended_ns
 
 
 @pytest.mark.parametrize("name", SPINNING)
@@ -353,7 +434,7 @@ def test_a_refused_capture_is_a_skip_with_the_librarys_reason(launches: Launches
     launches.clear()
     handle.call()
     assert len(launches) == 1
-    assert graph_of(handle, 2).nodes == 2
+    assert graph_of(handle, 2).nodes() == 2
 
 
 def test_cuda_core_1_0_is_skipped_as_it_shows_no_nodes(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,12 +447,13 @@ def test_cuda_core_1_0_is_skipped_as_it_shows_no_nodes(launches: Launches, monke
     handle = open_spinning("cuda_core", CONTEXT, 0)
     monkeypatch.setattr("layer_stand_ins.CoreBuilder", Older)
     with pytest.raises(Skip, match=r"since 1\.1"):
-        graph_of(handle, 4)
+        graph_of(handle, 4).nodes()
 
 
 @pytest.mark.parametrize(("function", "expected", "destroyed"), [
-    ("cuStreamBeginCapture", Skip, []), ("cuGraphGetNodes", MeasurementError, ["destroy"]),
-    ("cuGraphInstantiate", MeasurementError, ["destroy"]), ("cuGraphUpload", MeasurementError, ["destroy"]),
+    ("cuStreamBeginCapture", Skip, []), ("cuGraphGetNodes", MeasurementError, ["upload"]),
+    ("cuGraphInstantiate", MeasurementError, ["destroy"]),
+    ("cuGraphUpload", MeasurementError, ["destroy executable", "destroy"]),
 ])  # fmt: skip
 def test_numba_graphs_check_each_call_of_the_driver(
     launches: Launches, monkeypatch: pytest.MonkeyPatch, function: str, expected: type[Exception], destroyed: list[str]
@@ -379,7 +461,7 @@ def test_numba_graphs_check_each_call_of_the_driver(
     handle = open_spinning("numba_configured", CONTEXT, 500)
     monkeypatch.setattr(sys.modules["cuda.bindings.driver"], function, lambda *arguments: (BAD, None, None))
     with pytest.raises(expected, match="CUDA_ERROR_STAND_IN"):
-        graph_of(handle, 3)
+        graph_of(handle, 3).nodes()
     assert launches.graphs == destroyed
     assert launches.captured is None
 
@@ -398,7 +480,7 @@ def test_replays_wait_as_the_layer_does_and_close_the_graph_alone() -> None:
         return lambda: acts.append(name)
 
     handle = LayerHandle(act("call"), None, synchronize=act("wait"), close=act("close the layer"))
-    replaying = replays(handle, LayerGraph(launch=act("replay"), nodes=3, close=act("close the graph")))
+    replaying = replays(handle, LayerGraph(act("replay"), lambda: 3, act("close the graph"), instantiated_ns=0))
     LayerSubmit(replaying, driver=None).round_trips(np.zeros(1, dtype=np.int64))
     replaying.close()
     assert acts == ["wait", "replay", "wait", "close the graph"]

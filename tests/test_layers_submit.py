@@ -2,16 +2,18 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from layer_stand_ins import BAD, CASES, OK, SPINNING, STREAM, Code
+from layer_stand_ins import BAD, CASES, CONTEXT, GRAPHING, OK, SPINNING, STREAM, Code, put_stand_ins
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import LayerCall
-from microbench.gpu.layers.base import LayerHandle, LayerSubmit, kernels_of_one_call
+from microbench.gpu.layers.base import LayerHandle, LayerSubmit, kernels_of_one_call, open_spinning
 from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.graphs import Life
 
 
 class Clockwork:
@@ -63,6 +65,41 @@ def test_a_round_trip_is_a_call_and_a_wait_for_the_stream() -> None:
         Clockwork(BAD).submit().round_trips(out_ns)
     with pytest.raises(MeasurementError, match="way to wait"):
         LayerSubmit(LayerHandle(lambda: None, None), driver=None)
+
+
+@pytest.mark.parametrize("name", GRAPHING)
+def test_a_librarys_graph_is_stamped_counted_and_destroyed_before_the_next(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    submit = pytest.importorskip("microbench.gpu.cuda.submit", reason="needs cuda-bindings")
+    launches = put_stand_ins(monkeypatch)
+    acts = launches.graphs
+
+    def synchronize(stream: int) -> tuple[Code]:
+        assert stream == STREAM
+        acts.append("wait")
+        return (OK,)
+
+    monkeypatch.setattr(submit, "driver", SimpleNamespace(CUstream=int, cuStreamSynchronize=synchronize))
+    handle = open_spinning(name, CONTEXT, 0)
+    launches.clear()
+    stamps = submit.layer_lives(handle, 3, 2)
+    assert len(launches) == 2 * 3, "one replay of each graph"
+    assert stamps.shape == (2, Life.DESTROYED)
+    assert (stamps[:, Life.MADE] == 0).all() == (name == "cupy_raw")
+    assert (np.diff(np.delete(stamps, Life.MADE, axis=1), axis=1) >= 0).all()
+    upload = [] if name == "torch_eager" else ["upload"]
+    destroy = {"cupy_raw": [], "torch_eager": ["reset", "empty cache"]}.get(name, ["destroy executable", "destroy"])
+    assert acts == ["wait", *upload, "wait", "wait", *destroy] * 2
+    acts.clear()
+    make = handle.graph
+    assert make is not None
+    wrong = replace(handle, graph=lambda nodes: replace(make(nodes), nodes=lambda: nodes + 1))
+    with pytest.raises(MeasurementError, match="3 calls became a graph of 4 nodes"):
+        submit.layer_lives(wrong, 3, 1)
+    assert acts[len(acts) - len(destroy) :] == destroy, "a graph is destroyed after an error too"
+    with pytest.raises(Skip, match="no graphs"):
+        submit.layer_lives(replace(handle, graph=None), 3, 1)
 
 
 class CaptureDriver:

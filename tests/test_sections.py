@@ -22,7 +22,7 @@ SUITES = {"graph": graph, "link": link, "memory": memory, "compute": compute}
 @pytest.mark.parametrize(
     ("suite", "measured", "kinds", "curves"),
     [
-        ("graph", GRAPH, [Curve, Table, TimeLine, Bars, Bars, Bars], {"graph_lifecycle", "graph_shape"}),
+        ("graph", GRAPH, [Curve, Table, TimeLine, Bars, Bars, Bars, Bars], {"graph_lifecycle", "graph_shape"}),
         ("link", (*LINK, "link_state"), [Way, Curve, Curve, *[Table] * 3], set()),
         ("memory", MEMORY, [Table, Curve, Curve, Histogram, Curve, Table, Table, Table], {"memory_copy"}),
         ("compute", COMPUTE, [*[Table] * 3, Curve, Curve, Curve, *[Table] * 5], set()),

@@ -107,6 +107,56 @@ def usual_break_even(evidence: Evidence, shortest_s: float = 0.0) -> BreakEven |
     return chains[kernels] if kernels is not None else None
 
 
+class Library(NamedTuple):
+    """A graph of ``nodes`` kernels by one library's means: rows of graph_library, or of graph_lifecycle for the driver.
+
+    ``rows`` are those that sum up to making it and replaying it once, ``replay`` is a further replay's call. ``pair``
+    is graph_gain's step of as many kernels, the shortest from the same submitter.
+    """
+
+    submitter: str
+    nodes: int
+    rows: tuple[Row, ...]
+    replay: Row
+    pair: Pair | None = None
+
+    @property
+    def ready_s(self) -> float:
+        """Host time until the first replay has ended."""
+        return sum(row.value for row in self.rows)
+
+    @property
+    def replays(self) -> int | None:
+        """Replays after which it has paid, the first included; None if a replay saves nothing measurable."""
+        saved_s = self.pair.saved_s * self.nodes if self.pair is not None else 0.0
+        if self.pair is None or saved_s <= 0:
+            return None
+        return max(math.ceil((self.ready_s - self.pair.graph.value * self.nodes) / saved_s), 1)
+
+
+def of_library(evidence: Evidence, submitter: str, nodes: int) -> Library | None:
+    """A graph of ``nodes`` kernels by that layer's means (compiled loop: the driver's); None if not measured."""
+    benchmark, names = "graph_library", ["make", "first_replay", "replay"]
+    chosen: dict[str, int | str] = {"nodes": nodes, "submitter": submitter}
+    if submitter == LOOP_LAYER:
+        benchmark, names = "graph_lifecycle", ["capture", "instantiate", "first_replay", "relaunch"]
+        del chosen["submitter"]
+    rows = [row for name in names if (row := evidence.row(benchmark, name, **chosen)) is not None]
+    if len(rows) < len(names):
+        return None
+    pair = next(iter(pairs(evidence, submitter, nodes)), None)
+    return Library(submitter, nodes, tuple(rows[:-1]), rows[-1], pair)
+
+
+def libraries(evidence: Evidence) -> list[Library]:
+    """Graphs of the usual count of kernels by each library that was measured, the one that is ready first in front."""
+    rows = evidence.rows("graph_library", "make")
+    nodes = usual_kernels([int(row.params["nodes"]) for row in rows])
+    names = dict.fromkeys(str(row.params["submitter"]) for row in rows)
+    every = [of_library(evidence, name, nodes) for name in names] if nodes is not None else []
+    return sorted((one for one in every if one is not None), key=lambda one: one.ready_s)
+
+
 WAYS = ("set_params", "set_grid", "exec_update", "rebuild")
 AROUND = ("record", "dispose")  # of ways that need a new capture
 

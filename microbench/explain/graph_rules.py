@@ -26,10 +26,16 @@ USUAL_BYTES = 1 << 20
 RELEASE_RATIO = 2.0
 USUAL_DURATION_NS = 5000
 ROOTS_RATIO = 5.0
+OFTEN = 10
+DONATED_RATIO = 1.2
 
 
 def _nodes(count: int) -> str:
     return f"{count} node{'' if count == 1 else 's'}"
+
+
+def _kernels(count: int) -> str:
+    return f"{count} kernel{'' if count == 1 else 's'}"
 
 
 def break_even(evidence: Evidence) -> Finding | None:
@@ -123,6 +129,86 @@ def phases(evidence: Evidence) -> Finding | None:
 
 def _curves(evidence: Evidence, *metrics: str) -> list[Row]:
     return [row for metric in metrics for _, row in graphs.curve_of(evidence, metric)]
+
+
+def library(evidence: Evidence) -> Finding | None:
+    """What the slowest library takes to make a graph, what the driver does, and after how many replays it pays."""
+    every = graphs.libraries(evidence)
+    if not every:
+        return None
+    slowest = every[-1]
+    driver = graphs.of_library(evidence, LOOP_LAYER, slowest.nodes)
+    name = title_of(slowest.submitter, layer_titles(evidence.run))
+    title = f"{name} makes a graph of {_kernels(slowest.nodes)} and replays it once in {as_time(slowest.ready_s)}"
+    text = f"A further replay keeps the host {as_time(slowest.replay.value)}."
+    if driver is not None:
+        title += f", the driver in {as_time(driver.ready_s)}"
+        ratio = slowest.replay.value / driver.replay.value
+        text = f"A further replay keeps the host {times(ratio)} as long as the driver's call."
+    replays, pair = slowest.replays, slowest.pair
+    if pair is not None:
+        pays = "never pays off" if replays is None else f"pays off after {replays} replay{'' if replays == 1 else 's'}"
+        text += f" With {graphs.kernels_of(pair)} it {pays}."
+    once = replays is not None and replays > OFTEN
+    return Finding(
+        rule="graph.library",
+        severity="advice" if once else "note",
+        title=title,
+        text=text,
+        advice="Make such a graph once and keep it: made anew for a few steps it costs more than it saves."
+        if once
+        else "",
+        threshold=(
+            "make + first_replay of graph_library, capture + instantiate + first_replay of graph_lifecycle; pays off "
+            "after (make + first_replay - a later replay) / (stream - graph of graph_gain), rounded up; advised above "
+            f"{OFTEN} replays"
+        ),
+        rests_on=rests_on(
+            *(row for one in (*every, driver) if one is not None for row in (*one.rows, one.replay)),
+            *(pair[1:] if pair is not None else ()),
+        ),
+    )
+
+
+def command_buffers(evidence: Evidence) -> Finding | None:
+    """What XLA's command buffers do to a jitted JAX step with a new result, and with a donated argument."""
+    counts = [count for count, _ in evidence.curve("graph_jax", "graph", "kernels")]
+    kernels = usual_kernels(counts)
+    if kernels is None:
+        return None
+    ways: dict[str, tuple[Row, Row]] = {}
+    for output in ("new", "donated"):
+        stream, graph = (evidence.row("graph_jax", way, kernels=kernels, output=output) for way in ("stream", "graph"))
+        if stream is not None and graph is not None:
+            ways[output] = stream, graph
+    gains = {output: stream.value / graph.value for output, (stream, graph) in ways.items()}
+    if not gains:
+        return None
+    first = next(iter(gains))
+    gain = gains[first]
+    title = f"XLA's command buffers make a jitted step of {_kernels(kernels)} "
+    title += f"{times(max(gain, 1 / gain))} as {'fast' if gain > 1 else 'slow'}"
+    if 1 / EQUAL < gain < EQUAL:
+        title = f"XLA's command buffers do not change a jitted step of {_kernels(kernels)}"
+    text, advice = "", ""
+    if first == "new" and "donated" in gains:
+        text = f"With a donated argument, whose memory the result takes, the gain is {times(gains['donated'])}."
+        if gains["donated"] > gain * DONATED_RATIO:
+            advice = "Donate what a step replaces (donate_argnums), so that XLA need not update its graph."
+    if max(gains.values()) < 1 / EQUAL:
+        advice = "Turn them off: XLA_FLAGS=--xla_gpu_enable_command_buffer= (an empty list)."
+    return Finding(
+        rule="graph.command_buffers",
+        severity="advice" if advice else "note",
+        title=title,
+        text=text,
+        advice=advice,
+        threshold=(
+            f"stream / graph of graph_jax; equal within {EQUAL:.2f} times; donating is advised where it gains "
+            f"{DONATED_RATIO:g} times as much, turning them off where both are slower"
+        ),
+        rests_on=rests_on(*(row for pair in ways.values() for row in pair)),
+    )
 
 
 def replaying(evidence: Evidence) -> Finding | None:
@@ -461,6 +547,6 @@ def foresight(evidence: Evidence) -> Finding | None:
 
 
 RULES: tuple[Rule, ...] = (
-    break_even, crossovers, phases, replaying, upload, update, kinds, one_by_one, dependent_launch, decided,
-    refused, shapes, memory, footprint, foresight,
+    break_even, crossovers, phases, library, command_buffers, replaying, upload, update, kinds, one_by_one,
+    dependent_launch, decided, refused, shapes, memory, footprint, foresight,
 )  # fmt: skip

@@ -24,6 +24,7 @@ from microbench.gpu.cuda.parts import CudaCompute, CudaGraphs, CudaLinks, CudaMe
 from microbench.gpu.cuda.probe import describe
 from microbench.gpu.cuda.timing import SmClock, SpinGate, TimingEvents
 from microbench.gpu.cuda.watching import WatchRecorder
+from microbench.gpu.layers.jax import JaxStep
 from microbench.gpu.layers.torch_models import TorchStep
 from microbench.gpu.layers.torch_recorder import TorchRecorder
 from microbench.gpu.machine.nvml import NvmlGpu
@@ -39,7 +40,7 @@ from microbench.gpu.protocol.gpu import (
     WaitMode,
     launch_streams,
 )
-from microbench.gpu.protocol.models import Compiled, ModelName, ModelStep
+from microbench.gpu.protocol.models import Compiled, JittedStep, ModelName, ModelStep, Output
 from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.part import Part, built
 from microbench.gpu.protocol.recorder import Recorder, RecorderKind
@@ -130,10 +131,20 @@ class CudaGpu(Part[Case]):
     def layer_kernels(self, op: kinds.LayerCall) -> Fact:
         return self._layers[op].kernels
 
+    def layer_lives(self, op: kinds.LayerCall, nodes: int, count: int) -> IntArray:
+        handle = self._layers[op].handle
+        if handle is None:
+            raise MeasurementError("the compiled loop is no library: its graphs are those of Graphs.lives")
+        return submit.layer_lives(handle, nodes, count)
+
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
         case = self._case
         with pinned(self._cores.allowed):  # as in bind; torch.compile uses all cores
             return TorchStep(name, compiled, case.stream(0), int(case.context.device), case.own, self._kernels_ns)
+
+    def jitted(self, kernels: int, output: Output) -> JittedStep:
+        with pinned(self._cores.allowed):  # as in bind: XLA compiles on all cores
+            return JaxStep(int(self._case.context.device), kernels, output)
 
     def own_step(self, make: Callable[[], OwnCall]) -> OwnStep:
         with pinned(self._cores.allowed):  # as in bind: the first calls may compile

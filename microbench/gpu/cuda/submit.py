@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -289,7 +290,39 @@ def bind_layer_graph(case: Case, handle: base.LayerHandle, count: int) -> tuple[
     graph = handle.graph(count)
     case.own(graph.close)
     case.synchronize()
-    return base.LayerSubmit(base.replays(handle, graph), driver), graph.nodes
+    return base.LayerSubmit(base.replays(handle, graph), driver), graph.nodes()
+
+
+def layer_lives(handle: base.LayerHandle, nodes: int, count: int) -> ops.IntArray:
+    """``count`` lives of a graph of ``nodes`` calls, made by the layer's own means. Raises as Gpu.layer_lives does."""
+    if handle.graph is None or handle.stream_handle is None:
+        raise Skip("this layer captures no graphs")
+    stream = driver.CUstream(handle.stream_handle)
+    lives = [_layer_life(handle.graph, nodes, lambda: check(driver.cuStreamSynchronize(stream))) for _ in range(count)]
+    return np.array(lives, dtype=np.int64)
+
+
+def _layer_life(make: Callable[[int], base.LayerGraph], nodes: int, wait: Callable[[], object]) -> tuple[int, ...]:
+    """The stamps of one life. The graph ends with it: CuPy destroys a graph with the last reference to it."""
+    now_ns = time.monotonic_ns
+    wait()
+    begin_ns = now_ns()
+    graph = make(nodes)
+    uploaded_ns = now_ns()
+    try:
+        wait()
+        ready_ns = now_ns()
+        graph.launch()
+        called_ns = now_ns()
+        wait()
+        done_ns = now_ns()
+        if (found := graph.nodes()) != nodes:
+            raise MeasurementError(f"{nodes} calls became a graph of {found} nodes")
+    finally:
+        graph.close()
+    return (
+        begin_ns, graph.captured_ns or 0, graph.instantiated_ns, uploaded_ns, ready_ns, called_ns, done_ns
+    )  # fmt: skip
 
 
 THREAD_LOCAL = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL

@@ -14,10 +14,11 @@ import numpy as np
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, Telemetry
 from microbench.core.ops import LOOP_LAYER, GraphLaunch, IntArray, Launch, LayerCall, Op, Record
+from microbench.gpu.fake import graphs
 from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import DEFAULT_SPREAD, SIMULATED, costs_here, fake_gpu_info
-from microbench.gpu.fake.models import FakeModel, FakeRecorder
+from microbench.gpu.fake.models import FakeJitted, FakeModel, FakeRecorder
 from microbench.gpu.fake.own import FakeKernel, FakeStep
 from microbench.gpu.fake.parts import FakeCompute, FakeGraphs, FakeLinks, FakeMemory
 from microbench.gpu.fake.stream_signals import stream_signals
@@ -34,7 +35,7 @@ from microbench.gpu.protocol.gpu import (
     WaitMode,
     launch_streams,
 )
-from microbench.gpu.protocol.models import Compiled, ModelName, ModelStep
+from microbench.gpu.protocol.models import Compiled, JittedStep, ModelName, ModelStep, Output
 from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.recorder import Recorder, RecorderKind
 
@@ -80,8 +81,14 @@ class FakeGpu:
     def layer_kernels(self, op: LayerCall) -> Fact:
         return Fact("kernels_per_call", 1, source=SIMULATED)
 
+    def layer_lives(self, op: LayerCall, nodes: int, count: int) -> IntArray:
+        return graphs.layer_lives(self._machine, op, nodes, count)
+
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
         return FakeModel(self._machine, name, compiled)
+
+    def jitted(self, kernels: int, output: Output) -> JittedStep:
+        return FakeJitted(self._machine, kernels, output)
 
     def own_step(self, make: Callable[[], OwnCall]) -> OwnStep:
         return FakeStep(self._machine, make())

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import IntArray, Launch, Record, Wait
+from microbench.core.ops import IntArray, Launch, LayerCall, Record, Wait
 from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import PAGE_BYTES, FakeCosts
 from microbench.gpu.fake.device import FloatArray, Item
@@ -30,14 +30,42 @@ def lives(machine: sim.Machine, nodes: int, count: int, made: protocol.Made) -> 
         row[protocol.Life.BEGIN] = clock.now_ns()
         row[protocol.Life.MADE] = machine.stamped((costs.capture if made == "capture" else costs.build).at(nodes))
         row[protocol.Life.INSTANTIATED : protocol.Life.CALLED] = machine.stamped(costs.instantiate.at(nodes))
-        if made == "capture":  # the call returns before the GPU is ready
-            machine.make(sim.Call(costs.upload.at(nodes), Item(duration_ns=costs.upload_on_gpu.at(nodes))), 1)
+        if made == "capture":
+            _upload(machine, nodes)
             row[protocol.Life.UPLOADED] = clock.now_ns()
             machine.synchronize(0)
             row[protocol.Life.READY] = clock.now_ns()
         _replay(machine, graph, row[protocol.Life.CALLED : protocol.Life.DESTROYED], uploads=made == "build")
         row[protocol.Life.DESTROYED] = machine.stamped(costs.destroy.at(nodes))
     return out_ns
+
+
+def layer_lives(machine: sim.Machine, op: LayerCall, nodes: int, count: int) -> IntArray:
+    """A captured call takes the library as long as any other, and the driver as long as a capture does."""
+    clock, all_costs = machine.clock, machine.costs
+    layer, costs = sim.layer_costs(op.layer, all_costs), all_costs.graphs
+    graph = sim.graph_of(sim.chain_of([op] * nodes, all_costs))
+    library_ns = sim.call_of(op, all_costs, {}).host_ns - all_costs.submit_ns
+    out_ns: IntArray = np.zeros((count, protocol.Life.DESTROYED), dtype=np.int64)
+    for row in out_ns:
+        row[protocol.Life.BEGIN] = clock.now_ns()
+        captured_ns = machine.stamped(layer.make_ns + costs.capture.at(nodes) + nodes * library_ns)
+        row[protocol.Life.MADE] = 0 if layer.one_call else captured_ns
+        row[protocol.Life.INSTANTIATED] = machine.stamped(costs.instantiate.at(nodes))
+        if layer.uploads:
+            _upload(machine, nodes)
+        row[protocol.Life.UPLOADED] = clock.now_ns()
+        machine.synchronize(0)
+        row[protocol.Life.READY] = clock.now_ns()
+        _replay(machine, graph, row[protocol.Life.CALLED :], layer.replay_ns, uploads=not layer.uploads)
+        machine.spend(costs.destroy.at(nodes))
+    return out_ns
+
+
+def _upload(machine: sim.Machine, nodes: int) -> None:
+    """The call returns before the GPU is ready."""
+    costs = machine.costs.graphs
+    machine.make(sim.Call(costs.upload.at(nodes), Item(duration_ns=costs.upload_on_gpu.at(nodes))), 1)
 
 
 def changes(machine: sim.Machine, way: protocol.ChangeWay, nodes: int, changed: int, count: int) -> IntArray:

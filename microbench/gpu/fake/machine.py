@@ -274,9 +274,9 @@ def call_of(op: ops.Op, costs: FakeCosts, graphs: Mapping[int, Graph]) -> Call:
             if op.graph not in graphs:
                 raise MeasurementError(f"graph {op.graph} does not exist: its case has ended")
             call = replay_of(graphs[op.graph], costs, op.stream)
-            return msgspec.structs.replace(call, host_ns=call.host_ns + _layer(op.layer, costs).replay_ns)
+            return msgspec.structs.replace(call, host_ns=call.host_ns + layer_costs(op.layer, costs).replay_ns)
         case ops.LayerCall():
-            layer = _layer(op.layer, costs)
+            layer = layer_costs(op.layer, costs)
             arguments = 1 if op.duration_ns else op.arguments  # a spin kernel's only argument is its length
             return Call(layer.call_ns + arguments * layer.argument_ns, _launch(kernel_of(op), costs).item)
 
@@ -308,7 +308,8 @@ def _launch(op: ops.Launch, costs: FakeCosts) -> Call:
     return Call(host_ns, item, op.stream)
 
 
-def _layer(name: str, costs: FakeCosts) -> LayerCosts:
+def layer_costs(name: str, costs: FakeCosts) -> LayerCosts:
+    """Raises Skip for a layer that the simulation does not have."""
     if name not in costs.layers:
         raise Skip(f"the simulated GPU has no layer {name}")
     return costs.layers[name]
@@ -535,7 +536,7 @@ def _captured(op: ops.Op, costs: FakeCosts) -> Node:
         case ops.Memset():
             return node_of("memset", costs, op)
         case ops.LayerCall():
-            _layer(op.layer, costs)
+            layer_costs(op.layer, costs)
             return _captured(kernel_of(op), costs)
         case ops.SynchronizeIdle() | ops.Query():
             called = "cuEventQuery" if isinstance(op, ops.Query) else f"cu{op.what.capitalize()}Synchronize"

@@ -1,4 +1,4 @@
-"""Simulates steps of models, launch by launch, compiled with fewer launches and as a graph, and profilers of them."""
+"""Simulates steps of models and of jitted functions, launch by launch and as a graph, and profilers of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from microbench.core.model import Fact
 from microbench.core.ops import IntArray, Launch
 from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import ModelCosts
-from microbench.gpu.protocol.models import CaptureTimes, Compiled, ModelName
+from microbench.gpu.protocol.models import CaptureTimes, Compiled, ModelName, Output
 from microbench.gpu.protocol.recorder import Recorded, RecorderKind
 from microbench.gpu.protocol.submit import Submit
 
@@ -78,6 +78,33 @@ class FakeModel:
         clock = self._machine.clock
         clock.pass_ns(self._calls_ns + self._make_ns)
         return CaptureTimes(self._calls_ns * 1e-9, (self._calls_ns + self._make_ns) * 1e-9)
+
+
+class FakeJitted:
+    """A jitted step: the call of JAX, then each launch, or a graph's. New memory makes the driver change every node."""
+
+    def __init__(self, machine: sim.Machine, kernels: int, output: Output) -> None:
+        costs = machine.costs
+        self._machine = machine
+        call_ns = sim.layer_costs("jax_jit", costs).call_ns
+        launch = sim.call_of(Launch(), costs, {})
+        replay = sim.replay_of(sim.graph_of(sim.chain_of([Launch()] * kernels, costs)), costs)
+        changed_ns = costs.graphs.set_params.at(kernels) if output == "new" else 0.0
+
+        def launches() -> None:
+            machine.spend(call_ns)
+            machine.make(launch, kernels)
+
+        self.stream: Submit = sim.FakeProgram(machine, launches, max(costs.queue_slots // 2 // kernels, 1), stream=0)
+        self.graph: Submit = sim.FakeSubmit(
+            machine, msgspec.structs.replace(replay, host_ns=replay.host_ns + call_ns + changed_ns)
+        )
+
+    def check(self) -> str:
+        self.stream(1)
+        self.graph(1)
+        self._machine.synchronize()
+        return CHECKED
 
 
 class FakeRecorder:

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -53,15 +53,19 @@ class LayerContext:
 
 @dataclass(frozen=True)
 class LayerGraph:
-    """Calls that a layer has captured as a graph, which is instantiated and whose upload is queued.
+    """Calls that a layer has captured as a graph, which is instantiated; its upload is queued if the library has one.
 
-    ``launch`` replays it once on the layer's stream, as a user of the library would write it. ``nodes`` is its number
-    of nodes. ``close`` destroys it and is called after the last replay has ended.
+    ``launch`` replays it once on the layer's stream, as a user of the library would write it. ``nodes`` counts its
+    nodes and raises MeasurementError or Skip. ``close`` destroys it and is called after the last replay has ended.
+    ``instantiated_ns`` and ``captured_ns`` are time.monotonic_ns() after its instantiation, and after its capture;
+    ``captured_ns`` is None if the library does both by one call.
     """
 
     launch: Callable[[], object]
-    nodes: int
+    nodes: Callable[[], int]
     close: Callable[[], object]
+    instantiated_ns: int
+    captured_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -101,12 +105,17 @@ class LayerHandle:
 class LayerCosts(msgspec.Struct, frozen=True):
     """Host time of one call through a layer on the simulated GPU, in ns, and what each kernel argument adds to it.
 
-    ``replay_ns`` is how much longer a graph launch takes through the layer than from the compiled loop.
+    ``replay_ns`` is how much longer a graph launch takes through the layer than from the compiled loop, ``make_ns``
+    what making a graph takes besides its calls and the driver's work. ``one_call`` is True if the library captures and
+    instantiates by one call, ``uploads`` False if it leaves the upload to the first replay.
     """
 
     call_ns: float
     argument_ns: float = 0.0
     replay_ns: float = 1000.0
+    make_ns: float = 20_000.0
+    one_call: bool = False
+    uploads: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -417,14 +426,16 @@ def driver_graph(
         for _ in range(count):
             call()
         graph = check(driver.cuStreamEndCapture(stream))
-    try:
-        nodes = node_count(driver, graph)
+    captured_ns = time.monotonic_ns()
+    with ExitStack() as made:
+        made.callback(driver.cuGraphDestroy, graph)
         executable = check(driver.cuGraphInstantiate(graph, 0))
-    finally:
-        driver.cuGraphDestroy(graph)
-    check(driver.cuGraphUpload(executable, stream))
+        instantiated_ns = time.monotonic_ns()
+        made.callback(driver.cuGraphExecDestroy, executable)
+        check(driver.cuGraphUpload(executable, stream))
+        close = made.pop_all().close
 
     def launch() -> None:
         check(driver.cuGraphLaunch(executable, stream))
 
-    return LayerGraph(launch, nodes, close=partial(driver.cuGraphExecDestroy, executable))
+    return LayerGraph(launch, partial(node_count, driver, graph), close, instantiated_ns, captured_ns)

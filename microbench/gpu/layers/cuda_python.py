@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from ctypes import c_int, c_void_p
 from functools import partial
 from typing import Any
@@ -76,7 +77,10 @@ def open_core_spin(context: base.LayerContext, cycles: int) -> base.LayerHandle:
 
     call = spin if cycles else empty
     call()
-    return base.LayerHandle(call=call, stream_handle=context.stream_handle, graph=partial(_core_graph, stream, call))
+    # cuda.core raises the driver's errors as a class that has no public name.
+    errors = (RuntimeError, base.load(f"{CORE}._utils.cuda_utils", CORE_INSTALL).CUDAError)
+    graph = partial(_core_graph, stream, call, errors)
+    return base.LayerHandle(call=call, stream_handle=context.stream_handle, graph=graph)
 
 
 def _load_core(context: base.LayerContext) -> Any:
@@ -88,25 +92,30 @@ def _load_core(context: base.LayerContext) -> Any:
     return core
 
 
-def _core_graph(stream: Any, call: Any, count: int) -> base.LayerGraph:
+def _core_graph(stream: Any, call: Any, errors: base.Errors, count: int) -> base.LayerGraph:
     """``count`` calls that go to a builder instead of the stream; closing a builder ends its capture."""
     builder = stream.create_graph_builder()
-    # cuda.core raises the driver's errors as a class that has no public name.
-    driver_error = base.load(f"{CORE}._utils.cuda_utils", CORE_INSTALL).CUDAError
-    with base.capturing(CORE, (RuntimeError, driver_error), builder.close):
+    with base.capturing(CORE, errors, builder.close):
         builder.begin_building()
         for _ in range(count):
             call(builder)
         builder.end_building()
+        captured_ns = time.monotonic_ns()
         graph = builder.complete()
-    definition = getattr(builder, "graph_definition", None)
-    if definition is None:
-        builder.close()
-        raise Skip("cuda.core shows a graph's nodes since 1.1: pip install 'cuda-core>=1.1'")
-    nodes = len(definition.nodes())
-    builder.close()
+        instantiated_ns = time.monotonic_ns()
     graph.upload(stream)
-    return base.LayerGraph(launch=partial(graph.launch, stream), nodes=nodes, close=graph.close)
+
+    def nodes() -> int:
+        definition = getattr(builder, "graph_definition", None)
+        if definition is None:
+            raise Skip("cuda.core shows a graph's nodes since 1.1: pip install 'cuda-core>=1.1'")
+        return len(definition.nodes())
+
+    def close() -> None:
+        graph.close()
+        builder.close()
+
+    return base.LayerGraph(partial(graph.launch, stream), nodes, close, instantiated_ns, captured_ns)
 
 
 LAYERS = (

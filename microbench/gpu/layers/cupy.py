@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -102,17 +103,21 @@ def _raw_kernel(cupy: Any, cubin: bytes, name: str) -> Any:
 def _graph(stream: Any, call: Any, count: int) -> base.LayerGraph:
     """``count`` calls, captured in CuPy's default mode, which forbids nothing.
 
-    CuPy cannot count nodes. It destroys a graph with the last reference to it.
+    Ending the capture instantiates the graph. CuPy cannot count nodes. It destroys a graph with the last reference.
     """
     with base.capturing("CuPy", (RuntimeError,), stream.end_capture):
         stream.begin_capture()
         for _ in range(count):
             call()
         graph = stream.end_capture()
-    driver = base.load_driver()
-    nodes = base.node_count(driver, driver.CUgraph(graph.graph))
+    instantiated_ns = time.monotonic_ns()
     graph.upload(stream)
-    return base.LayerGraph(launch=partial(graph.launch, stream), nodes=nodes, close=lambda: None)
+
+    def nodes() -> int:
+        driver = base.load_driver()
+        return base.node_count(driver, driver.CUgraph(graph.graph))
+
+    return base.LayerGraph(partial(graph.launch, stream), nodes, close=lambda: None, instantiated_ns=instantiated_ns)
 
 
 LAYERS = (
@@ -125,7 +130,7 @@ LAYERS = (
         install=INSTALL,
         about="RawKernel called with grid, block and a tuple of three CuPy arrays and an int32, on the current stream",
         arguments=(0, 4),
-        simulated=base.LayerCosts(5500, 650, replay_ns=1500),
+        simulated=base.LayerCosts(5500, 650, replay_ns=1500, make_ns=15_000, one_call=True),
         open=open_raw,
         open_spin=lambda context, cycles: open_raw(context, cycles=cycles),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -117,16 +118,28 @@ def _node_s(torch: Any, call: Callable[[], object]) -> float:
 
 
 def _graph(torch: Any, call: Callable[[], object], count: int) -> base.LayerGraph:
-    """``count`` calls in a ``torch.cuda.CUDAGraph``, which is kept uninstantiated until its nodes are counted."""
+    """``count`` calls in a ``torch.cuda.CUDAGraph``, kept after its instantiation so that its nodes can be counted.
+
+    PyTorch uploads no graph. Closing it frees the memory of its calls, which the next capture would have to free.
+    """
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     stream = torch.cuda.current_stream()
     with base.capturing("PyTorch", (RuntimeError,), graph.reset), torch.cuda.graph(graph, stream=stream):
         for _ in range(count):
             call()
-    driver = base.load_driver()
-    nodes = base.node_count(driver, driver.CUgraph(graph.raw_cuda_graph()))
+    captured_ns = time.monotonic_ns()
     graph.instantiate()
-    return base.LayerGraph(launch=graph.replay, nodes=nodes, close=graph.reset)
+    instantiated_ns = time.monotonic_ns()
+
+    def nodes() -> int:
+        driver = base.load_driver()
+        return base.node_count(driver, driver.CUgraph(graph.raw_cuda_graph()))
+
+    def close() -> None:
+        graph.reset()
+        torch.cuda.empty_cache()
+
+    return base.LayerGraph(graph.replay, nodes, close, instantiated_ns, captured_ns)
 
 
 def open_out(context: base.LayerContext, arguments: int) -> base.LayerHandle:
@@ -153,7 +166,7 @@ LAYERS = (
         install=INSTALL,
         about="x + 1 on a PyTorch tensor of one float32; the result's memory comes from PyTorch's allocator",
         arguments=(1,),
-        simulated=base.LayerCosts(9000),
+        simulated=base.LayerCosts(9000, make_ns=400_000, uploads=False),
         open=open_eager,
         open_spin=open_eager_spin,
     ),

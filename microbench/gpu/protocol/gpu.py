@@ -14,7 +14,7 @@ from microbench.gpu.protocol.compute import Compute
 from microbench.gpu.protocol.graphs import Graphs
 from microbench.gpu.protocol.links import Links
 from microbench.gpu.protocol.memory import DeviceMemory
-from microbench.gpu.protocol.models import Compiled, ModelName, ModelStep
+from microbench.gpu.protocol.models import Compiled, JittedStep, ModelName, ModelStep, Output
 from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.recorder import Recorder, RecorderKind
 from microbench.gpu.protocol.submit import Submit
@@ -165,8 +165,24 @@ class Gpu(Protocol):
     def layer_kernels(self, op: LayerCall) -> Fact:
         """Kernels that one call of a bound layer submits, counted by stream capture; None with a reason if unknown."""
 
+    def layer_lives(self, op: LayerCall, nodes: int, count: int) -> IntArray:
+        """``count`` whole lives of a graph of ``nodes`` calls of a bound Python layer, made and replayed by its means.
+
+        Returns ns, shape (count, Life.DESTROYED): the columns of Life up to DONE. MADE is 0 for a library that captures
+        and instantiates by one call. A library without an upload leaves it to the first replay. Each graph is destroyed
+        before the next is made. Raises Skip, with the library's reason, if it makes no graphs, and MeasurementError if
+        a graph has other than ``nodes`` nodes.
+        """
+
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
         """Make a step of a small PyTorch model ready on stream 0; it is usable until the case ends."""
+
+    def jitted(self, kernels: int, output: Output) -> JittedStep:
+        """Compile a jitted JAX function of so many kernels of one element; it is usable until the case ends.
+
+        Raises Skip if JAX is missing or cannot be told to use command buffers and to leave them out, and
+        MeasurementError if XLA has made other kernels of the function.
+        """
 
     def own_step(self, make: Callable[[], OwnCall]) -> OwnStep:
         """Warm up the user's function that ``make`` loads, on a stream; it is usable until the case ends.

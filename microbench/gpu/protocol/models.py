@@ -1,4 +1,4 @@
-"""The protocol ModelStep: one step of a small model in a framework, as its program submits it and as a graph."""
+"""The protocols ModelStep and JittedStep: a step of a framework, as its program submits it and as a graph."""
 
 from __future__ import annotations
 
@@ -52,3 +52,19 @@ class ModelStep(Protocol):
 
     def capture(self) -> CaptureTimes:
         """Make the step's graph once more, and destroy it. Raises Skip where the step has no graph."""
+
+
+# Where a jitted step leaves its result: in new memory at each call, or in that of its argument.
+Output = Literal["new", "donated"]
+OUTPUTS: dict[str, str] = {"new": "new memory at each call", "donated": "the memory of its donated argument"}
+
+
+class JittedStep(Protocol):
+    """A jitted JAX function of several kernels, compiled twice: ``graph`` with XLA's command buffers, which are CUDA
+    graphs, ``stream`` without any. A call of either is one call of the function."""
+
+    stream: Submit
+    graph: Submit
+
+    def check(self) -> str:
+        """How kernels and results were verified. Raises MeasurementError where a result is wrong."""

@@ -15,10 +15,13 @@ from microbench.report import document
 from microbench.report.curves import ticks
 from microbench.report.document import SERIES_TONES, Bar, Bars, Cell, Column, Curve, Line, Mark, Table, TimeLine, Tone
 from microbench.report.suites import timeline
-from microbench.report.tables import NOTHING, figure, matrix
+from microbench.report.tables import NOTHING, figure, matrix, row_cell
 
 # The order of the tables: what a graph gains, what it costs, how to use it.
-ORDER = ("graph_gain", "graph_lifecycle", "graph_update", "graph_shape", "graph_nodes", "graph_memory", "step_time")
+ORDER = (
+    "graph_gain", "graph_lifecycle", "graph_library", "graph_jax", "graph_update", "graph_shape", "graph_nodes",
+    "graph_memory", "step_time",
+)  # fmt: skip
 PHASES = {
     "capture": "capture",
     "build": "build node by node",
@@ -38,7 +41,10 @@ MOST_UNBROKEN = 6
 
 def pictures(evidence: Evidence) -> list[document.Picture]:
     """Every picture that the run has figures for."""
-    drawn = (gain(evidence), surface(evidence), step(evidence), life(evidence), kinds(evidence), deciders(evidence))
+    drawn = (
+        gain(evidence), surface(evidence), step(evidence), life(evidence), libraries(evidence), kinds(evidence),
+        deciders(evidence),
+    )  # fmt: skip
     return [picture for picture in drawn if picture is not None]
 
 
@@ -114,6 +120,28 @@ def life(evidence: Evidence) -> Bars | None:
         title="A graph's life: what each phase costs for each node",
         about=f"linear fits over chains of {min(counts)} to {max(counts)} empty kernels, by relative residuals",
         columns=(Column("a node"), Column("+ a graph"), Column("misfit median", drop=2), Column("largest", drop=1)),
+        bars=tuple(bars),
+    )
+
+
+def libraries(evidence: Evidence) -> Bars | None:
+    """Making a graph and replaying it once, by the driver's calls and by each library's means."""
+    every = graph_facts.libraries(evidence)
+    if not every:
+        return None
+    nodes = every[0].nodes
+    driver = graph_facts.of_library(evidence, LOOP_LAYER, nodes)
+    titles = layer_titles(evidence.run)
+    bars = []
+    for one in [driver, *every] if driver is not None else every:
+        replays = str(one.replays) if one.replays is not None else "never" if one.pair is not None else ""
+        cells = (Cell(as_time(one.ready_s), tone="strong"), row_cell(one.replay), Cell(replays) if replays else NOTHING)
+        label = "the driver" if one is driver else titles.get(one.submitter, one.submitter)
+        bars.append(Bar(label, one.ready_s, None, cells, "second" if one is driver else "first"))
+    return Bars(
+        title=f"A graph of {nodes} kernels by library: made and replayed once",
+        about="empty kernels, PyTorch's x + 1; pays off: after so many replays, against the same library's launches",
+        columns=(Column("ready and run"), Column("further replay"), Column("pays off", drop=1)),
         bars=tuple(bars),
     )
 

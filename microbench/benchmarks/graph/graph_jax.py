@@ -1,0 +1,58 @@
+"""What do XLA's command buffers gain for a jitted JAX step?
+
+Question
+    XLA replays parts of a jitted program as CUDA graphs (command buffers, on by default). What is the time per kernel
+    of a step of n kernels with them and without them, and how long does the call keep the host?
+Method
+    One jitted function adds 1 to one number n times, with lax.optimization_barrier behind each addition, so that XLA
+    cannot fuse them. It is compiled twice in one process, with xla_gpu_enable_command_buffer=FUSION and a least size
+    of 1, and without command buffers; XLA's dump of each program must show n kernels, and command buffers in one
+    alone. Calls with one wait (block_until_ready) are timed in turn. output: the result is new memory at each call, or
+    the argument is donated and the result takes its place.
+Reading
+    The gain is stream / graph; JAX's own call is part of both. A command buffer holds addresses: where the result lies
+    elsewhere at each call, XLA updates the graph before it replays it. submit is the host's part.
+"""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric
+from microbench.gpu.layers.base import find_layer, package_of
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.models import OUTPUTS, Output
+from microbench.measure.alternating import steps
+from microbench.measure.timer import Meter
+
+LAYER = "jax_jit"
+
+
+def measure(gpu: Gpu, meter: Meter, kernels: int, output: Output) -> Iterator[Measured]:
+    step = gpu.jitted(kernels, output)
+    verified = step.check()
+    ways = {"stream": step.stream, "graph": step.graph}
+    yield from steps(meter, {name: (way, 1) for name, way in ways.items()}, parts=kernels, verified=verified)
+    for name, way in ways.items():
+        yield replace(meter.submit_time(f"{name}_submit", way, per_call=False), verified=verified)
+
+
+BENCHMARK = Benchmark(
+    title="What XLA's command buffers gain",
+    metrics=(
+        Metric("stream", "time", "s/launch", "time per kernel of a jitted step without command buffers"),
+        Metric("graph", "time", "s/launch", "time per kernel of the same step with command buffers"),
+        Metric("stream_submit", "time", "s", "the call of a step without command buffers, in bursts"),
+        Metric("graph_submit", "time", "s", "the call of a step with command buffers, in bursts"),
+    ),
+    measure=measure,
+    axes={
+        "kernels": Axis("kernels of a step", (100,), (10, 100), (10, 100, 1000), minimum=1, maximum=1000),
+        "output": Axis.same("where the result lies", tuple(OUTPUTS), labels=OUTPUTS),
+    },
+    needs=lambda params: package_of(LAYER),
+    own_process=lambda params: "graph_jax",
+    process_environment=lambda case: dict(find_layer(LAYER).environment),
+    late=lambda params: True,
+)

@@ -1,0 +1,79 @@
+"""What does a graph cost to make and to replay through each Python library?
+
+Question
+    How long does a Python library take to capture n kernels and make a graph of them, what does the first replay take,
+    and what does every further replay cost the host?
+Method
+    Whole lives of graphs of empty kernels by the library's own means, one after another: capture, instantiate, upload,
+    first replay. Each graph is destroyed before the next is made, so they do not accumulate; the first life is dropped.
+    replay: bursts of one more graph, with the GPU idle before each. Numba has no graphs, so cuda.bindings captures its
+    calls. PyTorch's kernel is x + 1 on one element; its torch.cuda.graph also waits for the GPU and empties the
+    allocator's cache (before 2.9 it collects garbage too), which is part of the capture. PyTorch has no upload: its
+    first replay does that. CuPy captures and instantiates by one call. The nodes of every graph are counted.
+Reading
+    The driver's own figures are those of graph_lifecycle: capture, instantiate and first_replay, and relaunch for
+    replay. The difference is the library's. Compare make + first_replay, because libraries leave different parts of
+    the work to the first replay.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+from msgspec.structs import replace
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.errors import MeasurementError
+from microbench.core.model import Fact, Metric
+from microbench.core.ops import LOOP_LAYER, LayerCall
+from microbench.gpu.layers.base import layer_titles, package_of, process_of, spinning
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.graphs import Life
+from microbench.measure.sampling import Between
+from microbench.measure.timer import Meter
+
+VERIFIED = "every graph has a node for each call"
+WHOLE = {"make": Between(Life.BEGIN, Life.READY), "first_replay": Between(Life.READY, Life.DONE)}
+PARTS = {
+    "capture": Between(Life.BEGIN, Life.MADE),
+    "instantiate": Between(Life.MADE, Life.INSTANTIATED),
+}
+
+
+def measure(gpu: Gpu, meter: Meter, submitter: str, nodes: int) -> Iterator[Measured]:
+    call = LayerCall(submitter, duration_ns=0)
+    gpu.bind(call)
+    first = gpu.layer_lives(call, nodes, 1)
+    columns = dict(WHOLE)
+    if first[0, Life.MADE]:
+        columns |= PARTS
+    else:
+        yield Fact("capture", None, "host clock", reason="the library captures and instantiates by one call")
+    yield from meter.collect_stamps(partial(gpu.layer_lives, call, nodes, 1), columns, verified=VERIFIED)
+    kept = gpu.graph([call] * nodes)
+    if kept.nodes != nodes:
+        raise MeasurementError(f"{nodes} calls became a graph of {kept.nodes} nodes")
+    yield replace(meter.submit_time("replay", gpu.bind(kept), per_call=False), verified=VERIFIED)
+
+
+BENCHMARK = Benchmark(
+    title="What a graph costs through a library",
+    metrics=(
+        Metric("make", "time", "s", "from the begin of the capture until the graph can be replayed"),
+        Metric("first_replay", "time", "s", "the first replay with a synchronise, an upload included if it is open"),
+        Metric("replay", "time", "s", "the call of a further replay, in bursts"),
+        Metric("capture", "time", "s", "of make: the capture of all calls"),
+        Metric("instantiate", "time", "s", "of make: the library's instantiation"),
+    ),
+    measure=measure,
+    axes={
+        "submitter": Axis.same(
+            "layer that makes and replays the graph",
+            tuple(name for name in spinning() if name != LOOP_LAYER),
+            labels=layer_titles(),
+        ),
+        "nodes": Axis("calls in the graph", (100,), (10, 100, 1000), (10, 100, 1000), minimum=1, maximum=10_000),
+    },
+    needs=lambda params: package_of(str(params["submitter"])),
+    own_process=lambda params: process_of(str(params["submitter"])),
+    late=lambda params: True,
+)
