@@ -3,6 +3,7 @@
 Cases and metrics are those of the benchmarks themselves, so that findings are tested on what is measured.
 """
 
+import math
 from collections.abc import Callable
 
 from make_run import DEVICE, make_run, measurement, outcome, per_call, with_suite
@@ -193,6 +194,16 @@ def atomic(params: dict[str, Param]) -> Figures:
     return [operations("additions", rates[str(params["spread"])] * slower)], ()
 
 
+def conflicts(params: dict[str, Param]) -> Figures:
+    stride_bytes = int(params["stride_bytes"])
+    ways = math.gcd(stride_bytes // 4, 32) if stride_bytes else 1
+    found = [
+        checked(measurement("cycles", 1.0 * ways, clock="device")),
+        checked(measurement("latency_cycles", SHARED_CYCLES + 2 * (ways - 1), clock="device")),
+    ]
+    return found, (Fact("ways", ways, "made up"),)
+
+
 def copy(params: dict[str, Param]) -> Figures:
     way, size_bytes = str(params["way"]), int(params["size_bytes"])
     moved = size_bytes * (1 if way == "memset" else 2)
@@ -223,7 +234,8 @@ def capacity(params: dict[str, Param]) -> Figures:
 
 
 MADE: dict[str, Callable[[dict[str, Param]], Figures]] = {
-    "memory_allocate": allocate, "memory_atomic": atomic, "memory_capacity": capacity, "memory_copy": copy,
+    "memory_allocate": allocate, "memory_atomic": atomic, "memory_capacity": capacity,
+    "memory_conflicts": conflicts, "memory_copy": copy,
     "memory_energy": energy, "memory_latency": latency, "memory_levels": levels, "memory_occupancy": occupancy,
     "memory_random": random_accesses, "memory_stream": stream, "memory_stride": stride,
 }  # fmt: skip

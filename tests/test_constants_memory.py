@@ -183,6 +183,18 @@ def test_additions_in_shared_memory_are_those_of_every_sm(dtype: AtomicType, mer
     assert atomic(COSTS, "shared", dtype, "same") == pytest.approx(merged * an_sm * COSTS.sm_count, rel=0.2)
 
 
+@pytest.mark.parametrize(("stride_bytes", "ways"), [
+    (0, 1), (4, 1), (8, 2), (12, 1), (24, 2), (48, 4), (64, 16), (96, 8), (128, 32), (132, 1), (256, 32),
+])  # fmt: skip
+def test_conflicts_take_a_turn_for_each_word_of_a_bank(stride_bytes: int, ways: int) -> None:
+    memory = COSTS.memory
+    figures = medians("memory_conflicts", COSTS, stride_bytes=stride_bytes)
+    assert figures["cycles"] == pytest.approx(ways * memory.bank_cycles, rel=1e-3)
+    expected = memory.shared_cycles + (ways - 1) * memory.conflict_cycles
+    assert figures["latency_cycles"] == pytest.approx(expected, rel=1e-3)
+    assert facts("memory_conflicts", COSTS, stride_bytes=stride_bytes)["ways"].value == ways
+
+
 def atomic(costs: FakeCosts, space: str, dtype: AtomicType, spread: Spread) -> float:
     return medians("memory_atomic", costs, space=space, dtype=dtype, spread=spread)["additions"]
 

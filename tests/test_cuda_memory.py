@@ -198,6 +198,33 @@ def test_additions_arrive(gpu: Gpu, space: memory.Space, dtype: memory.AtomicTyp
     proven(gpu, operations, WRONG, (1, 2, 5, 300))
 
 
+def test_bank_conflicts_cost_a_cycle_for_each_word(gpu: Gpu) -> None:
+    """Published: a bank serves one word in a cycle, and a word that all lanes read is sent to all of them at once (CUDA
+    C++ Programming Guide, shared memory of compute capability 5.x and later).
+
+    Expected on an H200, not yet measured: 1.0 cycles without conflicts (memory_levels gives 125 of 128 bytes a clock
+    by 16-byte loads) and 32 at 32 ways; a waited load 23 cycles without conflicts (measured by memory_latency) and
+    about 2 more for each further word (Jia et al. 2018, V100), so about 85 at 32 ways.
+    """
+    reads, waited = 1000, {}
+    for stride_bytes, ways in ((0, 1), (4, 1), (8, 2), (12, 1), (16, 4), (32, 8), (64, 16), (128, 32), (132, 1)):
+        banks = gpu.memory.banks(stride_bytes)
+        cycles = min(banks.together(reads) for _ in range(3)) / (reads * banks.loads)
+        assert 0.99 * ways <= cycles <= 1.1 * ways + 0.1, (stride_bytes, cycles)
+        waited[stride_bytes] = banks.alone(reads) / reads
+    assert waited[0] == pytest.approx(waited[4], rel=0.02)
+    assert waited[4] == pytest.approx(gpu.memory.chase("shared", 4 * KIB).walk(4000).cycles / 4000, rel=0.03)
+    assert waited[4] < waited[8] < waited[16] < waited[32] < waited[64] < waited[128]
+    assert waited[128] >= waited[4] + 31 * 0.9
+
+
+def test_strides_that_are_no_words_are_skipped(gpu: Gpu) -> None:
+    with pytest.raises(Skip, match="6 B apart"):
+        gpu.memory.banks(6)
+    with pytest.raises(Skip, match="shared memory"):
+        gpu.memory.banks(MIB)
+
+
 PACKAGES: dict[memory.Implementation, str] = {"cupy": "cupy", "numba": "numba.cuda"}
 AWKWARD = 1_000_003
 QUEUED = 50

@@ -12,7 +12,7 @@ from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, Measurement, Work
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import FloatArray, Transfer
-from microbench.gpu.protocol.memory import Level, LocalChase
+from microbench.gpu.protocol.memory import BankReads, Level, LocalChase
 from microbench.measure.counters import power
 from microbench.measure.sampling import per_call_distribution, stored
 from microbench.measure.timer import Meter, gated
@@ -32,6 +32,8 @@ SAMPLE_S = 3e-4
 # for both not to matter.
 FIRST_BYTES = 1 << 20
 READS = 4000
+# Steps of a full SM: without conflicts they take about 65 us, so that begin and end do not matter.
+BANK_READS = 1000
 # A walk takes at least this long, because it is also timed by %globaltimer.
 WALK_S = 2e-4
 LONGEST_STEP_S = 1e-6
@@ -139,6 +141,16 @@ def chase_latency(meter: Meter, chase: LocalChase) -> Iterator[Measurement]:
     latency, cycles = verified(both, "every walk ended at its line")
     yield msgspec.structs.replace(latency, per_call=per_call_distribution(single_s))
     yield cycles
+
+
+def bank_cycles(meter: Meter, banks: BankReads) -> Iterator[Measurement]:
+    """Metrics ``cycles`` of a warp's load while an SM is full of them, and ``latency_cycles`` of a dependent one."""
+    checked = "every chain of loads ended at its word"
+    throughput = meter.collect(
+        "cycles", lambda: (banks.together(BANK_READS),), clock="device", calls=BANK_READS * banks.loads
+    )
+    latency = meter.collect("latency_cycles", lambda: (banks.alone(READS),), clock="device", calls=READS)
+    yield from verified([throughput, latency], checked)
 
 
 class Modes(NamedTuple):

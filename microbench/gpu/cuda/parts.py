@@ -17,7 +17,7 @@ from microbench.gpu.cuda.links.chase import host_chase
 from microbench.gpu.cuda.links.copies import CudaCopy, CudaDuplex, CudaKernelCopy, CudaPipeline, state
 from microbench.gpu.cuda.links.managed import CudaManaged, pinning
 from microbench.gpu.cuda.links.peers import CudaConcurrent, CudaPeer, PeerChase, gpus
-from microbench.gpu.cuda.memory.access import atomics, occupied, scattered, strided
+from microbench.gpu.cuda.memory.access import CudaBankReads, atomics, occupied, scattered, strided
 from microbench.gpu.cuda.memory.allocation import allocating, capacity, holders
 from microbench.gpu.cuda.memory.engines import engine
 from microbench.gpu.cuda.memory.levels import CudaLevel, CudaLocalChase
@@ -77,6 +77,7 @@ class CudaMemory(Part[Case]):
     strided = built(strided)
     scattered = built(scattered)
     atomics = built(atomics)
+    banks = built(CudaBankReads)
     engine = built(engine)
     allocating = built(allocating)
 

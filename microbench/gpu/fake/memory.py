@@ -32,6 +32,8 @@ RANDOM_WORD_BYTES = 8
 RANDOM_IN_FLIGHT = 64 * WARP_THREADS * 8  # words: the SM's threads, eight each
 ATOMIC_WARPS_PER_SM = 64
 ATOMIC_ADDS = 512  # of each thread in a launch
+BANKS = 32
+BANK_LOADS = 128
 TILE_BYTES = 4096
 LINE_BYTES = 128
 MOST_LINES = 1 << 21
@@ -177,6 +179,34 @@ def atomics(
         cycles = math.ceil(additions / (1 if spread == "same" else memory.atomic_units)) * memory.atomic_cycles
     call = kernel_call(machine, cycles_ns(costs, cycles * ATOMIC_ADDS), 0.0)
     return FakeOperations(machine, call, warps * WARP_THREADS * ATOMIC_ADDS)
+
+
+class FakeBankReads(Scoped):
+    """Shared memory serves one word of each bank at a time: a load takes a turn for each word of its fullest bank."""
+
+    loads = BANK_LOADS
+
+    def __init__(self, machine: Machine, stride_bytes: int) -> None:
+        super().__init__(machine)
+        if stride_bytes % WORD_BYTES:
+            raise Skip(f"words of {WORD_BYTES} B cannot lie {stride_bytes} B apart")
+        words = np.unique(np.arange(WARP_THREADS) * (stride_bytes // WORD_BYTES))
+        self._turns = int(np.bincount(words % BANKS).max())
+
+    def alone(self, reads: int) -> int:
+        memory = self._machine.costs.memory
+        return self._take(reads * (memory.shared_cycles + (self._turns - 1) * memory.conflict_cycles))
+
+    def together(self, reads: int) -> int:
+        return self._take(reads * self.loads * self._turns * self._machine.costs.memory.bank_cycles)
+
+    def _take(self, cycles: float) -> int:
+        machine = self._open()
+        cycles *= float(machine.noise.device(1.0, 1)[0])
+        machine.run(Item(duration_ns=cycles_ns(machine.costs, cycles)))
+        if machine.costs.links.arrives != "right":
+            raise MeasurementError("SIMULATED: loads of shared memory ended at wrong words")
+        return round(cycles)
 
 
 def require_shared(machine: Machine, footprint_bytes: int) -> None:

@@ -105,6 +105,24 @@ class LocalChase(Protocol):
         """
 
 
+class BankReads(Protocol):
+    """Warps that read words of shared memory at a stride, each load at the address that the one before it returned.
+
+    ``loads`` is how many loads of a warp a step of ``together`` makes.
+    """
+
+    loads: int
+
+    def alone(self, reads: int) -> int:
+        """SM cycles of so many loads of one warp, each of which waits for the one before it.
+
+        Raises MeasurementError if a lane ends at the wrong word, here and in ``together``.
+        """
+
+    def together(self, reads: int) -> int:
+        """SM cycles of so many steps of the warps of a full block, each with several loads in flight."""
+
+
 class DeviceMemory(Protocol):
     """Memory and caches of one GPU for one case. Every method raises Skip if GPU or library cannot do what is asked.
 
@@ -156,6 +174,9 @@ class DeviceMemory(Protocol):
 
     def atomics(self, space: Space, dtype: AtomicType, spread: Spread) -> Operations:
         """Atomic additions by all SMs whose result is not used. In shared memory ``same`` is one word a block."""
+
+    def banks(self, stride_bytes: int) -> BankReads:
+        """Loads of 4-byte words of shared memory, ``stride_bytes`` from lane to lane; 0: all lanes read one word."""
 
     def engine(self, way: EngineWay, size_bytes: int) -> Transfer:
         """The driver's copies within device memory (copy_2d: rows of half their pitch) and its memset."""
