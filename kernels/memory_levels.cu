@@ -178,3 +178,79 @@ walk_shared_stamped(u64 *place, u32 warm, u32 reads, u32 *cycles, const u32 *nex
     walk_stamped<SHARED, u32>(place, warm, reads, cycles);
     place[0] -= base;
 }
+
+// -- dependent reads by one thread while the other SMs read a set ------------------------------------------------------
+
+// A warp of the load: begin and end, how often it read BATCH vectors a lane, its SM, and the sum of the words it read.
+struct Load {
+    u64 begin_ns, end_ns, batches;
+    u32 sm, sum;
+};
+
+const u32 BATCH = 4;
+// How many warps of the load have read, and whether they shall stop.
+enum Flag { READING, STOP };
+
+__device__ __forceinline__ void wait_until(u64 time) {
+    while ((long long)(time - clock64()) > 0) {
+    }
+}
+
+// Each warp begins a batch every `interval` cycles, or later where the memory cannot keep up, until it is told to stop.
+// The warps of a block read neighbouring batches: a row. Block b begins at row b / blocks of all rows, and goes round.
+__device__ __forceinline__ void
+read_until_stopped(const uint4 *set, u32 rows, u64 interval, volatile u32 *flags, Load *loads) {
+    __shared__ volatile u32 stop;
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, block = blockIdx.x - 1;
+    u32 row = (u32)(block * (u64)rows / (gridDim.x - 1)), sum = 0;
+    Load own = {0, 0, 0, smid(), 0};
+    if (threadIdx.x == 0) stop = 0;
+    __syncthreads();
+    // Warps begin at different times of an interval, or their batches would come in waves.
+    u64 next = clock64() + (hash32(block * warps + warp) * interval >> 32);
+    wait_until(next);
+    own.begin_ns = globaltimer_ns();
+    do {
+        const uint4 *batch = set + ((u64)row * warps + warp) * BATCH * 32 + lane;
+        // One warp of the block asks whether to stop, and waits for that with its reads: if all did, they would crowd the
+        // flag's place in the L2.
+        u32 told = warp == 0 ? flags[STOP] : 0;
+        uint4 found[BATCH];
+#pragma unroll
+        for (u32 k = 0; k < BATCH; k++) found[k] = read<PAST_L1>(batch, k * 32);
+#pragma unroll
+        for (u32 k = 0; k < BATCH; k++) sum += found[k].x + found[k].y + found[k].z + found[k].w;
+        if (++row == rows) row = 0;
+        if (own.batches++ == 0 && lane == 0) atomicAdd((u32 *)flags + READING, 1);
+        if (told) stop = 1;
+        next += interval;
+        wait_until(next);
+    } while (!stop);
+    own.end_ns = globaltimer_ns();
+#pragma unroll
+    for (int distance = 16; distance; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
+    own.sum = sum;
+    if (lane == 0) loads[block * warps + warp] = own;
+}
+
+// Block 0 walks with one thread, as soon as every warp of the other blocks reads; its end stops them. All blocks must
+// run at the same time, each on its own SM: with registers for two blocks an SM, the compiler would also wait between
+// the reads of a batch.
+extern "C" __global__ void __launch_bounds__(1024, 1) walk_loaded(
+    u64 *place, u32 warm, u32 reads, Stamps *walked, const uint4 *set, u32 rows, u64 interval, volatile u32 *flags,
+    Load *loads
+) {
+    if (blockIdx.x) return read_until_stopped(set, rows, interval, flags, loads);
+    if (threadIdx.x) return;
+    while (flags[READING] < (gridDim.x - 1) * (blockDim.x / 32)) {
+    }
+    u64 line = follow_all<PAST_L1>(place[0], warm);
+    if (line == ~0ull) __trap();  // the comparison makes the clocks wait for the data
+    u64 begin_ns = globaltimer_ns(), begin = clock64();
+    line = follow_all<PAST_L1>(line, reads);
+    if (line == ~0ull) __trap();
+    u64 cycles = clock64() - begin, end_ns = globaltimer_ns();
+    flags[STOP] = 1;
+    place[0] = line;
+    walked[0] = {begin_ns, end_ns, cycles, smid(), 0};
+}

@@ -105,6 +105,26 @@ def test_latencies_are_those_of_the_levels(costs: FakeCosts) -> None:
 
 
 @each_machine
+@pytest.mark.parametrize("level", ["dram", "l2"])
+def test_a_read_waits_longer_the_closer_a_level_comes_to_its_limit(costs: FakeCosts, level: str) -> None:
+    memory = costs.memory
+    near = memory.l2_near_share
+    cycles, limit = memory.dram_cycles, memory.dram_bytes_per_s.read
+    if level == "l2":
+        cycles = near * memory.l2_near_cycles + (1 - near) * memory.l2_far_cycles
+        limit = memory.l2_bytes_per_clock * costs.sm_clock_hz * (costs.sm_count - 1)
+    for percent in (20, 80, 100):
+        figures = medians("memory_loaded", costs, level=level, load_percent=percent)
+        share = memory.most_load * percent / 100
+        expected = cycles * (1 + memory.queue_share * share / (1 - share))
+        assert figures["bandwidth"] == pytest.approx(share * limit, rel=0.01)
+        assert figures["idle"] == pytest.approx(cycles / costs.sm_clock_hz, rel=0.01)
+        assert figures["latency"] == pytest.approx(expected / costs.sm_clock_hz, rel=0.01)
+        fact = facts("memory_loaded", costs, level=level, load_percent=percent)["latency_cycles"]
+        assert fact.value == pytest.approx(expected, rel=0.01)
+
+
+@each_machine
 def test_lines_are_near_or_far(costs: FakeCosts) -> None:
     memory = costs.memory
     figures = facts("memory_latency", costs, space="global", footprint_bytes=8 * MIB)

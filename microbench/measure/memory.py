@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, Measurement, Work
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import FloatArray, Transfer
-from microbench.gpu.protocol.memory import BankReads, Level, LocalChase
+from microbench.gpu.protocol.memory import BankReads, Level, LoadedChase, LocalChase
 from microbench.measure.counters import power
 from microbench.measure.sampling import per_call_distribution, stored
 from microbench.measure.timer import Meter, gated
@@ -141,6 +142,31 @@ def chase_latency(meter: Meter, chase: LocalChase) -> Iterator[Measurement]:
     latency, cycles = verified(both, "every walk ended at its line")
     yield msgspec.structs.replace(latency, per_call=per_call_distribution(single_s))
     yield cycles
+
+
+def loaded_latency(meter: Meter, chase: LoadedChase, load_percent: int, bound: str) -> Iterator[Measurement | Fact]:
+    """Metrics ``latency`` of one dependent read under load, ``idle`` of the same without, measured in turn, and
+    ``bandwidth`` of the load meanwhile; a fact has the latency in cycles.
+
+    ``load_percent`` is the share of the bandwidth that the other SMs reach when nothing holds them back; 100 does not.
+    """
+    full = float(np.median([chase.take(READS, math.inf).bytes_per_s for _ in range(TRIALS)]))
+    asked = full * load_percent / 100 if load_percent < 100 else math.inf
+
+    cycles: list[float] = []
+
+    def take() -> Mapping[str, float]:
+        walk, idle = chase.take(READS, asked), chase.take(READS, 0.0)
+        cycles.append(walk.cycles / READS)
+        # A sample of the bandwidth is the time in which the load reads its set once.
+        read_s = chase.load_bytes / walk.bytes_per_s
+        return {"latency": walk.seconds, "idle": idle.seconds, "bandwidth": read_s}
+
+    measured = meter.collect_each(("latency", "idle", "bandwidth"), take, clock="device", calls=READS)
+    latency, idle, bandwidth = verified(measured, "every walk's last line, and the sum of all words that the load read")
+    yield from (latency, idle)
+    yield msgspec.structs.replace(bandwidth, calls_per_sample=1, work=Work(bytes=chase.load_bytes), bound=bound)
+    yield Fact("latency_cycles", round(float(np.median(cycles)), 1), source="clock64, the same walks", unit="cycle")
 
 
 def bank_cycles(meter: Meter, banks: BankReads) -> Iterator[Measurement]:

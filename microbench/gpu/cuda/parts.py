@@ -21,6 +21,7 @@ from microbench.gpu.cuda.memory.access import CudaBankReads, atomics, occupied, 
 from microbench.gpu.cuda.memory.allocation import allocating, capacity, holders
 from microbench.gpu.cuda.memory.engines import engine
 from microbench.gpu.cuda.memory.levels import CudaLevel, CudaLocalChase
+from microbench.gpu.cuda.memory.loaded import CudaLoadedChase
 from microbench.gpu.cuda.memory.streams import shapes, stream
 from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.gpu.protocol.part import Part, built
@@ -73,6 +74,7 @@ class CudaMemory(Part[Case]):
     stream = built(stream)
     level = built(CudaLevel)
     chase = built(CudaLocalChase)
+    loaded = built(CudaLoadedChase)
     occupied = built(occupied)
     strided = built(strided)
     scattered = built(scattered)

@@ -322,6 +322,8 @@ class MemoryCosts(msgspec.Struct, frozen=True):
     l2_near_share: float = 0.5  # of all lines
     dram_cycles: float = 900.0
     stamp_cycles: float = 14.0  # what a stamp adds to a single read
+    most_load: float = 0.95  # of a level's limit, by all SMs but one
+    queue_share: float = 0.05  # of its latency that a read waits longer where the load is half of the limit
     # Reads in random order take longer beyond this footprint: the addresses must be translated anew.
     translation_reach_bytes: int = 8 << 30
     translation_miss_cycles: float = 350.0

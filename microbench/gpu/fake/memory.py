@@ -303,6 +303,33 @@ class FakeLocalChase(Scoped):
         return machine.walk(cycles_ns(machine.costs, cycles), self._at)
 
 
+class FakeLoadedChase(Scoped):
+    """A read waits longer the closer the level comes to its limit, as in a queue with one server."""
+
+    def __init__(self, machine: Machine, level: protocol.LoadedLevel) -> None:
+        super().__init__(machine)
+        costs, memory = machine.costs, machine.costs.memory
+        near = memory.l2_near_share
+        if level == "l2":
+            self.load_bytes = memory.l2_bytes // 2
+            self._cycles = near * memory.l2_near_cycles + (1 - near) * memory.l2_far_cycles
+            self._limit = memory.l2_bytes_per_clock * costs.sm_clock_hz * (costs.sm_count - 1)
+        else:
+            self.load_bytes = 1 << 30
+            self._cycles, self._limit = memory.dram_cycles, memory.dram_bytes_per_s.read
+        machine.room.hold(("loaded", level), self.load_bytes)
+
+    def take(self, reads: int, bytes_per_s: float) -> protocol.LoadedWalk:
+        machine = self._open()
+        memory = machine.costs.memory
+        share = min(bytes_per_s / self._limit, memory.most_load)
+        noise = machine.noise.device(1.0, 2)
+        waiting = memory.queue_share * share / (1 - share)
+        cycles = reads * self._cycles * (1 + waiting) * float(noise[0])
+        seconds = machine.walk(cycles_ns(machine.costs, cycles), reads)
+        return protocol.LoadedWalk(seconds, round(cycles), share * self._limit * float(noise[1]))
+
+
 def engine(machine: Machine, way: protocol.EngineWay, size_bytes: int) -> FakeTransfer:
     """The rows of a 2D copy are half their pitch, at both ends."""
     costs = machine.costs

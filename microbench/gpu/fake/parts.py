@@ -56,6 +56,7 @@ class FakeMemory(FakePart):
     stream = built(memory.stream)
     level = built(memory.FakeLevel)
     chase = built(memory.FakeLocalChase)
+    loaded = built(memory.FakeLoadedChase)
     occupied = built(memory.occupied)
     strided = built(memory.strided)
     scattered = built(memory.scattered)

@@ -20,6 +20,7 @@ RandomAccess = Literal["gather", "scatter", "update"]
 AtomicType = Literal["int32", "fp32"]
 # Which word the threads of a launch add to: all of them the same word, one word a warp, or one word a thread.
 Spread = Literal["same", "warp", "thread"]
+LoadedLevel = Literal["l2", "dram"]
 EngineWay = Literal["copy", "copy_2d", "memset"]
 AllocationWay = Literal["malloc", "pool", "cupy_pool", "host_pinned"]
 
@@ -54,6 +55,15 @@ class Walk(NamedTuple):
 
     seconds: float
     cycles: float
+
+
+class LoadedWalk(NamedTuple):
+    """Duration of a walk of dependent reads, in s and in SM cycles, and what the other SMs read meanwhile, in bytes a
+    second."""
+
+    seconds: float
+    cycles: float
+    bytes_per_s: float
 
 
 class Operations(Protocol):
@@ -105,6 +115,19 @@ class LocalChase(Protocol):
         """
 
 
+class LoadedChase(Protocol):
+    """Dependent reads by one thread on an SM of its own, while all other SMs read another set of ``load_bytes``."""
+
+    load_bytes: int
+
+    def take(self, reads: int, bytes_per_s: float) -> LoadedWalk:
+        """Walk on while the other SMs read so many bytes a second: inf as fast as they can, 0 not at all.
+
+        Raises MeasurementError if the walk ends at the wrong line, if the sum of what the others read is wrong, or if
+        one of them did not read during the whole walk.
+        """
+
+
 class BankReads(Protocol):
     """Warps that read words of shared memory at a stride, each load at the address that the one before it returned.
 
@@ -153,6 +176,9 @@ class DeviceMemory(Protocol):
 
         At most 2**21 lines of a large set are visited; they are spread evenly over it.
         """
+
+    def loaded(self, level: LoadedLevel) -> LoadedChase:
+        """Dependent reads of one level past the L1, with reads of the same level by all other SMs."""
 
     def occupied(self, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int) -> Transfer:
         """A read of ``size_bytes`` by this many resident threads, each with ``loads`` reads of 16 bytes in flight.

@@ -132,8 +132,18 @@ MOST_VECTORS = 1 << 31
 Words = npt.NDArray[np.uint32]
 
 
-def read_sums(prefix: Words, starts: npt.NDArray[np.int64], count: int) -> Words:
-    """The sum of ``count`` tiles from each start on and round the set, modulo 2**32.
+def fill_tiles(case: Case, tiles: int, vectors: int) -> tuple[int, Words]:
+    """The address of a set with a pattern, and the sum of each tile of so many vectors, from the pattern alone."""
+    base = case.device_memory(tiles * vectors * VECTOR_BYTES)
+    Patterns(case).fill(base, tiles * vectors * VECTOR_BYTES, READ_SEED)
+    sums = case.device_memory(4 * tiles)
+    run(case, case.function("memory_levels", "tile_sums"), tiles, 256, (READ_SEED, vectors, sums))
+    each: Words = case.read(sums, tiles, np.uint32)
+    return base, each
+
+
+def read_sums(prefix: Words, starts: npt.NDArray[np.int64], count: int | npt.NDArray[np.int64]) -> Words:
+    """The sum of ``count`` tiles from each start on and round the set, modulo 2**32; a count for all, or one for each.
 
     ``prefix`` has the sums of the first 0 ... n tiles, shape (n + 1,).
     """
@@ -142,7 +152,8 @@ def read_sums(prefix: Words, starts: npt.NDArray[np.int64], count: int) -> Words
     ends = starts + rest
     sums = prefix[np.minimum(ends, tiles)].astype(np.uint64) - prefix[starts]
     sums += prefix[np.maximum(ends - tiles, 0)] + np.uint64(rounds % (1 << 32)) * np.uint64(prefix[-1])
-    return sums.astype(np.uint32)
+    modulo: Words = sums.astype(np.uint32)
+    return modulo
 
 
 class CudaLevel:
@@ -168,7 +179,8 @@ class CudaLevel:
         function = case.function("memory_levels", kernel)
         # The rest of the SM's memory is its cache.
         allow_shared_memory(function, shared_bytes, carve_out=100 if shared_bytes else 0)
-        base = self._fill(tiles)
+        base, sums = fill_tiles(case, tiles, TILE_VECTORS)
+        self._prefix: Words = np.concatenate((np.zeros(1, np.uint32), np.cumsum(sums, dtype=np.uint32)))
         self._warm, self._tiles = warm, tiles
         self._starts = np.arange(self.sms, dtype=np.int64) * tiles // self.sms
         self._out = case.device_memory(STAMPS.itemsize * self.sms)
@@ -178,17 +190,6 @@ class CudaLevel:
         self._count_and_first = np.zeros(2, dtype=np.uint64)
         for argument in (0, 1):
             row.point(3 + argument, self._count_and_first.ctypes.data + 8 * argument)
-
-    def _fill(self, tiles: int) -> int:
-        """The address of a set with a pattern; the sums of its tiles are computed from the pattern alone."""
-        base = self._case.device_memory(tiles * SET_TILE_BYTES)
-        Patterns(self._case).fill(base, tiles * SET_TILE_BYTES, READ_SEED)
-        sums = self._case.device_memory(4 * tiles)
-        function = self._case.function("memory_levels", "tile_sums")
-        run(self._case, function, tiles, 256, (READ_SEED, TILE_VECTORS, sums))
-        each: Words = self._case.read(sums, tiles, np.uint32)
-        self._prefix: Words = np.concatenate((np.zeros(1, np.uint32), np.cumsum(each, dtype=np.uint32)))
-        return base
 
     def take(self, bytes_per_sm: int) -> Pass:
         count, rest = divmod(bytes_per_sm, SET_TILE_BYTES)
