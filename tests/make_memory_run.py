@@ -134,6 +134,15 @@ def levels(params: dict[str, Param]) -> Figures:
     return [total, one], ()
 
 
+def writes(params: dict[str, Param]) -> Figures:
+    """The L2 takes 80 % of what it sends, and in updates 90 %; DRAM takes as much as it sends."""
+    footprint = int(params["footprint_bytes"])
+    taken = {"write": 0.8, "update": 0.9}[str(params["access"])] if level_of(footprint) == "l2" else 1.0
+    per_clock, each = taken * RATES[level_of(footprint)], 1 << 22
+    total = rate("bandwidth", per_clock * SMS * SM_CLOCK_HZ, each * SMS, bound_of(footprint))
+    return [total, rate("per_clock", per_clock, each)], ()
+
+
 def cycles_of(params: dict[str, Param]) -> float:
     footprint = int(params["footprint_bytes"])
     if params["space"] == "shared":
@@ -250,7 +259,7 @@ MADE: dict[str, Callable[[dict[str, Param]], Figures]] = {
     "memory_allocate": allocate, "memory_atomic": atomic, "memory_capacity": capacity, "memory_conflicts": conflicts,
     "memory_copy": copy, "memory_energy": energy, "memory_latency": latency, "memory_levels": levels,
     "memory_loaded": loaded, "memory_occupancy": occupancy, "memory_random": random_accesses, "memory_stream": stream,
-    "memory_stride": stride,
+    "memory_stride": stride, "memory_writes": writes,
 }  # fmt: skip
 
 

@@ -89,6 +89,21 @@ def test_plateaus_are_the_rates_of_the_levels(costs: FakeCosts) -> None:
 
 
 @each_machine
+def test_writes_have_rates_of_their_own(costs: FakeCosts) -> None:
+    memory, clocks = costs.memory, costs.sm_count * costs.sm_clock_hz
+    both = 2 / (1 / memory.l2_bytes_per_clock + 1 / memory.l2_written_per_clock)
+    for access, footprint_bytes, expected in (
+        ("write", 8 * MIB, memory.l2_written_per_clock),
+        ("update", 8 * MIB, both),
+        ("write", GIB, memory.dram_bytes_per_s.write / clocks),
+        ("update", GIB, memory.dram_bytes_per_s.mixed / clocks),
+    ):
+        figures = medians("memory_writes", costs, access=access, footprint_bytes=footprint_bytes)
+        assert figures["per_clock"] == pytest.approx(expected, rel=0.02), (access, footprint_bytes)
+        assert figures["bandwidth"] == pytest.approx(expected * clocks, rel=0.02), (access, footprint_bytes)
+
+
+@each_machine
 def test_latencies_are_those_of_the_levels(costs: FakeCosts) -> None:
     memory = costs.memory
     near = memory.l2_near_share

@@ -147,7 +147,7 @@ BANK_WORDS = 32
 def conflicts(evidence: Evidence) -> Finding | None:
     """What a load of shared memory costs with the most bank conflicts, and what each further way adds."""
     by_ways = {
-        ways: (stride_bytes, row)
+        ways: row
         for stride_bytes, row in reversed(evidence.curve("memory_conflicts", "cycles", "stride_bytes"))
         for ways in facts_of(row, "ways")[-1:]
         if isinstance(ways, int) and stride_bytes and row.value > 0
@@ -155,26 +155,16 @@ def conflicts(evidence: Evidence) -> Finding | None:
     if 1 not in by_ways or len(by_ways) < 2:
         return None
     most = max(by_ways)
-    free, (stride_bytes, worst) = by_ways[1][1], by_ways[most]
+    free, worst = by_ways[1], by_ways[most]
     each = (worst.value - free.value) / (most - 1)
-    alone = [
-        evidence.row("memory_conflicts", "latency_cycles", stride_bytes=one) for one in (by_ways[1][0], stride_bytes)
-    ]
-    first, last = alone
-    text = f"Each further word of a bank adds {quantity(each, 'cycle')} to a load while the SM is full of them."
-    if first is not None and last is not None:
-        text += f" A load that is waited for takes {times(last.value / first.value)} as long."
     return Finding(
         rule="memory.conflicts",
         severity="note",
-        title=(
-            f"A load of shared memory with {most}-way bank conflicts costs {times(worst.value / free.value)} as "
-            "much as one without"
-        ),
-        text=text,
+        title=f"{most}-way bank conflicts make loads of shared memory {times(worst.value / free.value)} slower",
+        text=f"Each further word of a bank takes {quantity(each, 'cycle')}.",
         advice=f"Pad rows to an odd number of 4-byte words, as in float tile[{BANK_WORDS}][{BANK_WORDS + 1}].",
-        threshold=f"throughput of loads at a stride of {size(stride_bytes)} against words in a row",
-        rests_on=rests_on(*(row for _, row in by_ways.values()), *alone),
+        threshold="cycles of a warp's load while the SM is full of them, against words in a row",
+        rests_on=rests_on(*by_ways.values()),
     )
 
 

@@ -24,6 +24,8 @@ SAME = 1.1
 FEWEST = 2
 # Two measured sets further apart than this factor say nothing about what lies between them.
 WIDEST_GAP = 4
+# A set of this share of the L2 surely stays in it.
+WITHIN_L2 = 0.5
 L2_BOUNDS = ("l2", "l2_per_clock")
 MOST_STEPS = 3
 
@@ -257,6 +259,31 @@ def levels(evidence: Evidence) -> Finding | None:
     )
 
 
+def writes(evidence: Evidence) -> Finding | None:
+    """What the L2 takes in writes, against its reads."""
+    write, update = (
+        max(
+            (row for row in evidence.rows("memory_writes", BANDWIDTH, access=access) if row.measurement.bound == "l2"),
+            key=lambda row: row.value,
+            default=None,
+        )
+        for access in ("write", "update")
+    )
+    if write is None:
+        return None
+    read = next((level for level in bandwidth_levels(evidence) if level.name == "L2" and not level.together), None)
+    share = f", {percent(write.value / read.value)} of the rate of its reads" if read is not None else ""
+    moved = f"Updates, which read and write each word, move {quantity(update.value, 'B/s')}." if update else ""
+    return Finding(
+        rule="memory.writes",
+        severity="note",
+        title=f"The L2 takes writes at {quantity(write.value, 'B/s')}{share}",
+        text=moved,
+        threshold=f"the fastest set of at most {round_percent(WITHIN_L2)} of the L2, written by all SMs",
+        rests_on=rests_on(write, update, *(row for _, row in (read.points if read is not None else ()))),
+    )
+
+
 def latency(evidence: Evidence) -> Finding | None:
     """The latency of a dependent read from each level."""
     by_level = latency_levels(evidence)
@@ -366,4 +393,4 @@ def under_load(evidence: Evidence) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (levels, latency, under_load, near_and_far, translations)
+RULES: tuple[Rule, ...] = (levels, writes, latency, under_load, near_and_far, translations)

@@ -20,7 +20,7 @@ from microbench.gpu.cuda.links.peers import CudaConcurrent, CudaPeer, PeerChase,
 from microbench.gpu.cuda.memory.access import CudaBankReads, atomics, occupied, scattered, strided
 from microbench.gpu.cuda.memory.allocation import allocating, capacity, holders
 from microbench.gpu.cuda.memory.engines import engine
-from microbench.gpu.cuda.memory.levels import CudaLevel, CudaLocalChase
+from microbench.gpu.cuda.memory.levels import CudaLevel, CudaLocalChase, CudaWritten
 from microbench.gpu.cuda.memory.loaded import CudaLoadedChase
 from microbench.gpu.cuda.memory.streams import shapes, stream
 from microbench.gpu.machine.nvml import NvmlGpu
@@ -73,6 +73,7 @@ class CudaMemory(Part[Case]):
     shapes = built(shapes)
     stream = built(stream)
     level = built(CudaLevel)
+    written = built(CudaWritten)
     chase = built(CudaLocalChase)
     loaded = built(CudaLoadedChase)
     occupied = built(occupied)

@@ -313,6 +313,7 @@ class MemoryCosts(msgspec.Struct, frozen=True):
     shared_bytes_per_clock: float = 126.0
     l1_bytes_per_clock: float = 120.0
     l2_bytes_per_clock: float = 44.0
+    l2_written_per_clock: float = 36.0
     shared_cycles: float = 30.0
     bank_cycles: float = 1.02  # for a load of a warp without bank conflicts, and for each further word of one bank
     conflict_cycles: float = 2.0  # what such a word adds to the latency of a load

@@ -250,6 +250,23 @@ class FakeLevel(Scoped):
         return protocol.Pass(machine.globaltimer_s(began_ns, ended_ns), round(float(np.median(taken_cycles))))
 
 
+class FakeWritten(FakeLevel):
+    """Every write goes to the L2; an update reads from there as well, in turn."""
+
+    def __init__(self, machine: Machine, access: protocol.WriteAccess, footprint_bytes: int) -> None:
+        super().__init__(machine, "global", footprint_bytes)
+        costs, memory = machine.costs, machine.costs.memory
+        if footprint_bytes < TILE_BYTES * costs.sm_count:
+            raise Skip(f"{size(footprint_bytes)} have no {TILE_BYTES} B for each SM")
+        bytes_per_clock, rate = memory.l2_written_per_clock, memory.dram_bytes_per_s.write
+        if access == "update":
+            bytes_per_clock = 2 / (1 / memory.l2_bytes_per_clock + 1 / memory.l2_written_per_clock)
+            rate = memory.dram_bytes_per_s.mixed
+        if footprint_bytes > memory.l2_bytes:
+            bytes_per_clock = min(bytes_per_clock, rate / costs.sm_count / costs.sm_clock_hz)
+        self._tile_cycles = TILE_BYTES / bytes_per_clock
+
+
 class FakeLocalChase(Scoped):
     """Dependent reads: the nearest level that holds the lines answers them all."""
 

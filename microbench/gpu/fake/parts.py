@@ -55,6 +55,7 @@ class FakeMemory(FakePart):
     shapes = built(memory.shapes)
     stream = built(memory.stream)
     level = built(memory.FakeLevel)
+    written = built(memory.FakeWritten)
     chase = built(memory.FakeLocalChase)
     loaded = built(memory.FakeLoadedChase)
     occupied = built(memory.occupied)

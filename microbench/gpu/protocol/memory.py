@@ -20,6 +20,7 @@ RandomAccess = Literal["gather", "scatter", "update"]
 AtomicType = Literal["int32", "fp32"]
 # Which word the threads of a launch add to: all of them the same word, one word a warp, or one word a thread.
 Spread = Literal["same", "warp", "thread"]
+WriteAccess = Literal["write", "update"]
 LoadedLevel = Literal["l2", "dram"]
 EngineWay = Literal["copy", "copy_2d", "memset"]
 AllocationWay = Literal["malloc", "pool", "cupy_pool", "host_pinned"]
@@ -80,9 +81,9 @@ class Operations(Protocol):
 
 
 class Level(Protocol):
-    """Every SM reads one working set again and again: the nearest level that holds the set answers.
+    """Every SM reads a working set, or writes its part of it, again and again: the nearest level that holds it answers.
 
-    ``tile_bytes`` is what an SM reads at a time, ``cache_bytes`` the size that an SM's own cache certainly holds.
+    ``tile_bytes`` is what an SM moves at a time, ``cache_bytes`` the size that an SM's own cache certainly holds.
     """
 
     sms: int
@@ -90,10 +91,10 @@ class Level(Protocol):
     cache_bytes: int
 
     def take(self, bytes_per_sm: int) -> Pass:
-        """Each SM reads this many bytes, a multiple of ``tile_bytes``, from its own place on and round the set.
+        """Each SM moves this many bytes, a multiple of ``tile_bytes``, from its own place on and round the set.
 
         What an SM read before is in its cache: if its cache can hold the set, the first time through is not timed.
-        Raises MeasurementError if the sum of all words read is wrong.
+        Raises MeasurementError if the sum of all words read is wrong, or a word that should be written.
         """
 
 
@@ -170,6 +171,10 @@ class DeviceMemory(Protocol):
 
     def level(self, space: Space, footprint_bytes: int) -> Level:
         """A working set in device memory, or in each SM's shared memory (then ``footprint_bytes`` per SM)."""
+
+    def written(self, access: WriteAccess, footprint_bytes: int) -> Level:
+        """A working set in device memory of which each SM has a part of its own. ``write`` overwrites it; ``update``
+        reads and writes every word, and both count."""
 
     def chase(self, space: Space, footprint_bytes: int) -> LocalChase:
         """Dependent reads through a working set, by way of the SM's own cache or in its shared memory.
