@@ -1,5 +1,6 @@
 // arch: 75+
-// Accesses other than streaming: with few bytes in flight, strided, in the order of a hash, and by atomic additions.
+// Accesses other than streaming: with few bytes in flight, strided, in the order of a hash, by atomic additions, and with
+// bank conflicts in shared memory.
 
 const u32 LINE_WORDS = 32;
 const u32 ODD = 0x9E3779B1u;
@@ -307,4 +308,42 @@ extern "C" __global__ void add_shared_int32(const int *first, int *last, u32 kee
 
 extern "C" __global__ void add_shared_fp32(const float *first, float *last, u32 keep, u32 adds) {
     add_to_shared(first, last, keep, adds);
+}
+
+// -- bank conflicts of shared memory ----------------------------------------------------------------------------------
+
+// Each chain of reads goes round 32 words that are `stride` words apart. A word holds the address of the next one, so
+// that every load waits for the one before it. In each step the lanes of a warp are at all 32 words or, with `apart` 0,
+// at one word together; either way each step has the conflicts of the stride. Where a chain has ended is left in `ends`.
+template <u32 chains>
+__device__ __forceinline__ void round_the_words(u32 stride, u32 apart, u32 reads, u64 *cycles, u32 *ends) {
+    extern __shared__ u32 memory[];
+    u32 base = (u32)__cvta_generic_to_shared(memory), step = stride * 4, at[chains];
+    if (threadIdx.x < 32) memory[threadIdx.x * stride] = base + (threadIdx.x + 1) % 32 * step;
+#pragma unroll
+    for (u32 k = 0; k < chains; k++) at[k] = base + (threadIdx.x * apart + threadIdx.x / 32 + k) % 32 * step;
+    __syncthreads();
+    u64 begin = clock64();
+#pragma unroll 8
+    for (u32 i = 0; i < reads; i++) {
+#pragma unroll
+        for (u32 k = 0; k < chains; k++) asm volatile("ld.shared.u32 %0, [%0];" : "+r"(at[k])::"memory");
+    }
+#pragma unroll
+    for (u32 k = 0; k < chains; k++) {
+        if (at[k] == ~0u) __trap();  // the comparison makes the clock wait for the data
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) cycles[0] = clock64() - begin;
+#pragma unroll
+    for (u32 k = 0; k < chains; k++) ends[k * blockDim.x + threadIdx.x] = (at[k] - base) / step;
+}
+
+extern "C" __global__ void round_alone(u32 stride, u32 apart, u32 reads, u64 *cycles, u32 *ends) {
+    round_the_words<1>(stride, apart, reads, cycles, ends);
+}
+
+extern "C" __global__ void __launch_bounds__(1024)
+round_together(u32 stride, u32 apart, u32 reads, u64 *cycles, u32 *ends) {
+    round_the_words<4>(stride, apart, reads, cycles, ends);
 }

@@ -1,5 +1,6 @@
 // arch: 75+
-// Reads of a working set by every SM again and again, and dependent reads by one thread. The SMs stamp the time.
+// Reads of a working set by every SM again and again, writes of one, and dependent reads by one thread. The SMs stamp
+// the time.
 
 extern __shared__ uint4 own[];
 
@@ -177,4 +178,170 @@ walk_shared_stamped(u64 *place, u32 warm, u32 reads, u32 *cycles, const u32 *nex
     place[0] += base;
     walk_stamped<SHARED, u32>(place, warm, reads, cycles);
     place[0] -= base;
+}
+
+// -- dependent reads by one thread while the other SMs read a set -----------------------------------------------------
+
+// A warp of the load: begin and end, how often it read BATCH vectors a lane, its SM, and the sum of the words it read.
+struct Load {
+    u64 begin_ns, end_ns, batches;
+    u32 sm, sum;
+};
+
+const u32 BATCH = 4;
+// How many warps of the load have read, and whether they shall stop.
+enum Flag { READING, STOP };
+
+__device__ __forceinline__ void wait_until(u64 time) {
+    while ((long long)(time - clock64()) > 0) {
+    }
+}
+
+// Each warp begins a batch every `interval` cycles, or later where the memory cannot keep up, until it is told to stop.
+// The warps of a block read neighbouring batches: a row. Block b begins at row b / blocks of all rows, and goes round.
+__device__ __forceinline__ void
+read_until_stopped(const uint4 *set, u32 rows, u64 interval, volatile u32 *flags, Load *loads) {
+    __shared__ volatile u32 stop;
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, block = blockIdx.x - 1;
+    u32 row = (u32)(block * (u64)rows / (gridDim.x - 1)), sum = 0;
+    Load own = {0, 0, 0, smid(), 0};
+    if (threadIdx.x == 0) stop = 0;
+    __syncthreads();
+    // Warps begin at different times of an interval, or their batches would come in waves.
+    u64 next = clock64() + (hash32(block * warps + warp) * interval >> 32);
+    wait_until(next);
+    own.begin_ns = globaltimer_ns();
+    do {
+        const uint4 *batch = set + ((u64)row * warps + warp) * BATCH * 32 + lane;
+        // One warp of the block asks whether to stop, and waits for that with its reads: if all did, they would crowd
+        // the flag's place in the L2.
+        u32 told = warp == 0 ? flags[STOP] : 0;
+        uint4 found[BATCH];
+#pragma unroll
+        for (u32 k = 0; k < BATCH; k++) found[k] = read<PAST_L1>(batch, k * 32);
+#pragma unroll
+        for (u32 k = 0; k < BATCH; k++) sum += found[k].x + found[k].y + found[k].z + found[k].w;
+        if (++row == rows) row = 0;
+        if (own.batches++ == 0 && lane == 0) atomicAdd((u32 *)flags + READING, 1);
+        if (told) stop = 1;
+        next += interval;
+        wait_until(next);
+    } while (!stop);
+    own.end_ns = globaltimer_ns();
+#pragma unroll
+    for (int distance = 16; distance; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
+    own.sum = sum;
+    if (lane == 0) loads[block * warps + warp] = own;
+}
+
+// Block 0 walks with one thread, as soon as every warp of the other blocks reads; its end stops them. All blocks must
+// run at the same time, each on its own SM: with registers for two blocks an SM, the compiler would also wait between
+// the reads of a batch.
+extern "C" __global__ void __launch_bounds__(1024, 1) walk_loaded(
+    u64 *place, u32 warm, u32 reads, Stamps *walked, const uint4 *set, u32 rows, u64 interval, volatile u32 *flags,
+    Load *loads
+) {
+    if (blockIdx.x) return read_until_stopped(set, rows, interval, flags, loads);
+    if (threadIdx.x) return;
+    while (flags[READING] < (gridDim.x - 1) * (blockDim.x / 32)) {
+    }
+    u64 line = follow_all<PAST_L1>(place[0], warm);
+    if (line == ~0ull) __trap();  // the comparison makes the clocks wait for the data
+    u64 begin_ns = globaltimer_ns(), begin = clock64();
+    line = follow_all<PAST_L1>(line, reads);
+    if (line == ~0ull) __trap();
+    u64 cycles = clock64() - begin, end_ns = globaltimer_ns();
+    flags[STOP] = 1;
+    place[0] = line;
+    walked[0] = {begin_ns, end_ns, cycles, smid(), 0};
+}
+
+// -- writes of a set, a part of it by each SM -------------------------------------------------------------------------
+
+const u32 ODD = 0x9E3779B1u;
+// Tiles that a thread writes at a time; no part has fewer.
+const u32 AHEAD = 4;
+
+// The first tile of a block's part of the set; that of the block behind it ends the part.
+__device__ __forceinline__ u32 part_begin(u32 block, u32 tiles) {
+    return (u32)(block * (u64)tiles / gridDim.x);
+}
+
+// The first word that is written to a vector in a round; each further word is ODD more.
+__device__ __forceinline__ u32 written(u32 vector, u32 seed, u32 round) {
+    return vector * 4 * ODD + seed + round;
+}
+
+__device__ __forceinline__ uint4 read_l2(const uint4 *from) {
+    uint4 v;
+    asm volatile(
+        "ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "l"(from)
+    );
+    return v;
+}
+
+__device__ __forceinline__ void write(uint4 *to, const uint4 &v) {
+    asm volatile(
+        "st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory"
+    );
+}
+
+// One block for each SM writes `count` tiles of its part, from its begin on and round it, in full lines. With `update`
+// it reads each word and adds 1.
+template <bool update>
+__device__ __forceinline__ void write_part(uint4 *set, u32 tiles, u32 count, u32 seed, Stamps *out) {
+    u32 begin_tile = part_begin(blockIdx.x, tiles), part = part_begin(blockIdx.x + 1, tiles) - begin_tile;
+    u32 own = begin_tile * blockDim.x + threadIdx.x, at = 0, round = 0;
+    __syncthreads();
+    u64 begin_ns = globaltimer_ns(), begin = clock64();
+    for (u32 i = 0; i < count; i += AHEAD) {
+        u32 vector[AHEAD], rounds[AHEAD];
+        uint4 value[AHEAD];
+#pragma unroll
+        for (u32 k = 0; k < AHEAD; k++) {
+            vector[k] = own + at * blockDim.x;
+            rounds[k] = round;
+            if (++at == part) at = 0, round++;
+            if (update) value[k] = read_l2(set + vector[k]);
+        }
+#pragma unroll
+        for (u32 k = 0; k < AHEAD; k++) {
+            u32 first = written(vector[k], seed, rounds[k]);
+            if (update) value[k] = {value[k].x + 1, value[k].y + 1, value[k].z + 1, value[k].w + 1};
+            else value[k] = {first, first + ODD, first + 2 * ODD, first + 3 * ODD};
+            write(set + vector[k], value[k]);
+        }
+    }
+    __threadfence();  // the clocks are read after the words have arrived
+    __syncthreads();
+    u64 cycles = clock64() - begin, end_ns = globaltimer_ns();
+    if (threadIdx.x == 0) out[blockIdx.x] = {begin_ns, end_ns, cycles, smid(), 0};
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1)
+write_set(uint4 *set, u32 tiles, u32 count, u32 seed, Stamps *out) {
+    write_part<false>(set, tiles, count, seed, out);
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1)
+update_set(uint4 *set, u32 tiles, u32 count, u32 seed, Stamps *out) {
+    write_part<true>(set, tiles, count, seed, out);
+}
+
+// Lowers `first_wrong` to the first word that is not what one of the kernels above leaves of the pattern of that seed.
+extern "C" __global__ void __launch_bounds__(1024)
+differ_written(const u32 *words, u32 tiles, u32 count, u32 seed, u32 update, u64 *first_wrong) {
+    u32 begin_tile = part_begin(blockIdx.x, tiles), part = part_begin(blockIdx.x + 1, tiles) - begin_tile;
+    for (u32 at = 0; at < part; at++) {
+        u32 rounds = at < count ? (count - at + part - 1) / part : 0;
+        u32 vector = (begin_tile + at) * blockDim.x + threadIdx.x;
+        for (u32 k = 0; k < 4; k++) {
+            u64 word = vector * 4ull + k;
+            u32 wanted = word_at(word, seed) + rounds;
+            if (rounds && !update) wanted = written(vector, seed, rounds - 1) + k * ODD;
+            if (words[word] != wanted) atomicMin(first_wrong, word);
+        }
+    }
 }

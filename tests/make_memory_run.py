@@ -3,6 +3,7 @@
 Cases and metrics are those of the benchmarks themselves, so that findings are tested on what is measured.
 """
 
+import math
 from collections.abc import Callable
 
 from make_run import DEVICE, make_run, measurement, outcome, per_call, with_suite
@@ -133,6 +134,15 @@ def levels(params: dict[str, Param]) -> Figures:
     return [total, one], ()
 
 
+def writes(params: dict[str, Param]) -> Figures:
+    """The L2 takes 80 % of what it sends, and in updates 90 %; DRAM takes as much as it sends."""
+    footprint = int(params["footprint_bytes"])
+    taken = {"write": 0.8, "update": 0.9}[str(params["access"])] if level_of(footprint) == "l2" else 1.0
+    per_clock, each = taken * RATES[level_of(footprint)], 1 << 22
+    total = rate("bandwidth", per_clock * SMS * SM_CLOCK_HZ, each * SMS, bound_of(footprint))
+    return [total, rate("per_clock", per_clock, each)], ()
+
+
 def cycles_of(params: dict[str, Param]) -> float:
     footprint = int(params["footprint_bytes"])
     if params["space"] == "shared":
@@ -167,6 +177,19 @@ def latency(params: dict[str, Param]) -> Figures:
     return found, facts
 
 
+def loaded(params: dict[str, Param]) -> Figures:
+    """A read waits 5 % longer for each share of the load over what is left of the limit, of which all SMs get 95 %."""
+    dram, load = params["level"] == "dram", 0.95 * int(params["load_percent"]) / 100
+    idle_s = (560.0 if dram else 262.0) / SM_CLOCK_HZ
+    most = 0.95 * DRAM_PEAK if dram else RATES["l2"] * (SMS - 1) * SM_CLOCK_HZ
+    seconds = idle_s * (1 + 0.05 * load / (1 - load))
+    found = [checked(measurement(name, one, clock="device")) for name, one in (("latency", seconds), ("idle", idle_s))]
+    size_bytes = GIB if dram else 18 * MIB
+    found.append(rate("bandwidth", load * most, size_bytes, str(params["level"])))
+    cycles = Fact("latency_cycles", round(seconds * SM_CLOCK_HZ, 1), "made up", unit="cycle")
+    return found, (cycles, Fact("load_bytes", size_bytes, "made up", unit="B"))
+
+
 def occupancy(params: dict[str, Param]) -> Figures:
     blocks, threads, loads = (int(params[name]) for name in ("blocks_per_sm", "block_threads", "loads"))
     under_way = blocks * threads * loads * 16
@@ -191,6 +214,16 @@ def atomic(params: dict[str, Param]) -> Figures:
     rates = IN_SHARED if params["space"] == "shared" else ADDITIONS
     slower = 0.25 if params["space"] == "shared" and params["dtype"] == "fp32" else 1.0
     return [operations("additions", rates[str(params["spread"])] * slower)], ()
+
+
+def conflicts(params: dict[str, Param]) -> Figures:
+    stride_bytes = int(params["stride_bytes"])
+    ways = math.gcd(stride_bytes // 4, 32) if stride_bytes else 1
+    found = [
+        checked(measurement("cycles", 1.0 * ways, clock="device")),
+        checked(measurement("latency_cycles", SHARED_CYCLES + 2 * (ways - 1), clock="device")),
+    ]
+    return found, (Fact("ways", ways, "made up"),)
 
 
 def copy(params: dict[str, Param]) -> Figures:
@@ -223,9 +256,10 @@ def capacity(params: dict[str, Param]) -> Figures:
 
 
 MADE: dict[str, Callable[[dict[str, Param]], Figures]] = {
-    "memory_allocate": allocate, "memory_atomic": atomic, "memory_capacity": capacity, "memory_copy": copy,
-    "memory_energy": energy, "memory_latency": latency, "memory_levels": levels, "memory_occupancy": occupancy,
-    "memory_random": random_accesses, "memory_stream": stream, "memory_stride": stride,
+    "memory_allocate": allocate, "memory_atomic": atomic, "memory_capacity": capacity, "memory_conflicts": conflicts,
+    "memory_copy": copy, "memory_energy": energy, "memory_latency": latency, "memory_levels": levels,
+    "memory_loaded": loaded, "memory_occupancy": occupancy, "memory_random": random_accesses, "memory_stream": stream,
+    "memory_stride": stride, "memory_writes": writes,
 }  # fmt: skip
 
 

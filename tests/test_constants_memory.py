@@ -89,6 +89,21 @@ def test_plateaus_are_the_rates_of_the_levels(costs: FakeCosts) -> None:
 
 
 @each_machine
+def test_writes_have_rates_of_their_own(costs: FakeCosts) -> None:
+    memory, clocks = costs.memory, costs.sm_count * costs.sm_clock_hz
+    both = 2 / (1 / memory.l2_bytes_per_clock + 1 / memory.l2_written_per_clock)
+    for access, footprint_bytes, expected in (
+        ("write", 8 * MIB, memory.l2_written_per_clock),
+        ("update", 8 * MIB, both),
+        ("write", GIB, memory.dram_bytes_per_s.write / clocks),
+        ("update", GIB, memory.dram_bytes_per_s.mixed / clocks),
+    ):
+        figures = medians("memory_writes", costs, access=access, footprint_bytes=footprint_bytes)
+        assert figures["per_clock"] == pytest.approx(expected, rel=0.02), (access, footprint_bytes)
+        assert figures["bandwidth"] == pytest.approx(expected * clocks, rel=0.02), (access, footprint_bytes)
+
+
+@each_machine
 def test_latencies_are_those_of_the_levels(costs: FakeCosts) -> None:
     memory = costs.memory
     near = memory.l2_near_share
@@ -102,6 +117,26 @@ def test_latencies_are_those_of_the_levels(costs: FakeCosts) -> None:
         figures = medians("memory_latency", costs, space=space, footprint_bytes=footprint_bytes)
         assert figures["cycles"] == pytest.approx(expected, rel=0.06 if expected == memory.dram_cycles else 0.02)
         assert figures["latency"] == pytest.approx(figures["cycles"] / costs.sm_clock_hz, rel=0.01)
+
+
+@each_machine
+@pytest.mark.parametrize("level", ["dram", "l2"])
+def test_a_read_waits_longer_the_closer_a_level_comes_to_its_limit(costs: FakeCosts, level: str) -> None:
+    memory = costs.memory
+    near = memory.l2_near_share
+    cycles, limit = memory.dram_cycles, memory.dram_bytes_per_s.read
+    if level == "l2":
+        cycles = near * memory.l2_near_cycles + (1 - near) * memory.l2_far_cycles
+        limit = memory.l2_bytes_per_clock * costs.sm_clock_hz * (costs.sm_count - 1)
+    for percent in (20, 80, 100):
+        figures = medians("memory_loaded", costs, level=level, load_percent=percent)
+        share = memory.most_load * percent / 100
+        expected = cycles * (1 + memory.queue_share * share / (1 - share))
+        assert figures["bandwidth"] == pytest.approx(share * limit, rel=0.01)
+        assert figures["idle"] == pytest.approx(cycles / costs.sm_clock_hz, rel=0.01)
+        assert figures["latency"] == pytest.approx(expected / costs.sm_clock_hz, rel=0.01)
+        fact = facts("memory_loaded", costs, level=level, load_percent=percent)["latency_cycles"]
+        assert fact.value == pytest.approx(expected, rel=0.01)
 
 
 @each_machine
@@ -181,6 +216,18 @@ def test_additions_in_shared_memory_are_those_of_every_sm(dtype: AtomicType, mer
     an_sm = COSTS.sm_clock_hz / COSTS.memory.shared_atomic_cycles
     assert atomic(COSTS, "shared", dtype, "thread") == pytest.approx(32 * an_sm * COSTS.sm_count, rel=0.2)
     assert atomic(COSTS, "shared", dtype, "same") == pytest.approx(merged * an_sm * COSTS.sm_count, rel=0.2)
+
+
+@pytest.mark.parametrize(("stride_bytes", "ways"), [
+    (0, 1), (4, 1), (8, 2), (12, 1), (24, 2), (48, 4), (64, 16), (96, 8), (128, 32), (132, 1), (256, 32),
+])  # fmt: skip
+def test_conflicts_take_a_turn_for_each_word_of_a_bank(stride_bytes: int, ways: int) -> None:
+    memory = COSTS.memory
+    figures = medians("memory_conflicts", COSTS, stride_bytes=stride_bytes)
+    assert figures["cycles"] == pytest.approx(ways * memory.bank_cycles, rel=1e-3)
+    expected = memory.shared_cycles + (ways - 1) * memory.conflict_cycles
+    assert figures["latency_cycles"] == pytest.approx(expected, rel=1e-3)
+    assert facts("memory_conflicts", COSTS, stride_bytes=stride_bytes)["ways"].value == ways
 
 
 def atomic(costs: FakeCosts, space: str, dtype: AtomicType, spread: Spread) -> float:

@@ -1,6 +1,7 @@
 """Memory of a real GPU: kernels, copies and allocations are right, missing work is noticed, a full GPU is a skip."""
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -74,6 +75,35 @@ def test_every_word_of_a_set_is_read(gpu: Gpu, footprint_bytes: int) -> None:
         assert taken.cycles > tiles * level.tile_bytes / 128  # no SM reads more than 128 bytes a clock
 
 
+@pytest.mark.parametrize("footprint_bytes", [16 * MIB, 20 * MIB + 12345, 200 * MIB])
+@pytest.mark.parametrize("access", get_args(memory.WriteAccess))
+def test_every_word_of_a_set_is_written(gpu: Gpu, access: memory.WriteAccess, footprint_bytes: int) -> None:
+    level = gpu.memory.written(access, footprint_bytes)
+    for tiles in (1, 3, 64):  # less than a round of an SM's part, and several
+        taken = level.take(tiles * level.tile_bytes)
+        assert taken.seconds > 0
+        assert taken.cycles > tiles * level.tile_bytes / 256
+
+
+def test_the_l2_takes_writes_faster_than_dram(gpu: Gpu) -> None:
+    """Expected on an H200, not yet measured: in the L2 5 to 9.6 TB/s of writes, which are at most as fast as the reads
+    that memory_levels measured there (9.6 TB/s, 37 B/clk/SM); beyond it 4.2 to 4.7 TB/s of writes, as memory_stream's
+    4.67, and 4.0 to 4.5 TB/s of updates, as its copy and triad.
+    """
+    l2_bytes = cast(int, gpu.info.l2_bytes)
+
+    def rate(level: memory.Level) -> float:
+        moved_bytes = 16 * MIB // level.tile_bytes * level.tile_bytes
+        level.take(moved_bytes)
+        return moved_bytes * level.sms / min(level.take(moved_bytes).seconds for _ in range(3))
+
+    for access in get_args(memory.WriteAccess):
+        within, beyond = (rate(gpu.memory.written(access, size)) for size in (3 * l2_bytes // 8, 8 * l2_bytes))
+        assert within > 1.1 * beyond
+        assert beyond > 0.6 * rate(gpu.memory.level("global", 8 * l2_bytes))
+        assert within < 2.2 * rate(gpu.memory.level("global", 3 * l2_bytes // 8))
+
+
 def test_shared_memory_is_read(gpu: Gpu) -> None:
     level = gpu.memory.level("shared", 32 * KIB)
     taken = level.take(64 * level.tile_bytes)
@@ -88,6 +118,10 @@ def test_impossible_sets_are_skipped(gpu: Gpu) -> None:
         gpu.memory.level("global", 100)
     with pytest.raises(MeasurementError, match="multiple"):
         gpu.memory.level("global", 64 * KIB).take(1000)
+    with pytest.raises(Skip, match="64 KiB for each SM"):
+        gpu.memory.written("write", 64 * KIB)
+    with pytest.raises(MeasurementError, match="multiple"):
+        gpu.memory.written("update", 64 * MIB).take(64 * KIB)
     with pytest.raises(Skip, match="two lines"):
         gpu.memory.chase("global", 200)
 
@@ -126,6 +160,37 @@ def test_lines_are_timed_one_by_one(gpu: Gpu) -> None:
     assert 50 < np.percentile(lines, 1) <= np.percentile(lines, 99) < 5000
     with pytest.raises(Skip, match="not in the L2"):
         gpu.memory.chase("shared", 16 * KIB).lines_cycles(3)
+
+
+@pytest.mark.parametrize("level", get_args(memory.LoadedLevel))
+def test_a_read_takes_longer_under_load(gpu: Gpu, level: memory.LoadedLevel) -> None:
+    """Expected on an H200, not yet measured under load. Idle: 683 cycles and 345 ns from DRAM, 280 cycles and 142 ns
+    from the L2, which memory_latency measured there. Full load: 131 of 132 SMs of the 4.69 TB/s and 9.6 TB/s that
+    memory_levels measured, so 4.6 and 9.5 TB/s. A read from DRAM takes over 1 us then: 64 KiB in flight on each SM are
+    answered after 1.9 us at that rate (Little's law). Up to half of the load it takes at most 1.3 times as long as in
+    an idle GPU.
+    """
+    reads, chase = 4000, gpu.memory.loaded(level)
+    full = chase.take(reads, math.inf)
+    idle = [chase.take(reads, 0.0) for _ in range(3)]
+    assert all(walk.bytes_per_s == 0.0 for walk in idle)
+    footprint_bytes = 256 * MIB if level == "dram" else 4 * MIB
+    alone = gpu.memory.chase("global", footprint_bytes)
+    alone.walk(min(alone.lines, 1 << 19))
+    cycles = min(walk.cycles for walk in idle)
+    # In sets of different sizes, and read past the L1.
+    assert cycles == pytest.approx(alone.walk(reads).cycles, rel=0.1)
+    plateau = gpu.memory.level("global", GIB if level == "dram" else chase.load_bytes // MIB * MIB)
+    plateau_bytes = 32 * MIB // plateau.tile_bytes * plateau.tile_bytes
+    plateau.take(plateau_bytes)
+    rate = plateau_bytes * plateau.sms / plateau.take(plateau_bytes).seconds
+    assert 0.85 * rate < full.bytes_per_s < 1.1 * rate
+    assert full.cycles > (1.5 if level == "dram" else 1.02) * cycles
+    for share in (0.2, 0.5, 0.8):
+        walk = chase.take(reads, share * full.bytes_per_s)
+        assert walk.bytes_per_s == pytest.approx(share * full.bytes_per_s, rel=0.05)
+        assert 0.95 * cycles < walk.cycles < 1.05 * full.cycles
+    assert chase.take(reads, 0.2 * full.bytes_per_s).cycles < 1.3 * cycles
 
 
 CALLS = (1, 2)
@@ -196,6 +261,33 @@ def test_additions_arrive(gpu: Gpu, space: memory.Space, dtype: memory.AtomicTyp
     operations = gpu.memory.atomics(space, dtype, spread)
     assert operations.operations > 0
     proven(gpu, operations, WRONG, (1, 2, 5, 300))
+
+
+def test_bank_conflicts_cost_a_cycle_for_each_word(gpu: Gpu) -> None:
+    """Published: a bank serves one word in a cycle, and a word that all lanes read is sent to all of them at once (CUDA
+    C++ Programming Guide, shared memory of compute capability 5.x and later).
+
+    Expected on an H200, not yet measured: 1.0 cycles without conflicts (memory_levels gives 125 of 128 bytes a clock
+    by 16-byte loads) and 32 at 32 ways; a waited load 23 cycles without conflicts (measured by memory_latency) and
+    about 2 more for each further word (Jia et al. 2018, V100), so about 85 at 32 ways.
+    """
+    reads, waited = 1000, {}
+    for stride_bytes, ways in ((0, 1), (4, 1), (8, 2), (12, 1), (16, 4), (32, 8), (64, 16), (128, 32), (132, 1)):
+        banks = gpu.memory.banks(stride_bytes)
+        cycles = min(banks.together(reads) for _ in range(3)) / (reads * banks.loads)
+        assert 0.99 * ways <= cycles <= 1.1 * ways + 0.1, (stride_bytes, cycles)
+        waited[stride_bytes] = banks.alone(reads) / reads
+    assert waited[0] == pytest.approx(waited[4], rel=0.02)
+    assert waited[4] == pytest.approx(gpu.memory.chase("shared", 4 * KIB).walk(4000).cycles / 4000, rel=0.03)
+    assert waited[4] < waited[8] < waited[16] < waited[32] < waited[64] < waited[128]
+    assert waited[128] >= waited[4] + 31 * 0.9
+
+
+def test_strides_that_are_no_words_are_skipped(gpu: Gpu) -> None:
+    with pytest.raises(Skip, match="6 B apart"):
+        gpu.memory.banks(6)
+    with pytest.raises(Skip, match="shared memory"):
+        gpu.memory.banks(MIB)
 
 
 PACKAGES: dict[memory.Implementation, str] = {"cupy": "cupy", "numba": "numba.cuda"}

@@ -60,6 +60,21 @@ def test_latency_is_a_picture_with_the_reach_of_the_tlb() -> None:
     assert {"20 ns", "100 ns", "500 ns"} <= {tick.text for tick in picture.y_ticks}
 
 
+def test_latency_under_load_is_a_curve_over_the_bandwidth() -> None:
+    picture = some(memory.under_load(evidence()))
+    assert [line.name.split(" at ")[-1] for line in picture.lines] == ["3.61 TB/s", "10.3 TB/s"]
+    assert picture.lines[0].name.startswith("DRAM 283 ns idle, 55")
+    assert not picture.x_log
+    xs, ys = zip(*picture.lines[0].points, strict=True)
+    assert (xs[0], len(xs)) == (0.0, 6)
+    assert list(xs) == sorted(xs)
+    assert ys[-1] > 1.9 * ys[0]
+    assert memory.under_load(evidence(without("memory_loaded", WHOLE, level="dram"))) is not None
+    few = without("memory_loaded", without("memory_loaded", WHOLE, level="dram"), load_percent=20)
+    few = without("memory_loaded", without("memory_loaded", few, load_percent=50), load_percent=90)
+    assert memory.under_load(evidence(few)) is None
+
+
 def test_near_and_far_lines_are_a_histogram() -> None:
     picture = some(l2_lines(evidence()))
     assert [mark.text for mark in picture.marks] == ["near 262 cycles", "far 421 cycles"]

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from microbench.analysis.stats import summarize
-from microbench.core.errors import Skip
+from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Measurement, Metric
 from microbench.core.ops import IntArray
 from microbench.gpu.cuda.memory.levels import LINE_BYTES, MOST_LINES, read_sums, ring
+from microbench.gpu.cuda.memory.loaded import LOADS, WARPS, load_rate
+from microbench.gpu.cuda.timing import STAMPS
 from microbench.gpu.protocol.memory import Pass, Walk
 from microbench.measure.memory import SAMPLE_S, chase_latency, level_rate, line_latencies, two_modes
 from microbench.measure.sampling import SamplingLimits
@@ -162,6 +164,40 @@ def test_sums_equal_those_of_reading_tile_by_tile(count: int) -> None:
     with np.errstate(over="ignore"):
         wanted = [sum(int(tiles[(start + k) % 16]) for k in range(count)) % (1 << 32) for start in starts]
     assert read_sums(prefix, starts, count).tolist() == wanted
+
+
+def load(rows: int, blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What each warp of a load tells of different numbers of batches in 2 us, the walk meanwhile, and the sums."""
+    tiles = RANDOM.integers(0, 1 << 32, (rows, WARPS), dtype=np.uint32)
+    loads, walked = np.zeros((blocks, WARPS), dtype=LOADS), np.zeros((), dtype=STAMPS)
+    walked["begin_ns"], walked["end_ns"], walked["sm"] = 1_000_000, 1_001_000, blocks
+    for block in range(blocks):
+        for warp in range(WARPS):
+            batches, start = 3 * block + warp, block * rows // blocks
+            read = [int(tiles[(start + k) % rows, warp]) for k in range(batches)]
+            loads[block, warp] = (999_500, 1_001_500, batches, block, sum(read) % (1 << 32))
+    prefix = np.zeros((rows + 1, WARPS), dtype=np.uint32)
+    np.cumsum(tiles, axis=0, dtype=np.uint32, out=prefix[1:])
+    return loads, walked, prefix
+
+
+@pytest.mark.parametrize(("rows", "blocks"), [(1, 1), (7, 3), (40, 5)])
+def test_a_load_is_counted_by_each_warps_own_time(rows: int, blocks: int) -> None:
+    loads, walked, prefix = load(rows, blocks)
+    batches = sum(3 * block + warp for block in range(blocks) for warp in range(WARPS))
+    assert load_rate(loads, walked[()], prefix) == pytest.approx(batches * 4 * 32 * 16 / 2e-6)
+
+
+@pytest.mark.parametrize(("field", "value", "words"), [
+    ("begin_ns", 1_000_001, "during the whole walk"), ("end_ns", 1_000_999, "during the whole walk"),
+    ("sm", 0, "shared an SM"), ("sm", 3, "shared an SM"), ("sum", 1, "not that of their set"),
+    ("batches", 12, "not that of their set"),
+])  # fmt: skip
+def test_a_load_that_paused_or_read_something_else_is_an_error(field: str, value: int, words: str) -> None:
+    loads, walked, prefix = load(7, 3)
+    loads[1][field][slice(None) if field == "sm" else slice(5, 6)] = value
+    with pytest.raises(MeasurementError, match=words):
+        load_rate(loads, walked[()], prefix)
 
 
 @pytest.mark.parametrize("footprint_bytes", [256, 1000, 1 << 20, 3 << 20, 1 << 34])

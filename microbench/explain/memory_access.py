@@ -141,6 +141,33 @@ def atomic(evidence: Evidence) -> Finding | None:
     )
 
 
+BANK_WORDS = 32
+
+
+def conflicts(evidence: Evidence) -> Finding | None:
+    """What a load of shared memory costs with the most bank conflicts, and what each further way adds."""
+    by_ways = {
+        ways: row
+        for stride_bytes, row in reversed(evidence.curve("memory_conflicts", "cycles", "stride_bytes"))
+        for ways in facts_of(row, "ways")[-1:]
+        if isinstance(ways, int) and stride_bytes and row.value > 0
+    }
+    if 1 not in by_ways or len(by_ways) < 2:
+        return None
+    most = max(by_ways)
+    free, worst = by_ways[1], by_ways[most]
+    each = (worst.value - free.value) / (most - 1)
+    return Finding(
+        rule="memory.conflicts",
+        severity="note",
+        title=f"{most}-way bank conflicts make loads of shared memory {times(worst.value / free.value)} slower",
+        text=f"Each further word of a bank takes {quantity(each, 'cycle')}.",
+        advice=f"Pad rows to an odd number of 4-byte words, as in float tile[{BANK_WORDS}][{BANK_WORDS + 1}].",
+        threshold="cycles of a warp's load while the SM is full of them, against words in a row",
+        rests_on=rests_on(*by_ways.values()),
+    )
+
+
 # A copy that loses more than this against a faster way is worth replacing.
 LOSS = 0.1
 
@@ -316,4 +343,4 @@ def in_flight(evidence: Evidence) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (in_flight, stride, random, atomic, copy, copy_2d)
+RULES: tuple[Rule, ...] = (in_flight, stride, random, atomic, conflicts, copy, copy_2d)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, listed, rests_on, whole
 from microbench.analysis.stats import Row
-from microbench.core.units import about_size, as_time, percent, quantity, round_percent, size
+from microbench.core.units import about_size, as_time, percent, quantity, round_percent, size, times
 
 BANDWIDTH, PER_CLOCK = "bandwidth", "per_clock"
 LATENCY, CYCLES, LINES = "latency", "cycles", "line_cycles"
@@ -24,6 +24,8 @@ SAME = 1.1
 FEWEST = 2
 # Two measured sets further apart than this factor say nothing about what lies between them.
 WIDEST_GAP = 4
+# A set of this share of the L2 surely stays in it.
+WITHIN_L2 = 0.5
 L2_BOUNDS = ("l2", "l2_per_clock")
 MOST_STEPS = 3
 
@@ -257,6 +259,31 @@ def levels(evidence: Evidence) -> Finding | None:
     )
 
 
+def writes(evidence: Evidence) -> Finding | None:
+    """What the L2 takes in writes, against its reads."""
+    write, update = (
+        max(
+            (row for row in evidence.rows("memory_writes", BANDWIDTH, access=access) if row.measurement.bound == "l2"),
+            key=lambda row: row.value,
+            default=None,
+        )
+        for access in ("write", "update")
+    )
+    if write is None:
+        return None
+    read = next((level for level in bandwidth_levels(evidence) if level.name == "L2" and not level.together), None)
+    share = f", {percent(write.value / read.value)} of the rate of its reads" if read is not None else ""
+    moved = f"Updates, which read and write each word, move {quantity(update.value, 'B/s')}." if update else ""
+    return Finding(
+        rule="memory.writes",
+        severity="note",
+        title=f"The L2 takes writes at {quantity(write.value, 'B/s')}{share}",
+        text=moved,
+        threshold=f"the fastest set of at most {round_percent(WITHIN_L2)} of the L2, written by all SMs",
+        rests_on=rests_on(write, update, *(row for _, row in (read.points if read is not None else ()))),
+    )
+
+
 def latency(evidence: Evidence) -> Finding | None:
     """The latency of a dependent read from each level."""
     by_level = latency_levels(evidence)
@@ -311,4 +338,59 @@ def near_and_far(evidence: Evidence) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (levels, latency, near_and_far, translations)
+# Of the loads below the full one, the finding tells the one nearest to this.
+BUSY_PERCENT = 80
+LOADED_NAMES = {"dram": "DRAM", "l2": "the L2"}
+
+
+class Loaded(NamedTuple):
+    """A dependent read under load: the share of the bandwidth asked for, what the load got, both latencies."""
+
+    percent: int
+    bandwidth: Row
+    latency: Row
+    idle: Row
+
+    @property
+    def times(self) -> float:
+        """How many times as long a read takes as without a load."""
+        return self.latency.value / self.idle.value
+
+
+def loaded(evidence: Evidence, level: str) -> list[Loaded]:
+    """The reads of a level ("dram", "l2") under load, ascending in the load."""
+    bandwidth, latency, idle = (
+        dict(evidence.curve("memory_loaded", metric, "load_percent", level=level))
+        for metric in (BANDWIDTH, LATENCY, "idle")
+    )
+    return [
+        Loaded(share, bandwidth[share], latency[share], idle[share])
+        for share in sorted(bandwidth.keys() & latency.keys() & idle.keys())
+        if min(bandwidth[share].value, latency[share].value, idle[share].value) > 0
+    ]
+
+
+def under_load(evidence: Evidence) -> Finding | None:
+    """How much longer a read takes at a part of the bandwidth and at all of it; of DRAM where that was measured."""
+    level, points = next(((one, found) for one in LOADED_NAMES if (found := loaded(evidence, one))), ("", []))
+    full = next((point for point in points if point.percent == 100), None)
+    parts = [point for point in points if point.percent < 100]
+    if full is None or not parts:
+        return None
+    part = min(parts, key=lambda point: abs(point.percent - BUSY_PERCENT))
+    share = round_percent(part.bandwidth.value / full.bandwidth.value)
+    return Finding(
+        rule="memory.loaded",
+        severity="note",
+        title=(
+            f"At {share} of the bandwidth a read from {LOADED_NAMES[level]} takes {times(part.times)} as long as in an "
+            f"idle GPU, at full load {times(full.times)}"
+        ),
+        text="",
+        advice="Plan prefetches and bytes in flight with the latency under load.",
+        threshold="a dependent read against the same read while the other SMs are idle",
+        rests_on=rests_on(*(row for point in (part, full) for row in (point.bandwidth, point.latency, point.idle))),
+    )
+
+
+RULES: tuple[Rule, ...] = (levels, writes, latency, under_load, near_and_far, translations)

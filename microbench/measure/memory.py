@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, Measurement, Work
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import FloatArray, Transfer
-from microbench.gpu.protocol.memory import Level, LocalChase
+from microbench.gpu.protocol.memory import BankReads, Level, LoadedChase, LocalChase
 from microbench.measure.counters import power
 from microbench.measure.sampling import per_call_distribution, stored
 from microbench.measure.timer import Meter, gated
@@ -28,10 +29,13 @@ LARGER_THAN_ANY_L2_BYTES = 512 << 20
 # Levels whose rate follows the SMs' clock.
 ON_CHIP = ("shared", "l1", "l2")
 SAMPLE_S = 3e-4
+READ_CHECK = "the sum over all words read is that of the set"
 # SMs begin about a microsecond apart, and many %globaltimers have steps of one microsecond: each SM reads enough bytes
 # for both not to matter.
 FIRST_BYTES = 1 << 20
 READS = 4000
+# Steps of a full SM: without conflicts they take about 65 us, so that begin and end do not matter.
+BANK_READS = 1000
 # A walk takes at least this long, because it is also timed by %globaltimer.
 WALK_S = 2e-4
 LONGEST_STEP_S = 1e-6
@@ -98,10 +102,12 @@ def _fastest(meter: Meter, make: Callable[[str], Transfer], shapes: Sequence[str
     return make(best), Fact("shape", best, source=f"the fastest of {len(shapes)}")
 
 
-def level_rate(meter: Meter, level: Level, footprint_bytes: int, bound: str | None) -> Iterator[Measurement]:
+def level_rate(
+    meter: Meter, level: Level, footprint_bytes: int, bound: str | None, checked: str = READ_CHECK
+) -> Iterator[Measurement]:
     """Metrics ``bandwidth`` of all SMs and ``per_clock`` of one SM, from the same launches.
 
-    A launch takes about SAMPLE_S, and all SMs together read the whole working set at least once.
+    A launch takes about SAMPLE_S, and all SMs together move as much as the working set has at least.
     """
 
     def whole_tiles(size_bytes: float) -> int:
@@ -117,7 +123,7 @@ def level_rate(meter: Meter, level: Level, footprint_bytes: int, bound: str | No
         return {"bandwidth": taken.seconds, "per_clock": taken.cycles}
 
     both = meter.collect_each(("bandwidth", "per_clock"), take, clock="device")
-    bandwidth, per_clock = verified(both, "the sum over all words read is that of the set")
+    bandwidth, per_clock = verified(both, checked)
     yield msgspec.structs.replace(bandwidth, work=Work(bytes=bytes_per_sm * level.sms), bound=bound)
     clock_bound = f"{bound}_per_clock" if bound in ON_CHIP else None
     yield msgspec.structs.replace(per_clock, work=Work(bytes=bytes_per_sm), bound=clock_bound)
@@ -139,6 +145,41 @@ def chase_latency(meter: Meter, chase: LocalChase) -> Iterator[Measurement]:
     latency, cycles = verified(both, "every walk ended at its line")
     yield msgspec.structs.replace(latency, per_call=per_call_distribution(single_s))
     yield cycles
+
+
+def loaded_latency(meter: Meter, chase: LoadedChase, load_percent: int, bound: str) -> Iterator[Measurement | Fact]:
+    """Metrics ``latency`` of one dependent read under load, ``idle`` of the same without, measured in turn, and
+    ``bandwidth`` of the load meanwhile; a fact has the latency in cycles.
+
+    ``load_percent`` is the share of the bandwidth that the other SMs reach when nothing holds them back; 100 does not.
+    """
+    full = float(np.median([chase.take(READS, math.inf).bytes_per_s for _ in range(TRIALS)]))
+    asked = full * load_percent / 100 if load_percent < 100 else math.inf
+
+    cycles: list[float] = []
+
+    def take() -> Mapping[str, float]:
+        walk, idle = chase.take(READS, asked), chase.take(READS, 0.0)
+        cycles.append(walk.cycles / READS)
+        # A sample of the bandwidth is the time in which the load reads its set once.
+        read_s = chase.load_bytes / walk.bytes_per_s
+        return {"latency": walk.seconds, "idle": idle.seconds, "bandwidth": read_s}
+
+    measured = meter.collect_each(("latency", "idle", "bandwidth"), take, clock="device", calls=READS)
+    latency, idle, bandwidth = verified(measured, "every walk's last line, and the sum of all words that the load read")
+    yield from (latency, idle)
+    yield msgspec.structs.replace(bandwidth, calls_per_sample=1, work=Work(bytes=chase.load_bytes), bound=bound)
+    yield Fact("latency_cycles", round(float(np.median(cycles)), 1), source="clock64, the same walks", unit="cycle")
+
+
+def bank_cycles(meter: Meter, banks: BankReads) -> Iterator[Measurement]:
+    """Metrics ``cycles`` of a warp's load while an SM is full of them, and ``latency_cycles`` of a dependent one."""
+    checked = "every chain of loads ended at its word"
+    throughput = meter.collect(
+        "cycles", lambda: (banks.together(BANK_READS),), clock="device", calls=BANK_READS * banks.loads
+    )
+    latency = meter.collect("latency_cycles", lambda: (banks.alone(READS),), clock="device", calls=READS)
+    yield from verified([throughput, latency], checked)
 
 
 class Modes(NamedTuple):

@@ -17,10 +17,11 @@ from microbench.gpu.cuda.links.chase import host_chase
 from microbench.gpu.cuda.links.copies import CudaCopy, CudaDuplex, CudaKernelCopy, CudaPipeline, state
 from microbench.gpu.cuda.links.managed import CudaManaged, pinning
 from microbench.gpu.cuda.links.peers import CudaConcurrent, CudaPeer, PeerChase, gpus
-from microbench.gpu.cuda.memory.access import atomics, occupied, scattered, strided
+from microbench.gpu.cuda.memory.access import CudaBankReads, atomics, occupied, scattered, strided
 from microbench.gpu.cuda.memory.allocation import allocating, capacity, holders
 from microbench.gpu.cuda.memory.engines import engine
-from microbench.gpu.cuda.memory.levels import CudaLevel, CudaLocalChase
+from microbench.gpu.cuda.memory.levels import CudaLevel, CudaLocalChase, CudaWritten
+from microbench.gpu.cuda.memory.loaded import CudaLoadedChase
 from microbench.gpu.cuda.memory.streams import shapes, stream
 from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.gpu.protocol.part import Part, built
@@ -72,11 +73,14 @@ class CudaMemory(Part[Case]):
     shapes = built(shapes)
     stream = built(stream)
     level = built(CudaLevel)
+    written = built(CudaWritten)
     chase = built(CudaLocalChase)
+    loaded = built(CudaLoadedChase)
     occupied = built(occupied)
     strided = built(strided)
     scattered = built(scattered)
     atomics = built(atomics)
+    banks = built(CudaBankReads)
     engine = built(engine)
     allocating = built(allocating)
 

@@ -32,6 +32,8 @@ RANDOM_WORD_BYTES = 8
 RANDOM_IN_FLIGHT = 64 * WARP_THREADS * 8  # words: the SM's threads, eight each
 ATOMIC_WARPS_PER_SM = 64
 ATOMIC_ADDS = 512  # of each thread in a launch
+BANKS = 32
+BANK_LOADS = 128
 TILE_BYTES = 4096
 LINE_BYTES = 128
 MOST_LINES = 1 << 21
@@ -179,6 +181,34 @@ def atomics(
     return FakeOperations(machine, call, warps * WARP_THREADS * ATOMIC_ADDS)
 
 
+class FakeBankReads(Scoped):
+    """Shared memory serves one word of each bank at a time: a load takes a turn for each word of its fullest bank."""
+
+    loads = BANK_LOADS
+
+    def __init__(self, machine: Machine, stride_bytes: int) -> None:
+        super().__init__(machine)
+        if stride_bytes % WORD_BYTES:
+            raise Skip(f"words of {WORD_BYTES} B cannot lie {stride_bytes} B apart")
+        words = np.unique(np.arange(WARP_THREADS) * (stride_bytes // WORD_BYTES))
+        self._turns = int(np.bincount(words % BANKS).max())
+
+    def alone(self, reads: int) -> int:
+        memory = self._machine.costs.memory
+        return self._take(reads * (memory.shared_cycles + (self._turns - 1) * memory.conflict_cycles))
+
+    def together(self, reads: int) -> int:
+        return self._take(reads * self.loads * self._turns * self._machine.costs.memory.bank_cycles)
+
+    def _take(self, cycles: float) -> int:
+        machine = self._open()
+        cycles *= float(machine.noise.device(1.0, 1)[0])
+        machine.run(Item(duration_ns=cycles_ns(machine.costs, cycles)))
+        if machine.costs.links.arrives != "right":
+            raise MeasurementError("SIMULATED: loads of shared memory ended at wrong words")
+        return round(cycles)
+
+
 def require_shared(machine: Machine, footprint_bytes: int) -> None:
     """Raise Skip for more than the shared memory of an SM."""
     shared_bytes = machine.costs.memory.shared_bytes
@@ -218,6 +248,23 @@ class FakeLevel(Scoped):
         if machine.costs.links.arrives != "right":
             raise MeasurementError("SIMULATED: the sum over all words read is not that of the set")
         return protocol.Pass(machine.globaltimer_s(began_ns, ended_ns), round(float(np.median(taken_cycles))))
+
+
+class FakeWritten(FakeLevel):
+    """Every write goes to the L2; an update reads from there as well, in turn."""
+
+    def __init__(self, machine: Machine, access: protocol.WriteAccess, footprint_bytes: int) -> None:
+        super().__init__(machine, "global", footprint_bytes)
+        costs, memory = machine.costs, machine.costs.memory
+        if footprint_bytes < TILE_BYTES * costs.sm_count:
+            raise Skip(f"{size(footprint_bytes)} have no {TILE_BYTES} B for each SM")
+        bytes_per_clock, rate = memory.l2_written_per_clock, memory.dram_bytes_per_s.write
+        if access == "update":
+            bytes_per_clock = 2 / (1 / memory.l2_bytes_per_clock + 1 / memory.l2_written_per_clock)
+            rate = memory.dram_bytes_per_s.mixed
+        if footprint_bytes > memory.l2_bytes:
+            bytes_per_clock = min(bytes_per_clock, rate / costs.sm_count / costs.sm_clock_hz)
+        self._tile_cycles = TILE_BYTES / bytes_per_clock
 
 
 class FakeLocalChase(Scoped):
@@ -271,6 +318,33 @@ class FakeLocalChase(Scoped):
     def _run_s(self, cycles: float) -> float:
         machine = self._open()
         return machine.walk(cycles_ns(machine.costs, cycles), self._at)
+
+
+class FakeLoadedChase(Scoped):
+    """A read waits longer the closer the level comes to its limit, as in a queue with one server."""
+
+    def __init__(self, machine: Machine, level: protocol.LoadedLevel) -> None:
+        super().__init__(machine)
+        costs, memory = machine.costs, machine.costs.memory
+        near = memory.l2_near_share
+        if level == "l2":
+            self.load_bytes = memory.l2_bytes // 2
+            self._cycles = near * memory.l2_near_cycles + (1 - near) * memory.l2_far_cycles
+            self._limit = memory.l2_bytes_per_clock * costs.sm_clock_hz * (costs.sm_count - 1)
+        else:
+            self.load_bytes = 1 << 30
+            self._cycles, self._limit = memory.dram_cycles, memory.dram_bytes_per_s.read
+        machine.room.hold(("loaded", level), self.load_bytes)
+
+    def take(self, reads: int, bytes_per_s: float) -> protocol.LoadedWalk:
+        machine = self._open()
+        memory = machine.costs.memory
+        share = min(bytes_per_s / self._limit, memory.most_load)
+        noise = machine.noise.device(1.0, 2)
+        waiting = memory.queue_share * share / (1 - share)
+        cycles = reads * self._cycles * (1 + waiting) * float(noise[0])
+        seconds = machine.walk(cycles_ns(machine.costs, cycles), reads)
+        return protocol.LoadedWalk(seconds, round(cycles), share * self._limit * float(noise[1]))
 
 
 def engine(machine: Machine, way: protocol.EngineWay, size_bytes: int) -> FakeTransfer:

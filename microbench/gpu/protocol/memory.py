@@ -20,6 +20,8 @@ RandomAccess = Literal["gather", "scatter", "update"]
 AtomicType = Literal["int32", "fp32"]
 # Which word the threads of a launch add to: all of them the same word, one word a warp, or one word a thread.
 Spread = Literal["same", "warp", "thread"]
+WriteAccess = Literal["write", "update"]
+LoadedLevel = Literal["l2", "dram"]
 EngineWay = Literal["copy", "copy_2d", "memset"]
 AllocationWay = Literal["malloc", "pool", "cupy_pool", "host_pinned"]
 
@@ -56,6 +58,15 @@ class Walk(NamedTuple):
     cycles: float
 
 
+class LoadedWalk(NamedTuple):
+    """Duration of a walk of dependent reads, in s and in SM cycles, and what the other SMs read meanwhile, in bytes a
+    second."""
+
+    seconds: float
+    cycles: float
+    bytes_per_s: float
+
+
 class Operations(Protocol):
     """A movement that is counted in operations (random accesses, atomic additions): ``operations`` for each call."""
 
@@ -70,9 +81,9 @@ class Operations(Protocol):
 
 
 class Level(Protocol):
-    """Every SM reads one working set again and again: the nearest level that holds the set answers.
+    """Every SM reads a working set, or writes its part of it, again and again: the nearest level that holds it answers.
 
-    ``tile_bytes`` is what an SM reads at a time, ``cache_bytes`` the size that an SM's own cache certainly holds.
+    ``tile_bytes`` is what an SM moves at a time, ``cache_bytes`` the size that an SM's own cache certainly holds.
     """
 
     sms: int
@@ -80,10 +91,10 @@ class Level(Protocol):
     cache_bytes: int
 
     def take(self, bytes_per_sm: int) -> Pass:
-        """Each SM reads this many bytes, a multiple of ``tile_bytes``, from its own place on and round the set.
+        """Each SM moves this many bytes, a multiple of ``tile_bytes``, from its own place on and round the set.
 
         What an SM read before is in its cache: if its cache can hold the set, the first time through is not timed.
-        Raises MeasurementError if the sum of all words read is wrong.
+        Raises MeasurementError if the sum of all words read is wrong, or a word that should be written.
         """
 
 
@@ -103,6 +114,37 @@ class LocalChase(Protocol):
 
         SM cycles including the stamp, shape (repeats, lines). Raises Skip for shared memory.
         """
+
+
+class LoadedChase(Protocol):
+    """Dependent reads by one thread on an SM of its own, while all other SMs read another set of ``load_bytes``."""
+
+    load_bytes: int
+
+    def take(self, reads: int, bytes_per_s: float) -> LoadedWalk:
+        """Walk on while the other SMs read so many bytes a second: inf as fast as they can, 0 not at all.
+
+        Raises MeasurementError if the walk ends at the wrong line, if the sum of what the others read is wrong, or if
+        one of them did not read during the whole walk.
+        """
+
+
+class BankReads(Protocol):
+    """Warps that read words of shared memory at a stride, each load at the address that the one before it returned.
+
+    ``loads`` is how many loads of a warp a step of ``together`` makes.
+    """
+
+    loads: int
+
+    def alone(self, reads: int) -> int:
+        """SM cycles of so many loads of one warp, each of which waits for the one before it.
+
+        Raises MeasurementError if a lane ends at the wrong word, here and in ``together``.
+        """
+
+    def together(self, reads: int) -> int:
+        """SM cycles of so many steps of the warps of a full block, each with several loads in flight."""
 
 
 class DeviceMemory(Protocol):
@@ -130,11 +172,18 @@ class DeviceMemory(Protocol):
     def level(self, space: Space, footprint_bytes: int) -> Level:
         """A working set in device memory, or in each SM's shared memory (then ``footprint_bytes`` per SM)."""
 
+    def written(self, access: WriteAccess, footprint_bytes: int) -> Level:
+        """A working set in device memory of which each SM has a part of its own. ``write`` overwrites it; ``update``
+        reads and writes every word, and both count."""
+
     def chase(self, space: Space, footprint_bytes: int) -> LocalChase:
         """Dependent reads through a working set, by way of the SM's own cache or in its shared memory.
 
         At most 2**21 lines of a large set are visited; they are spread evenly over it.
         """
+
+    def loaded(self, level: LoadedLevel) -> LoadedChase:
+        """Dependent reads of one level past the L1, with reads of the same level by all other SMs."""
 
     def occupied(self, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int) -> Transfer:
         """A read of ``size_bytes`` by this many resident threads, each with ``loads`` reads of 16 bytes in flight.
@@ -156,6 +205,9 @@ class DeviceMemory(Protocol):
 
     def atomics(self, space: Space, dtype: AtomicType, spread: Spread) -> Operations:
         """Atomic additions by all SMs whose result is not used. In shared memory ``same`` is one word a block."""
+
+    def banks(self, stride_bytes: int) -> BankReads:
+        """Loads of 4-byte words of shared memory, ``stride_bytes`` from lane to lane; 0: all lanes read one word."""
 
     def engine(self, way: EngineWay, size_bytes: int) -> Transfer:
         """The driver's copies within device memory (copy_2d: rows of half their pitch) and its memset."""

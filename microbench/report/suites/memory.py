@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -75,6 +76,31 @@ def latencies(evidence: Evidence) -> Curve | None:
     about = "one thread, in which each read waits for the one before it"
     about += f"; from shared memory {as_time(shared.value)}" if shared is not None else ""
     return _curve("Latency over the working set", about, points, names, _with_l2(evidence, marks, points))
+
+
+def under_load(evidence: Evidence) -> Curve | None:
+    """The time of one dependent read over the bandwidth that the other SMs take meanwhile, a line for each level."""
+    lines = []
+    for level, name in (("dram", "DRAM"), ("l2", "L2")):
+        points = memory_levels.loaded(evidence, level)
+        if len(points) >= FEWEST_DRAWN:
+            idle_s = statistics.median(point.idle.value for point in points)
+            busy = sorted((point.bandwidth.value, point.latency.value) for point in points)
+            words = f"{name} {as_time(idle_s)} idle, {as_time(busy[-1][1])} at {quantity(busy[-1][0], 'B/s')}"
+            lines.append(Line(words, ((0.0, idle_s), *busy), LEVEL_TONES[name]))
+    if not lines:
+        return None
+    xs, ys = zip(*(point for line in lines for point in line.points), strict=True)
+    return Curve(
+        title="Latency under load",
+        about="one thread, in which each read waits for the one before it, while the other SMs read the same level",
+        x_title="bandwidth of the other SMs",
+        lines=tuple(lines),
+        x_ticks=ticks_beyond(max(xs), "B/s"),
+        y_ticks=ticks_beyond(max(ys), "s"),
+        x_log=False,
+        y_log=False,
+    )
 
 
 def _with_l2(evidence: Evidence, marks: Sequence[Mark], points: Sequence[memory_levels.Point]) -> tuple[Mark, ...]:
@@ -185,15 +211,16 @@ def _by_kernel(evidence: Evidence, across: str, **params: int | str) -> dict[tup
 
 # The order of the tables: rates, levels, what reaches them, other accesses, costs.
 ORDER = (
-    "memory_stream", "memory_levels", "memory_latency", "memory_occupancy", "memory_stride", "memory_random",
-    "memory_atomic", "memory_copy", "memory_allocate", "memory_capacity", "memory_energy",
+    "memory_stream", "memory_levels", "memory_writes", "memory_latency", "memory_loaded", "memory_occupancy",
+    "memory_stride", "memory_random", "memory_conflicts", "memory_atomic", "memory_copy", "memory_allocate",
+    "memory_capacity", "memory_energy",
 )  # fmt: skip
 FEWEST_DRAWN = 3
 
 
 def pictures(evidence: Evidence) -> list[Picture]:
     """Every picture that the run has figures for."""
-    levels = (hierarchy(evidence), latencies(evidence), l2_lines(evidence), in_flight(evidence))
+    levels = (hierarchy(evidence), latencies(evidence), under_load(evidence), l2_lines(evidence), in_flight(evidence))
     tables = (additions(evidence), allocations(evidence), energies(evidence))
     drawn = (by_implementation(evidence), by_dtype(evidence), *levels, *tables)
     return [picture for picture in drawn if picture is not None]

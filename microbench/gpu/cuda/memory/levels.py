@@ -1,6 +1,8 @@
-"""Working sets: dependent reads by one thread, and reads of a whole set by every SM again and again."""
+"""Working sets: dependent reads by one thread, and reads or writes of a set by every SM again and again."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,10 +11,10 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray, Launch
 from microbench.core.units import size
 from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.links.buffers import Patterns
+from microbench.gpu.cuda.links.buffers import NOTHING_WRONG, Patterns
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch, run
 from microbench.gpu.cuda.timing import NANOSECOND_S, OWN_SHARED_BYTES, STAMPS, require_an_sm_each
-from microbench.gpu.protocol.memory import Pass, Space, Walk
+from microbench.gpu.protocol.memory import Pass, Space, Walk, WriteAccess
 
 # Dependent reads: a ring of lines in device memory, or in an SM's shared memory.
 
@@ -123,7 +125,7 @@ BLOCK_THREADS = 1024
 VECTOR_BYTES = 16
 TILE_VECTORS = BLOCK_THREADS
 SET_TILE_BYTES = TILE_VECTORS * VECTOR_BYTES
-# round_the_set of kernels/memory_levels.cu has four tiles in flight.
+# round_the_set and write_part of kernels/memory_levels.cu have four tiles in flight.
 TILES_AHEAD = 4
 # A set this many times larger than an SM's cache bypasses it.
 PASSED_BY = 2
@@ -132,8 +134,18 @@ MOST_VECTORS = 1 << 31
 Words = npt.NDArray[np.uint32]
 
 
-def read_sums(prefix: Words, starts: npt.NDArray[np.int64], count: int) -> Words:
-    """The sum of ``count`` tiles from each start on and round the set, modulo 2**32.
+def fill_tiles(case: Case, tiles: int, vectors: int) -> tuple[int, Words]:
+    """The address of a set with a pattern, and the sum of each tile of so many vectors, from the pattern alone."""
+    base = case.device_memory(tiles * vectors * VECTOR_BYTES)
+    Patterns(case).fill(base, tiles * vectors * VECTOR_BYTES, READ_SEED)
+    sums = case.device_memory(4 * tiles)
+    run(case, case.function("memory_levels", "tile_sums"), tiles, 256, (READ_SEED, vectors, sums))
+    each: Words = case.read(sums, tiles, np.uint32)
+    return base, each
+
+
+def read_sums(prefix: Words, starts: npt.NDArray[np.int64], count: int | npt.NDArray[np.int64]) -> Words:
+    """The sum of ``count`` tiles from each start on and round the set, modulo 2**32; a count for all, or one for each.
 
     ``prefix`` has the sums of the first 0 ... n tiles, shape (n + 1,).
     """
@@ -142,7 +154,8 @@ def read_sums(prefix: Words, starts: npt.NDArray[np.int64], count: int) -> Words
     ends = starts + rest
     sums = prefix[np.minimum(ends, tiles)].astype(np.uint64) - prefix[starts]
     sums += prefix[np.maximum(ends - tiles, 0)] + np.uint64(rounds % (1 << 32)) * np.uint64(prefix[-1])
-    return sums.astype(np.uint32)
+    modulo: Words = sums.astype(np.uint32)
+    return modulo
 
 
 class CudaLevel:
@@ -168,7 +181,8 @@ class CudaLevel:
         function = case.function("memory_levels", kernel)
         # The rest of the SM's memory is its cache.
         allow_shared_memory(function, shared_bytes, carve_out=100 if shared_bytes else 0)
-        base = self._fill(tiles)
+        base, sums = fill_tiles(case, tiles, TILE_VECTORS)
+        self._prefix: Words = np.concatenate((np.zeros(1, np.uint32), np.cumsum(sums, dtype=np.uint32)))
         self._warm, self._tiles = warm, tiles
         self._starts = np.arange(self.sms, dtype=np.int64) * tiles // self.sms
         self._out = case.device_memory(STAMPS.itemsize * self.sms)
@@ -178,17 +192,6 @@ class CudaLevel:
         self._count_and_first = np.zeros(2, dtype=np.uint64)
         for argument in (0, 1):
             row.point(3 + argument, self._count_and_first.ctypes.data + 8 * argument)
-
-    def _fill(self, tiles: int) -> int:
-        """The address of a set with a pattern; the sums of its tiles are computed from the pattern alone."""
-        base = self._case.device_memory(tiles * SET_TILE_BYTES)
-        Patterns(self._case).fill(base, tiles * SET_TILE_BYTES, READ_SEED)
-        sums = self._case.device_memory(4 * tiles)
-        function = self._case.function("memory_levels", "tile_sums")
-        run(self._case, function, tiles, 256, (READ_SEED, TILE_VECTORS, sums))
-        each: Words = self._case.read(sums, tiles, np.uint32)
-        self._prefix: Words = np.concatenate((np.zeros(1, np.uint32), np.cumsum(each, dtype=np.uint32)))
-        return base
 
     def take(self, bytes_per_sm: int) -> Pass:
         count, rest = divmod(bytes_per_sm, SET_TILE_BYTES)
@@ -205,8 +208,57 @@ class CudaLevel:
         starts = (self._starts + first) % self._tiles
         if not np.array_equal(stamps["sum"], read_sums(self._prefix, starts, self._warm + count)):
             raise MeasurementError("the sum over all words read is not that of the set")
-        require_an_sm_each(stamps)
-        elapsed_ns = int(stamps["end_ns"].max()) - int(stamps["begin_ns"].min())
-        # SMs that end early leave more to the others, so the time of all counts, in cycles of the SMs' clock.
-        per_ns = float(np.median(stamps["cycles"] / (stamps["end_ns"] - stamps["begin_ns"])))
-        return Pass(elapsed_ns * NANOSECOND_S, elapsed_ns * per_ns)
+        return level_pass(stamps)
+
+
+def level_pass(stamps: npt.NDArray[Any]) -> Pass:
+    """Duration of a launch by the stamps of its blocks. Raises MeasurementError if two of them shared an SM."""
+    require_an_sm_each(stamps)
+    elapsed_ns = int(stamps["end_ns"].max()) - int(stamps["begin_ns"].min())
+    # SMs that end early leave more to the others, so the time of all counts, in cycles of the SMs' clock.
+    per_ns = float(np.median(stamps["cycles"] / (stamps["end_ns"] - stamps["begin_ns"])))
+    return Pass(elapsed_ns * NANOSECOND_S, elapsed_ns * per_ns)
+
+
+class CudaWritten:
+    """A Level that is written, with one block of 1024 threads on each SM; every word is compared after each launch."""
+
+    cache_bytes = 0  # writes go through the SM's own cache to the L2, and updates read past it
+
+    def __init__(self, case: Case, access: WriteAccess, footprint_bytes: int) -> None:
+        self._case, self._access = case, access
+        self.sms = case.sms
+        self._tiles = footprint_bytes // SET_TILE_BYTES
+        if not TILES_AHEAD * self.sms <= self._tiles <= MOST_VECTORS // TILE_VECTORS:
+            raise Skip(f"a set of {size(footprint_bytes)} is not one of 64 KiB for each SM to 32 GiB")
+        # An update moves each byte twice.
+        self._moved_bytes = SET_TILE_BYTES * (2 if access == "update" else 1)
+        self.tile_bytes = self._moved_bytes * TILES_AHEAD
+        self._base = case.device_memory(self._tiles * SET_TILE_BYTES)
+        self._patterns = Patterns(case)
+        self._seed = 0
+        self._first_wrong = case.device_memory(8)
+        self._out = case.device_memory(STAMPS.itemsize * self.sms)
+
+    def take(self, bytes_per_sm: int) -> Pass:
+        count, rest = divmod(bytes_per_sm, self.tile_bytes)
+        if rest:
+            raise MeasurementError(f"{bytes_per_sm} B are no multiple of {self.tile_bytes} B")
+        count *= TILES_AHEAD
+        self._seed += 1
+        self._patterns.fill(self._base, self._tiles * SET_TILE_BYTES, self._seed)
+        self._case.clear(self._out, STAMPS.itemsize * self.sms)
+        arguments = (self._base, self._tiles, count, self._seed)
+        function = self._case.function("memory_levels", f"{self._access}_set")
+        allow_shared_memory(function, 0, carve_out=0)
+        shape = Launch(grid_blocks=self.sms, block_threads=BLOCK_THREADS)
+        launch(self._case, function, shape, Parameters([(*arguments, self._out)]))(1)
+        self._case.synchronize()
+        self._case.upload(self._first_wrong, np.array([NOTHING_WRONG], dtype=np.uint64))
+        compare = self._case.function("memory_levels", "differ_written")
+        row = (*arguments, int(self._access == "update"), self._first_wrong)
+        run(self._case, compare, self.sms, BLOCK_THREADS, row)
+        wrong = int(self._case.read(self._first_wrong, 1, np.uint64)[0])
+        if wrong != NOTHING_WRONG:
+            raise MeasurementError(f"word {wrong} of the set is not what should have been written")
+        return level_pass(self._case.read(self._out, self.sms, STAMPS))

@@ -1,0 +1,51 @@
+"""What do bank conflicts of shared memory cost?
+
+Question
+    How many cycles does a warp's load take when its lanes read words with a stride between them, so that several words
+    lie in one bank?
+Method
+    Each loaded word holds the address of the next, so no load can be left out. 32 warps with four such chains each keep
+    one SM full (throughput), and one warp alone waits for every load (latency), by the SM's own clock. Where each lane
+    of each chain ends is compared.
+Reading
+    Shared memory has 32 banks of 4 bytes and serves one word of each in a cycle. Words whose addresses differ by a
+    multiple of 128 bytes share a bank, and n of them take n cycles: n-way conflicts. A stride of 0 is one word for all
+    lanes, which is read once. Odd strides in words have no conflicts, which is why tiles are padded by a word.
+"""
+
+import math
+from collections.abc import Iterator
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Fact, Metric
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.measure.memory import bank_cycles
+from microbench.measure.timer import Meter
+
+BANKS, BANK_BYTES = 32, 4
+
+
+def measure(gpu: Gpu, meter: Meter, stride_bytes: int) -> Iterator[Measured]:
+    yield from bank_cycles(meter, gpu.memory.banks(stride_bytes))
+    ways = math.gcd(stride_bytes // BANK_BYTES, BANKS) if stride_bytes else 1
+    yield Fact("ways", ways, source=f"{BANKS} banks of {BANK_BYTES} bytes")
+
+
+BENCHMARK = Benchmark(
+    title="Bank conflicts of shared memory",
+    metrics=(
+        Metric("cycles", "time", "cycle", "a warp's load while the SM is full of them (throughput)"),
+        Metric("latency_cycles", "time", "cycle", "a warp's load that the next one waits for, alone on the SM"),
+    ),
+    measure=measure,
+    axes={
+        "stride_bytes": Axis(
+            "bytes from one lane's word to the next one's; 0: one word for all",
+            (),
+            (0, 4, 8, 16, 32, 64, 128, 132),
+            (0, 4, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 132, 256, 260, 1024),
+            minimum=0,
+            maximum=1 << 12,
+        ),
+    },
+)

@@ -1,0 +1,52 @@
+"""How much longer does a read take while the other SMs keep the memory busy?
+
+Question
+    What is the latency of a dependent read of DRAM or of the L2 while all other SMs read the same level at a given
+    share of the bandwidth that they can get?
+Method
+    One launch has both: a thread on an SM of its own walks lines in random order past the L1, and every warp of the
+    other SMs reads 2 KiB at a time, with a fixed interval from one begin to the next. The interval follows from the
+    bandwidth without any, measured before. The walk is timed by both clocks of its SM. The load counts its bytes over
+    its own time, begins before the walk and ends after it, and its words are summed and compared. In turn with it the
+    same walk is timed while the other SMs are idle.
+Reading
+    Latency over bandwidth, as a curve. It rises slowly until queues form. At 100 % nothing holds the load back, and a
+    read waits behind the 64 KiB that each SM then has in flight: with fewer in flight that end is lower.
+"""
+
+from collections.abc import Iterator
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Fact, Metric
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.memory import LoadedLevel
+from microbench.measure.memory import loaded_latency
+from microbench.measure.timer import Meter
+
+
+def measure(gpu: Gpu, meter: Meter, level: LoadedLevel, load_percent: int) -> Iterator[Measured]:
+    chase = gpu.memory.loaded(level)
+    yield from loaded_latency(meter, chase, load_percent, level)
+    yield Fact("load_bytes", chase.load_bytes, source="the set that the other SMs read", unit="B")
+
+
+BENCHMARK = Benchmark(
+    title="Latency under load",
+    metrics=(
+        Metric("latency", "time", "s", "one dependent read under load"),
+        Metric("idle", "time", "s", "one dependent read while the other SMs are idle"),
+        Metric("bandwidth", "rate", "B/s", "bytes read by all other SMs under load, each warp over its own time"),
+    ),
+    measure=measure,
+    axes={
+        "level": Axis("level that is read", (), ("dram", "l2"), ("dram", "l2")),
+        "load_percent": Axis(
+            "load of the other SMs in % of the bandwidth that they can get",
+            (),
+            (20, 50, 80, 90, 100),
+            (5, 10, 20, 30, 40, 50, 60, 70, 75, 80, 85, 90, 95, 100),
+            minimum=1,
+            maximum=100,
+        ),
+    },
+)

@@ -1,0 +1,55 @@
+"""How fast are writes that stay in the L2, and writes beyond it?
+
+Question
+    What bandwidth do all SMs get when they write a working set of a given size again and again, and when they read and
+    write every word of it?
+Method
+    Every SM writes its own part of the set, 16 bytes a thread and in full lines, round after round. An update reads a
+    word past the L1, adds 1 and writes it back; both count. The SMs stamp begin and end (%globaltimer and clock64), the
+    end after a fence, when the words have arrived. Each launch begins on a set of another pattern, and every word is
+    compared after it: it tells how often it was written.
+Reading
+    The L1 keeps no writes, so a set that fits the L2 shows what the L2 takes; memory_levels has its reads. A larger set
+    runs at the pace of DRAM, to which the L2 writes back.
+"""
+
+from collections.abc import Iterator
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.memory import WriteAccess
+from microbench.measure.memory import answering_level, level_rate
+from microbench.measure.timer import Meter
+
+MIB, GIB = 1 << 20, 1 << 30
+CHECKED = "every word compared on the GPU with what its last round writes"
+
+
+def measure(gpu: Gpu, meter: Meter, access: WriteAccess, footprint_bytes: int) -> Iterator[Measured]:
+    level, bound = gpu.memory.written(access, footprint_bytes), answering_level(gpu, footprint_bytes)
+    yield from level_rate(meter, level, footprint_bytes, bound, CHECKED)
+
+
+BENCHMARK = Benchmark(
+    title="Writes by working set",
+    metrics=(
+        Metric("bandwidth", "rate", "B/s", "bytes moved by all SMs, from the first begin to the last end"),
+        Metric("per_clock", "rate", "B/clk/SM", "bytes moved by one SM over its clock cycles"),
+    ),
+    measure=measure,
+    axes={
+        "access": Axis("operation on each word", (), ("write", "update"), ("write", "update")),
+        "footprint_bytes": Axis(
+            "bytes of the working set",
+            (),
+            (16 * MIB, 24 * MIB, 64 * MIB, 256 * MIB),
+            (
+                2 * MIB, 4 * MIB, 8 * MIB, 12 * MIB, 16 * MIB, 20 * MIB, 24 * MIB, 28 * MIB, 32 * MIB, 40 * MIB,
+                48 * MIB, 64 * MIB, 96 * MIB, 128 * MIB, 256 * MIB, GIB,
+            ),
+            minimum=MIB,
+            maximum=32 * GIB,
+        ),
+    },
+)  # fmt: skip

@@ -1,0 +1,91 @@
+"""Dependent reads by one thread while all other SMs read a set of their own, at a given rate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.ops import Launch
+from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.memory.levels import BLOCK_THREADS, VECTOR_BYTES, CudaLocalChase, Words, fill_tiles, read_sums
+from microbench.gpu.cuda.submit import Parameters, launch
+from microbench.gpu.cuda.timing import NANOSECOND_S, STAMPS
+from microbench.gpu.protocol.memory import LoadedLevel, LoadedWalk
+
+WARPS = BLOCK_THREADS // 32
+# A warp of walk_loaded in kernels/memory_levels.cu reads four vectors a lane at a time; a row has a batch of each warp.
+BATCH_VECTORS = 4 * 32
+BATCH_BYTES = BATCH_VECTORS * VECTOR_BYTES
+ROW_BYTES = WARPS * BATCH_BYTES
+LOADS = np.dtype([("begin_ns", "u8"), ("end_ns", "u8"), ("batches", "u8"), ("sm", "u4"), ("sum", "u4")])
+# Reads before the clocks, once all SMs are at work: queues fill meanwhile.
+WARM_READS = 64
+# Sets in DRAM exceed every L2. Both sets of the L2 together stay in less than half of it.
+DRAM_LOAD_BYTES, DRAM_CHASE_BYTES = 1 << 30, 1 << 29
+L2_LOAD_SHARE, L2_CHASE_SHARE = 3 / 8, 1 / 16
+
+
+class CudaLoadedChase(CudaLocalChase):
+    """A LoadedChase in one cooperative launch, whose blocks run at the same time: block 0 walks, the others read."""
+
+    def __init__(self, case: Case, level: LoadedLevel) -> None:
+        load_bytes, chase_bytes = DRAM_LOAD_BYTES, DRAM_CHASE_BYTES
+        if level == "l2":
+            l2_bytes = case.context.attribute("L2_CACHE_SIZE")
+            load_bytes, chase_bytes = int(l2_bytes * L2_LOAD_SHARE), int(l2_bytes * L2_CHASE_SHARE)
+        self._rows = load_bytes // ROW_BYTES
+        if case.sms < 2 or not self._rows:
+            raise Skip("a load needs a second SM and an L2 of at least 256 KiB")
+        super().__init__(case, "global", chase_bytes)
+        if level == "l2":
+            self.walk(self.lines)  # brings the ring into the L2
+        self._readers = (case.sms - 1) * WARPS
+        self.load_bytes = self._rows * ROW_BYTES
+        self._set, sums = fill_tiles(case, self._rows * WARPS, BATCH_VECTORS)
+        # The sums of the first 0 ... n batches of each warp.
+        self._prefix: Words = np.zeros((self._rows + 1, WARPS), dtype=np.uint32)
+        np.cumsum(sums.reshape(self._rows, WARPS), axis=0, dtype=np.uint32, out=self._prefix[1:])
+        self._walked = case.device_memory(STAMPS.itemsize)
+        self._flags = case.device_memory(8)
+        self._loads = case.device_memory(LOADS.itemsize * self._readers)
+
+    def take(self, reads: int, bytes_per_s: float) -> LoadedWalk:
+        case, loaded = self._case, bytes_per_s > 0
+        interval_ns = self._readers * BATCH_BYTES / bytes_per_s * 1e9 if loaded else 0.0
+        case.clear(self._flags, 8)
+        case.clear(self._loads, LOADS.itemsize * self._readers)
+        interval = case.cycles(round(interval_ns))
+        arguments = (self._place, WARM_READS, reads, self._walked, self._set, self._rows, interval)
+        row = Parameters([(*arguments, self._flags, self._loads)])
+        shape = Launch(grid_blocks=case.sms if loaded else 1, block_threads=BLOCK_THREADS, kind="cooperative")
+        launch(case, case.function("memory_levels", "walk_loaded"), shape, row)(1)
+        case.synchronize()
+        self._arrive(WARM_READS + reads)
+        walked = case.read(self._walked, 1, STAMPS)[0]
+        seconds = (int(walked["end_ns"]) - int(walked["begin_ns"])) * NANOSECOND_S
+        if not loaded:
+            return LoadedWalk(seconds, float(walked["cycles"]), 0.0)
+        loads = case.read(self._loads, self._readers, LOADS).reshape(-1, WARPS)
+        return LoadedWalk(seconds, float(walked["cycles"]), load_rate(loads, walked, self._prefix))
+
+
+def load_rate(loads: npt.NDArray[Any], walked: np.void, prefix: Words) -> float:
+    """Bytes a second of all warps of a load, each by its own time; ``loads`` has the shape (blocks, WARPS).
+
+    ``prefix`` has the sums of the first 0 ... n batches of each warp, shape (rows + 1, WARPS). Raises MeasurementError
+    if a warp did not read during the whole walk, if the sum of what it read is wrong, or if two blocks shared an SM.
+    """
+    if loads["begin_ns"].max() > walked["begin_ns"] or loads["end_ns"].min() < walked["end_ns"]:
+        raise MeasurementError("the other SMs did not read during the whole walk")
+    blocks = len(loads)
+    if len({int(walked["sm"]), *loads["sm"].ravel().tolist()}) != blocks + 1:
+        raise MeasurementError("two blocks shared an SM: is another process at work on this GPU?")
+    starts = np.arange(blocks, dtype=np.int64) * (len(prefix) - 1) // blocks
+    for warp, own in enumerate(loads.T):
+        if not np.array_equal(own["sum"], read_sums(prefix[:, warp], starts, own["batches"].astype(np.int64))):
+            raise MeasurementError("the sum over all words that the other SMs read is not that of their set")
+    own_s = (loads["end_ns"] - loads["begin_ns"]) * NANOSECOND_S
+    return float((loads["batches"] * BATCH_BYTES / own_s).sum())
