@@ -253,9 +253,23 @@ def alu(params: dict[str, Param]) -> Figures:
     return [*found, latency], (), ()
 
 
+def grouped(params: dict[str, Param]) -> Figures:
+    dtype, products = str(params["dtype"]), int(params["products"])
+    operations = 2 * int(params["size"]) ** 3
+    # A product alone fills few SMs, a batch of them all.
+    device_s, batch_s = FIXED_S + operations / 2e12, FIXED_S + products * operations / (0.5 * PRODUCTS[dtype].rate)
+    times = {
+        "one_by_one": max(CALL_S, device_s), "graph": device_s + GRAPH_GAP_S, "batch": max(CALL_S, batch_s) / products,
+    }  # fmt: skip
+    found = [checked(measurement(name, seconds, calls=products)) for name, seconds in times.items()]
+    found.append(checked(measurement("stream", device_s + 2 * GRAPH_GAP_S, clock="device", calls=products)))
+    found += [rated(dtype, products * operations / batch_s, products * operations), clock(SM_CLOCK_HZ)]
+    return found, facts(dtype)[:1], ()
+
+
 MADE: dict[str, Callable[[dict[str, Param]], Figures]] = {
-    "gemm_throughput": throughput, "gemm_search": searched, "gemm_shapes": shaped, "gemm_data": data,
-    "gemm_sustained": sustained, "tensor_ceiling": tensor, "alu_ceiling": alu,
+    "gemm_throughput": throughput, "gemm_search": searched, "gemm_shapes": shaped, "gemm_grouped": grouped,
+    "gemm_data": data, "gemm_sustained": sustained, "tensor_ceiling": tensor, "alu_ceiling": alu,
 }  # fmt: skip
 BUSY = Telemetry(
     sm_clock_begin_hz=1.98e9, sm_clock_end_hz=1.4e9, nvml_sm_clock_hz=1.55e9, temperature_c=62.0, power_w=690.0,

@@ -135,6 +135,21 @@ def test_tensor_cores_are_fed_better_the_larger_a_product_is() -> None:
 
 
 @each_machine
+def test_small_products_cost_their_call_their_gap_or_their_share_of_a_batch(costs: FakeCosts) -> None:
+    figures = medians("gemm_grouped", costs, dtype="bf16", size=64, products=128)
+    call_s = costs.compute.libraries["cublaslt"].submit_ns * 1e-9
+    kernel_ns = costs.empty_kernel_ns + costs.compute.product_fixed_ns
+    assert figures["one_by_one"] == pytest.approx(call_s, rel=0.02)
+    assert figures["batch"] == pytest.approx(call_s / 128, rel=0.05)
+    assert figures["stream"] == pytest.approx((kernel_ns + costs.gap_stream_ns) * 1e-9, rel=0.03)
+    assert figures["graph"] == pytest.approx((kernel_ns + costs.gap_graph_ns) * 1e-9, rel=0.05)
+    # A tile of each product fills a whole tile of the simulated SM, and all of them run at the same time.
+    tile_cycles = 2 * 128 * 256 * 64 / costs.compute.tensor_per_clock["bf16"]
+    busy_s = (kernel_ns + costs.gap_stream_ns) * 1e-9 + -(-128 // costs.sm_count) * tile_cycles / figures["sm_clock"]
+    assert 128 * 2 * 64**3 / figures["rate"] == pytest.approx(busy_s, rel=0.05)
+
+
+@each_machine
 def test_the_fastest_kernel_is_found_and_it_is_not_the_first_guess(costs: FakeCosts) -> None:
     second = changed(costs, libraries={"cublaslt": ProductLibrary(5000, {"1st": 0.8, "2nd": 0.9}, ("bf16",))})
     for machine, dtype, best in ((costs, "bf16", BEST), (costs, "fp64", BEST), (second, "bf16", "2nd")):

@@ -1,7 +1,7 @@
 """The rules of the compute suite: severity and figures on small made runs, silence without cause, and their facts."""
 
 import pytest
-from compute_evidence import HEAT, POWER_CAP, figures, instructions, made, product, shape
+from compute_evidence import HEAT, POWER_CAP, figures, grouped, instructions, made, product, shape
 from read_findings import by_rule, check, evidence
 
 from microbench.core.model import Fact, Outcome, Run, Series
@@ -151,6 +151,14 @@ CASES: list[tuple[str, Run, str, tuple[str, ...]]] = [
         "compute.launches", made(LAUNCH, BANDWIDTH, COMPUTE), "advice",
         ("7b_out of 1 row (bf16) 2.5×", "25.0 µs", "9.00 µs of work"),
     ),
+    (
+        "compute.grouped", made(grouped(6e-6, 3e-6, 2e-6, 5e-8), grouped(6e-6, 4e-6, 3e-6, 1e-6, size=256)), "advice",
+        (
+            "128 products of 64 (bf16) take 768 µs one by one, 256 µs as a graph, 6.40 µs as one batch",
+            "the GPU waits for the calls from Python", "one batched call",
+        ),
+    ),
+    ("compute.grouped", made(grouped(3.1e-6, 3e-6, 2e-6, 3e-6)), "note", ("never idle for long", "!batched call")),
     (
         "compute.ceiling", made(product(0.9), WGMMA, instructions("wgmma", 4090.0, load="burst")), "good",
         ("654 TFLOP/s (bf16 wgmma), 99.9 %", "84.5 %", "No product of random numbers can be faster"),

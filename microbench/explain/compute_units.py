@@ -14,7 +14,7 @@ from microbench.core.model import Fact
 from microbench.core.units import percent, quantity, round_percent, times
 
 PRODUCTS, SEARCH, DATA, LASTING = "gemm_throughput", "gemm_search", "gemm_data", "gemm_sustained"
-SHAPES, TENSORS, ALUS = "gemm_shapes", "tensor_ceiling", "alu_ceiling"
+SHAPES, GROUPED, TENSORS, ALUS = "gemm_shapes", "gemm_grouped", "tensor_ceiling", "alu_ceiling"
 NATIVE = "cublaslt"
 LIBRARIES = {"cupy": "CuPy", "torch": "PyTorch"}
 # Most models multiply in this type; where it was not measured, the first measured type speaks for the suite.
