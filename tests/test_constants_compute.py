@@ -73,6 +73,23 @@ def test_rates_a_clock_are_those_of_each_path_at_every_clock(costs: FakeCosts, d
 
 
 @each_machine
+@pytest.mark.parametrize("path", ["wgmma", "mma"])
+def test_sparse_instructions_gain_what_they_skip(costs: FakeCosts, path: str) -> None:
+    figures, dense = medians("tensor_sparse", costs, load="sustained", path=path, dtype="bf16"), costs.compute
+    share = dense.mma_share if path == "mma" else 1.0
+    per_clock = dense.sparse_gain * share * dense.tensor_per_clock["bf16"]
+    assert figures["per_clock"] == pytest.approx(per_clock, rel=1e-3)
+    most_w = figures["rate"] * dense.sparse_energy_share * dense.tensor_joules["bf16"]
+    assert most_w < 1.01 * spare_w(costs)
+
+
+def test_gpus_and_types_without_sparse_instructions_are_skipped() -> None:
+    older = msgspec.structs.replace(COSTS, compute_capability=(7, 5))
+    with pytest.raises(Skip, match=r"compute capability 8\.0"):
+        medians("tensor_sparse", older, load="burst", path="mma", dtype="fp16")
+
+
+@each_machine
 def test_lasting_work_draws_what_the_limit_allows(costs: FakeCosts) -> None:
     figures, joules = ceiling(costs, "bf16"), costs.compute.tensor_joules["bf16"]
     assert figures["rate"] == pytest.approx(spare_w(costs) / joules, rel=0.01)

@@ -33,6 +33,7 @@ REPETITION_CYCLES = 512
 CHAIN_INSTRUCTIONS = 64
 UNIT_RESULT_BYTES = 4096
 WGMMA_ARCHITECTURE = 9
+SPARSE_SINCE, SPARSE_TYPES = (8, 0), ("bf16", "fp16")
 
 
 class Answer(Ends):
@@ -278,16 +279,24 @@ class FakeUnit(Scoped):
         return self._answer.check()
 
 
-def tensor(machine: Machine, path: protocol.TensorPath, dtype: protocol.TensorType) -> FakeUnit:
+def tensor(
+    machine: Machine, path: protocol.TensorPath, dtype: protocol.TensorType, *, sparse: bool = False
+) -> FakeUnit:
     """mma gets the whole rate where the type has no wgmma."""
     costs, own = machine.costs, machine.costs.compute
     require_type(costs, dtype)
+    if sparse and dtype not in SPARSE_TYPES:
+        raise Skip(f"the simulated GPU has no sparse {dtype}")
+    if sparse and costs.compute_capability < SPARSE_SINCE:
+        raise Skip(f"sparse tensor instructions need compute capability {_dotted(SPARSE_SINCE)}")
     has_wgmma = costs.compute_capability[0] == WGMMA_ARCHITECTURE and dtype != "fp64"
     if path == "wgmma" and not has_wgmma:
         capability = _dotted(costs.compute_capability)
         raise Skip(f"the simulated GPU of compute capability {capability} has no wgmma of {dtype}")
     share = own.mma_share if path == "mma" and has_wgmma else 1.0
-    return _resident(machine, share * own.tensor_per_clock[dtype], own.tensor_joules[dtype], tensor=True)
+    gain, joules = (own.sparse_gain, own.sparse_energy_share) if sparse else (1.0, 1.0)
+    per_clock = gain * share * own.tensor_per_clock[dtype]
+    return _resident(machine, per_clock, joules * own.tensor_joules[dtype], tensor=True)
 
 
 def arithmetic(machine: Machine, operation: protocol.AluOperation) -> FakeUnit:

@@ -107,6 +107,8 @@ class ComputeCosts(msgspec.Struct, frozen=True):
         "fp8_e4m3": 0.36e-12, "fp8_e5m2": 0.35e-12, "int8": 0.33e-12, "mxfp8": 0.36e-12, "nvfp4": 0.2e-12,
     })  # fmt: skip
     mma_share: float = 0.65  # of the rate, by mma where the type has wgmma
+    sparse_gain: float = 1.94  # of sparse instructions, which count the operations that they skip
+    sparse_energy_share: float = 0.6  # of an operation's energy, skipped ones counted
     alu_per_clock: dict[AluOperation, float] = _table({
         "fma_fp64": 127.0, "fma_fp32": 254.0, "fma_fp16x2": 506.0, "fma_bf16x2": 500.0, "mad_int32": 63.0,
         "add_int32": 62.0, "exp2_fp32": 15.8, "rsqrt_fp32": 15.6,

@@ -260,8 +260,12 @@ class Compute(Protocol):
     def state(self) -> Telemetry:
         """Power, temperature, clocks and throttle reasons by NVML, read while work runs. Takes microseconds."""
 
-    def tensor(self, path: TensorPath, dtype: TensorType) -> Resident:
-        """Tensor instructions alone, on normally distributed random operands."""
+    def tensor(self, path: TensorPath, dtype: TensorType, *, sparse: bool = False) -> Resident:
+        """Tensor instructions alone, on normally distributed random operands.
+
+        With ``sparse`` two of every four elements of the first operand are zero and skipped (2:4 structured sparsity).
+        ``operations`` count them as if they were not, as data sheets do.
+        """
 
     def arithmetic(self, operation: AluOperation) -> Resident:
         """Independent ALU instructions, enough of them to fill every SM."""
