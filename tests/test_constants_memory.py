@@ -5,7 +5,7 @@ from fake_session import facts, medians
 
 from microbench.analysis import fits
 from microbench.gpu.fake.costs import FakeCosts, MemoryCosts, Rates, ShapeCosts
-from microbench.gpu.protocol.memory import AllocationWay, AtomicType, EngineWay, Spread
+from microbench.gpu.protocol.memory import AllocationWay, AtomicType, EngineWay, Filling, Spread
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 COSTS = FakeCosts()
@@ -143,6 +143,22 @@ def test_bandwidth_follows_what_is_in_flight_until_the_memory_is_full(costs: Fak
             assert figures == pytest.approx(full, rel=0.02)
         else:
             assert figures == pytest.approx(min(by_latency, full), rel=0.05)
+
+
+@pytest.mark.parametrize("way", ["load", "async", "bulk"])
+def test_shared_memory_is_filled_at_the_levels_rate_or_at_that_of_requests(way: Filling) -> None:
+    memory = COSTS.memory
+    dram = memory.dram_bytes_per_s.read / COSTS.sm_count / COSTS.sm_clock_hz
+    for footprint_bytes, level in ((16 * MIB, memory.l2_bytes_per_clock), (GIB, dram)):
+        for piece_bytes in (512, 4 * KIB, 32 * KIB):
+            wanted = memory.fill_share[way] * level
+            if way == "bulk":
+                wanted = min(wanted, piece_bytes / memory.bulk_cycles)
+            figures = medians(
+                "memory_bulk", COSTS, way=way, piece_bytes=piece_bytes, footprint_bytes=footprint_bytes
+            )  # fmt: skip
+            assert figures["per_clock"] == pytest.approx(wanted, rel=0.01)
+            assert figures["bandwidth"] == pytest.approx(wanted * COSTS.sm_count * COSTS.sm_clock_hz, rel=0.03)
 
 
 @pytest.mark.parametrize("access", ["read", "write"])

@@ -19,6 +19,7 @@ from microbench.gpu.cuda.links.managed import CudaManaged, pinning
 from microbench.gpu.cuda.links.peers import CudaConcurrent, CudaPeer, PeerChase, gpus
 from microbench.gpu.cuda.memory.access import atomics, occupied, scattered, strided
 from microbench.gpu.cuda.memory.allocation import allocating, capacity, holders
+from microbench.gpu.cuda.memory.bulk import CudaFill
 from microbench.gpu.cuda.memory.engines import engine
 from microbench.gpu.cuda.memory.levels import CudaLevel, CudaLocalChase
 from microbench.gpu.cuda.memory.streams import shapes, stream
@@ -72,6 +73,7 @@ class CudaMemory(Part[Case]):
     shapes = built(shapes)
     stream = built(stream)
     level = built(CudaLevel)
+    fill = built(CudaFill)
     chase = built(CudaLocalChase)
     occupied = built(occupied)
     strided = built(strided)

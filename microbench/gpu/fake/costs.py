@@ -23,6 +23,7 @@ from microbench.gpu.protocol.memory import (
     AllocationWay,
     AtomicType,
     EngineWay,
+    Filling,
     StreamKernel,
 )
 
@@ -315,6 +316,9 @@ class MemoryCosts(msgspec.Struct, frozen=True):
     shared_bytes_per_clock: float = 126.0
     l1_bytes_per_clock: float = 120.0
     l2_bytes_per_clock: float = 44.0
+    # Filling shared memory: the share of the level's rate, and what a bulk copy takes at least of an SM.
+    fill_share: dict[Filling, float] = _table({"load": 0.9, "async": 0.95, "bulk": 1.0})
+    bulk_cycles: float = 60.0
     shared_cycles: float = 30.0
     l1_cycles: float = 36.0
     l2_near_cycles: float = 230.0

@@ -33,6 +33,8 @@ RANDOM_IN_FLIGHT = 64 * WARP_THREADS * 8  # words: the SM's threads, eight each
 ATOMIC_WARPS_PER_SM = 64
 ATOMIC_ADDS = 512  # of each thread in a launch
 TILE_BYTES = 4096
+SMALLEST_PIECE_BYTES, LARGEST_PIECE_BYTES = 512, 32 << 10
+FILLING_SINCE: dict[protocol.Filling, tuple[int, int]] = {"load": (7, 5), "async": (8, 0), "bulk": (9, 0)}
 LINE_BYTES = 128
 MOST_LINES = 1 << 21
 
@@ -212,12 +214,29 @@ class FakeLevel(Scoped):
 
     def take(self, bytes_per_sm: int) -> protocol.Pass:
         machine = self._open()
-        cycles = self._first_cycles + bytes_per_sm // TILE_BYTES * self._tile_cycles
+        cycles = self._first_cycles + bytes_per_sm // self.tile_bytes * self._tile_cycles
         taken_cycles = cycles * machine.noise.device(1.0, self.sms)
         began_ns, ended_ns = machine.run(Item(duration_ns=cycles_ns(machine.costs, float(taken_cycles.max()))))
         if machine.costs.links.arrives != "right":
             raise MeasurementError("SIMULATED: the sum over all words read is not that of the set")
         return protocol.Pass(machine.globaltimer_s(began_ns, ended_ns), round(float(np.median(taken_cycles))))
+
+
+class FakeFill(FakeLevel):
+    """Pieces of the set through the same path, and no faster than an SM asks for bulk copies."""
+
+    def __init__(self, machine: Machine, way: protocol.Filling, piece_bytes: int, footprint_bytes: int) -> None:
+        costs, memory = machine.costs, machine.costs.memory
+        since = FILLING_SINCE[way]
+        if costs.compute_capability < since:
+            raise Skip(f"{way} copies need compute capability {since[0]}.{since[1]}")
+        if not SMALLEST_PIECE_BYTES <= piece_bytes <= LARGEST_PIECE_BYTES or piece_bytes & (piece_bytes - 1):
+            raise Skip(f"the simulated GPU has no pieces of {piece_bytes} B")
+        super().__init__(machine, "global", max(footprint_bytes, memory.l1_bytes + 1))
+        self.tile_bytes = piece_bytes
+        self._tile_cycles *= piece_bytes / TILE_BYTES / memory.fill_share[way]
+        if way == "bulk":
+            self._tile_cycles = max(self._tile_cycles, memory.bulk_cycles)
 
 
 class FakeLocalChase(Scoped):

@@ -55,6 +55,7 @@ class FakeMemory(FakePart):
     shapes = built(memory.shapes)
     stream = built(memory.stream)
     level = built(memory.FakeLevel)
+    fill = built(memory.FakeFill)
     chase = built(memory.FakeLocalChase)
     occupied = built(memory.occupied)
     strided = built(memory.strided)

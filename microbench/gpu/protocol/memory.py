@@ -21,6 +21,8 @@ AtomicType = Literal["int32", "fp32"]
 # Which word the threads of a launch add to: all of them the same word, one word a warp, or one word a thread.
 Spread = Literal["same", "warp", "thread"]
 EngineWay = Literal["copy", "copy_2d", "memset"]
+# How data get into shared memory: by loads and stores, by cp.async, or by bulk copies, which a single thread asks for.
+Filling = Literal["load", "async", "bulk"]
 AllocationWay = Literal["malloc", "pool", "cupy_pool", "host_pinned"]
 
 ELEMENT_BYTES: dict[DataType, int] = {"fp64": 8, "fp32": 4, "fp16": 2, "int8": 1}
@@ -129,6 +131,13 @@ class DeviceMemory(Protocol):
 
     def level(self, space: Space, footprint_bytes: int) -> Level:
         """A working set in device memory, or in each SM's shared memory (then ``footprint_bytes`` per SM)."""
+
+    def fill(self, way: Filling, piece_bytes: int, footprint_bytes: int) -> Level:
+        """Every SM copies pieces of its own of a set in device memory into its shared memory, round and round the set.
+
+        ``tile_bytes`` of the Level is a piece. A part of what was copied is added up and compared. Raises Skip for
+        pieces that are no power of two from 512 B to 32 KiB.
+        """
 
     def chase(self, space: Space, footprint_bytes: int) -> LocalChase:
         """Dependent reads through a working set, by way of the SM's own cache or in its shared memory.
