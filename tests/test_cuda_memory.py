@@ -83,6 +83,27 @@ def test_shared_memory_is_read(gpu: Gpu) -> None:
         gpu.memory.level("shared", MIB)
 
 
+# Expected on an H200, not measured yet: 15 to 60 B/clk/SM from other blocks of a cluster, less with larger clusters,
+# and 170 to 230 cycles. Published for the H800: 180 cycles (Luo et al., arXiv 2402.13499, 2024).
+@pytest.mark.parametrize("cluster_blocks", [2, 3, 4, 8, 16])
+def test_other_blocks_of_a_cluster_are_read(gpu: Gpu, cluster_blocks: int) -> None:
+    try:
+        level = gpu.memory.level("shared", 64 * KIB, cluster_blocks)
+        chase = gpu.memory.chase("shared", 16 * KIB, cluster_blocks)
+    except Skip as skip:
+        pytest.skip(str(skip))
+    assert level.sms % cluster_blocks == 0
+    for passes in (1, 2, cluster_blocks, 50):
+        taken = level.take(passes * level.tile_bytes)
+        assert taken.cycles > passes * level.tile_bytes / 128
+    for reads in (1, 10, 333):
+        assert chase.walk(reads).cycles > 0
+    remote = chase.walk(2000).cycles / 2000
+    own = gpu.memory.chase("shared", 16 * KIB).walk(2000).cycles / 2000
+    assert 2 * own < remote < 1000
+    assert np.median(chase.each_cycles(100)) > own
+
+
 # Expected on an H200, not measured yet: from DRAM by each way what memory_stream reads, 4.0 to 4.4 TB/s; from the L2 30
 # to 45 B/clk/SM; by bulk copies of 512 B less, 10 to 40 B/clk/SM.
 @pytest.mark.parametrize("piece_bytes", [512, 1024, 4096, 32768])

@@ -24,7 +24,10 @@ SUITES = {"graph": graph, "link": link, "memory": memory, "compute": compute}
     [
         ("graph", GRAPH, [Curve, Table, TimeLine, Bars, Bars, Bars], {"graph_lifecycle", "graph_shape"}),
         ("link", (*LINK, "link_state"), [Way, Curve, Curve, *[Table] * 3], set()),
-        ("memory", MEMORY, [Table, Curve, Curve, Histogram, Curve, *[Table] * 3], {"memory_bulk", "memory_copy"}),
+        (
+            "memory", MEMORY, [Table, Curve, Curve, Histogram, Curve, *[Table] * 3],
+            {"memory_bulk", "memory_cluster", "memory_copy"},
+        ),
         ("compute", COMPUTE, [*[Table] * 3, Curve, Curve, Curve, *[Table] * 5], set()),
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ from microbench.core.errors import Skip
 from microbench.core.model import Fact, Measurement, Metric
 from microbench.core.ops import IntArray
 from microbench.gpu.cuda.context import compile_cubin, kernel_source
-from microbench.gpu.cuda.memory import bulk
+from microbench.gpu.cuda.memory import bulk, cluster
 from microbench.gpu.cuda.memory.levels import LINE_BYTES, MOST_LINES, read_sums, ring
 from microbench.gpu.protocol.memory import Filling, Pass, Walk
 from microbench.measure.memory import SAMPLE_S, chase_latency, level_rate, line_latencies, two_modes
@@ -244,3 +244,33 @@ def test_ways_and_pieces_that_do_not_exist_are_skipped() -> None:
             bulk.CudaFill(HostCase(), "bulk", piece_bytes, 1 << 24)
     with pytest.raises(Skip, match="hold 1 pieces of 32 KiB for 2 SMs"):
         bulk.CudaFill(HostCase(), "bulk", 32768, 32768)
+
+
+@pytest.mark.parametrize(("blocks", "passes"), [(2, 1), (2, 9), (4, 1), (4, 8), (8, 20), (16, 15)])
+def test_the_sums_of_a_clusters_blocks_are_known(blocks: int, passes: int) -> None:
+    each = RANDOM.integers(0, 1 << 32, 3 * blocks, dtype=np.uint32)
+    wanted = np.zeros(3 * blocks, dtype=np.int64)
+    for block in range(3 * blocks):  # as kernels/memory_levels.cu goes round
+        peer = rank = block % blocks
+        for _ in range(passes):
+            peer = peer + 1 if peer + 1 < blocks else 0
+            if peer == rank:
+                peer = peer + 1 if peer + 1 < blocks else 0
+            wanted[block] += int(each[block - rank + peer])
+    np.testing.assert_array_equal(cluster.cluster_sums(each, blocks, passes), (wanted % (1 << 32)).astype(np.uint32))
+
+
+def test_clusters_that_do_not_exist_are_skipped() -> None:
+    for make in (cluster.level, cluster.chase):
+        with pytest.raises(Skip, match=r"a cluster needs compute capability 9\.0; this GPU has 8\.9"):
+            make(HostCase((8, 9)), "shared", 64 << 10, 2)
+        with pytest.raises(Skip, match="shared memory only"):
+            make(HostCase(), "global", 64 << 10, 2)
+    with pytest.raises(Skip, match="with 64 KiB each, not 32 KiB"):
+        cluster.level(HostCase(), "shared", 32 << 10, 2)
+
+
+def test_the_kernel_reads_as_much_of_each_block() -> None:
+    source = kernel_source("memory_levels")
+    assert f"ahead = 4, vectors = {cluster.CLUSTER_VECTORS}, words = vectors * 4" in source
+    assert cluster.CLUSTER_VECTORS * 16 == cluster.CLUSTER_BYTES == 4 * 16 * cluster.BLOCK_THREADS

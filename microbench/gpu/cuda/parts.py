@@ -20,8 +20,8 @@ from microbench.gpu.cuda.links.peers import CudaConcurrent, CudaPeer, PeerChase,
 from microbench.gpu.cuda.memory.access import atomics, occupied, scattered, strided
 from microbench.gpu.cuda.memory.allocation import allocating, capacity, holders
 from microbench.gpu.cuda.memory.bulk import CudaFill
+from microbench.gpu.cuda.memory.cluster import chase, level
 from microbench.gpu.cuda.memory.engines import engine
-from microbench.gpu.cuda.memory.levels import CudaLevel, CudaLocalChase
 from microbench.gpu.cuda.memory.streams import shapes, stream
 from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.gpu.protocol.part import Part, built
@@ -72,9 +72,9 @@ class CudaMemory(Part[Case]):
 
     shapes = built(shapes)
     stream = built(stream)
-    level = built(CudaLevel)
+    level = built(level)
     fill = built(CudaFill)
-    chase = built(CudaLocalChase)
+    chase = built(chase)
     occupied = built(occupied)
     strided = built(strided)
     scattered = built(scattered)

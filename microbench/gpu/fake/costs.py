@@ -316,6 +316,9 @@ class MemoryCosts(msgspec.Struct, frozen=True):
     shared_bytes_per_clock: float = 126.0
     l1_bytes_per_clock: float = 120.0
     l2_bytes_per_clock: float = 44.0
+    # Shared memory of the other blocks of a cluster, by the blocks: bytes a clock cycle of one SM, and latency.
+    cluster_bytes_per_clock: dict[int, float] = _table({2: 60.0, 4: 45.0, 8: 36.0, 16: 30.0})
+    cluster_cycles: dict[int, float] = _table({2: 190.0, 4: 200.0, 8: 210.0, 16: 225.0})
     # Filling shared memory: the share of the level's rate, and what a bulk copy takes at least of an SM.
     fill_share: dict[Filling, float] = _table({"load": 0.9, "async": 0.95, "bulk": 1.0})
     bulk_cycles: float = 60.0

@@ -33,6 +33,7 @@ RANDOM_IN_FLIGHT = 64 * WARP_THREADS * 8  # words: the SM's threads, eight each
 ATOMIC_WARPS_PER_SM = 64
 ATOMIC_ADDS = 512  # of each thread in a launch
 TILE_BYTES = 4096
+CLUSTERS_SINCE = (9, 0)
 SMALLEST_PIECE_BYTES, LARGEST_PIECE_BYTES = 512, 32 << 10
 FILLING_SINCE: dict[protocol.Filling, tuple[int, int]] = {"load": (7, 5), "async": (8, 0), "bulk": (9, 0)}
 LINE_BYTES = 128
@@ -188,21 +189,31 @@ def require_shared(machine: Machine, footprint_bytes: int) -> None:
         raise Skip(f"{size(footprint_bytes)} of shared memory asked, an SM has {size(shared_bytes)}")
 
 
+def require_clusters(costs: FakeCosts, cluster_blocks: int) -> None:
+    """Raise Skip where the simulated GPU has no clusters of that many blocks."""
+    if costs.compute_capability < CLUSTERS_SINCE or cluster_blocks not in costs.memory.cluster_cycles:
+        raise Skip(f"the simulated GPU has no clusters of {cluster_blocks} blocks")
+
+
 class FakeLevel(Scoped):
     """Tile after tile through DRAM, the SM's port to the L2 and its L1: the slowest one sets the pace."""
 
     tile_bytes = TILE_BYTES
 
-    def __init__(self, machine: Machine, space: protocol.Space, footprint_bytes: int) -> None:
+    def __init__(self, machine: Machine, space: protocol.Space, footprint_bytes: int, cluster_blocks: int = 1) -> None:
         super().__init__(machine)
         machine.room.hold(("level", space, footprint_bytes), footprint_bytes if space == "global" else 0)
         costs, memory = machine.costs, machine.costs.memory
-        self.sms = costs.sm_count
+        self.sms = costs.sm_count // cluster_blocks * cluster_blocks
         self.cache_bytes = memory.l1_bytes
         if space == "shared":
             require_shared(machine, footprint_bytes)
             self._first_cycles = memory.shared_cycles
             bytes_per_clock = memory.shared_bytes_per_clock
+            if cluster_blocks > 1:
+                require_clusters(costs, cluster_blocks)
+                self._first_cycles = memory.cluster_cycles[cluster_blocks]
+                bytes_per_clock = memory.cluster_bytes_per_clock[cluster_blocks]
         else:
             self._first_cycles, bytes_per_clock = memory.l1_cycles, memory.l1_bytes_per_clock
             if footprint_bytes > memory.l1_bytes:
@@ -242,10 +253,14 @@ class FakeFill(FakeLevel):
 class FakeLocalChase(Scoped):
     """Dependent reads: the nearest level that holds the lines answers them all."""
 
-    def __init__(self, machine: Machine, space: protocol.Space, footprint_bytes: int) -> None:
+    def __init__(self, machine: Machine, space: protocol.Space, footprint_bytes: int, cluster_blocks: int = 1) -> None:
         super().__init__(machine)
         machine.room.hold(("chase", space, footprint_bytes), footprint_bytes if space == "global" else 0)
         memory = machine.costs.memory
+        self._shared_cycles = memory.shared_cycles
+        if cluster_blocks > 1:
+            require_clusters(machine.costs, cluster_blocks)
+            self._shared_cycles = memory.cluster_cycles[cluster_blocks]
         if footprint_bytes < LINE_BYTES:
             raise Skip(f"{footprint_bytes} B hold no line of {LINE_BYTES} B to walk through")
         if space == "shared":
@@ -280,7 +295,7 @@ class FakeLocalChase(Scoped):
         at = self._at
         self._at += count
         if self._shared or set_bytes <= memory.l1_bytes:
-            return np.full(count, memory.shared_cycles if self._shared else memory.l1_cycles)
+            return np.full(count, self._shared_cycles if self._shared else memory.l1_cycles)
         missed = evenly(self._beyond_reach, at, count) * memory.translation_miss_cycles
         if set_bytes > memory.l2_bytes:
             return memory.dram_cycles + missed

@@ -129,8 +129,12 @@ class DeviceMemory(Protocol):
         ``size_bytes`` that is smaller than an element stays untouched. Integers wrap around.
         """
 
-    def level(self, space: Space, footprint_bytes: int) -> Level:
-        """A working set in device memory, or in each SM's shared memory (then ``footprint_bytes`` per SM)."""
+    def level(self, space: Space, footprint_bytes: int, cluster_blocks: int = 1) -> Level:
+        """A working set in device memory, or in each SM's shared memory (then ``footprint_bytes`` per SM).
+
+        With several ``cluster_blocks`` each SM reads the shared memory of the other blocks of its cluster in turn; so
+        many SMs take part as there are whole clusters at the same time.
+        """
 
     def fill(self, way: Filling, piece_bytes: int, footprint_bytes: int) -> Level:
         """Every SM copies pieces of its own of a set in device memory into its shared memory, round and round the set.
@@ -139,10 +143,11 @@ class DeviceMemory(Protocol):
         pieces that are no power of two from 512 B to 32 KiB.
         """
 
-    def chase(self, space: Space, footprint_bytes: int) -> LocalChase:
+    def chase(self, space: Space, footprint_bytes: int, cluster_blocks: int = 1) -> LocalChase:
         """Dependent reads through a working set, by way of the SM's own cache or in its shared memory.
 
-        At most 2**21 lines of a large set are visited; they are spread evenly over it.
+        At most 2**21 lines of a large set are visited; they are spread evenly over it. With several ``cluster_blocks``
+        the lines lie in the shared memory of the other blocks of a cluster.
         """
 
     def occupied(self, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int) -> Transfer:
