@@ -14,8 +14,9 @@ extern "C" __global__ void tile_sums(u32 seed, u32 vectors, u32 *sums) {
     atomicAdd(sums + blockIdx.x, sum);
 }
 
-// The path of a read: through the SM's own cache, past it, or from the SM's shared memory.
-enum Way { CACHED, PAST_L1, SHARED };
+// The path of a read: through the SM's own cache, past it, from the SM's shared memory, or from that of other blocks of
+// a cluster (9.0).
+enum Way { CACHED, PAST_L1, SHARED, CLUSTER };
 
 template <Way way>
 __device__ __forceinline__ uint4 read(const uint4 *set, u32 at) {
@@ -99,6 +100,12 @@ extern "C" __global__ void link_lines(u64 base, const u64 *offsets, u64 count) {
 template <Way way>
 __device__ __forceinline__ u32 follow(u32 line) {
     u32 next;
+#if __CUDA_ARCH__ >= 900
+    if (way == CLUSTER) {
+        asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(next) : "r"(line));
+        return next;
+    }
+#endif
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(next) : "r"(line));
     return next;
 }
@@ -345,3 +352,104 @@ differ_written(const u32 *words, u32 tiles, u32 count, u32 seed, u32 update, u64
         }
     }
 }
+
+#if __CUDA_ARCH__ >= 900
+// -- shared memory of the other blocks of a cluster ------------------------------------------------------------------
+
+__device__ __forceinline__ u32 cluster_rank() {
+    u32 value;
+    asm("mov.u32 %0, %cluster_ctarank;" : "=r"(value));
+    return value;
+}
+
+__device__ __forceinline__ u32 cluster_blocks() {
+    u32 value;
+    asm("mov.u32 %0, %cluster_nctarank;" : "=r"(value));
+    return value;
+}
+
+// An address of this block's shared memory as the same place in another block's.
+__device__ __forceinline__ u32 in_block(u32 address, u32 rank) {
+    u32 there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+
+// Waits for every thread of the cluster. Only after a first wait have all of its blocks begun.
+__device__ __forceinline__ void cluster_wait() {
+    asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
+}
+
+// Each block reads the 64 KiB of every other block of its cluster in turn, the next one first, with four reads of each
+// thread in flight. Block b has words of its own: those of the pattern from b times 64 KiB on.
+extern "C" __global__ void __launch_bounds__(1024) read_cluster(u32 seed, u32 passes, Stamps *out) {
+    const u32 ahead = 4, vectors = 4096, words = vectors * 4;
+    __shared__ u32 total;
+    u32 rank = cluster_rank(), blocks = cluster_blocks(), base = (u32)__cvta_generic_to_shared(own);
+    for (u32 i = threadIdx.x; i < words; i += blockDim.x) ((u32 *)own)[i] = word_at(blockIdx.x * (u64)words + i, seed);
+    if (threadIdx.x == 0) total = 0;
+    cluster_wait();
+    u32 peer = rank, sum = 0;
+    u64 begin_ns = globaltimer_ns(), begin = clock64();
+#pragma unroll 1
+    for (u32 pass = 0; pass < passes; pass++) {
+        peer = peer + 1 < blocks ? peer + 1 : 0;
+        if (peer == rank) peer = peer + 1 < blocks ? peer + 1 : 0;
+        u32 there = in_block(base, peer);
+        uint4 found[ahead];
+#pragma unroll
+        for (u32 k = 0; k < ahead; k++) {
+            // Each pass begins elsewhere, so that no pass has the addresses of the one before.
+            u32 at = (k * (vectors / ahead) + threadIdx.x + pass * 32) % vectors;
+            asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(found[k].x), "=r"(found[k].y), "=r"(found[k].z), "=r"(found[k].w)
+                         : "r"(there + at * 16));
+        }
+#pragma unroll
+        for (u32 k = 0; k < ahead; k++) sum += found[k].x + found[k].y + found[k].z + found[k].w;
+    }
+    atomicAdd(&total, sum);
+    __syncthreads();
+    u64 cycles = clock64() - begin, end_ns = globaltimer_ns();
+    if (threadIdx.x == 0) out[blockIdx.x] = {begin_ns, end_ns, cycles, smid(), total};
+    cluster_wait();  // the others may still read
+}
+
+// A line of the ring lies in one of the other blocks, neighbouring lines in different ones.
+__device__ __forceinline__ u32 line_in_cluster(u32 line) {
+    u32 base = (u32)__cvta_generic_to_shared(own);
+    return in_block(base + line * 128, 1 + line % (cluster_blocks() - 1));
+}
+
+// Makes the ring from block 0: each line has the address of the next, and its own offset.
+__device__ __forceinline__ void ring_in_cluster(const u32 *next, u32 lines) {
+    for (u32 i = 0; i < lines; i++) {
+        asm volatile("st.shared::cluster.v2.u32 [%0], {%1, %2};" ::"r"(line_in_cluster(i)),
+                     "r"(line_in_cluster(next[i])), "r"(i * 128)
+                     : "memory");
+    }
+}
+
+extern "C" __global__ void walk_cluster(u64 *place, u32 warm, u32 reads, u64 *out, const u32 *next, u32 lines) {
+    cluster_wait();
+    if (cluster_rank() == 0) {
+        ring_in_cluster(next, lines);
+        place[0] = line_in_cluster((u32)place[0] / 128);
+        walk<CLUSTER, u32>(place, warm, reads, out);
+        place[0] = follow<CLUSTER>((u32)place[0] + 4);
+    }
+    cluster_wait();
+}
+
+extern "C" __global__ void
+walk_cluster_stamped(u64 *place, u32 warm, u32 reads, u32 *cycles, const u32 *next, u32 lines) {
+    cluster_wait();
+    if (cluster_rank() == 0) {
+        ring_in_cluster(next, lines);
+        place[0] = line_in_cluster((u32)place[0] / 128);
+        walk_stamped<CLUSTER, u32>(place, warm, reads, cycles);
+        place[0] = follow<CLUSTER>((u32)place[0] + 4);
+    }
+    cluster_wait();
+}
+#endif

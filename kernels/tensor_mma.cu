@@ -1,7 +1,8 @@
 // arch: 80+
 // Repeats tensor instructions of warps (mma.sync) on fragments in registers. KIND names the types.
 
-// 0 bf16, 1 fp16, 2 tf32, 3 e4m3, 4 e5m2, 5 int8, 6 fp16 accumulated in fp16, 7 fp64.
+// 0 bf16, 1 fp16, 2 tf32, 3 e4m3, 4 e5m2, 5 int8, 6 fp16 accumulated in fp16, 7 fp64; 8 bf16 and 9 fp16 with an A of
+// which two of every four elements are zero: only the others are stored, with their places (structured sparsity).
 #ifndef KIND
 #define KIND 0
 #endif
@@ -49,13 +50,19 @@ typedef float Result;
 #define OPCODE "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
 #elif KIND == 3
 #define OPCODE "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
-#else
+#elif KIND == 4
 #define OPCODE "mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32 "
+#elif KIND == 8
+#define OPCODE "mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.bf16.bf16.f32 "
+#else
+#define OPCODE "mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 "
 #endif
 #endif
 #endif
+#define SPARSE (KIND >= 8)
 
-const u32 HALVES = A_ROWS / 8, A_WORDS = HALVES * WORDS / 4, B_WORDS = WORDS / 4;
+// B is as deep as A with its zeros.
+const u32 HALVES = A_ROWS / 8, A_WORDS = HALVES * WORDS / 4, B_ROW = SPARSE ? 2 * WORDS : WORDS, B_WORDS = B_ROW / 4;
 
 #if KIND >= 5 && KIND <= 6
 #define OUT "+r"
@@ -70,9 +77,16 @@ const u32 HALVES = A_ROWS / 8, A_WORDS = HALVES * WORDS / 4, B_WORDS = WORDS / 4
 #define IN "r"
 #endif
 
-// d += a b
-__device__ __forceinline__ void multiply(Result (&d)[RESULTS], const Word (&a)[A_WORDS], const Word (&b)[B_WORDS]) {
-#if KIND == 7 && __CUDA_ARCH__ >= 900
+// d += a b. `places` are those of a sparse A's elements.
+__device__ __forceinline__ void
+multiply(Result (&d)[RESULTS], const Word (&a)[A_WORDS], const Word (&b)[B_WORDS], u32 places) {
+#if SPARSE
+    asm volatile(
+        OPCODE "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9, %10, %11}, {%0, %1, %2, %3}, %12, 0;"
+        : OUT(d[0]), OUT(d[1]), OUT(d[2]), OUT(d[3])
+        : IN(a[0]), IN(a[1]), IN(a[2]), IN(a[3]), IN(b[0]), IN(b[1]), IN(b[2]), IN(b[3]), IN(places)
+    );
+#elif KIND == 7 && __CUDA_ARCH__ >= 900
     asm volatile(
         OPCODE "{%0, %1, %2, %3}, {%4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, {%0, %1, %2, %3};"
         : OUT(d[0]), OUT(d[1]), OUT(d[2]), OUT(d[3])
@@ -111,8 +125,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
     for (u32 tile = 0; tile < TILES; tile++) {
 #pragma unroll
-        for (u32 i = 0; i < B_WORDS; i++) b[tile][i] = operands[(tile * 8 + place) * WORDS + word + i * 4];
+        for (u32 i = 0; i < B_WORDS; i++) b[tile][i] = operands[(tile * 8 + place) * B_ROW + word + i * 4];
     }
+    u32 places[TIMES] = {};
+#if SPARSE
+    // A word for each lane, of which the first two of every four are used: 16 columns of row lane / 4, then those of the
+    // row eight further down, with two bits for each element that is stored. Source: as above, metadata of m16n8k32.
+#pragma unroll
+    for (u32 time = 0; time < TIMES; time++) places[time] = operands[TILES * 8 * B_ROW + time * 32 + lane];
+#endif
     Result d[TILES][RESULTS];
     __syncthreads();
     u64 begin_ns = globaltimer_ns(), begin = clock64();
@@ -127,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (u32 time = 0; time < TIMES; time++) {
 #pragma unroll
-            for (u32 tile = 0; tile < TILES; tile++) multiply(d[tile], a[time], b[tile]);
+            for (u32 tile = 0; tile < TILES; tile++) multiply(d[tile], a[time], b[tile], places[time]);
         }
     }
     __syncthreads();

@@ -67,11 +67,14 @@ def product(
     )  # fmt: skip
 
 
-def instructions(path: str, per_clock: float, dtype: str = "bf16", load: str = "sustained") -> model.Outcome:
-    """Tensor instructions alone at 1.6 GHz (burst: 1.8 GHz)."""
-    clock_hz = 1.6e9 if load == "sustained" else 1.8e9
+def instructions(
+    path: str, per_clock: float, dtype: str = "bf16", load: str = "sustained", *, sparse: bool = False
+) -> model.Outcome:
+    """Tensor instructions alone at 1.6 GHz (burst: 1.8 GHz; sparse: 1.2 GHz)."""
+    clock_hz = 1.2e9 if sparse else 1.6e9 if load == "sustained" else 1.8e9
     values = {"rate": per_clock * SMS * clock_hz, "per_clock": per_clock, "sm_clock": clock_hz}
-    return figures("tensor_ceiling", values, bound=f"tensor:{dtype}", load=load, path=path, dtype=dtype)
+    name, bound = ("tensor_sparse", "sparse") if sparse else ("tensor_ceiling", "tensor")
+    return figures(name, values, bound=f"{bound}:{dtype}", load=load, path=path, dtype=dtype)
 
 
 def shape(rows: int, device_s: float, call_s: float, graph_s: float, projection: str = "7b_out") -> model.Outcome:
@@ -83,6 +86,12 @@ def shape(rows: int, device_s: float, call_s: float, graph_s: float, projection:
     return figures(
         "gemm_shapes", values, work=model.Work(flops=flops, bytes=moved), dtype="bf16", projection=projection, rows=rows
     )
+
+
+def grouped(one_by_one_s: float, stream_s: float, graph_s: float, batch_s: float, size: int = 64) -> model.Outcome:
+    """128 products in bf16, each with these times."""
+    values = {"one_by_one": one_by_one_s, "stream": stream_s, "graph": graph_s, "batch": batch_s}
+    return figures("gemm_grouped", values, dtype="bf16", size=size, products=128)
 
 
 def made(*outcomes: model.Outcome, **gpu: object) -> model.Run:

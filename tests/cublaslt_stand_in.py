@@ -39,6 +39,7 @@ class Bindings:
     matmul_heuristic_result_dtype = RESULT
     cuBLASLtError = CublasLtError  # noqa: N815 - as the bindings call it
     MatmulDescAttribute = MatmulPreferenceAttribute = MatmulAlgoConfigAttribute = MatmulMatrixScale = Names()
+    MatrixLayoutAttribute = Names()
 
     def __init__(self, given: int = len(ALGORITHMS)) -> None:
         self.given = given
@@ -86,21 +87,26 @@ class Bindings:
         self, handle: int, description: int, alpha: int, a: int, a_layout: int, b: int, b_layout: int, beta: int,
         c: int, c_layout: int, d: int, d_layout: int, algo: int, workspace: int, workspace_bytes: int, stream: int,
     ) -> None:  # fmt: skip
-        """D = alpha op(A) op(B), every matrix with its columns contiguous."""
+        """D = alpha op(A) op(B), every matrix with its columns contiguous; a batch of them if the layouts say so."""
         if int(at(algo, 1, np.uint64)[0]) in self.refused:
             raise self.cuBLASLtError("CUBLAS_STATUS_INTERNAL_ERROR")
         described = self.made[description]
         scalar = NUMPY_TYPES[described.arguments[1]]
         assert at(beta, 1, scalar)[0] == 0
-        first, second, result = (self._matrix(*pair) for pair in ((a, a_layout), (b, b_layout), (d, d_layout)))
-        first = first.T if described.attributes.get("TRANSA") else first
-        second = second.T if described.attributes.get("TRANSB") else second
-        wide = np.int64 if result.dtype.kind == "i" else np.float64
-        result[:] = at(alpha, 1, scalar)[0] * (first.astype(wide) @ second.astype(wide))
+        pairs = ((a, a_layout), (b, b_layout), (d, d_layout))
+        (batch,) = {self.made[layout].attributes.get("BATCH_COUNT", 1) for _, layout in pairs}
+        for number in range(batch):
+            first, second, result = (self._matrix(*pair, number) for pair in pairs)
+            first = first.T if described.attributes.get("TRANSA") else first
+            second = second.T if described.attributes.get("TRANSB") else second
+            wide = np.int64 if result.dtype.kind == "i" else np.float64
+            result[:] = at(alpha, 1, scalar)[0] * (first.astype(wide) @ second.astype(wide))
         self.used.append(int(at(algo, 1, np.uint64)[0]))
 
-    def _matrix(self, address: int, layout: int) -> Any:
+    def _matrix(self, address: int, layout: int, number: int) -> Any:
         element, rows, columns, leading = self.made[layout].arguments
+        offset = number * self.made[layout].attributes.get("STRIDED_BATCH_OFFSET", 0)
+        address += offset * np.dtype(NUMPY_TYPES[element]).itemsize
         return at(address, columns * leading, NUMPY_TYPES[element]).reshape(columns, leading)[:, :rows].T
 
 

@@ -245,6 +245,12 @@ def tensor(params: dict[str, Param]) -> Figures:
     return units(per_clock, clock_hz, dtype == "int8", f"tensor:{dtype}"), (), ()
 
 
+def sparse(params: dict[str, Param]) -> Figures:
+    per_clock = 1.95 * TENSOR_PER_CLOCK[str(params["dtype"])] * (1.0 if params["path"] == "wgmma" else MMA_SHARE)
+    clock_hz = 0.9 * TENSOR_CLOCK_HZ[str(params["path"])][params["load"] == "burst"]
+    return units(per_clock, clock_hz, False, f"sparse:{params['dtype']}"), (), ()
+
+
 def alu(params: dict[str, Param]) -> Figures:
     operation = str(params["operation"])
     per_clock, cycles = ALUS[operation]
@@ -253,9 +259,24 @@ def alu(params: dict[str, Param]) -> Figures:
     return [*found, latency], (), ()
 
 
+def grouped(params: dict[str, Param]) -> Figures:
+    dtype, products = str(params["dtype"]), int(params["products"])
+    operations = 2 * int(params["size"]) ** 3
+    # A product alone fills few SMs, a batch of them all.
+    device_s, batch_s = FIXED_S + operations / 2e12, FIXED_S + products * operations / (0.5 * PRODUCTS[dtype].rate)
+    times = {
+        "one_by_one": max(CALL_S, device_s), "graph": device_s + GRAPH_GAP_S, "batch": max(CALL_S, batch_s) / products,
+    }  # fmt: skip
+    found = [checked(measurement(name, seconds, calls=products)) for name, seconds in times.items()]
+    found.append(checked(measurement("stream", device_s + 2 * GRAPH_GAP_S, clock="device", calls=products)))
+    found += [rated(dtype, products * operations / batch_s, products * operations), clock(SM_CLOCK_HZ)]
+    return found, facts(dtype)[:1], ()
+
+
 MADE: dict[str, Callable[[dict[str, Param]], Figures]] = {
-    "gemm_throughput": throughput, "gemm_search": searched, "gemm_shapes": shaped, "gemm_data": data,
-    "gemm_sustained": sustained, "tensor_ceiling": tensor, "alu_ceiling": alu,
+    "gemm_throughput": throughput, "gemm_search": searched, "gemm_shapes": shaped, "gemm_grouped": grouped,
+    "gemm_data": data, "gemm_sustained": sustained, "tensor_ceiling": tensor, "tensor_sparse": sparse,
+    "alu_ceiling": alu,
 }  # fmt: skip
 BUSY = Telemetry(
     sm_clock_begin_hz=1.98e9, sm_clock_end_hz=1.4e9, nvml_sm_clock_hz=1.55e9, temperature_c=62.0, power_w=690.0,

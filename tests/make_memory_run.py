@@ -28,6 +28,10 @@ USUAL_SHAPE = "grid_16B_x1_t128"
 # Bytes a clock and SM of each level.
 RATES = {"l1": 122.0, "l2": 42.0, "dram": 14.4}
 SHARED_RATE = 127.0
+# Bytes a clock and SM, and cycles, of the shared memory of other blocks of a cluster, by its blocks.
+CLUSTERS = {1: (SHARED_RATE, 29.0), 2: (58.0, 185.0), 4: (44.0, 195.0), 8: (35.0, 205.0), 16: (30.0, 220.0)}
+# The share of a level's rate that each way of filling shared memory reaches, and cycles of a bulk copy however small.
+FILLED, BULK_CYCLES = {"bulk": 0.99, "async": 0.97, "load": 0.9}, 60.0
 # Cycles of a dependent read: from shared memory, then up to each working set.
 SHARED_CYCLES = 29.0
 CYCLES = ((192 * KIB, 33.0), (24 * MIB, 262.0), (32 * MIB, 300.0), (48 * MIB, 480.0), (2 * GIB, 560.0))
@@ -255,11 +259,34 @@ def capacity(params: dict[str, Param]) -> Figures:
     return [], (*facts, Fact("memory_holders", "nobody else", "made up"))
 
 
+def cluster(params: dict[str, Param]) -> Figures:
+    per_clock, cycles = CLUSTERS[int(params["cluster_blocks"])]
+    each = 1 << 22
+    found = [
+        rate("bandwidth", per_clock * SMS * SM_CLOCK_HZ, each * SMS, "shared"),
+        rate("per_clock", per_clock, each, "shared_per_clock"),
+        checked(measurement("latency", cycles / SM_CLOCK_HZ, clock="device", calls=4000)),
+        checked(measurement("cycles", cycles, clock="device", calls=4000)),
+    ]
+    return found, (Fact("sms", SMS, "in whole clusters at the same time, by the driver"),)
+
+
+def bulk(params: dict[str, Param]) -> Figures:
+    footprint, way = int(params["footprint_bytes"]), str(params["way"])
+    per_clock = RATES[level_of(footprint)] * FILLED[way]
+    if way == "bulk":
+        per_clock = min(per_clock, int(params["piece_bytes"]) / BULK_CYCLES)
+    bound, each = bound_of(footprint), 1 << 22
+    total = rate("bandwidth", per_clock * SMS * SM_CLOCK_HZ, each * SMS, bound)
+    return [total, rate("per_clock", per_clock, each, "l2_per_clock" if bound == "l2" else None)], ()
+
+
 MADE: dict[str, Callable[[dict[str, Param]], Figures]] = {
     "memory_allocate": allocate, "memory_atomic": atomic, "memory_capacity": capacity, "memory_conflicts": conflicts,
     "memory_copy": copy, "memory_energy": energy, "memory_latency": latency, "memory_levels": levels,
     "memory_loaded": loaded, "memory_occupancy": occupancy, "memory_random": random_accesses, "memory_stream": stream,
-    "memory_stride": stride, "memory_writes": writes,
+    "memory_stride": stride, "memory_writes": writes, "memory_bulk": bulk,
+    "memory_cluster": cluster,
 }  # fmt: skip
 
 

@@ -223,6 +223,74 @@ def test_places_of_results(dtype: TensorType, threads: int, words: int, warp_row
     np.testing.assert_array_equal(matrix[1, 2:4], numbers[5, :2].astype(np.float64))
 
 
+def whole(raw: np.ndarray[Any, Any], places: np.ndarray[Any, Any], dtype: TensorType) -> np.ndarray[Any, Any]:
+    """16 x 32 numbers of rows of 16 stored ones, by the places that lanes 4 g and 4 g + 1 hold, as PTX ISA draws it."""
+    stored = tensor.encode(dtype, np.zeros((1, 1)))[0].dtype
+    numbers = raw.view(stored).reshape(16, 16)
+    result = np.zeros((16, 32))
+    for row in range(16):
+        for column in range(16):
+            word = int(places[4 * (row % 8) + column // 8])
+            chunk = word >> 16 * (row // 8) >> 4 * (column // 2 % 4) & 0b1111
+            place = chunk & 0b11 if column % 2 == 0 else chunk >> 2
+            value = numbers[row, column]
+            if dtype == "bf16":
+                value = (np.array([value]).astype(np.uint32) << np.uint32(16)).view(np.float32)[0]
+            result[row, column // 2 * 4 + place] = value
+    return result
+
+
+@pytest.mark.parametrize("dtype", tensor.SPARSE_KINDS)
+def test_sparse_operands_of_warps_give_the_expected_product(dtype: TensorType) -> None:
+    plan = tensor.sparse_mma_plan(dtype, 5)
+    times, tiles = tensor.SPARSE_TIMES, tensor.SPARSE_TILES
+    first, rest = plan.operands[: times * 512].reshape(times, 512), plan.operands[times * 512 :]
+    second, places = rest[: tiles * 512].reshape(tiles * 8, 64), rest[tiles * 512 :].view(np.uint32).reshape(times, 32)
+    assert (places % 16 != 0).all()
+    together = sum(whole(raw, words, dtype) for raw, words in zip(first, places, strict=True))
+    decoded = second.view(np.float16) if dtype == "fp16" else np.zeros((0, 0))
+    if dtype == "bf16":
+        decoded = (second.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    np.testing.assert_allclose(together @ decoded.astype(float).T, plan.expected[0], atol=1e-12)
+    assert plan.operations == 2 * tensor.mma_plan(dtype, 5, (9, 0)).operations
+
+
+@pytest.mark.parametrize("dtype", tensor.SPARSE_KINDS)
+def test_sparse_operands_of_warpgroups_give_the_expected_product(dtype: TensorType) -> None:
+    plan = tensor.sparse_wgmma_plan(dtype, 6)
+    tile = 256 * 128
+    pieces = plan.operands[: 2 * tile].reshape(2, 256, 8, 16)
+    row = np.arange(256)[:, None]
+    second = np.concatenate([one[row, np.arange(8)[None] ^ row % 8].reshape(256, 128) for one in pieces], axis=1)
+    decoded = second.view(np.float16) if dtype == "fp16" else np.zeros((0, 0))
+    if dtype == "bf16":
+        decoded = (second.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    rows = plan.operands[2 * tile : 2 * tile + 2 * 64 * 128].reshape(2, 4, 16, 4, 32)  # group, warp, row, quarter
+    places = plan.operands[2 * tile + 2 * 64 * 128 :].view(np.uint32).reshape(2, 4, 4, 32)  # group, quarter, warp
+    for group in range(2):
+        for warp in range(4):
+            quarters = [
+                whole(np.ascontiguousarray(rows[group, warp, :, one]), places[group, one, warp], dtype)
+                for one in range(4)
+            ]
+            product = tensor.WGMMA_TIMES * np.concatenate(quarters, axis=1) @ decoded.astype(float).T
+            np.testing.assert_allclose(product, plan.expected[group, 16 * warp : 16 * warp + 16], atol=1e-11)
+    assert plan.operations == 2 * tensor.wgmma_plan(dtype, 6).operations
+    assert plan.shared_bytes == 2 * tile + 1024
+
+
+def test_two_of_every_four_elements_are_zero() -> None:
+    matrix = tensor.sparse("bf16", 64, 128, 3)
+    chunks = matrix.values.reshape(-1, 4) != 0
+    assert (chunks.sum(axis=1) == 2).all()
+    assert len(np.unique(chunks, axis=0)) == 6
+
+
+def test_a_type_without_a_sparse_kernel_is_skipped() -> None:
+    with pytest.raises(Skip, match="kernels for sparse bf16 and fp16, none for int8"):
+        tensor.tensor(HostCase(), "mma", "int8", sparse=True)
+
+
 def test_a_multiply_add_counts_as_two_operations() -> None:
     assert tensor.wgmma_plan("bf16", 1).operations == 2 * (2 * 64) * 256 * 64 * 4
     assert tensor.mma_plan("bf16", 1, (9, 0)).operations == 2 * 16 * (8 * 8) * 16 * 8 * 16
@@ -247,3 +315,15 @@ def test_every_type_compiles(kernel: str, architecture: str, dtype: TensorType) 
             compile_cubin(kernel, architecture, {"KIND": tensor.KINDS[dtype]})
     else:
         assert compile_cubin(kernel, architecture, {"KIND": tensor.KINDS[dtype]}).startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "architecture"),
+    [
+        ("tensor_wgmma", "90a"), ("tensor_mma", "90"),
+        *(pytest.param("tensor_mma", name, marks=pytest.mark.slow) for name in ("80", "100", "120")),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", tensor.SPARSE_KINDS)
+def test_every_sparse_type_compiles(kernel: str, architecture: str, dtype: TensorType) -> None:
+    assert compile_cubin(kernel, architecture, {"KIND": tensor.SPARSE_KINDS[dtype]}).startswith(b"\x7fELF")

@@ -156,6 +156,45 @@ def test_copies_are_used_in_turn(bindings: Bindings) -> None:
         assert not product.right((copy + 1) % 3)
 
 
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_several_products_are_computed_one_by_one_or_in_one_call(
+    bindings: Bindings, dtype: GemmType, batched: bool
+) -> None:
+    case, products = HostCase(), 3
+    shape = Matrices(dtype, ROWS, COLUMNS, DEPTH, 0, (0,), 0, products)
+    element, result = NUMPY_TYPES[dtype]
+    size = np.dtype(element).itemsize
+    assert all(apart * size % 256 == 0 for apart in shape.apart)
+    a, b, d = (case.device_memory(products * apart * size) for apart in shape.apart)
+    matrices = shape._replace(a=a, b=(b,), d=d)
+    of_a, of_b, of_d = (
+        [at(address + i * apart * size, rows * columns, element).reshape(rows, columns) for i in range(products)]
+        for address, apart, rows, columns in zip(
+            (a, b, d), shape.apart, (ROWS, COLUMNS, ROWS), (DEPTH, DEPTH, COLUMNS), strict=True
+        )
+    )
+    random = np.random.default_rng(4)
+    for matrix in (*of_a, *of_b):
+        matrix[:] = random.integers(0, 9, matrix.shape)
+
+    def right(i: int) -> bool:
+        return np.array_equal(of_d[i], (of_a[i].astype(int) @ of_b[i].astype(int).T).astype(result))
+
+    made = CublasLt(case, matrices, batched=batched)
+    calls = made.calls(made.ways[0])
+    assert len(calls) == (1 if batched else products)
+    assert not any(map(right, range(products)))
+    for number, call in enumerate(calls):
+        call()
+        assert [right(i) for i in range(products)] == [batched or i <= number for i in range(products)]
+    operands: Any = SimpleNamespace(matrices=matrices, fresh=None, check=None)
+    problem = CudaProblem(case, operands, batched=batched)
+    assert problem.operations == 2 * ROWS * COLUMNS * DEPTH * (products if batched else 1)
+    with pytest.raises(Skip, match="by cuBLASLt only, not by torch"):
+        problem.ways("torch")
+
+
 def test_ways_that_do_not_exist_or_do_not_run_are_errors(bindings: Bindings) -> None:
     assert unique(["a", "b", "a", "a"]) == ("a", "b", "a_2", "a_3")
     case = HostCase()

@@ -73,6 +73,23 @@ def test_rates_a_clock_are_those_of_each_path_at_every_clock(costs: FakeCosts, d
 
 
 @each_machine
+@pytest.mark.parametrize("path", ["wgmma", "mma"])
+def test_sparse_instructions_gain_what_they_skip(costs: FakeCosts, path: str) -> None:
+    figures, dense = medians("tensor_sparse", costs, load="sustained", path=path, dtype="bf16"), costs.compute
+    share = dense.mma_share if path == "mma" else 1.0
+    per_clock = dense.sparse_gain * share * dense.tensor_per_clock["bf16"]
+    assert figures["per_clock"] == pytest.approx(per_clock, rel=1e-3)
+    most_w = figures["rate"] * dense.sparse_energy_share * dense.tensor_joules["bf16"]
+    assert most_w < 1.01 * spare_w(costs)
+
+
+def test_gpus_and_types_without_sparse_instructions_are_skipped() -> None:
+    older = msgspec.structs.replace(COSTS, compute_capability=(7, 5))
+    with pytest.raises(Skip, match=r"compute capability 8\.0"):
+        medians("tensor_sparse", older, load="burst", path="mma", dtype="fp16")
+
+
+@each_machine
 def test_lasting_work_draws_what_the_limit_allows(costs: FakeCosts) -> None:
     figures, joules = ceiling(costs, "bf16"), costs.compute.tensor_joules["bf16"]
     assert figures["rate"] == pytest.approx(spare_w(costs) / joules, rel=0.01)
@@ -132,6 +149,21 @@ def test_tensor_cores_are_fed_better_the_larger_a_product_is() -> None:
     rates = [product(costs, size=size)["rate"] for size in (256, 512, 1024, 2048, 4096, 8192)]
     assert rates == sorted(rates)
     assert rates[0] < 0.05 * rates[-1]
+
+
+@each_machine
+def test_small_products_cost_their_call_their_gap_or_their_share_of_a_batch(costs: FakeCosts) -> None:
+    figures = medians("gemm_grouped", costs, dtype="bf16", size=64, products=128)
+    call_s = costs.compute.libraries["cublaslt"].submit_ns * 1e-9
+    kernel_ns = costs.empty_kernel_ns + costs.compute.product_fixed_ns
+    assert figures["one_by_one"] == pytest.approx(call_s, rel=0.02)
+    assert figures["batch"] == pytest.approx(call_s / 128, rel=0.05)
+    assert figures["stream"] == pytest.approx((kernel_ns + costs.gap_stream_ns) * 1e-9, rel=0.03)
+    assert figures["graph"] == pytest.approx((kernel_ns + costs.gap_graph_ns) * 1e-9, rel=0.05)
+    # A tile of each product fills a whole tile of the simulated SM, and all of them run at the same time.
+    tile_cycles = 2 * 128 * 256 * 64 / costs.compute.tensor_per_clock["bf16"]
+    busy_s = (kernel_ns + costs.gap_stream_ns) * 1e-9 + -(-128 // costs.sm_count) * tile_cycles / figures["sm_clock"]
+    assert 128 * 2 * 64**3 / figures["rate"] == pytest.approx(busy_s, rel=0.05)
 
 
 @each_machine

@@ -1,11 +1,13 @@
 """Every benchmark of the memory suite gives back the constants of the simulated machine."""
 
+import msgspec
 import pytest
 from fake_session import facts, medians
 
 from microbench.analysis import fits
+from microbench.core.errors import Skip
 from microbench.gpu.fake.costs import FakeCosts, MemoryCosts, Rates, ShapeCosts
-from microbench.gpu.protocol.memory import AllocationWay, AtomicType, EngineWay, Spread
+from microbench.gpu.protocol.memory import AllocationWay, AtomicType, EngineWay, Filling, Spread
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 COSTS = FakeCosts()
@@ -178,6 +180,37 @@ def test_bandwidth_follows_what_is_in_flight_until_the_memory_is_full(costs: Fak
             assert figures == pytest.approx(full, rel=0.02)
         else:
             assert figures == pytest.approx(min(by_latency, full), rel=0.05)
+
+
+def test_other_blocks_of_a_cluster_have_their_rate_and_their_latency() -> None:
+    memory = COSTS.memory
+    for blocks in (1, *memory.cluster_cycles):
+        figures = medians("memory_cluster", COSTS, cluster_blocks=blocks)
+        per_clock = memory.cluster_bytes_per_clock.get(blocks, memory.shared_bytes_per_clock)
+        assert figures["per_clock"] == pytest.approx(per_clock, rel=0.01)
+        sms = COSTS.sm_count // blocks * blocks
+        assert figures["bandwidth"] == pytest.approx(per_clock * sms * COSTS.sm_clock_hz, rel=0.02)
+        assert figures["cycles"] == pytest.approx(memory.cluster_cycles.get(blocks, memory.shared_cycles), rel=0.01)
+        assert facts("memory_cluster", COSTS, cluster_blocks=blocks)["sms"].value == sms
+    older = msgspec.structs.replace(COSTS, compute_capability=(8, 9))
+    with pytest.raises(Skip, match="no clusters of 2 blocks"):
+        medians("memory_cluster", older, cluster_blocks=2)
+
+
+@pytest.mark.parametrize("way", ["load", "async", "bulk"])
+def test_shared_memory_is_filled_at_the_levels_rate_or_at_that_of_requests(way: Filling) -> None:
+    memory = COSTS.memory
+    dram = memory.dram_bytes_per_s.read / COSTS.sm_count / COSTS.sm_clock_hz
+    for footprint_bytes, level in ((16 * MIB, memory.l2_bytes_per_clock), (GIB, dram)):
+        for piece_bytes in (512, 4 * KIB, 32 * KIB):
+            wanted = memory.fill_share[way] * level
+            if way == "bulk":
+                wanted = min(wanted, piece_bytes / memory.bulk_cycles)
+            figures = medians(
+                "memory_bulk", COSTS, way=way, piece_bytes=piece_bytes, footprint_bytes=footprint_bytes
+            )  # fmt: skip
+            assert figures["per_clock"] == pytest.approx(wanted, rel=0.01)
+            assert figures["bandwidth"] == pytest.approx(wanted * COSTS.sm_count * COSTS.sm_clock_hz, rel=0.03)
 
 
 @pytest.mark.parametrize("access", ["read", "write"])

@@ -113,6 +113,52 @@ def test_shared_memory_is_read(gpu: Gpu) -> None:
         gpu.memory.level("shared", MIB)
 
 
+# Expected on an H200, not measured yet: 15 to 60 B/clk/SM from other blocks of a cluster, less with larger clusters,
+# and 170 to 230 cycles. Published for the H800: 180 cycles (Luo et al., arXiv 2402.13499, 2024).
+@pytest.mark.parametrize("cluster_blocks", [2, 3, 4, 8, 16])
+def test_other_blocks_of_a_cluster_are_read(gpu: Gpu, cluster_blocks: int) -> None:
+    try:
+        level = gpu.memory.level("shared", 64 * KIB, cluster_blocks)
+        chase = gpu.memory.chase("shared", 16 * KIB, cluster_blocks)
+    except Skip as skip:
+        pytest.skip(str(skip))
+    assert level.sms % cluster_blocks == 0
+    for passes in (1, 2, cluster_blocks, 50):
+        taken = level.take(passes * level.tile_bytes)
+        assert taken.cycles > passes * level.tile_bytes / 128
+    for reads in (1, 10, 333):
+        assert chase.walk(reads).cycles > 0
+    remote = chase.walk(2000).cycles / 2000
+    own = gpu.memory.chase("shared", 16 * KIB).walk(2000).cycles / 2000
+    assert 2 * own < remote < 1000
+    assert np.median(chase.each_cycles(100)) > own
+
+
+# Expected on an H200, not measured yet: from DRAM by each way what memory_stream reads, 4.0 to 4.4 TB/s; from the L2 30
+# to 45 B/clk/SM; by bulk copies of 512 B less, 10 to 40 B/clk/SM.
+@pytest.mark.parametrize("piece_bytes", [512, 1024, 4096, 32768])
+@pytest.mark.parametrize("way", get_args(memory.Filling))
+def test_shared_memory_is_filled_with_what_was_asked_for(gpu: Gpu, way: memory.Filling, piece_bytes: int) -> None:
+    level = gpu.memory.fill(way, piece_bytes, 16 * MIB)
+    for pieces in (1, 7, 100):
+        taken = level.take(pieces * level.tile_bytes)
+        assert taken.seconds > 0
+        assert taken.cycles > pieces * piece_bytes / 128
+    few, many = (level.take(size).cycles for size in (MIB, 4 * MIB))
+    assert 2 < many / few < 5
+    with pytest.raises(MeasurementError, match="multiple"):
+        level.take(piece_bytes + 16)
+
+
+def test_bulk_copies_of_large_pieces_are_as_fast_as_loads(gpu: Gpu) -> None:
+    """Both are bound by DRAM; the peer is the L2's and DRAM's own rate, which memory_levels measures by reads."""
+    copies, reads = gpu.memory.fill("bulk", 16 * KIB, GIB), gpu.memory.level("global", GIB)
+    each = 16 * MIB
+    for level in (copies, reads):
+        level.take(each)
+    assert 0.85 < reads.take(each).seconds / copies.take(each).seconds < 1.2
+
+
 def test_impossible_sets_are_skipped(gpu: Gpu) -> None:
     with pytest.raises(Skip, match="16 KiB"):
         gpu.memory.level("global", 100)

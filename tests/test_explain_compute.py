@@ -1,7 +1,7 @@
 """The rules of the compute suite: severity and figures on small made runs, silence without cause, and their facts."""
 
 import pytest
-from compute_evidence import HEAT, POWER_CAP, figures, instructions, made, product, shape
+from compute_evidence import HEAT, POWER_CAP, figures, grouped, instructions, made, product, shape
 from read_findings import by_rule, check, evidence
 
 from microbench.core.model import Fact, Outcome, Run, Series
@@ -61,7 +61,7 @@ READ = figures(
     size_bytes=1 << 30,
 )  # fmt: skip
 LAUNCH, BANDWIDTH, COMPUTE = shape(1, 9e-6, 25e-6, 10e-6), shape(16, 9e-6, 9e-6, 9e-6), shape(512, 4e-5, 4e-5, 4e-5)
-WGMMA = instructions("wgmma", 4090.0)
+WGMMA, SPARSE_MMA = instructions("wgmma", 4090.0), instructions("mma", 4000.0, sparse=True)
 BOARD = {"name": "NVIDIA GeForce RTX 4090", "compute_capability": (8, 9)}
 SIZES = (product(0.3, size=1024), product(0.82, size=4096), product(0.9), product(0.85, size=16384))
 NORMAL = of_data("normal", 553e12)
@@ -152,6 +152,14 @@ CASES: list[tuple[str, Run, str, tuple[str, ...]]] = [
         ("7b_out of 1 row (bf16) 2.5×", "25.0 µs", "9.00 µs of work"),
     ),
     (
+        "compute.grouped", made(grouped(6e-6, 3e-6, 2e-6, 5e-8), grouped(6e-6, 4e-6, 3e-6, 1e-6, size=256)), "advice",
+        (
+            "128 products of 64 (bf16) take 768 µs one by one, 256 µs as a graph, 6.40 µs as one batch",
+            "the GPU waits for the calls from Python", "one batched call",
+        ),
+    ),
+    ("compute.grouped", made(grouped(3.1e-6, 3e-6, 2e-6, 3e-6)), "note", ("never idle for long", "!batched call")),
+    (
         "compute.ceiling", made(product(0.9), WGMMA, instructions("wgmma", 4090.0, load="burst")), "good",
         ("654 TFLOP/s (bf16 wgmma), 99.9 %", "84.5 %", "No product of random numbers can be faster"),
     ),
@@ -163,6 +171,12 @@ CASES: list[tuple[str, Run, str, tuple[str, ...]]] = [
     ("compute.path", made(WGMMA, instructions("mma", 2700.0)), "advice", ("66.0 %", "Use wgmma")),
     ("compute.path", made(WGMMA, instructions("mma", 4000.0)), "note", ("!Use",)),
     ("compute.path", made(instructions("mma", 2048.0)), "advice", ("50.0 %",)),
+    (
+        "compute.sparse",
+        made(WGMMA, instructions("wgmma", 7771.0, sparse=True), instructions("mma", 2700.0), SPARSE_MMA), "note",
+        ("2:4 sparsity makes wgmma 1.90× as fast (bf16, clock for clock)", "own clock, it is 1.43×", "!Prune"),
+    ),
+    ("compute.sparse", made(instructions("mma", 2700.0), SPARSE_MMA), "note", ("makes mma 1.48×", "Prune")),
     ("compute.accumulate", fp16(2.0), "advice", ("2.0×", "half the rate")),
     ("compute.accumulate", fp16(1.5), "note", ("1.50×", "!half the rate")),
     (
@@ -192,6 +206,7 @@ def test_a_rule_has_its_severity_and_figures(rule: str, run: Run, severity: str,
         ("compute.libraries", made(product(0.8, library="torch"), product(0.9, library="cupy"))),
         ("compute.halved", made(square("8192x8192x8192", "as asked"))),
         ("compute.path", made(instructions("mma", 4090.0))),
+        ("compute.sparse", made(WGMMA, SPARSE_MMA)),
         ("compute.accumulate", fp16(1.0)),
         ("compute.launches", made(BANDWIDTH, COMPUTE)),
         ("compute.launches", made(shape(1, 9e-6, 25e-6, 24e-6))),

@@ -70,6 +70,18 @@ CASES: list[tuple[str, Run, str, tuple[str, ...]]] = [
     ("memory.verdict", UNKNOWN, "note", ("not known",)),
     ("memory.over_limit", faster(1.2), "warning", ("114 %", "4.56 TB/s of 4.00 TB/s")),
     (
+        "memory.cluster", WHOLE, "note",
+        (
+            "gives 58.0 B/clk/SM at 185 cycles (clusters of 2)", "45.7 % of the own one's bandwidth",
+            "The L2 gives less and answers later", "Keep data that blocks share",
+        ),
+    ),
+    ("memory.cluster", only("memory_cluster"), "note", ("!The L2", "!Keep")),
+    (
+        "memory.bulk", only("memory_bulk"), "note",
+        ("at 3.73 TB/s from 1 GiB, 110 % of what loads reach", "Pieces of 512 B give 59.9 %", "at least 2 KiB"),
+    ),
+    (
         "memory.over_limit", scaled("memory_levels", "per_clock", 2.0, WHOLE, space="shared"), "warning",
         ("254 B/clk/SM of 128 B/clk/SM",),
     ),

@@ -3,13 +3,17 @@
 import ctypes
 from math import sqrt
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from c_library import compiled
+from host_case import HostCase, at
 
+from microbench.core.errors import MeasurementError
+from microbench.gpu.cuda.compute import operands
 from microbench.gpu.cuda.compute.operands import DATA_CODES, VECTORS, allowed_error, relative_error, row_error
 from microbench.gpu.cuda.compute.tensor import encode
 from microbench.gpu.cuda.context import kernel_source
@@ -149,6 +153,50 @@ def test_rows_of_a_matrix_times_a_vector(kernels: ctypes.CDLL, element: compute.
         kernels.times(*arguments, *compute.FORMATS[element])
     block_index(kernels).value = 0
     assert sums[0] == pytest.approx(numbers.reshape(3, 100) @ vectors[0])  # lane 0 of a warp, the only one here
+
+
+class KernelCase(HostCase):
+    """A Case whose functions are the kernels' own names, for ``run_on_cpu``."""
+
+    def function(self, name: str, kernel: str, **defines: int) -> Any:
+        return kernel
+
+    def clear(self, pointer: int, size_bytes: int) -> None:
+        ctypes.memset(pointer, 0, size_bytes)
+
+
+def test_a_check_is_of_every_product(kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_on_cpu(case: KernelCase, kernel: str, blocks: int, threads: int, arguments: tuple[int, ...]) -> None:
+        if kernel == "transposed_times":  # a block here has one thread, so it takes a stripe of one column
+            blocks = arguments[2] * -(-arguments[1] // arguments[5])
+        for block in range(1 if kernel == "draw" else blocks):
+            block_index(kernels).value = block
+            getattr(kernels, kernel)(*map(ctypes.c_uint64, arguments))
+        block_index(kernels).value = 0
+
+    def poison(address: int, value: int, size_bytes: int) -> tuple[int]:
+        ctypes.memset(address, value, size_bytes)
+        return (0,)
+
+    monkeypatch.setattr(operands, "run", run_on_cpu)
+    monkeypatch.setattr(operands, "driver", SimpleNamespace(cuMemsetD8=poison))
+    several = operands.Operands(KernelCase(), "fp32", 5, 7, 12, "normal", products=3)
+    several.fresh()
+    with pytest.raises(MeasurementError, match="D is off by"):
+        several.check()
+    of_d = []
+    for number in range(3):
+        one = several.matrices.one(number)
+        a, b = (at(address, rows * 12, np.float32).reshape(rows, 12) for address, rows in ((one.a, 5), (one.b[0], 7)))
+        of_d.append(at(one.d, 35, np.float32))
+        of_d[-1][:] = (a @ b.T).ravel()
+        if number < 2:
+            with pytest.raises(MeasurementError, match="D is off by"):
+                several.check()
+    assert "compared in float64" in several.check()
+    of_d[1][:] = of_d[2]
+    with pytest.raises(MeasurementError, match="D is off by"):
+        several.check()
 
 
 def test_seeds_and_places_give_other_numbers(kernels: ctypes.CDLL) -> None:

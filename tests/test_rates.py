@@ -33,6 +33,7 @@ PUBLISHED = (
     ("NVIDIA L40", (8, 9), 142, 2490, "gemm:fp16", 181.0),
     (SXM, (9, 0), 132, 1830, "gemm:bf16", 989.4),
     (SXM, (9, 0), 132, 1830, "gemm:fp8_e4m3", 1979.0),
+    (SXM, (9, 0), 132, 1830, "sparse:bf16", 1979.0),
     (SXM, (9, 0), 132, 1830, "tensor:tf32", 494.5),
     (SXM, (9, 0), 132, 1980, "gemm:fp64", 66.9),
     (SXM, (9, 0), 132, 1980, "alu:fma_fp64", 33.5),
@@ -104,6 +105,8 @@ def test_a_product_runs_on_tensor_cores_where_they_take_its_type() -> None:
 
 
 def test_what_is_not_known_is_none() -> None:
+    for dtype, capability in (("fp64", (9, 0)), ("int8", (9, 0)), ("fp16", (7, 5))):
+        assert known.rate_of(f"sparse:{dtype}", board(capability=capability)) is None
     assert known.rate_of("tensor:bf16", board(capability=None)) is None
     assert known.rate_of("tensor:bf16", board(capability=(6, 0))) is None
     assert known.rate_of("tensor:bf16", None) is None

@@ -26,7 +26,7 @@ SUITES = {"graph": graph, "link": link, "memory": memory, "compute": compute}
         ("link", (*LINK, "link_state"), [Way, Curve, Curve, *[Table] * 3], set()),
         (
             "memory", MEMORY, [Table, Curve, Curve, Curve, Histogram, Curve, Table, Table, Table],
-            {"memory_copy", "memory_conflicts", "memory_writes"},
+            {"memory_bulk", "memory_cluster", "memory_copy", "memory_conflicts", "memory_writes"},
         ),
         ("compute", COMPUTE, [*[Table] * 3, Curve, Curve, Curve, *[Table] * 5], set()),
     ],

@@ -2,15 +2,18 @@
 
 import numpy as np
 import pytest
+from host_case import HostCase
 
 from microbench.analysis.stats import summarize
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Measurement, Metric
 from microbench.core.ops import IntArray
+from microbench.gpu.cuda.context import compile_cubin, kernel_source
+from microbench.gpu.cuda.memory import bulk, cluster
 from microbench.gpu.cuda.memory.levels import LINE_BYTES, MOST_LINES, read_sums, ring
 from microbench.gpu.cuda.memory.loaded import LOADS, WARPS, load_rate
 from microbench.gpu.cuda.timing import STAMPS
-from microbench.gpu.protocol.memory import Pass, Walk
+from microbench.gpu.protocol.memory import Filling, Pass, Walk
 from microbench.measure.memory import SAMPLE_S, chase_latency, level_rate, line_latencies, two_modes
 from microbench.measure.sampling import SamplingLimits
 from microbench.measure.timer import Meter
@@ -215,3 +218,95 @@ def test_a_ring_has_each_line_once_and_inside(footprint_bytes: int) -> None:
 def test_a_set_without_two_lines_is_a_skip() -> None:
     with pytest.raises(Skip, match="two lines"):
         ring(255)
+
+
+def added_up(way: Filling, piece_bytes: int, rows: IntArray, total: int, blocks: int) -> int:
+    """What kernels/memory_bulk.cu adds up, warp by warp."""
+    part_bytes = min(piece_bytes, bulk.MOST_PART_BYTES[way])
+    part_rows, parts, warps = part_bytes // 512, piece_bytes // part_bytes, bulk.WARPS[way]
+    pieces, seen, sum_of_rows = len(rows) * 512 // piece_bytes, 0, 0
+    for block in range(blocks):
+        for warp in range(warps):
+            for at in range(block + warp // parts * blocks, total, blocks * (warps // parts)):
+                piece, turn, part = at % pieces, at // pieces, warp % parts
+                number = piece * parts + part
+                sum_of_rows += int(rows[number * part_rows + (number + turn) % part_rows])
+                seen += part_bytes
+    assert seen == total * piece_bytes
+    return sum_of_rows % (1 << 32)
+
+
+@pytest.mark.parametrize("total", [1, 40, 333])
+@pytest.mark.parametrize("piece_bytes", [512, 1024, 4096, 32768])
+@pytest.mark.parametrize("way", bulk.WAYS)
+def test_the_sum_over_copied_rows_is_known(way: Filling, piece_bytes: int, total: int) -> None:
+    rows = RANDOM.integers(0, 1 << 32, 37 * piece_bytes // 512, dtype=np.uint32)
+    sums = bulk.prefix_sums(way, piece_bytes, rows)
+    assert bulk.expected_sum(sums, total) == added_up(way, piece_bytes, rows.astype(np.int64), total, blocks=3)
+    rows[0] += 1
+    assert bulk.expected_sum(bulk.prefix_sums(way, piece_bytes, rows), 37 * 64) != bulk.expected_sum(sums, 37 * 64)
+
+
+@pytest.mark.parametrize(
+    ("way", "architecture"),
+    [
+        *((way, "90") for way in bulk.WAYS),
+        *(pytest.param(*other, marks=pytest.mark.slow) for other in (("load", "75"), ("async", "80"), ("bulk", "120"))),
+    ],
+)
+@pytest.mark.parametrize("piece_bytes", [512, 2048, 32768])
+def test_every_way_of_filling_compiles(way: Filling, architecture: str, piece_bytes: int) -> None:
+    defines = {"WAY": bulk.WAYS.index(way), "PIECE": piece_bytes}
+    assert compile_cubin("memory_bulk", architecture, defines).startswith(b"\x7fELF")
+
+
+def test_the_kernel_has_the_same_warps_and_rings() -> None:
+    source = kernel_source("memory_bulk")
+    for name, values in (("WARPS", bulk.WARPS), ("OWN", bulk.OWN_BYTES)):
+        load, by_async, by_bulk = values.values()
+        assert f"{name} = WAY == 0 ? {load} : WAY == 1 ? {by_async} : {by_bulk}" in source
+    load, by_async, by_bulk = bulk.MOST_PART_BYTES.values()
+    assert load == by_async
+    assert f"MOST = WAY == 2 ? {by_bulk} : {load}" in source
+    assert bulk.shared_bytes("load") == bulk.shared_bytes("async") == 64 << 10
+    assert bulk.shared_bytes("bulk") == (128 << 10) + 2048
+
+
+def test_ways_and_pieces_that_do_not_exist_are_skipped() -> None:
+    with pytest.raises(Skip, match=r"cp\.async\.bulk needs compute capability 9\.0; this GPU has 8\.6"):
+        bulk.CudaFill(HostCase((8, 6)), "bulk", 4096, 1 << 24)
+    for piece_bytes in (256, 3000, 65536):
+        with pytest.raises(Skip, match="powers of two from 512 B to 32 KiB"):
+            bulk.CudaFill(HostCase(), "bulk", piece_bytes, 1 << 24)
+    with pytest.raises(Skip, match="hold 1 pieces of 32 KiB for 2 SMs"):
+        bulk.CudaFill(HostCase(), "bulk", 32768, 32768)
+
+
+@pytest.mark.parametrize(("blocks", "passes"), [(2, 1), (2, 9), (4, 1), (4, 8), (8, 20), (16, 15)])
+def test_the_sums_of_a_clusters_blocks_are_known(blocks: int, passes: int) -> None:
+    each = RANDOM.integers(0, 1 << 32, 3 * blocks, dtype=np.uint32)
+    wanted = np.zeros(3 * blocks, dtype=np.int64)
+    for block in range(3 * blocks):  # as kernels/memory_levels.cu goes round
+        peer = rank = block % blocks
+        for _ in range(passes):
+            peer = peer + 1 if peer + 1 < blocks else 0
+            if peer == rank:
+                peer = peer + 1 if peer + 1 < blocks else 0
+            wanted[block] += int(each[block - rank + peer])
+    np.testing.assert_array_equal(cluster.cluster_sums(each, blocks, passes), (wanted % (1 << 32)).astype(np.uint32))
+
+
+def test_clusters_that_do_not_exist_are_skipped() -> None:
+    for make in (cluster.level, cluster.chase):
+        with pytest.raises(Skip, match=r"a cluster needs compute capability 9\.0; this GPU has 8\.9"):
+            make(HostCase((8, 9)), "shared", 64 << 10, 2)
+        with pytest.raises(Skip, match="shared memory only"):
+            make(HostCase(), "global", 64 << 10, 2)
+    with pytest.raises(Skip, match="with 64 KiB each, not 32 KiB"):
+        cluster.level(HostCase(), "shared", 32 << 10, 2)
+
+
+def test_the_kernel_reads_as_much_of_each_block() -> None:
+    source = kernel_source("memory_levels")
+    assert f"ahead = 4, vectors = {cluster.CLUSTER_VECTORS}, words = vectors * 4" in source
+    assert cluster.CLUSTER_VECTORS * 16 == cluster.CLUSTER_BYTES == 4 * 16 * cluster.BLOCK_THREADS

@@ -12,7 +12,7 @@ CLOCK_LOSS = 0.03
 THROTTLE_WORDS = ("power", "thermal", "brake")
 # Boards do arithmetic at their power limit by design, so only heat and the brake make arithmetic untrustworthy.
 HEAT_WORDS = ("thermal", "brake")
-ARITHMETIC_BOUNDS = ("gemm:", "tensor:", "alu:")
+ARITHMETIC_BOUNDS = ("gemm:", "tensor:", "sparse:", "alu:")
 
 
 class ClockState(NamedTuple):

@@ -95,7 +95,7 @@ def ceiling(bound: str | None, gpu: GpuInfo | None) -> Ceiling | None:
     ceiling. All NVLinks of the GPU: "nvlink" in one direction, "nvlink_both" the sum. Device memory: "dram". Caches of
     all SMs at their highest clock: "shared", "l1" in B/s, or with "_per_clock" in B/clk/SM at any clock; "l2" has no
     known limit. Tensor cores and ALUs, dense, at their highest clock: "tensor:", "gemm:" or "alu:" and a type or an
-    instruction, or with "_per_clock" at any clock.
+    instruction, or with "_per_clock" at any clock; "sparse:" is the same of tensor cores that skip zeros.
     """
     if gpu is None or bound is None:
         return None

@@ -47,8 +47,8 @@ def _alu(fp64: int, fp32: int, fp16x2: int | None, bf16x2: int | None, **other: 
     return {"fma_fp64": fp64, "fma_fp32": fp32, **halves, **usual, **other}
 
 
-# Each rate agrees within 1 % with a data sheet's figure over SMs and clock (tests/test_rates.py). Structured sparsity,
-# which doubles tensor rates from 8.0 on, is ignored. "fp8" accumulates in fp32, "fp8_fast" in fewer bits.
+# Each rate agrees within 1 % with a data sheet's figure over SMs and clock (tests/test_rates.py). They are dense: 2:4
+# structured sparsity doubles those of 16-bit types from 8.0 on. "fp8" accumulates in fp32, "fp8_fast" in fewer bits.
 GUIDE = "CUDA C++ Programming Guide, arithmetic throughput"
 ADA: dict[str, int | Halved] = {
     "tf32": Halved(512), "fp16_acc16": 1024, "fp16": Halved(1024), "bf16": Halved(1024), "int8": 2048,
@@ -126,7 +126,8 @@ ON_ALUS = {"fp32": "fma_fp32", "fp64": "fma_fp64"}
 # (kHopperTcClockScale). It rates fp64 and the ALUs at the highest clock.
 DATA_SHEET_BOARDS = ("NVIDIA H100 80GB HBM3", "NVIDIA H200")
 DATA_SHEET_TENSOR_HZ, DATA_SHEET_HZ = 1.83e9, 1.98e9
-TENSOR, GEMM, ALU = "tensor:", "gemm:", "alu:"
+TENSOR, SPARSE, GEMM, ALU = "tensor:", "sparse:", "gemm:", "alu:"
+SPARSE_SINCE, SPARSE_TYPES = (8, 0), ("bf16", "fp16")
 PER_CLOCK = "_per_clock"
 
 
@@ -147,6 +148,14 @@ def tensor_rate(dtype: str, gpu: GpuInfo) -> Rate | None:
     return Rate(float(rate), unit, "tensor cores", architecture.source, architecture.confidence, assumptions)
 
 
+def sparse_rate(dtype: str, gpu: GpuInfo) -> Rate | None:
+    """Twice the dense rate, with skipped operations counted as data sheets do; None for a type without 2:4 sparsity."""
+    rate = tensor_rate(dtype, gpu)
+    if rate is None or dtype not in SPARSE_TYPES or (gpu.compute_capability or (0, 0)) < SPARSE_SINCE:
+        return None
+    return msgspec.structs.replace(rate, value=2 * rate.value, by="sparse tensor cores")
+
+
 def alu_rate(operation: str, gpu: GpuInfo) -> Rate | None:
     """The rate of an SM's ALUs for an instruction; None if the architecture lacks it or is unknown."""
     architecture = ARCHITECTURES.get(gpu.compute_capability or (0, 0))
@@ -165,11 +174,12 @@ def gemm_rate(dtype: str, gpu: GpuInfo) -> Rate | None:
 
 
 def rate_of(bound: str | None, gpu: GpuInfo | None) -> Rate | None:
-    """The rate of a bound such as "tensor:bf16", "gemm:fp32", "alu:fma_fp64", also with "_per_clock"; else None."""
+    """The rate of a bound such as "tensor:bf16", "sparse:bf16", "gemm:fp32", "alu:fma_fp64", also with "_per_clock";
+    else None."""
     if bound is None or gpu is None:
         return None
     name = bound.removesuffix(PER_CLOCK)
-    for prefix, look_up in ((TENSOR, tensor_rate), (GEMM, gemm_rate), (ALU, alu_rate)):
+    for prefix, look_up in ((TENSOR, tensor_rate), (SPARSE, sparse_rate), (GEMM, gemm_rate), (ALU, alu_rate)):
         if name.startswith(prefix):
             return look_up(name.removeprefix(prefix), gpu)
     return None
@@ -180,5 +190,5 @@ def data_sheet_clock_hz(bound: str | None, gpu: GpuInfo | None) -> float | None:
     rate = rate_of(bound, gpu)
     if rate is None or gpu is None or gpu.name not in DATA_SHEET_BOARDS or bound is None:
         return None
-    on_tensor_cores = rate.by == "tensor cores" and not bound.removesuffix(PER_CLOCK).endswith(":fp64")
+    on_tensor_cores = rate.by.endswith("tensor cores") and not bound.removesuffix(PER_CLOCK).endswith(":fp64")
     return DATA_SHEET_TENSOR_HZ if on_tensor_cores else DATA_SHEET_HZ

@@ -422,4 +422,38 @@ def launches(evidence: Evidence) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (fast, fed_from, searched, candidates, libraries, halved, bounds, launches)
+def grouped(evidence: Evidence) -> Finding | None:
+    """What many small products take one by one, as a graph and as one batch, where a batch gains most."""
+    every = []
+    for alone in evidence.rows(units.GROUPED, "one_by_one"):
+        graph, batch, stream = (units.same_case(evidence, alone, name) for name in ("graph", "batch", "stream"))
+        if graph is not None and batch is not None and alone.value > 0:
+            every.append((alone, graph, batch, stream))
+    if not every:
+        return None
+    first = max(every, key=lambda rows: rows[0].value / rows[2].value)
+    alone, graph, batch, stream = first
+    products, gain = whole(alone, "products"), alone.value / batch.value
+    took = [as_time(products * row.value) for row in (alone, graph, batch)]
+    text = ""
+    if stream is not None:
+        waits = alone.value > LAUNCHES_FROM * stream.value
+        text = (
+            f"One by one, {'the GPU waits for the calls from Python' if waits else 'the GPU is never idle for long'}."
+        )
+    worth = gain >= GRAPH_WORTH
+    return Finding(
+        rule="compute.grouped",
+        severity="advice" if worth else "note",
+        title=(
+            f"{products} products of {whole(alone, 'size')} ({units.dtype_of(alone)}) take {took[0]} one by one, "
+            f"{took[1]} as a graph, {took[2]} as one batch"
+        ),
+        text=text,
+        advice="Put products of one shape into one batched call, and capture what remains in a graph." if worth else "",
+        threshold=f"advice where a batch is at least {times(GRAPH_WORTH)} as fast as single calls, by the host's clock",
+        rests_on=rests_on(*(row for rows in every for row in rows)),
+    )
+
+
+RULES: tuple[Rule, ...] = (fast, fed_from, searched, candidates, libraries, halved, bounds, launches, grouped)

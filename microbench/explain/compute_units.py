@@ -14,7 +14,8 @@ from microbench.core.model import Fact
 from microbench.core.units import percent, quantity, round_percent, times
 
 PRODUCTS, SEARCH, DATA, LASTING = "gemm_throughput", "gemm_search", "gemm_data", "gemm_sustained"
-SHAPES, TENSORS, ALUS = "gemm_shapes", "tensor_ceiling", "alu_ceiling"
+SHAPES, GROUPED, TENSORS, ALUS = "gemm_shapes", "gemm_grouped", "tensor_ceiling", "alu_ceiling"
+SPARSE = "tensor_sparse"
 NATIVE = "cublaslt"
 LIBRARIES = {"cupy": "CuPy", "torch": "PyTorch"}
 # Most models multiply in this type; where it was not measured, the first measured type speaks for the suite.
@@ -200,6 +201,8 @@ def held_by(evidence: Evidence, row: Row) -> str | None:
 WGMMA, MMA = "wgmma", "mma"
 SUSTAINED, BURST = "sustained", "burst"
 LEFT_BEHIND, FULL = 0.9, 0.97
+# Sparse instructions may do twice the operations, those with zeros counted.
+WHOLE_GAIN = 1.8
 # Boards for games accumulate in fp32 at half the rate: the ratio is near 2 there, elsewhere near 1.
 HALVED_FROM, WHOLE_UP_TO = 1.7, 1.3
 
@@ -399,4 +402,31 @@ def alus(evidence: Evidence) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (alone, paths, accumulate, alus)
+def sparse(evidence: Evidence) -> Finding | None:
+    """What sparse tensor instructions gain over dense ones of the same path, clock for clock and sustained."""
+    every = []
+    for row in rates(evidence, SPARSE, PER_CLOCK):
+        dense = one_rate(evidence, TENSORS, PER_CLOCK, **row.params)
+        if dense is not None:
+            every.append((row, dense))
+    if not every:
+        return None
+    best, dense = max(every, key=lambda pair: (not not_main(pair[0]), pair[0].value))
+    gain, load = best.value / dense.value, best.params.get("load")
+    lasting, dense_lasting = (same_case(evidence, row, *RATES) for row in (best, dense))
+    text = ""
+    if load == SUSTAINED and lasting is not None and dense_lasting is not None:
+        text = f"Sustained, with each one's own clock, it is {times(lasting.value / dense_lasting.value)}."
+    near = gain >= WHOLE_GAIN
+    return Finding(
+        rule="compute.sparse",
+        severity="note",
+        title=f"2:4 sparsity makes {best.params.get('path')} {times(gain)} as fast ({dtype_of(best)}, clock for clock)",
+        text=text,
+        advice="" if near else "Prune to 2:4 only for products where this gain shows: measure them.",
+        threshold=f"skipped operations count; twice the rate is possible, and reached from {times(WHOLE_GAIN)} on",
+        rests_on=rests_on(*(row for pair in every for row in pair), lasting, dense_lasting),
+    )
+
+
+RULES: tuple[Rule, ...] = (alone, paths, sparse, accumulate, alus)

@@ -266,6 +266,7 @@ LOAD_BYTES = 16
 # Amounts in flight within this factor of each other count as equal.
 NEAR = 1.01
 MOST_NAMED = 3
+FEWEST_PIECES = 2
 
 
 class Flight(NamedTuple):
@@ -343,4 +344,34 @@ def in_flight(evidence: Evidence) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (in_flight, stride, random, atomic, conflicts, copy, copy_2d)
+BULK, LOAD = "bulk", "load"
+
+
+def bulk(evidence: Evidence) -> Finding | None:
+    """From which size of a piece on bulk copies fill shared memory at their best rate, against ordinary loads."""
+    largest = max((whole(row, "footprint_bytes") for row in evidence.rows("memory_bulk", "bandwidth")), default=0)
+    by_way = {}
+    for way in (BULK, LOAD):
+        points = evidence.curve("memory_bulk", "bandwidth", "piece_bytes", way=way, footprint_bytes=largest)
+        by_way[way] = [(piece_bytes, row) for piece_bytes, row in points if row.value > 0]
+    if len(by_way[BULK]) < FEWEST_PIECES or not by_way[LOAD]:
+        return None
+    best, loaded = (max((row for _, row in curve), key=lambda row: row.value) for curve in by_way.values())
+    piece_bytes, _ = next(point for point in by_way[BULK] if point[1].value >= ENOUGH * best.value)
+    small_bytes, small = by_way[BULK][0]
+    share = small.value / best.value
+    return Finding(
+        rule="memory.bulk",
+        severity="note",
+        title=(
+            f"Bulk copies fill shared memory at {quantity(best.value, 'B/s')} from {size(largest)}, "
+            f"{percent(best.value / loaded.value)} of what loads reach"
+        ),
+        text=f"Pieces of {size(small_bytes)} give {percent(share)} of that." if share < ENOUGH else "",
+        advice=f"Copy at least {size(piece_bytes)} at a time." if piece_bytes > small_bytes else "",
+        threshold=f"the best of each way; the smallest piece with {round_percent(ENOUGH)} of the best",
+        rests_on=rests_on(*(row for curve in by_way.values() for _, row in curve)),
+    )
+
+
+RULES: tuple[Rule, ...] = (in_flight, stride, random, atomic, conflicts, copy, copy_2d, bulk)

@@ -393,4 +393,42 @@ def under_load(evidence: Evidence) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (levels, writes, latency, under_load, near_and_far, translations)
+def cluster(evidence: Evidence) -> Finding | None:
+    """Bandwidth and latency of another block's shared memory in the smallest cluster, beside the own one and the L2."""
+    rates, times = (
+        {blocks: row for blocks, row in evidence.curve("memory_cluster", metric, "cluster_blocks") if row.value > 0}
+        for metric in (PER_CLOCK, CYCLES)
+    )
+    blocks = min((one for one in rates.keys() & times.keys() if one > 1), default=None)
+    if blocks is None:
+        return None
+    rate, time, own = rates[blocks], times[blocks], rates.get(1)
+    of_l2 = [
+        next((level for level in found if level.name == "L2"), None)
+        for found in (bandwidth_levels(evidence, PER_CLOCK), latency_levels(evidence, CYCLES))
+    ]
+    sentences, better = [], False
+    if own is not None:
+        sentences.append(f"That is {percent(rate.value / own.value)} of the own one's bandwidth.")
+    if of_l2[0] is not None and of_l2[1] is not None:
+        more, sooner = rate.value > of_l2[0].value, time.value < of_l2[1].value
+        better = more and sooner
+        than = f"gives {'less' if more else 'more'} and answers {'later' if sooner else 'sooner'}"
+        sentences.append(f"The L2 {than}.")
+    return Finding(
+        rule="memory.cluster",
+        severity="note",
+        title=(
+            f"Another block's shared memory gives {quantity(rate.value, 'B/clk/SM')} at "
+            f"{quantity(time.value, 'cycle')} (clusters of {blocks})"
+        ),
+        text=" ".join(sentences),
+        advice="Keep data that blocks share in the shared memory of one of them." if better else "",
+        threshold="the smallest cluster measured; advice where the L2 gives less and answers later",
+        rests_on=rests_on(rate, time, own, *(row for level in of_l2 if level is not None for _, row in level.points)),
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    levels, writes, latency, under_load, near_and_far, translations, cluster,
+)  # fmt: skip

@@ -224,6 +224,34 @@ def shaped(meter: Meter, problem: Problem, dtype: GemmType) -> Iterator[Measurem
     yield from verified([meter.device_time("graph", replay, replays, parts=GRAPH_CALLS)], best.check())
 
 
+def small(
+    meter: Meter, dtype: GemmType, products: int, alone: Problem, together: Problem
+) -> Iterator[Measurement | Fact]:
+    """Independent products of one shape: ``alone`` computes the next one in each call, ``together`` all of them.
+
+    Metrics of one product by the host's clock, of calls from Python back to back and one wait: ``one_by_one``,
+    ``graph`` (replays of all products) and ``batch``. On the device alone: ``stream`` (the same calls as one_by_one)
+    and the metrics of ``rate`` for the batch. Each way uses cuBLASLt's fastest candidate for it.
+    """
+    one, candidate = fastest(meter, alone, "cublaslt")
+    yield candidate
+    one_s = warm(meter, one, 0.0)
+    one.fresh()
+    yield from verified([meter.throughput("one_by_one", one.submit, products)], one.check())
+    one.fresh()
+    yield from verified([meter.device_time("stream", one.submit, products)], one.check())
+    one.fresh()
+    replay = one.graph(products)
+    replays = min(max(round(SAMPLE_S / (one_s * products)), 1), MOST_REPLAYS)
+    yield from verified([meter.throughput("graph", replay, replays, parts=products)], one.check())
+    batch, candidate = fastest(meter, together, "cublaslt")
+    yield msgspec.structs.replace(candidate, name="batch_candidate")
+    batch.fresh()
+    calls = min(max(round(SAMPLE_S / warm(meter, batch, 0.0)), SHORTEST_THROUGHPUT), most_queued(batch))
+    yield from verified([meter.throughput("batch", batch.submit, calls, parts=products)], batch.check())
+    yield from rate(meter, batch, dtype, together.operations)
+
+
 # How long the GPU rests before the work begins.
 COLD_S = 2.0
 # Batches grow (until, length): the clock falls within tenths of a second, the temperature rises over tens of seconds.

@@ -298,8 +298,13 @@ class Meter:
 
         return self.collect_stamps(take, {metric: seconds})[0]
 
-    def throughput(self, metric: str, submit: Submit, count: int, *, work: Work | None = None) -> Measurement:
-        """Host time of ``count`` calls of an op of stream 0 and one synchronise."""
+    def throughput(
+        self, metric: str, submit: Submit, count: int, *, parts: int = 1, work: Work | None = None
+    ) -> Measurement:
+        """Host time of ``count`` calls of an op of stream 0 and one synchronise.
+
+        The value is that of one of the ``parts`` of a call.
+        """
 
         def take() -> Sequence[float]:
             begin_ns = self.clock.now_ns()
@@ -310,7 +315,12 @@ class Meter:
         submit(min(count, WARM_UP_CALLS))
         self.gpu.synchronize()
         return self.collect(
-            metric, take, clock="host", calls=count, work=work or Work(launches=1), floor_s=self.floors.timer_call_s
+            metric,
+            take,
+            clock="host",
+            calls=count * parts,
+            work=work or Work(launches=1),
+            floor_s=self.floors.timer_call_s,
         )
 
     def device_time(

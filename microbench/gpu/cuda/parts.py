@@ -19,8 +19,10 @@ from microbench.gpu.cuda.links.managed import CudaManaged, pinning
 from microbench.gpu.cuda.links.peers import CudaConcurrent, CudaPeer, PeerChase, gpus
 from microbench.gpu.cuda.memory.access import CudaBankReads, atomics, occupied, scattered, strided
 from microbench.gpu.cuda.memory.allocation import allocating, capacity, holders
+from microbench.gpu.cuda.memory.bulk import CudaFill
+from microbench.gpu.cuda.memory.cluster import chase, level
 from microbench.gpu.cuda.memory.engines import engine
-from microbench.gpu.cuda.memory.levels import CudaLevel, CudaLocalChase, CudaWritten
+from microbench.gpu.cuda.memory.levels import CudaWritten
 from microbench.gpu.cuda.memory.loaded import CudaLoadedChase
 from microbench.gpu.cuda.memory.streams import shapes, stream
 from microbench.gpu.machine.nvml import NvmlGpu
@@ -72,9 +74,10 @@ class CudaMemory(Part[Case]):
 
     shapes = built(shapes)
     stream = built(stream)
-    level = built(CudaLevel)
+    level = built(level)
     written = built(CudaWritten)
-    chase = built(CudaLocalChase)
+    fill = built(CudaFill)
+    chase = built(chase)
     loaded = built(CudaLoadedChase)
     occupied = built(occupied)
     strided = built(strided)

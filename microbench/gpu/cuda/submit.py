@@ -109,32 +109,44 @@ def launch(
     *,
     shared_bytes: int = 0,
     keep: tuple[Any, ...] = (),
+    cluster_blocks: int | None = None,
 ) -> DriverSubmit:
     """A launch of a CUfunction into the op's stream, with ``shared_bytes`` of dynamic shared memory a block.
 
-    A plain launch goes by cuLaunchKernel, other kinds by cuLaunchKernelEx with the kind's attribute. Raises Skip if the
-    GPU has no such launch.
+    A plain launch goes by cuLaunchKernel, other kinds by cuLaunchKernelEx with the kind's attribute. A cluster is the
+    whole grid, or ``cluster_blocks`` of it. Raises Skip if the GPU has no such launch.
     """
     stream, address = case.stream(op.stream), parameters.address if parameters else 0
     stride = parameters.stride if parameters else 0
     name, keep = "cuLaunchKernel", (parameters, *keep)
     arguments = [function, op.grid_blocks, 1, 1, op.block_threads, 1, 1, shared_bytes, stream, address, 0]
     if op.kind != "launch":
-        attributes = _attributes(case, op)
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = op.grid_blocks, 1, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = op.block_threads, 1, 1
-        config.sharedMemBytes = shared_bytes
-        config.hStream = driver.CUstream(stream)
-        config.attrs = attributes
-        config.numAttrs = len(attributes)
+        attributes = _attributes(case, op, cluster_blocks)
+        config = _config(case, op, shared_bytes, attributes)
         name, keep = "cuLaunchKernelEx", (config, attributes, *keep)
         arguments = [int(config.getPtr()), function, address, 0]
     slots = safe_slots(op.argument_bytes)
     return DriverSubmit(name, arguments, stream=stream, queue_slots=slots, stride=stride, keep=keep)
 
 
-def _attributes(case: Case, op: ops.Launch) -> list[Any]:
+def _config(case: Case, op: ops.Launch, shared_bytes: int, attributes: list[Any]) -> driver.CUlaunchConfig:
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = op.grid_blocks, 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = op.block_threads, 1, 1
+    config.sharedMemBytes = shared_bytes
+    config.hStream = driver.CUstream(case.stream(op.stream))
+    config.attrs = attributes
+    config.numAttrs = len(attributes)
+    return config
+
+
+def clusters_at_once(case: Case, function: int, op: ops.Launch, shared_bytes: int, cluster_blocks: int) -> int:
+    """How many clusters of that many blocks of a kernel the GPU runs at the same time."""
+    config = _config(case, op, shared_bytes, _attributes(case, op, cluster_blocks))
+    return int(check(driver.cuOccupancyMaxActiveClusters(function, config)))
+
+
+def _attributes(case: Case, op: ops.Launch, cluster_blocks: int | None = None) -> list[Any]:
     attribute, ids = driver.CUlaunchAttribute(), driver.CUlaunchAttributeID
     if op.kind == "launch_ex":
         return []
@@ -148,7 +160,7 @@ def _attributes(case: Case, op: ops.Launch) -> list[Any]:
         raise Skip(f"a {op.kind} launch needs compute capability 9.0")
     if op.kind == "cluster":
         attribute.id = ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        attribute.value.clusterDim.x = op.grid_blocks
+        attribute.value.clusterDim.x = cluster_blocks or op.grid_blocks
         attribute.value.clusterDim.y = attribute.value.clusterDim.z = 1
     else:
         attribute.id = ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION

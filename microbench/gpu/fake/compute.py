@@ -33,6 +33,7 @@ REPETITION_CYCLES = 512
 CHAIN_INSTRUCTIONS = 64
 UNIT_RESULT_BYTES = 4096
 WGMMA_ARCHITECTURE = 9
+SPARSE_SINCE, SPARSE_TYPES = (8, 0), ("bf16", "fp16")
 
 
 class Answer(Ends):
@@ -64,7 +65,7 @@ class FakeBracket(FakeEventPair):
 
 
 class Product(NamedTuple):
-    """One product; ``beyond_l2`` where each of its B comes from DRAM."""
+    """What a call computes: one product, or ``batch`` of them; ``beyond_l2`` where each of its B comes from DRAM."""
 
     dtype: protocol.GemmType
     rows: int
@@ -72,18 +73,19 @@ class Product(NamedTuple):
     depth: int
     data: protocol.GemmData
     beyond_l2: bool
+    batch: int = 1
 
     @property
     def operations(self) -> int:
-        return 2 * self.rows * self.columns * self.depth
+        return 2 * self.rows * self.columns * self.depth * self.batch
 
     @property
     def matrices_bytes(self) -> tuple[int, int, int]:
         a, b, d = protocol.ELEMENTS[self.dtype]
         return (
-            protocol.matrix_bytes(a, self.rows, self.depth),
-            protocol.matrix_bytes(b, self.columns, self.depth),
-            protocol.matrix_bytes(d, self.rows, self.columns),
+            self.batch * protocol.matrix_bytes(a, self.rows, self.depth),
+            self.batch * protocol.matrix_bytes(b, self.columns, self.depth),
+            self.batch * protocol.matrix_bytes(d, self.rows, self.columns),
         )
 
     @property
@@ -120,7 +122,8 @@ def item_of(costs: FakeCosts, product: Product, library: ProductLibrary, way: st
     joules = own.tensor_joules[unit] if tensor else own.alu_joules["fma_fp32"]
     joules *= own.moving_energy_share * own.data_energy_share[product.data] * library.energy_share / share
     # Tiles run in whole waves over the SMs; of fewer tiles than SMs each is split evenly along the depth.
-    waves = math.ceil(product.rows / TILE_ROWS) * math.ceil(product.columns / TILE_COLUMNS) / costs.sm_count
+    tiles = product.batch * math.ceil(product.rows / TILE_ROWS) * math.ceil(product.columns / TILE_COLUMNS)
+    waves = tiles / costs.sm_count
     tile_cycles = 2 * TILE_ROWS * TILE_COLUMNS * product.depth / per_clock
     cycles = (math.ceil(waves) if waves > 1 else waves) * tile_cycles
     if product.beyond_l2 or product.size_bytes > memory.l2_bytes:
@@ -171,17 +174,20 @@ def problem(
     data: protocol.GemmData = "normal",
     *,
     beyond_l2: bool = False,
+    products: int = 1,
+    batched: bool = False,
 ) -> FakeProblem:
     """Beyond the L2 there are as many copies of B as fill it several times, as far as memory allows."""
     require_type(machine.costs, unit_of(dtype))
-    product = Product(dtype, rows, columns, depth, data, beyond_l2)
+    product = Product(dtype, rows, columns, depth, data, beyond_l2, products if batched else 1)
+    several = product._replace(batch=products)
     copies = 1
     if beyond_l2:
         _, b_bytes, _ = product.matrices_bytes
         wanted = -(-L2S_OF_COPIES * machine.costs.memory.l2_bytes // b_bytes)
-        more_fit = (machine.room.free_bytes - _held_bytes(machine, product)) // machine.room.whole(b_bytes)
+        more_fit = (machine.room.free_bytes - _held_bytes(machine, several)) // machine.room.whole(b_bytes)
         copies = max(min(wanted, MOST_COPIES, 1 + more_fit), 1)
-    machine.room.hold(product, _held_bytes(machine, product, copies))
+    machine.room.hold((product, products), _held_bytes(machine, several, copies))
     return FakeProblem(machine, product)
 
 
@@ -273,16 +279,24 @@ class FakeUnit(Scoped):
         return self._answer.check()
 
 
-def tensor(machine: Machine, path: protocol.TensorPath, dtype: protocol.TensorType) -> FakeUnit:
+def tensor(
+    machine: Machine, path: protocol.TensorPath, dtype: protocol.TensorType, *, sparse: bool = False
+) -> FakeUnit:
     """mma gets the whole rate where the type has no wgmma."""
     costs, own = machine.costs, machine.costs.compute
     require_type(costs, dtype)
+    if sparse and dtype not in SPARSE_TYPES:
+        raise Skip(f"the simulated GPU has no sparse {dtype}")
+    if sparse and costs.compute_capability < SPARSE_SINCE:
+        raise Skip(f"sparse tensor instructions need compute capability {_dotted(SPARSE_SINCE)}")
     has_wgmma = costs.compute_capability[0] == WGMMA_ARCHITECTURE and dtype != "fp64"
     if path == "wgmma" and not has_wgmma:
         capability = _dotted(costs.compute_capability)
         raise Skip(f"the simulated GPU of compute capability {capability} has no wgmma of {dtype}")
     share = own.mma_share if path == "mma" and has_wgmma else 1.0
-    return _resident(machine, share * own.tensor_per_clock[dtype], own.tensor_joules[dtype], tensor=True)
+    gain, joules = (own.sparse_gain, own.sparse_energy_share) if sparse else (1.0, 1.0)
+    per_clock = gain * share * own.tensor_per_clock[dtype]
+    return _resident(machine, per_clock, joules * own.tensor_joules[dtype], tensor=True)
 
 
 def arithmetic(machine: Machine, operation: protocol.AluOperation) -> FakeUnit:

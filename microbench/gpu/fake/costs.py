@@ -23,6 +23,7 @@ from microbench.gpu.protocol.memory import (
     AllocationWay,
     AtomicType,
     EngineWay,
+    Filling,
     StreamKernel,
 )
 
@@ -107,6 +108,8 @@ class ComputeCosts(msgspec.Struct, frozen=True):
         "fp8_e4m3": 0.36e-12, "fp8_e5m2": 0.35e-12, "int8": 0.33e-12, "mxfp8": 0.36e-12, "nvfp4": 0.2e-12,
     })  # fmt: skip
     mma_share: float = 0.65  # of the rate, by mma where the type has wgmma
+    sparse_gain: float = 1.94  # of sparse instructions, which count the operations that they skip
+    sparse_energy_share: float = 0.6  # of an operation's energy, skipped ones counted
     alu_per_clock: dict[AluOperation, float] = _table({
         "fma_fp64": 127.0, "fma_fp32": 254.0, "fma_fp16x2": 506.0, "fma_bf16x2": 500.0, "mad_int32": 63.0,
         "add_int32": 62.0, "exp2_fp32": 15.8, "rsqrt_fp32": 15.6,
@@ -314,6 +317,12 @@ class MemoryCosts(msgspec.Struct, frozen=True):
     l1_bytes_per_clock: float = 120.0
     l2_bytes_per_clock: float = 44.0
     l2_written_per_clock: float = 36.0
+    # Shared memory of the other blocks of a cluster, by the blocks: bytes a clock cycle of one SM, and latency.
+    cluster_bytes_per_clock: dict[int, float] = _table({2: 60.0, 4: 45.0, 8: 36.0, 16: 30.0})
+    cluster_cycles: dict[int, float] = _table({2: 190.0, 4: 200.0, 8: 210.0, 16: 225.0})
+    # Filling shared memory: the share of the level's rate, and what a bulk copy takes at least of an SM.
+    fill_share: dict[Filling, float] = _table({"load": 0.9, "async": 0.95, "bulk": 1.0})
+    bulk_cycles: float = 60.0
     shared_cycles: float = 30.0
     bank_cycles: float = 1.02  # for a load of a warp without bank conflicts, and for each further word of one bank
     conflict_cycles: float = 2.0  # what such a word adds to the latency of a load

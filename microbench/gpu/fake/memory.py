@@ -35,6 +35,9 @@ ATOMIC_ADDS = 512  # of each thread in a launch
 BANKS = 32
 BANK_LOADS = 128
 TILE_BYTES = 4096
+CLUSTERS_SINCE = (9, 0)
+SMALLEST_PIECE_BYTES, LARGEST_PIECE_BYTES = 512, 32 << 10
+FILLING_SINCE: dict[protocol.Filling, tuple[int, int]] = {"load": (7, 5), "async": (8, 0), "bulk": (9, 0)}
 LINE_BYTES = 128
 MOST_LINES = 1 << 21
 
@@ -216,21 +219,31 @@ def require_shared(machine: Machine, footprint_bytes: int) -> None:
         raise Skip(f"{size(footprint_bytes)} of shared memory asked, an SM has {size(shared_bytes)}")
 
 
+def require_clusters(costs: FakeCosts, cluster_blocks: int) -> None:
+    """Raise Skip where the simulated GPU has no clusters of that many blocks."""
+    if costs.compute_capability < CLUSTERS_SINCE or cluster_blocks not in costs.memory.cluster_cycles:
+        raise Skip(f"the simulated GPU has no clusters of {cluster_blocks} blocks")
+
+
 class FakeLevel(Scoped):
     """Tile after tile through DRAM, the SM's port to the L2 and its L1: the slowest one sets the pace."""
 
     tile_bytes = TILE_BYTES
 
-    def __init__(self, machine: Machine, space: protocol.Space, footprint_bytes: int) -> None:
+    def __init__(self, machine: Machine, space: protocol.Space, footprint_bytes: int, cluster_blocks: int = 1) -> None:
         super().__init__(machine)
         machine.room.hold(("level", space, footprint_bytes), footprint_bytes if space == "global" else 0)
         costs, memory = machine.costs, machine.costs.memory
-        self.sms = costs.sm_count
+        self.sms = costs.sm_count // cluster_blocks * cluster_blocks
         self.cache_bytes = memory.l1_bytes
         if space == "shared":
             require_shared(machine, footprint_bytes)
             self._first_cycles = memory.shared_cycles
             bytes_per_clock = memory.shared_bytes_per_clock
+            if cluster_blocks > 1:
+                require_clusters(costs, cluster_blocks)
+                self._first_cycles = memory.cluster_cycles[cluster_blocks]
+                bytes_per_clock = memory.cluster_bytes_per_clock[cluster_blocks]
         else:
             self._first_cycles, bytes_per_clock = memory.l1_cycles, memory.l1_bytes_per_clock
             if footprint_bytes > memory.l1_bytes:
@@ -242,7 +255,7 @@ class FakeLevel(Scoped):
 
     def take(self, bytes_per_sm: int) -> protocol.Pass:
         machine = self._open()
-        cycles = self._first_cycles + bytes_per_sm // TILE_BYTES * self._tile_cycles
+        cycles = self._first_cycles + bytes_per_sm // self.tile_bytes * self._tile_cycles
         taken_cycles = cycles * machine.noise.device(1.0, self.sms)
         began_ns, ended_ns = machine.run(Item(duration_ns=cycles_ns(machine.costs, float(taken_cycles.max()))))
         if machine.costs.links.arrives != "right":
@@ -267,13 +280,34 @@ class FakeWritten(FakeLevel):
         self._tile_cycles = TILE_BYTES / bytes_per_clock
 
 
+class FakeFill(FakeLevel):
+    """Pieces of the set through the same path, and no faster than an SM asks for bulk copies."""
+
+    def __init__(self, machine: Machine, way: protocol.Filling, piece_bytes: int, footprint_bytes: int) -> None:
+        costs, memory = machine.costs, machine.costs.memory
+        since = FILLING_SINCE[way]
+        if costs.compute_capability < since:
+            raise Skip(f"{way} copies need compute capability {since[0]}.{since[1]}")
+        if not SMALLEST_PIECE_BYTES <= piece_bytes <= LARGEST_PIECE_BYTES or piece_bytes & (piece_bytes - 1):
+            raise Skip(f"the simulated GPU has no pieces of {piece_bytes} B")
+        super().__init__(machine, "global", max(footprint_bytes, memory.l1_bytes + 1))
+        self.tile_bytes = piece_bytes
+        self._tile_cycles *= piece_bytes / TILE_BYTES / memory.fill_share[way]
+        if way == "bulk":
+            self._tile_cycles = max(self._tile_cycles, memory.bulk_cycles)
+
+
 class FakeLocalChase(Scoped):
     """Dependent reads: the nearest level that holds the lines answers them all."""
 
-    def __init__(self, machine: Machine, space: protocol.Space, footprint_bytes: int) -> None:
+    def __init__(self, machine: Machine, space: protocol.Space, footprint_bytes: int, cluster_blocks: int = 1) -> None:
         super().__init__(machine)
         machine.room.hold(("chase", space, footprint_bytes), footprint_bytes if space == "global" else 0)
         memory = machine.costs.memory
+        self._shared_cycles = memory.shared_cycles
+        if cluster_blocks > 1:
+            require_clusters(machine.costs, cluster_blocks)
+            self._shared_cycles = memory.cluster_cycles[cluster_blocks]
         if footprint_bytes < LINE_BYTES:
             raise Skip(f"{footprint_bytes} B hold no line of {LINE_BYTES} B to walk through")
         if space == "shared":
@@ -308,7 +342,7 @@ class FakeLocalChase(Scoped):
         at = self._at
         self._at += count
         if self._shared or set_bytes <= memory.l1_bytes:
-            return np.full(count, memory.shared_cycles if self._shared else memory.l1_cycles)
+            return np.full(count, self._shared_cycles if self._shared else memory.l1_cycles)
         missed = evenly(self._beyond_reach, at, count) * memory.translation_miss_cycles
         if set_bytes > memory.l2_bytes:
             return memory.dram_cycles + missed

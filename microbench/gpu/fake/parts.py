@@ -56,6 +56,7 @@ class FakeMemory(FakePart):
     stream = built(memory.stream)
     level = built(memory.FakeLevel)
     written = built(memory.FakeWritten)
+    fill = built(memory.FakeFill)
     chase = built(memory.FakeLocalChase)
     loaded = built(memory.FakeLoadedChase)
     occupied = built(memory.occupied)

@@ -35,8 +35,9 @@ ACCUMULATORS: dict[GemmType, str] = {
 }  # fmt: skip
 INTEGER_TYPES = ("int8",)
 
-# The matrices of a product.
+# The matrices of a product. cuBLASLt's heuristics take their addresses to be multiples of 256.
 
+ALIGNED_BYTES = 256
 Element = Literal["fp64", "fp32", "fp16", "bf16", "e4m3", "e5m2", "e2m1", "int8", "int32"]
 
 
@@ -79,10 +80,10 @@ ELEMENTS: dict[GemmType, Elements] = {
 
 
 class Matrices(NamedTuple):
-    """Device addresses of the matrices of a product D = A B.
+    """Device addresses of the matrices of a product D = A B, or of the first of several ``products`` of one shape.
 
     A is ``rows`` x ``depth``, D is ``rows`` x ``columns``, both row-major. Each copy of B is stored transposed, as
-    ``columns`` x ``depth``, also row-major.
+    ``columns`` x ``depth``, also row-major. The matrices of the next product begin ``apart`` elements further on.
     """
 
     dtype: GemmType
@@ -92,11 +93,30 @@ class Matrices(NamedTuple):
     a: int
     b: tuple[int, ...]
     d: int
+    products: int = 1
 
     @property
     def elements(self) -> Elements:
         """Element types of A, B and D."""
         return ELEMENTS[self.dtype]
+
+    @property
+    def apart(self) -> tuple[int, int, int]:
+        """Elements from a product's A, B and D to those of the next: each begins at a multiple of ALIGNED_BYTES."""
+        sides = ((self.rows, self.depth), (self.columns, self.depth), (self.rows, self.columns))
+        a, b, d = (
+            -(-matrix_bytes(element, *side) // ALIGNED_BYTES) * ALIGNED_BYTES * 8 // FORMATS[element].bits
+            for element, side in zip(self.elements, sides, strict=True)
+        )
+        return a, b, d
+
+    def one(self, number: int) -> Matrices:
+        """The matrices of one of the products."""
+        a, b, d = (
+            number * apart * FORMATS[element].bits // 8
+            for element, apart in zip(self.elements, self.apart, strict=True)
+        )
+        return self._replace(a=self.a + a, b=tuple(copy + b for copy in self.b), d=self.d + d, products=1)
 
 
 def matrix_bytes(element: Element, rows: int, columns: int) -> int:
@@ -144,10 +164,10 @@ class Gemm(Protocol):
 
 
 class Problem(Protocol):
-    """The operands of one product: A of ``rows`` x ``depth``, B of ``depth`` x ``columns``.
+    """The operands of one product: A of ``rows`` x ``depth``, B of ``depth`` x ``columns``; or those of several.
 
-    ``operations`` are 2 rows columns depth, multiplications and additions. ``size_bytes`` counts each operand once and
-    the result once.
+    ``operations`` of a call are 2 rows columns depth for each product that it computes, multiplications and additions.
+    ``size_bytes`` counts each of their operands once and each result once.
     """
 
     dtype: GemmType
@@ -218,10 +238,14 @@ class Compute(Protocol):
         data: GemmData = "normal",
         *,
         beyond_l2: bool = False,
+        products: int = 1,
+        batched: bool = False,
     ) -> Problem:
         """Operands in device memory. Raises Skip, with the bytes asked for and free, if they do not fit.
 
-        With ``beyond_l2`` there are so many copies of B, used in turn, that none is in the L2 when it is used.
+        With ``beyond_l2`` there are so many copies of B, used in turn, that none is in the L2 when it is used. Several
+        ``products`` have operands of their own: each call computes the next of them, or all of them if ``batched``
+        (one strided-batched call of cuBLASLt), and a check is of all.
         """
 
     def needed_bytes(self, dtype: GemmType, rows: int, columns: int, depth: int) -> int:
@@ -236,8 +260,12 @@ class Compute(Protocol):
     def state(self) -> Telemetry:
         """Power, temperature, clocks and throttle reasons by NVML, read while work runs. Takes microseconds."""
 
-    def tensor(self, path: TensorPath, dtype: TensorType) -> Resident:
-        """Tensor instructions alone, on normally distributed random operands."""
+    def tensor(self, path: TensorPath, dtype: TensorType, *, sparse: bool = False) -> Resident:
+        """Tensor instructions alone, on normally distributed random operands.
+
+        With ``sparse`` two of every four elements of the first operand are zero and skipped (2:4 structured sparsity).
+        ``operations`` count them as if they were not, as data sheets do.
+        """
 
     def arithmetic(self, operation: AluOperation) -> Resident:
         """Independent ALU instructions, enough of them to fill every SM."""

@@ -23,6 +23,8 @@ Spread = Literal["same", "warp", "thread"]
 WriteAccess = Literal["write", "update"]
 LoadedLevel = Literal["l2", "dram"]
 EngineWay = Literal["copy", "copy_2d", "memset"]
+# How data get into shared memory: by loads and stores, by cp.async, or by bulk copies, which a single thread asks for.
+Filling = Literal["load", "async", "bulk"]
 AllocationWay = Literal["malloc", "pool", "cupy_pool", "host_pinned"]
 
 ELEMENT_BYTES: dict[DataType, int] = {"fp64": 8, "fp32": 4, "fp16": 2, "int8": 1}
@@ -169,17 +171,29 @@ class DeviceMemory(Protocol):
         ``size_bytes`` that is smaller than an element stays untouched. Integers wrap around.
         """
 
-    def level(self, space: Space, footprint_bytes: int) -> Level:
-        """A working set in device memory, or in each SM's shared memory (then ``footprint_bytes`` per SM)."""
+    def level(self, space: Space, footprint_bytes: int, cluster_blocks: int = 1) -> Level:
+        """A working set in device memory, or in each SM's shared memory (then ``footprint_bytes`` per SM).
+
+        With several ``cluster_blocks`` each SM reads the shared memory of the other blocks of its cluster in turn; so
+        many SMs take part as there are whole clusters at the same time.
+        """
 
     def written(self, access: WriteAccess, footprint_bytes: int) -> Level:
         """A working set in device memory of which each SM has a part of its own. ``write`` overwrites it; ``update``
         reads and writes every word, and both count."""
 
-    def chase(self, space: Space, footprint_bytes: int) -> LocalChase:
+    def fill(self, way: Filling, piece_bytes: int, footprint_bytes: int) -> Level:
+        """Every SM copies pieces of its own of a set in device memory into its shared memory, round and round the set.
+
+        ``tile_bytes`` of the Level is a piece. A part of what was copied is added up and compared. Raises Skip for
+        pieces that are no power of two from 512 B to 32 KiB.
+        """
+
+    def chase(self, space: Space, footprint_bytes: int, cluster_blocks: int = 1) -> LocalChase:
         """Dependent reads through a working set, by way of the SM's own cache or in its shared memory.
 
-        At most 2**21 lines of a large set are visited; they are spread evenly over it.
+        At most 2**21 lines of a large set are visited; they are spread evenly over it. With several ``cluster_blocks``
+        the lines lie in the shared memory of the other blocks of a cluster.
         """
 
     def loaded(self, level: LoadedLevel) -> LoadedChase:

@@ -212,7 +212,8 @@ def _rate(evidence: Evidence, dtype: str, load: str) -> Cell:
 
 # Tables in the order of the questions: what products reach, for how long, in a model, of which data; units alone.
 ORDER = (
-    "gemm_throughput", "gemm_search", "gemm_sustained", "gemm_shapes", "gemm_data", "tensor_ceiling", "alu_ceiling",
+    "gemm_throughput", "gemm_search", "gemm_sustained", "gemm_shapes", "gemm_grouped", "gemm_data", "tensor_ceiling",
+    "tensor_sparse", "alu_ceiling",
 )  # fmt: skip
 
 

@@ -211,9 +211,9 @@ def _by_kernel(evidence: Evidence, across: str, **params: int | str) -> dict[tup
 
 # The order of the tables: rates, levels, what reaches them, other accesses, costs.
 ORDER = (
-    "memory_stream", "memory_levels", "memory_writes", "memory_latency", "memory_loaded", "memory_occupancy",
-    "memory_stride", "memory_random", "memory_conflicts", "memory_atomic", "memory_copy", "memory_allocate",
-    "memory_capacity", "memory_energy",
+    "memory_stream", "memory_levels", "memory_writes", "memory_latency", "memory_loaded", "memory_cluster",
+    "memory_bulk", "memory_occupancy", "memory_stride", "memory_random", "memory_conflicts", "memory_atomic",
+    "memory_copy", "memory_allocate", "memory_capacity", "memory_energy",
 )  # fmt: skip
 FEWEST_DRAWN = 3
 

@@ -36,24 +36,33 @@ def vector_bytes(rows: int, columns: int, depth: int) -> int:
 
 
 class Operands:
-    """A, ``copies`` of B, and D, all zeroed. Raises Skip if they do not fit."""
+    """A, ``copies`` of B, and D of one or several products, all zeroed. Raises Skip if they do not fit."""
 
     def __init__(
-        self, case: Case, dtype: GemmType, rows: int, columns: int, depth: int, data: GemmData, copies: int = 1
+        self,
+        case: Case,
+        dtype: GemmType,
+        rows: int,
+        columns: int,
+        depth: int,
+        data: GemmData,
+        copies: int = 1,
+        products: int = 1,
     ) -> None:
         self._case = case
         self.data: GemmData = data
         # The first seed comes from a clock: two Operands of a kind must not have the same numbers.
         self._seed = time.time_ns() % (1 << 31)
-        a, b, d = ELEMENTS[dtype]
-        self.matrices = Matrices(
-            dtype,
-            rows,
-            columns,
-            depth,
-            a=case.device_memory(matrix_bytes(a, rows, depth)),
-            b=tuple(case.device_memory(matrix_bytes(b, columns, depth)) for _ in range(copies)),
-            d=case.device_memory(matrix_bytes(d, rows, columns)),
+        nowhere = Matrices(dtype, rows, columns, depth, a=0, b=(), d=0, products=products)
+        # Elements of each matrix; of several products those of all, with what lies between them.
+        self._counts = [rows * depth, columns * depth, rows * columns]
+        if products > 1:
+            self._counts = [products * apart for apart in nowhere.apart]
+        sizes = [matrix_bytes(element, 1, count) for element, count in zip(ELEMENTS[dtype], self._counts, strict=True)]
+        self.matrices = nowhere._replace(
+            a=case.device_memory(sizes[0]),
+            b=tuple(case.device_memory(sizes[1]) for _ in range(copies)),
+            d=case.device_memory(sizes[2]),
         )
         self._signs = case.device_memory(vector_bytes(rows, columns, depth))
         self._b_signs = self._signs + VECTORS * DOUBLE_BYTES * columns
@@ -64,20 +73,21 @@ class Operands:
         """New A and B, poisoned D; returns when that is done."""
         self._case.synchronize()
         matrices = self.matrices
-        self._draw(matrices.elements.a, matrices.a, matrices.rows)
+        of_a, of_b, of_d = self._counts
+        self._draw(matrices.elements.a, matrices.a, of_a)
         for copy in matrices.b:
-            self._draw(matrices.elements.b, copy, matrices.columns)
+            self._draw(matrices.elements.b, copy, of_b)
         poison = WHOLE_POISON_BYTE if matrices.elements.d == "int32" else POISON_BYTE
-        check(driver.cuMemsetD8(matrices.d, poison, matrix_bytes(matrices.elements.d, matrices.rows, matrices.columns)))
+        check(driver.cuMemsetD8(matrices.d, poison, matrix_bytes(matrices.elements.d, 1, of_d)))
         self._case.synchronize()
 
-    def _draw(self, element: Element, address: int, rows: int) -> None:
+    def _draw(self, element: Element, address: int, count: int) -> None:
         self._seed = (self._seed + 1) % (1 << 31)
-        row = (address, rows * self.matrices.depth, self._seed, DATA_CODES[self.data], *FORMATS[element])
+        row = (address, count, self._seed, DATA_CODES[self.data], *FORMATS[element])
         run(self._case, self._case.function(KERNELS, "draw"), DRAW_BLOCKS, DRAW_THREADS, row)
 
     def check(self) -> str:
-        """Raise MeasurementError, with the error and the allowed error, unless D is A B of one copy of B.
+        """Raise MeasurementError, with the error and the allowed error, unless every D is A B of one copy of B.
 
         Each copy has numbers of its own, so the product of no other copy comes near.
         """
@@ -90,23 +100,26 @@ class Operands:
         return f"{VECTORS} random projections compared in float64, within the types' own rounding"
 
     def errors(self) -> list[float]:
-        """How far D is off from A B as a share of the norm, for each copy of B; infinite if D has a NaN.
+        """How far D is off from A B as a share of the norm, for each copy of B, in the product that is furthest off;
+        infinite if D has a NaN.
 
         Freivalds (1977): D x is compared with A (B x) for VECTORS x of random signs, in float64. Such a product has the
         matrix's own norm on average, so the share that it is off by is the matrix's. No single row may be further off
         than WORST_ROW times that.
         """
-        matrices, case = self.matrices, self._case
-        case.synchronize()
-        signs = np.random.default_rng(self._seed).choice([-1.0, 1.0], VECTORS * matrices.columns)
-        case.upload(self._signs, signs)
+        self._case.synchronize()
+        signs = np.random.default_rng(self._seed).choice([-1.0, 1.0], VECTORS * self.matrices.columns)
+        self._case.upload(self._signs, signs)
+        each = [self._errors(self.matrices.one(number)) for number in range(self.matrices.products)]
+        return [max(of_copy) for of_copy in zip(*each, strict=True)]
+
+    def _errors(self, matrices: Matrices) -> list[float]:
         product = self._times(matrices.elements.d, matrices.d, matrices.columns, self._signs, self._d_signs)
-        wanted = [self._product(copy) for copy in matrices.b]
+        wanted = [self._product(matrices, copy) for copy in matrices.b]
         return [max(relative_error(product, exact), row_error(product, exact) / WORST_ROW) for exact in wanted]
 
-    def _product(self, copy: int) -> Floats:
-        matrices, case = self.matrices, self._case
-        width, rows = matrices.depth, matrices.columns
+    def _product(self, matrices: Matrices, copy: int) -> Floats:
+        case, width, rows = self._case, matrices.depth, matrices.columns
         case.clear(self._b_signs, VECTORS * DOUBLE_BYTES * width)
         blocks = -(-width // TIMES_THREADS) * -(-rows // BLOCK_ROWS)
         row = (copy, rows, width, self._signs, self._b_signs, BLOCK_ROWS, *FORMATS[matrices.elements.b])

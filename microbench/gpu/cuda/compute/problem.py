@@ -39,18 +39,22 @@ def problem(
     data: GemmData = "normal",
     *,
     beyond_l2: bool = False,
+    products: int = 1,
+    batched: bool = False,
 ) -> CudaProblem:
-    needed, free = needed_bytes(case, dtype, rows, columns, depth), free_bytes(case)
+    others = (products - 1) * product_bytes(dtype, rows, columns, depth)
+    needed, free = needed_bytes(case, dtype, rows, columns, depth) + others, free_bytes(case)
     if needed > free:
+        several = f"{products} products of " if products > 1 else ""
         raise Skip(
-            f"{size(needed)} of device memory asked for {dtype} of {rows} x {columns} x {depth}, "
+            f"{size(needed)} of device memory asked for {several}{dtype} of {rows} x {columns} x {depth}, "
             f"{about_size(free)} are free"
         )
     copies = 1
     if beyond_l2:
         copy_bytes = matrix_bytes(ELEMENTS[dtype].b, columns, depth)
         copies = copies_beyond(case.context.attribute("L2_CACHE_SIZE"), copy_bytes, free - needed)
-    return CudaProblem(case, Operands(case, dtype, rows, columns, depth, data, copies))
+    return CudaProblem(case, Operands(case, dtype, rows, columns, depth, data, copies, products), batched=batched)
 
 
 def copies_beyond(l2_bytes: int, copy_bytes: int, free_bytes: int) -> int:
@@ -74,22 +78,26 @@ def free_bytes(case: Case) -> int:
 class CudaProblem:
     """A Problem."""
 
-    def __init__(self, case: Case, operands: Operands) -> None:
+    def __init__(self, case: Case, operands: Operands, *, batched: bool = False) -> None:
         self._case = case
         self.operands = operands
+        self._batched = batched
         self._calls: dict[Library, tuple[Call, ...]] = {}  # of CuPy and PyTorch
         matrices = operands.matrices
         self.dtype = matrices.dtype
         self.rows, self.columns, self.depth = matrices.rows, matrices.columns, matrices.depth
-        self.operations = 2 * self.rows * self.columns * self.depth
-        self.size_bytes = product_bytes(matrices.dtype, self.rows, self.columns, self.depth)
+        of_a_call = matrices.products if batched else 1
+        self.operations = 2 * self.rows * self.columns * self.depth * of_a_call
+        self.size_bytes = product_bytes(matrices.dtype, self.rows, self.columns, self.depth) * of_a_call
 
     @cached_property
     def cublaslt(self) -> CublasLt:
         """cuBLASLt's candidates. Raises Skip if it has none."""
-        return CublasLt(self._case, self.operands.matrices)
+        return CublasLt(self._case, self.operands.matrices, batched=self._batched)
 
     def _python_calls(self, library: Library) -> tuple[Call, ...]:
+        if self.operands.matrices.products > 1:
+            raise Skip(f"several products are multiplied by cuBLASLt only, not by {library}")
         if library not in self._calls:
             case, make = self._case, cupy_calls if library == "cupy" else torch_calls
             self._calls[library] = make(case.stream(0), int(case.context.device), self.operands.matrices, case.own)

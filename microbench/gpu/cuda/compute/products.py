@@ -38,7 +38,7 @@ def in_turn(calls: Sequence[Call]) -> Call:
 
 
 class LibraryGemm:
-    """A Gemm of ``calls``, one for each copy of B, which submit to stream 0 of the case.
+    """A Gemm of ``calls``, one for each product and copy of B, which submit to stream 0 of the case.
 
     Each call is made once here: that loads its code and takes the library's own memory, neither of which is possible
     behind a gate. ``keep`` is what the calls have addresses of. Raises MeasurementError for one of the library's own
@@ -142,16 +142,17 @@ def unique(names: Iterable[str]) -> tuple[str, ...]:
 class CublasLt:
     """The candidates for D = alpha A B with alpha = 1, one name each in ``ways``, the library's best guess first.
 
-    cuBLASLt is column-major, so it is asked for D^T = B^T A^T: its first operand is B, as stored, transposed. Raises
-    Skip if nvmath-python or the library is missing, or has nothing for the type, the shape and the GPU.
+    cuBLASLt is column-major, so it is asked for D^T = B^T A^T: its first operand is B, as stored, transposed. A call is
+    that of one product, or of all of them if ``batched``. Raises Skip if nvmath-python or the library is missing, or
+    has nothing for the type, the shape and the GPU.
     """
 
-    def __init__(self, case: Case, matrices: Matrices) -> None:
+    def __init__(self, case: Case, matrices: Matrices, *, batched: bool = False) -> None:
         if matrices.dtype in BLOCKS:
             case.require_capability(10, 0, matrices.dtype)
         elif matrices.dtype.startswith("fp8"):
             case.require_capability(8, 9, matrices.dtype)
-        self._case, self._matrices = case, matrices
+        self._case, self._matrices, self._batched = case, matrices, batched
         load("nvmath", INSTALL)  # by itself, to tell its absence from a broken binding
         self._lt = load("nvmath.bindings.cublasLt", INSTALL)
         self._cublas = load("nvmath.bindings.cublas", INSTALL)
@@ -219,11 +220,17 @@ class CublasLt:
         rows, columns, depth = self._matrices.rows, self._matrices.columns, self._matrices.depth
         a, b, d = (DATA_TYPES[element] for element in self._matrices.elements)
         create, destroy = self._lt.matrix_layout_create, self._lt.matrix_layout_destroy
-        return (
+        layouts = (
             self._owned(create(b, depth, columns, depth), destroy),
             self._owned(create(a, depth, rows, depth), destroy),
             self._owned(create(d, columns, rows, columns), destroy),
         )
+        if self._batched:
+            attributes, (a_apart, b_apart, d_apart) = self._lt.MatrixLayoutAttribute, self._matrices.apart
+            for layout, apart in zip(layouts, (b_apart, a_apart, d_apart), strict=True):
+                self._set("matrix_layout", layout, attributes.BATCH_COUNT, self._matrices.products)
+                self._set("matrix_layout", layout, attributes.STRIDED_BATCH_OFFSET, apart)
+        return layouts
 
     def _ask(self) -> npt.NDArray[Any]:
         """The results of the heuristics that run."""
@@ -239,7 +246,8 @@ class CublasLt:
         candidates = candidates[candidates["state"] == 0]
         if len(candidates) == 0:
             shape = f"{self._matrices.rows} x {self._matrices.columns} x {self._matrices.depth}"
-            raise Skip(f"cuBLASLt's heuristics have nothing for {self._matrices.dtype} of {shape} on this GPU")
+            batch = f"a batch of {self._matrices.products} in " if self._batched else ""
+            raise Skip(f"cuBLASLt's heuristics have nothing for {batch}{self._matrices.dtype} of {shape} on this GPU")
         return candidates
 
     def _name(self, index: int) -> str:
@@ -259,11 +267,13 @@ class CublasLt:
         return int(self._candidates.ctypes.data) + index * self._candidates.itemsize
 
     def calls(self, way: str) -> tuple[Call, ...]:
-        """The call of one of ``ways`` for each copy of B, whose function and arguments are already looked up.
+        """The call of one of ``ways`` for each product and copy of B (one for all products if it is batched), whose
+        function and arguments are already looked up.
 
         The calls have addresses of what this object holds, and work as long as it exists.
         """
-        matrices, (b, a, d) = self._matrices, self._layouts
+        b, a, d = self._layouts
+        each = [self._matrices] if self._batched else [self._matrices.one(i) for i in range(self._matrices.products)]
         algorithm, stream = self._algorithm(self.ways.index(way)), self._case.stream(0)
         alpha, beta = int(self.alpha.ctypes.data), int(self._beta.ctypes.data)
         return tuple(
@@ -271,6 +281,7 @@ class CublasLt:
                 self._lt.matmul, self._handle, self._description, alpha, copy, b, matrices.a, a, beta,
                 matrices.d, d, matrices.d, d, algorithm, self._workspace, WORKSPACE_BYTES, stream,
             )
+            for matrices in each
             for copy in matrices.b
         )  # fmt: skip
 

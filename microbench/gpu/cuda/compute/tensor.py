@@ -25,6 +25,8 @@ Raw = npt.NDArray[np.generic]
 KINDS: dict[TensorType, int] = {
     "bf16": 0, "fp16": 1, "tf32": 2, "fp8_e4m3": 3, "fp8_e5m2": 4, "int8": 5, "fp16_acc16": 6, "fp64": 7,
 }  # fmt: skip
+# The same with a first operand of which two of every four elements are zero.
+SPARSE_KINDS: dict[TensorType, int] = {"bf16": 8, "fp16": 9}
 # How far off a result may be, as a share of the root mean square of all: products are exact, sums are rounded in the
 # accumulator. fp8: 14 bits of it (see ACCUMULATORS); fp16_acc16: a unit of fp16 for each of some ten additions.
 FAR_OFF: dict[TensorType, float] = {
@@ -33,17 +35,21 @@ FAR_OFF: dict[TensorType, float] = {
 }  # fmt: skip
 
 
-def tensor(case: Case, path: TensorPath, dtype: TensorType) -> CudaTensor:
-    """Raises Skip if the GPU has no such instruction."""
+def tensor(case: Case, path: TensorPath, dtype: TensorType, *, sparse: bool = False) -> CudaTensor:
+    """Raises Skip if the GPU has no such instruction, and for sparse ones of a type without a kernel."""
     capability = case.context.capability
     seed = time.time_ns()
+    if sparse and dtype not in SPARSE_KINDS:
+        raise Skip(f"there are kernels for sparse {' and '.join(SPARSE_KINDS)}, none for {dtype}")
     if path == "wgmma":
         if capability != (9, 0):
             raise Skip(f"wgmma exists on compute capability 9.0 only; this GPU has {capability[0]}.{capability[1]}")
         if dtype == "fp64":
             raise Skip("wgmma multiplies no fp64: mma does")
-        return CudaTensor(case, dtype, wgmma_plan(dtype, seed))
+        return CudaTensor(case, dtype, sparse_wgmma_plan(dtype, seed) if sparse else wgmma_plan(dtype, seed))
     case.require_capability(*((8, 9) if dtype.startswith("fp8") else (8, 0)), f"mma of {dtype}")
+    if sparse:
+        return CudaTensor(case, dtype, sparse_mma_plan(dtype, seed))
     return CudaTensor(case, dtype, mma_plan(dtype, seed, (8, 0) if capability < (9, 0) else capability))
 
 
@@ -56,6 +62,7 @@ class Plan:
     """
 
     kernel: str
+    kind: int
     operands: Bytes
     expected: Floats
     group_threads: int
@@ -74,7 +81,7 @@ class CudaTensor:
         self._case, self._dtype, self._plan = case, dtype, plan
         self.sms = case.sms
         self.operations = plan.operations
-        function = case.function(plan.kernel, "repeat", KIND=KINDS[dtype])
+        function = case.function(plan.kernel, "repeat", KIND=plan.kind)
         allow_shared_memory(function, plan.shared_bytes)
         self.operands = case.device_memory(plan.operands.nbytes)
         case.upload(self.operands, plan.operands)
@@ -126,6 +133,7 @@ def wgmma_plan(dtype: TensorType, seed: int) -> Plan:
     depth = second.values.shape[1]
     return Plan(
         kernel="tensor_wgmma",
+        kind=KINDS[dtype],
         operands=operands,
         expected=np.stack([WGMMA_TIMES * (matrix.values @ second.values.T) for matrix in first]),
         group_threads=WARPGROUP_THREADS,
@@ -152,6 +160,7 @@ def mma_plan(dtype: TensorType, seed: int, capability: tuple[int, ...]) -> Plan:
     product = np.concatenate([together @ matrix.values.T for matrix in second], axis=1)
     return Plan(
         kernel="tensor_mma",
+        kind=KINDS[dtype],
         operands=np.concatenate([matrix.raw.reshape(-1) for matrix in (*first, *second)]),
         expected=np.broadcast_to(product, (MMA_WARPS, *product.shape)),
         group_threads=WARP_THREADS,
@@ -162,6 +171,100 @@ def mma_plan(dtype: TensorType, seed: int, capability: tuple[int, ...]) -> Plan:
         shared_bytes=0,
         operations=2 * product.size * together.shape[1] * times * MMA_WARPS,
     )
+
+
+# One sparse instruction of 16-bit types takes so many columns, with the zeros; a chunk of four has two elements.
+SPARSE_COLUMNS, CHUNK = 32, 4
+PLACES = np.array([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)])
+SPARSE_TILES, SPARSE_TIMES = 8, 8
+
+
+def sparse_mma_plan(dtype: TensorType, seed: int) -> Plan:
+    """As ``mma_plan``, with rows of 32 columns of which half are zero in the first operand."""
+    first = [sparse(dtype, WARP_ROWS, SPARSE_COLUMNS, seed + time) for time in range(SPARSE_TIMES)]
+    row_bytes = SPARSE_COLUMNS * ELEMENT_BYTES[dtype]
+    second = [normal(dtype, MMA_COLUMNS, row_bytes, seed + SPARSE_TIMES + tile) for tile in range(SPARSE_TILES)]
+    together = sum((matrix.values for matrix in first), np.zeros_like(first[0].values))
+    product = np.concatenate([together @ matrix.values.T for matrix in second], axis=1)
+    raw = [raw.reshape(-1) for raw in (*(matrix.raw for matrix in first), *(matrix.raw for matrix in second))]
+    places = [place_words(matrix.places).view(np.uint8) for matrix in first]
+    return Plan(
+        kernel="tensor_mma",
+        kind=SPARSE_KINDS[dtype],
+        operands=np.concatenate([*raw, *places]),
+        expected=np.broadcast_to(product, (MMA_WARPS, *product.shape)),
+        group_threads=WARP_THREADS,
+        groups=MMA_WARPS,
+        result_words=product.size // WARP_THREADS,
+        warp_rows=WARP_ROWS,
+        result=result_type(dtype),
+        shared_bytes=0,
+        operations=2 * product.size * SPARSE_COLUMNS * SPARSE_TIMES * MMA_WARPS,
+    )
+
+
+def sparse_wgmma_plan(dtype: TensorType, seed: int) -> Plan:
+    """As ``wgmma_plan``, with rows of 128 columns of which half are zero in the first operand, in registers."""
+    columns = 2 * WGMMA_ROW_BYTES // ELEMENT_BYTES[dtype]
+    first = [sparse(dtype, WGMMA_ROWS, columns, seed + group) for group in range(WARPGROUPS)]
+    second = normal(dtype, WGMMA_COLUMNS, 2 * WGMMA_ROW_BYTES, seed + WARPGROUPS)
+    tiles = [swizzled(second.raw[:, :WGMMA_ROW_BYTES]), swizzled(second.raw[:, WGMMA_ROW_BYTES:])]
+    # A word for each instruction of the depth, then for each thread.
+    of_chunks = SPARSE_COLUMNS // CHUNK
+    places = [
+        place_words(matrix.places[row : row + WARP_ROWS, chunk : chunk + of_chunks]).view(np.uint8)
+        for matrix in first
+        for chunk in range(0, columns // CHUNK, of_chunks)
+        for row in range(0, WGMMA_ROWS, WARP_ROWS)
+    ]
+    return Plan(
+        kernel="tensor_wgmma",
+        kind=SPARSE_KINDS[dtype],
+        operands=np.concatenate([*tiles, *(matrix.raw.reshape(-1) for matrix in first), *places]),
+        expected=np.stack([WGMMA_TIMES * (matrix.values @ second.values.T) for matrix in first]),
+        group_threads=WARPGROUP_THREADS,
+        groups=WARPGROUPS,
+        result_words=WGMMA_COLUMNS // 2,
+        warp_rows=WARP_ROWS,
+        result=result_type(dtype),
+        shared_bytes=2 * WGMMA_COLUMNS * WGMMA_ROW_BYTES + ALIGNMENT_BYTES,
+        operations=2 * WARPGROUPS * WGMMA_ROWS * WGMMA_COLUMNS * columns * WGMMA_TIMES,
+    )
+
+
+class SparseMatrix(NamedTuple):
+    """``raw`` bytes of the elements that are stored, all ``values``, shape (rows, columns), and for each chunk of four
+    columns the two bits each of its stored elements' ``places``, shape (rows, chunks)."""
+
+    raw: Bytes
+    values: Floats
+    places: npt.NDArray[np.uint32]
+
+
+def sparse(dtype: TensorType, rows: int, columns: int, seed: int) -> SparseMatrix:
+    """Standard normal numbers in two of every four columns, drawn anew for each chunk; zeros in the others."""
+    stored = normal(dtype, rows, columns // 2 * ELEMENT_BYTES[dtype], seed)
+    chosen = np.random.default_rng(seed).integers(0, len(PLACES), (rows, columns // CHUNK))
+    values = np.zeros((rows, columns // CHUNK, CHUNK))
+    np.put_along_axis(values, PLACES[chosen], stored.values.reshape(rows, -1, 2), axis=2)
+    places = (PLACES[..., 0] | PLACES[..., 1] << 2).astype(np.uint32)
+    return SparseMatrix(stored.raw, values.reshape(rows, columns), places[chosen])
+
+
+def place_words(places: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """The word of each lane for the places of 16 rows and 8 chunks, shape (32,).
+
+    Lanes 4 g and 4 g + 1 hold four chunks each of row g in the low half and of row g + 8 in the high half, the first
+    chunk in the lowest bits; the other two lanes of a group are not asked. Source: PTX ISA, metadata of sparse
+    mma.m16n8k32 (also of wgmma.m64nNk32) with .f16 and .bf16.
+    """
+    lane = np.arange(WARP_THREADS)
+    words = np.zeros(WARP_THREADS, dtype=np.uint32)
+    for half in range(2):
+        for number in range(4):
+            chunk = places[lane // 4 + 8 * half, 4 * (lane % 2) + number]
+            words |= chunk << np.uint32(16 * half + 4 * number)
+    return words
 
 
 def result_type(dtype: TensorType) -> npt.DTypeLike:

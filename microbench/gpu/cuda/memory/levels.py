@@ -58,6 +58,7 @@ class CudaLocalChase:
         self._place = case.device_memory(WORD_BYTES)
         self._out = case.device_memory(2 * WORD_BYTES)
         self._base, self._shared_bytes = 0, 0
+        self._way, self._shape = "shared" if self._shared else "cached", Launch(block_threads=1)
         self._extra: tuple[int, ...] = ()
         if self._shared:
             most = case.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
@@ -80,13 +81,12 @@ class CudaLocalChase:
         return address
 
     def walk(self, reads: int) -> Walk:
-        self._run("walk_shared" if self._shared else "walk_cached", self._warm, reads, self._out)
+        self._run(f"walk_{self._way}", self._warm, reads, self._out)
         elapsed_ns, cycles = self._case.read(self._out, 2, np.int64)
         return Walk(int(elapsed_ns) * NANOSECOND_S, float(cycles))
 
     def each_cycles(self, reads: int) -> IntArray:
-        kernel = "walk_shared_stamped" if self._shared else "walk_cached_stamped"
-        return self._stamped(kernel, self._warm, reads)
+        return self._stamped(f"walk_{self._way}_stamped", self._warm, reads)
 
     def lines_cycles(self, repeats: int) -> IntArray:
         """The first round brings every line into the L2 and is not timed."""
@@ -104,7 +104,7 @@ class CudaLocalChase:
         function = self._case.function("memory_levels", kernel)
         allow_shared_memory(function, self._shared_bytes, carve_out=100 if self._shared else 0)
         row = Parameters([(self._place, warm, reads, out, *self._extra)])
-        launch(self._case, function, Launch(block_threads=1), row, shared_bytes=self._shared_bytes)(1)
+        launch(self._case, function, self._shape, row, shared_bytes=self._shared_bytes)(1)
         self._case.synchronize()
         self._arrive(warm + reads)
 

@@ -1,0 +1,51 @@
+"""What do many small products take one by one, as a graph, and as one batch?
+
+Question
+    How long do 128 independent products of 64 x 64 x 64 take if each is a call, if all calls are one graph, and if one
+    call computes them all?
+Method
+    Every product has operands of its own. cuBLASLt's fastest candidate for one of them is called from Python for each
+    in turn, then in a graph of as many nodes; its fastest candidate for a strided batch computes all in one call. Times
+    are the host's, of calls back to back and one wait, over the number of products. stream is the GPU's own time for
+    the calls one by one, all of them queued behind a gate; rate is that of the batch on the GPU. All results are
+    compared in float64.
+Reading
+    One by one, a product takes what the call takes or what the GPU needs for a kernel and the gap after it, whichever
+    is longer. A graph spares the call, a batch also the gaps, and its products fill all SMs at the same time.
+"""
+
+from collections.abc import Iterator
+
+from microbench.core.bench import Axis, Benchmark, Measured, always
+from microbench.core.model import Metric
+from microbench.gpu.protocol.compute import GemmType
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.measure.products import small
+from microbench.measure.timer import Meter
+
+
+def measure(gpu: Gpu, meter: Meter, dtype: GemmType, size: int, products: int) -> Iterator[Measured]:
+    alone = gpu.compute.problem(dtype, size, size, size, products=products)
+    together = gpu.compute.problem(dtype, size, size, size, products=products, batched=True)
+    yield from small(meter, dtype, products, alone, together)
+
+
+BENCHMARK = Benchmark(
+    title="Many small products",
+    metrics=(
+        Metric("one_by_one", "time", "s", "a product, one call from Python after the other, by the host's clock"),
+        Metric("graph", "time", "s", "a product in replays of a graph of all, by the host's clock"),
+        Metric("batch", "time", "s", "a product in calls that each compute all, by the host's clock"),
+        Metric("stream", "time", "s", "a product, one call after the other, on the device alone"),
+        Metric("rate", "rate", "FLOP/s", "2 size^3 of each product over the time of a batch on the device"),
+        Metric("sm_clock", "count", "Hz", "mean SM clock during the batch, counted by the SMs"),
+    ),
+    measure=measure,
+    axes={
+        "dtype": Axis("type of the operands", (), ("bf16",), ("bf16", "fp16")),
+        "size": Axis("rows, columns and depth", (), (64, 128, 256), (32, 64, 128, 256, 512), minimum=16, maximum=2048),
+        # All calls stand behind a gate, each in up to two slots of the launch queue.
+        "products": Axis("independent products", (), (128,), (16, 128), minimum=2, maximum=250),
+    },
+    late=always,  # each case takes seconds
+)

@@ -1,0 +1,51 @@
+"""How much faster are tensor instructions that skip half of an operand, two of every four elements?
+
+Question
+    Which rate do sparse tensor instructions (2:4 structured sparsity) reach alone, and is it twice the dense one?
+Method
+    As tensor_ceiling, with a first operand of which two of every four elements are zero, at places drawn at random.
+    wgmma: wgmma.sp (compute capability 9.0) with the sparse operand in registers; mma: mma.sp (from 8.0 on). Operations
+    count as if nothing was skipped, as in data sheets. The result is compared in float64 with that of the whole
+    operand.
+Reading
+    Twice the dense rate is possible. A sustained gain also depends on the clock that the power limit leaves. It is the
+    most that a pruned model can gain; a product also moves operands, of which only one is half as large.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric, Param
+from microbench.gpu.protocol.compute import TensorPath, TensorType
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.measure.instructions import instruction_rate
+from microbench.measure.timer import Meter
+
+
+def measure(
+    gpu: Gpu, meter: Meter, load: Literal["burst", "sustained"], path: TensorPath, dtype: TensorType
+) -> Iterator[Measured]:
+    yield from instruction_rate(meter, gpu.compute.tensor(path, dtype, sparse=True), False, f"sparse:{dtype}", load)
+
+
+def late(params: Mapping[str, Param]) -> bool:
+    """Bursts."""
+    return params["load"] == "burst"
+
+
+BENCHMARK = Benchmark(
+    title="Sparse tensor cores alone",
+    metrics=(
+        Metric("rate", "rate", "FLOP/s", "operations of all SMs, skipped ones counted, over the time on the device"),
+        Metric("per_clock", "rate", "FLOP/clk/SM", "operations of one SM, skipped ones counted, over its clock cycles"),
+        Metric("sm_clock", "count", "Hz", "SM clock during the measurement, counted by the SMs"),
+    ),
+    measure=measure,
+    axes={
+        "load": Axis("how long the instructions run", (), ("sustained",), ("sustained", "burst")),
+        "path": Axis("tensor instructions", (), ("wgmma", "mma"), ("wgmma", "mma")),
+        "dtype": Axis("type of the operands", (), ("bf16",), ("bf16", "fp16")),
+    },
+    late=late,
+)

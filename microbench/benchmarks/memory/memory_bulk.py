@@ -1,0 +1,56 @@
+"""How fast do bulk copies (TMA) fill shared memory, by the size of a piece?
+
+Question
+    What bandwidth from DRAM and L2 into shared memory do bulk copies reach, against cp.async and ordinary loads?
+Method
+    Every SM copies pieces of its own of a working set into its shared memory, round and round the set, and stamps begin
+    and end. bulk: four threads ask for whole pieces (cp.async.bulk) and wait for their barriers, with 128 KiB on the
+    way. async: 16 warps with 64 KiB on the way by cp.async. load: 32 warps with 64 KiB on the way, through registers.
+    Nothing else is done with the data, but that 512 bytes of each piece, elsewhere in each round, are added up and
+    compared.
+Reading
+    Small pieces cost an SM a request each. From some size on all ways are as fast as the level gives; bulk copies then
+    leave threads and registers to the work itself.
+"""
+
+from collections.abc import Iterator
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.memory import Filling
+from microbench.measure.memory import answering_level, level_rate
+from microbench.measure.timer import Meter
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+FILLINGS = ("bulk", "async", "load")
+CHECKED = "the sum over rows of every piece copied is that of the set"
+
+
+def measure(gpu: Gpu, meter: Meter, way: Filling, piece_bytes: int, footprint_bytes: int) -> Iterator[Measured]:
+    level = gpu.memory.fill(way, piece_bytes, footprint_bytes)
+    yield from level_rate(meter, level, footprint_bytes, answering_level(gpu, footprint_bytes), CHECKED)
+
+
+BENCHMARK = Benchmark(
+    title="Filling shared memory",
+    metrics=(
+        Metric("bandwidth", "rate", "B/s", "bytes copied by all SMs, from the first begin to the last end"),
+        Metric("per_clock", "rate", "B/clk/SM", "bytes copied by one SM over its clock cycles"),
+    ),
+    measure=measure,
+    axes={
+        "way": Axis("how the data get into shared memory", (), FILLINGS, FILLINGS),
+        "piece_bytes": Axis(
+            "bytes of a piece, a power of two",
+            (),
+            (512, 2 * KIB, 8 * KIB, 32 * KIB),
+            (512, KIB, 2 * KIB, 4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB),
+            minimum=512,
+            maximum=32 * KIB,
+        ),
+        "footprint_bytes": Axis(
+            "bytes of the working set", (), (16 * MIB, GIB), (16 * MIB, GIB), minimum=8 * MIB, maximum=4 * GIB
+        ),
+    },
+)

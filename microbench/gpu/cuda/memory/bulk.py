@@ -1,0 +1,119 @@
+"""Filling shared memory from a working set in pieces: by loads and stores, by cp.async, by bulk copies."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.ops import Launch
+from microbench.core.units import size
+from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.links.buffers import Patterns
+from microbench.gpu.cuda.submit import Parameters, launch, run
+from microbench.gpu.cuda.timing import NANOSECOND_S, STAMPS, alone_on_its_sm, require_an_sm_each
+from microbench.gpu.protocol.memory import Filling, Pass
+
+# As kernels/memory_bulk.cu has them: a row is what a warp copies at once, and a part what a warp copies of a piece.
+ROW_BYTES, VECTOR_BYTES, WARP_THREADS = 512, 16, 32
+LARGEST_PIECE_BYTES = 32 << 10
+WAYS: tuple[Filling, ...] = ("load", "async", "bulk")
+WARPS: dict[Filling, int] = {"load": 32, "async": 16, "bulk": 4}
+OWN_BYTES: dict[Filling, int] = {"load": 2048, "async": 4096, "bulk": 32768}
+MOST_PART_BYTES: dict[Filling, int] = {"load": 2048, "async": 2048, "bulk": 32768}
+BARRIER_BYTES = 8
+SINCE: dict[Filling, tuple[int, int]] = {"load": (7, 5), "async": (8, 0), "bulk": (9, 0)}
+NAMES: dict[Filling, str] = {"load": "ld.global.L1::no_allocate", "async": "cp.async", "bulk": "cp.async.bulk"}
+SEED = 7
+MOST_PIECES = (1 << 32) - 1
+Words = npt.NDArray[np.uint32]
+Sums = npt.NDArray[np.uint64]
+
+
+def shared_bytes(way: Filling) -> int:
+    """Shared memory of a block: the rings of its warps, and their barriers with the smallest pieces."""
+    ring_bytes = WARPS[way] * OWN_BYTES[way]
+    return ring_bytes + (ring_bytes // ROW_BYTES * BARRIER_BYTES if way == "bulk" else 0)
+
+
+def prefix_sums(way: Filling, piece_bytes: int, rows: Words) -> Sums:
+    """What the kernel adds up of the first pieces, in each round: shape (rows of a part, pieces + 1), modulo 2**64.
+
+    Of the part with number n, counted over the set, it takes row (n + round) % rows of a part. ``rows`` are the sums of
+    the set's rows.
+    """
+    part_rows = min(piece_bytes, MOST_PART_BYTES[way]) // ROW_BYTES
+    parts = rows.reshape(-1, part_rows).astype(np.uint64)
+    number = np.arange(len(parts))
+    parts_of_piece = piece_bytes // ROW_BYTES // part_rows
+    sums = np.zeros((part_rows, len(parts) // parts_of_piece + 1), dtype=np.uint64)
+    for turn in range(part_rows):
+        taken = parts[number, (number + turn) % part_rows].reshape(-1, parts_of_piece)
+        np.cumsum(taken.sum(axis=1, dtype=np.uint64), out=sums[turn, 1:])
+    return sums
+
+
+def expected_sum(sums: Sums, total: int) -> int:
+    """The sum over so many pieces, counted round and round the set, modulo 2**32."""
+    rounds, rest = divmod(total, sums.shape[1] - 1)
+    turns = len(sums)
+    whole, left = divmod(rounds, turns)
+    of_rounds = [int(one) for one in sums[:, -1]]
+    value: int = whole * sum(of_rounds) + sum(of_rounds[:left]) + int(sums[left, rest])
+    return value & 0xFFFFFFFF
+
+
+class CudaFill:
+    """A Level with one block on each SM, which copies pieces of its own into its shared memory.
+
+    A row of 512 bytes of each part of a piece is added up once it has arrived, another one in each round. Raises Skip
+    for a way that the GPU does not have, and for pieces that are no power of two from 512 B to 32 KiB.
+    """
+
+    def __init__(self, case: Case, way: Filling, piece_bytes: int, footprint_bytes: int) -> None:
+        self._case = case
+        self.sms, self.cache_bytes, self.tile_bytes = case.sms, 0, piece_bytes
+        case.require_capability(*SINCE[way], NAMES[way])
+        if not ROW_BYTES <= piece_bytes <= LARGEST_PIECE_BYTES or piece_bytes & (piece_bytes - 1):
+            raise Skip(
+                f"pieces are powers of two from {ROW_BYTES} B to {size(LARGEST_PIECE_BYTES)}, not {piece_bytes} B"
+            )
+        pieces = footprint_bytes // piece_bytes
+        if not self.sms <= pieces <= MOST_PIECES:
+            raise Skip(f"{size(footprint_bytes)} hold {pieces} pieces of {size(piece_bytes)} for {self.sms} SMs")
+        function = case.function("memory_bulk", "fill", WAY=WAYS.index(way), PIECE=piece_bytes)
+        here = alone_on_its_sm(case, function)
+        if here < shared_bytes(way):
+            raise Skip(f"a block has {size(here)} of shared memory here, {NAMES[way]} is measured with more")
+        set_bytes = pieces * piece_bytes
+        base, rows = case.device_memory(set_bytes), set_bytes // ROW_BYTES
+        Patterns(case).fill(base, set_bytes, SEED)
+        row_sums = case.device_memory(4 * rows)
+        vectors = ROW_BYTES // VECTOR_BYTES
+        run(case, case.function("memory_levels", "tile_sums"), rows, WARP_THREADS, (SEED, vectors, row_sums))
+        self._sums = prefix_sums(way, piece_bytes, case.read(row_sums, rows, np.uint32))
+        self._out = case.device_memory(STAMPS.itemsize * self.sms)
+        self._total = np.zeros(1, dtype=np.uint64)
+        row = Parameters([(base, pieces, 0, self._out)])
+        row.point(2, self._total.ctypes.data)
+        shape = Launch(grid_blocks=self.sms, block_threads=WARPS[way] * WARP_THREADS)
+        self._submit = launch(case, function, shape, row, shared_bytes=here, keep=(self._total,))
+
+    def take(self, bytes_per_sm: int) -> Pass:
+        count, rest = divmod(bytes_per_sm, self.tile_bytes)
+        if rest:
+            raise MeasurementError(f"{bytes_per_sm} B are no multiple of {self.tile_bytes} B")
+        self._total[0] = count * self.sms
+        self._case.clear(self._out, STAMPS.itemsize * self.sms)
+        self._submit(1)
+        self._case.synchronize()
+        stamps = self._case.read(self._out, self.sms, STAMPS)
+        total = int(stamps["sum"].sum(dtype=np.uint64)) % (1 << 32)
+        wanted = expected_sum(self._sums, count * self.sms)
+        if total != wanted:
+            raise MeasurementError(f"the sum over rows of what was copied is {total:#x} where {wanted:#x} should be")
+        require_an_sm_each(stamps)
+        elapsed_ns = int(stamps["end_ns"].max()) - int(stamps["begin_ns"].min())
+        # The time of all counts, as in CudaLevel, in cycles of the SMs' clock.
+        per_ns = float(np.median(stamps["cycles"] / (stamps["end_ns"] - stamps["begin_ns"])))
+        return Pass(elapsed_ns * NANOSECOND_S, elapsed_ns * per_ns)
