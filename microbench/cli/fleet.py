@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -70,7 +71,7 @@ def run(
     from microbench.fleet.engine import Engine
     from microbench.runs.store import new_run_id
 
-    hosts = tuple(host.strip() for host in (ssh or "").split(",") if host.strip())
+    hosts = tuple(dict.fromkeys(host.strip() for host in (ssh or "").split(",") if host.strip()))
     where = Where(local, scheduler, hosts, slurm)
     check(where)
     if resume is not None:
@@ -93,15 +94,16 @@ def run(
     differing = records.read_simulated(simulated) if simulated is not None else {}
     every_node = records.parsed_labels(label or [])
     try:
-        with _shown() as changed, connected(where) as connection:
+        with _signals(), _shown() as changed, connected(where) as connection:
             folder = records.make_folder(store, campaign.campaign)
             Engine(
                 connection.client, campaign, folder, labels=every_node, node_labels=node_labels, simulated=differing,
                 needs_gpu=needs_gpu, unreachable=connection.unreachable, expected=where.expected, wait_s=wait,
-                changed=changed,
+                absent=connection.absent, changed=changed,
             ).run()  # fmt: skip
     except KeyboardInterrupt:
-        _close(campaign, store, where)
+        if records.folder_of(store, campaign.campaign).exists():  # else it has not begun
+            _close(campaign, store, where)
         return ExitCode.INTERRUPTED
     _close(campaign, store, where)
     everything = campaign.tasks and all(task.status == "ok" for task in campaign.tasks)
@@ -124,6 +126,19 @@ def _needs_gpu(campaign: Campaign) -> bool:
     )  # fmt: skip
     intent = examine(request, discover(), datetime.now(UTC))
     return any(chosen.benchmark.gpus != 0 for chosen in intent.selected)
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Let SIGTERM, and SIGHUP of a closed terminal, act as Ctrl-C: what was started on other machines ends then."""
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
