@@ -3,6 +3,7 @@ does, and a real Dask cluster of simulated nodes, of which one dies and one hang
 
 import json
 import lzma
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from make_run import failed, make_run
 from microbench import __version__
 from microbench.analysis.stats import rows
 from microbench.cli.fleet import progress_line
-from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
+from microbench.core.errors import ExitCode, MicrobenchError, ResultNotWrittenError, RunUnreadableError, UsageError
 from microbench.core.model import Outcome
 from microbench.fleet import campaign as records
 from microbench.fleet import engine, node
@@ -148,6 +149,13 @@ def test_a_run_that_hangs_is_ended_with_everything_it_started(monkeypatch: pytes
         time.sleep(0.01)
 
 
+def test_a_run_that_nobody_waits_for_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "GUARDED", node.HANGS)
+    monkeypatch.setattr(node, "_wanted", lambda: lambda: False)
+    result = node.measure({**ORDER, "limit_s": 1e6})
+    assert (result["status"], result["reason"], result["run"]) == ("died", "the worker was told to end", b"")
+
+
 def test_two_campaigns_never_measure_on_one_machine_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(node, "LOCK_WAIT_S", 0.0)
     monkeypatch.setattr(node, "GUARDED", stub(0, small_run()))
@@ -163,7 +171,7 @@ class Client:
     """Workers that answer at once, and the calls that were sent to them. ``answer`` may raise; None never answers."""
 
     def __init__(self, workers: dict[str, dict[str, Any]], answer: Callable[[str, dict[str, Any]], Any]) -> None:
-        self.workers, self.answer = dict(workers), answer
+        self.workers, self.answer, self.status = dict(workers), answer, "running"
         self.sent: list[tuple[str, str]] = []
         self.open: dict[str, int] = {}
         self.said: Callable[[tuple[float, str]], None] = lambda event: None
@@ -315,6 +323,54 @@ def test_what_a_node_raises_or_never_answers_is_recorded(tmp_path: Path, monkeyp
     assert (tasks["c GPU-c2"].status, tasks["c GPU-c2"].reason) == ("died", "the worker was lost before it began")
 
 
+@pytest.mark.parametrize("machine", ["a", "b"])
+def test_nodes_that_came_or_cannot_come_are_not_waited_for(tmp_path: Path, machine: str) -> None:
+    workers = {"tcp://a:1": described("a", "a", ("GPU-1",)), "tcp://a:2": described(machine, machine, ("GPU-1",))}
+    client = Client(workers, lambda address, order: OK)
+    tasks = carried_out(
+        client, campaign_of(), tmp_path, expected=3, wait_s=1e6, unreachable={"far": "no SSH connection"}
+    )
+    assert {task.node for task in tasks.values()} == {"a", machine, "far"}
+
+
+def test_hosts_and_jobs_that_did_not_come_are_recorded_and_asked_anew(tmp_path: Path) -> None:
+    came: list[set[str]] = []
+
+    def absent(names: set[str]) -> dict[str, str]:
+        came.append(set(names))
+        return {"job 7": "it was still in the queue", "fe80::1": "no worker came"}
+
+    workers = {"tcp://a:1": described("a", gpus=("GPU-1",), worker="SLURMCluster-0")}
+    client = Client(workers, lambda address, order: OK)
+    tasks = carried_out(client, made := campaign_of(), tmp_path, expected=3, absent=absent)
+    assert came == [{"SLURMCluster-0"}]
+    assert {name: (task.status, task.reason) for name, task in tasks.items()} == {
+        "a GPU-1": ("ok", ""), "job 7": ("waiting", "it was still in the queue"),
+        "fe80::1": ("waiting", "no worker came"),
+    }  # fmt: skip
+    assert list(carried_out(client, made, tmp_path)) == ["a GPU-1"]
+
+
+def test_a_lost_scheduler_is_no_death_of_the_nodes(tmp_path: Path) -> None:
+    def answer(address: str, order: dict[str, Any]) -> dict[str, Any] | None:
+        client.status = "connecting"
+        return None
+
+    client = Client({"tcp://a:1": described("a", gpus=("GPU-1",))}, answer)
+    made = campaign_of()
+    with pytest.raises(MicrobenchError, match="the scheduler was lost"):
+        carried_out(client, made, tmp_path)
+    assert [(task.status, task.reason) for task in made.tasks] == [("waiting", "interrupted")]
+
+
+def test_a_scheduler_without_microbench_is_named(tmp_path: Path) -> None:
+    def answer(address: str, order: dict[str, Any]) -> dict[str, Any]:
+        raise RuntimeError("Error during deserialization of the task graph. This frequently occurs if …")
+
+    tasks = carried_out(Client({"tcp://a:1": described("a", gpus=("GPU-1",))}, answer), campaign_of(), tmp_path)
+    assert tasks["a GPU-1"].reason.startswith("the scheduler's Python lacks microbench")
+
+
 def test_a_resumed_campaign_runs_only_what_is_missing(tmp_path: Path) -> None:
     made = campaign_of(
         Task("a", "GPU-1", "ok", run="a.json.xz", versions={"python": "3"}),
@@ -439,6 +495,27 @@ def test_of_three_simulated_nodes_one_dies_and_one_hangs_and_both_are_resumed(cl
     runs = [store.read(folder / task.run) for task in made.tasks]
     assert all(run.simulated for run in runs)
     assert len({bytes(run.outcomes[0].measurements[0].samples) for run in runs}) == 3  # each has scatter of its own
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", [1], indirect=True)
+def test_after_an_interruption_no_run_stays_on_the_node(cluster: str, tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    psutil = pytest.importorskip("psutil")
+
+    def interrupt(campaign: Campaign, running: object) -> None:
+        if worker.children(recursive=True):
+            raise KeyboardInterrupt
+
+    with distributed.Client(cluster, direct_to_workers=False, set_as_default=False) as client:
+        (pid,) = client.run(os.getpid).values()
+        worker = psutil.Process(pid)
+        assert not worker.children()
+        hangs = {"simulated-0": Simulated(fault="hangs")}
+        with pytest.raises(KeyboardInterrupt):
+            Engine(client, campaign_of(device="fake"), tmp_path, simulated=hangs, changed=interrupt).run()
+        while worker.children():  # the limit of the test ends this
+            time.sleep(0.1)
 
 
 def best_bandwidth(folder: Path, node: int, benchmark: str) -> float:

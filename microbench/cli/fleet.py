@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -171,7 +172,9 @@ def _nodes(
     from microbench.fleet.clusters import Where, check
 
     local, scheduler, ssh, slurm = places
-    where = Where(local, scheduler, tuple(host.strip() for host in (ssh or "").split(",") if host.strip()), slurm)
+    where = Where(
+        local, scheduler, tuple(dict.fromkeys(host.strip() for host in (ssh or "").split(",") if host.strip())), slurm
+    )
     check(where)
     return Nodes(where, wait_s, parsed_labels(label or []), labels, simulated)
 
@@ -209,15 +212,16 @@ def _carry_out(campaign: Campaign, store: Path, nodes: Nodes, next_lines: list[s
     differing = records.read_simulated(nodes.simulated) if nodes.simulated is not None else {}
     where, ok_before = nodes.where, campaign.counts()["ok"]
     try:
-        with _shown() as changed, connected(where) as connection:
+        with _signals(), _shown() as changed, connected(where) as connection:
             folder = records.make_folder(store, campaign.campaign)
             Engine(
                 connection.client, campaign, folder, labels=nodes.every_label, node_labels=node_labels,
                 simulated=differing, needs_gpu=needs_gpu, unreachable=connection.unreachable, expected=where.expected,
-                wait_s=nodes.wait_s, changed=changed,
+                wait_s=nodes.wait_s, absent=connection.absent, changed=changed,
             ).run()  # fmt: skip
     except KeyboardInterrupt:
-        _close(campaign, store, where, next_lines)
+        if records.folder_of(store, campaign.campaign).exists():  # else it has not begun
+            _close(campaign, store, where, next_lines)
         return ExitCode.INTERRUPTED
     except MicrobenchError:
         if campaign.counts()["ok"] > ok_before:
@@ -244,6 +248,19 @@ def _needs_gpu(campaign: Campaign) -> bool:
     )  # fmt: skip
     intent = examine(request, discover(), datetime.now(UTC))
     return any(chosen.benchmark.gpus != 0 for chosen in intent.selected)
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Let SIGTERM, and SIGHUP of a closed terminal, act as Ctrl-C: what was started on other machines ends then."""
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from microbench.core.errors import MicrobenchError, UsageError
@@ -19,10 +24,26 @@ from microbench.core.units import plain
 if TYPE_CHECKING:
     from distributed import Client
 
+# Loggers; Dask gives distributed.client and tornado.application levels of their own.
+QUIET = ("distributed", "distributed.client", "bokeh", "tornado", "tornado.application", "asyncssh", "asyncio")
 CONNECT_S = 30.0
+PYTHON_S = 120.0  # Python and its packages may come from a slow network disk
+SQUEUE_S = 20.0
 # One task at a time in a worker; no limit of memory, at which Dask would restart a worker.
 WORKER = {"nthreads": 1, "memory_limit": 0}
 WORKER_MEMORY = "4GB"  # dask-jobqueue needs a limit; it is for the worker, not for the run that it starts
+HOSTS_SHOWN = 3
+# Its dask_setup ends what Dask starts by SSH with its connection. Else an interruption at the wrong moment, or a client
+# that is killed, would leave it on all hosts.
+ON_HOST = "microbench.fleet.node"
+# What the Python of a host must have; this is tried before Dask starts there.
+NEEDED = f"import distributed, {ON_HOST}"
+NEXT_STEPS = {
+    "--scheduler": "check the address, the certificates and the scheduler's log",
+    "--ssh": "the hosts and this machine must reach each other at any TCP port, by the addresses of their host names",
+    "--slurm": "Dask's configuration names queue, account and walltime, as docs/fleet.md shows",
+    "--local": "start fewer workers: --local 1",
+}
 
 
 @dataclass(frozen=True)
@@ -63,17 +84,22 @@ def check(where: Where) -> None:
 
 @dataclass(frozen=True)
 class Connection:
-    """A client of the cluster, and the hosts that SSH did not reach, each with the reason."""
+    """A client of the cluster, and the hosts on which no worker could be started, each with the reason.
+
+    ``absent`` says which hosts or jobs have brought no worker yet, and why, from the names of the workers that came.
+    """
 
     client: Client
-    unreachable: Mapping[str, str] = field(default_factory=dict)
+    unreachable: Mapping[str, str]
+    absent: Callable[[Collection[str]], Mapping[str, str]]
 
 
 @contextmanager
 def connected(where: Where) -> Iterator[Connection]:
     """A connection to the cluster, which is closed at the end if it was made here.
 
-    Raises UsageError if a package is missing, MicrobenchError if there is no scheduler.
+    Raises UsageError if a package is missing, MicrobenchError if there is no scheduler, no host can be used, or Slurm
+    takes no job.
     """
     check(where)
     try:
@@ -81,21 +107,27 @@ def connected(where: Where) -> Iterator[Connection]:
     except ImportError:
         raise _missing("distributed", "cuda-microbench[fleet]") from None
     # A lost worker is an outcome of the campaign; Dask's own words of it would stand between the lines of progress.
-    for name in ("distributed", "bokeh", "tornado"):
+    for name in QUIET:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         try:
             _check_certificates(where.scheduler or "")
-            unreachable = _unreachable(where.ssh)
-            reached = tuple(host for host in where.ssh if host not in unreachable)
-            target = where.scheduler or stack.enter_context(_cluster(where, reached))
+            unreachable = _unusable(where.ssh)
+            hosts = [host for host in where.ssh if host not in unreachable]
+            target: Any = where.scheduler
+            if target is None:
+                target = _cluster(where, hosts)
+                stack.callback(_close, target)
             client = stack.enter_context(
                 Client(target, timeout=CONNECT_S, direct_to_workers=False, set_as_default=False)
             )
         except (OSError, ValueError, RuntimeError, TypeError) as error:
-            cause = f"{plain(' '.join(where.arguments))} cannot be reached: {plain(error) or type(error).__name__}"
-            raise MicrobenchError(cause, "check the address, the certificates and the scheduler's log") from None
-        yield Connection(client, unreachable)
+            verb = "reached" if where.scheduler is not None else "started"
+            words = plain(str(error).rpartition("stderr:\n")[2].strip()) or type(error).__name__  # of sbatch, its own
+            cause = f"{plain(' '.join(where.arguments))} cannot be {verb}: {words}"
+            raise MicrobenchError(cause, NEXT_STEPS[where.arguments[0]]) from None
+        absent = _absent_hosts if where.ssh else _absent_jobs if where.slurm else lambda cluster, came: {}
+        yield Connection(client, unreachable, partial(absent, target))
 
 
 def _check_certificates(address: str) -> None:
@@ -109,10 +141,10 @@ def _check_certificates(address: str) -> None:
         )
 
 
-def _unreachable(hosts: Sequence[str]) -> dict[str, str]:
-    """The hosts that SSH does not reach: with one of them Dask's SSHCluster would not start at all.
+def _unusable(hosts: Sequence[str]) -> dict[str, str]:
+    """The hosts that SSH does not reach or whose Python lacks something: with one of them Dask would not start at all.
 
-    Raises OSError if none is reached, UsageError without asyncssh.
+    Raises UsageError without asyncssh, MicrobenchError if no host can be used.
     """
     if not hosts:
         return {}
@@ -121,44 +153,35 @@ def _unreachable(hosts: Sequence[str]) -> dict[str, str]:
     except ImportError:
         raise _missing("asyncssh", "asyncssh") from None
 
-    async def attempt(host: str) -> None:
-        async with asyncssh.connect(host, connect_timeout=CONNECT_S):
-            pass
+    async def attempt(host: str) -> str:
+        try:
+            async with asyncssh.connect(host, connect_timeout=CONNECT_S) as connection:
+                ended = await connection.run(shlex.join([sys.executable, "-c", NEEDED]), timeout=PYTHON_S)
+        except asyncssh.TimeoutError:
+            return f"{sys.executable} gave no answer there within {PYTHON_S:.0f} s"
+        except (OSError, asyncssh.Error) as error:
+            return f"no SSH connection: {plain(error) or 'no answer'}"
+        lines = (ended.stderr or "").strip().splitlines() or [f"exit code {ended.exit_status}"]
+        return f"{sys.executable} cannot be used there: {plain(lines[-1])}" if ended.exit_status else ""
 
-    async def attempts() -> list[BaseException | None]:
-        return await asyncio.gather(*map(attempt, hosts), return_exceptions=True)
+    async def attempts() -> list[str]:
+        return await asyncio.gather(*map(attempt, hosts))
 
-    found = zip(hosts, asyncio.run(attempts()), strict=True)
-    reasons = {host: f"no SSH connection: {plain(error)}" for host, error in found if error is not None}
+    reasons = {host: reason for host, reason in zip(hosts, asyncio.run(attempts()), strict=True) if reason}
     if len(reasons) == len(hosts):
-        raise OSError("; ".join(f"{host}: {reason}" for host, reason in reasons.items()))
+        listed = "; ".join(f"{plain(host)}: {reason}" for host, reason in list(reasons.items())[:HOSTS_SHOWN])
+        raise MicrobenchError(
+            f"no host can be used: {listed}", f"this must work: ssh {plain(hosts[0])} {sys.executable} -V"
+        )
     return reasons
 
 
 def _cluster(where: Where, hosts: Sequence[str]) -> Any:
     """A cluster of Dask's that does not exist yet."""
-    if hosts:
-        from distributed import SSHCluster
-
-        # The scheduler runs on the first host, as the nodes must be able to reach it.
-        return SSHCluster([hosts[0], *hosts], worker_options=dict(WORKER), scheduler_options={"dashboard": False})
+    if where.ssh:
+        return _ssh(hosts)
     if where.slurm is not None:
-        try:
-            from dask_jobqueue import SLURMCluster
-        except ImportError:
-            raise _missing("dask_jobqueue", "dask-jobqueue") from None
-        import dask
-
-        # Queue, account, walltime and GPUs come from Dask's configuration. A run gets a node alone with its memory.
-        settings = dask.config.get("jobqueue.slurm", {})
-        return SLURMCluster(
-            n_workers=where.slurm,
-            cores=1,
-            processes=1,
-            memory=settings.get("memory") or WORKER_MEMORY,
-            job_mem=settings.get("job-mem") or "0",
-            job_extra_directives=[*(settings.get("job-extra-directives") or ()), "--exclusive"],
-        )
+        return _slurm(where.slurm)
     from distributed import LocalCluster
 
     return LocalCluster(
@@ -169,6 +192,94 @@ def _cluster(where: Where, hosts: Sequence[str]) -> Any:
         dashboard_address="127.0.0.1:0",
         silence_logs=logging.CRITICAL,
     )
+
+
+def _ssh(hosts: Sequence[str]) -> Any:
+    """What Dask's SSHCluster makes, but workers bear the names of their hosts, and not all of them must start."""
+    from distributed import SpecCluster, Status
+    from distributed.deploy import ssh
+
+    class Worker(ssh.Worker):  # type: ignore[misc]
+        async def start(self) -> None:
+            # If it fails, the host is absent, and the others go on.
+            await asyncio.gather(asyncio.wait_for(super().start(), PYTHON_S), return_exceptions=True)
+            self.status = Status.running
+
+    def process(cls: type, host: str, **options: Any) -> dict[str, Any]:
+        return {"cls": cls, "options": {"address": host, "connect_options": {}, "kwargs": options}}
+
+    workers = {host: process(Worker, host, **WORKER, name=host, preload_nanny=[ON_HOST]) for host in hosts}
+    # The scheduler runs on the first host, as the nodes must be able to reach it.
+    scheduler = process(ssh.Scheduler, hosts[0], dashboard=False, preload=[ON_HOST])
+    return SpecCluster(workers, scheduler, name="SSHCluster", shutdown_on_close=False)
+
+
+def _close(cluster: Any) -> None:
+    """Close a cluster, of which something may be lost, or may never have started: then Dask's assertions fail."""
+    cluster.shutdown_on_close = False  # else Dask tries again when the program ends
+    with suppress(OSError, TimeoutError, AssertionError):
+        cluster.close()
+
+
+def _absent_hosts(cluster: Any, came: Collection[str]) -> dict[str, str]:
+    """The hosts whose workers have not come."""
+    reason = f"no worker came from it; can it reach the scheduler, {plain(cluster.scheduler_address)}?"
+    return {host: reason for host in cluster.worker_spec if host not in {*came, *cluster.observed}}
+
+
+def _slurm(jobs: int) -> Any:
+    """A cluster of so many jobs, which end with it. Raises RuntimeError with the words of sbatch."""
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    try:
+        from dask_jobqueue import SLURMCluster  # from here on Ctrl-C would end the program with exit code 0
+    except ImportError:
+        raise _missing("dask_jobqueue", "dask-jobqueue") from None
+    except SystemExit:
+        raise KeyboardInterrupt from None
+    finally:
+        signal.signal(signal.SIGINT, on_interrupt)
+    import dask
+
+    # Queue, account, walltime and GPUs come from Dask's configuration. A run gets a node alone with its memory.
+    settings = dask.config.get("jobqueue.slurm", {})
+    cluster = SLURMCluster(
+        cores=1,
+        processes=1,
+        memory=settings.get("memory") or WORKER_MEMORY,
+        job_mem=settings.get("job-mem") or "0",
+        job_extra_directives=[*(settings.get("job-extra-directives") or ()), "--exclusive"],
+        scheduler_options={"dashboard": False, **(settings.get("scheduler-options") or {})},
+    )
+    with ExitStack() as stack:
+        stack.callback(_close, cluster)
+        # scale() would submit them in the background, where an error of sbatch is lost.
+        for _ in range(jobs):
+            cluster.worker_spec.update(cluster.new_worker_spec())
+        cluster.sync(cluster._correct_state)
+        stack.pop_all()
+    return cluster
+
+
+def _absent_jobs(cluster: Any, came: Collection[str]) -> dict[str, str]:
+    """The jobs whose workers have not come, each with what Slurm says of it."""
+    absent = [job.job_id for name, job in cluster.workers.items() if name not in {*came, *cluster.observed}]
+    if not absent:
+        return {}
+    states = {}
+    with suppress(OSError, subprocess.SubprocessError):
+        command = ["squeue", "--noheader", "--format=%i %T %r", "--jobs", ",".join(absent)]
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=SQUEUE_S, check=False).stdout
+        states = {line.split()[0]: line.split(maxsplit=2)[1:] for line in listed.splitlines() if line.strip()}
+
+    def reason(job: str) -> str:
+        match states.get(job):
+            case ["PENDING", why]:
+                return f"it was still in the queue ({plain(why)}); --wait SECONDS waits longer"
+            case ["RUNNING", _]:
+                return f"no worker came from it; can its node reach the scheduler, {plain(cluster.scheduler_address)}?"
+        return "it ended before its worker came: see its output, slurm-ID.out"
+
+    return {f"job {job}": reason(job) for job in absent}
 
 
 def _missing(package: str, install: str) -> UsageError:

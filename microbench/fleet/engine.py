@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -65,9 +65,10 @@ class Begun:
 class Engine:
     """One invocation of ``fleet run``.
 
-    ``unreachable`` are hosts that could not be reached, with the reason. ``expected`` is how many nodes must come
-    before it may end, unless ``wait_s`` pass; a resumed campaign expects those that it lacks. ``changed`` hears of the
-    state, with the names of the tasks that run.
+    ``unreachable`` are hosts that could not be used, with the reason. ``expected`` is how many workers must come
+    before it may end, unless ``wait_s`` pass; a resumed campaign expects the nodes that it lacks. ``absent`` says which
+    hosts or jobs did not come, and why, from the names of the workers that did. ``changed`` hears of the state, with
+    the names of the tasks that run.
     """
 
     client: Client
@@ -80,10 +81,12 @@ class Engine:
     unreachable: Mapping[str, str] = field(default_factory=dict)
     expected: int = 1
     wait_s: float = 60.0
+    absent: Callable[[Collection[str]], Mapping[str, str]] = lambda came: {}
     changed: Callable[[Campaign, Sequence[str]], None] = lambda campaign, running: None
     _machines: dict[str, Machine] = field(default_factory=dict)
     _machine_of: dict[str, str] = field(default_factory=dict)  # by node
     _seen: set[str] = field(default_factory=set)
+    _came: set[str] = field(default_factory=set)  # the names of the workers
     _running: dict[str, Begun] = field(default_factory=dict)
     _begun: set[str] = field(default_factory=set)
     _ended: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
@@ -123,6 +126,8 @@ class Engine:
         for task in self.campaign.tasks:
             if task.status == "waiting":
                 task.reason = "the node did not come"
+        for name, reason in self.absent(self._came).items():
+            self._unnamed(name).end("waiting", reason)
 
     def _leave(self) -> None:
         """Cancel what still runs after an interruption, and save."""
@@ -148,7 +153,10 @@ class Engine:
         """True while tasks wait on machines that came, or nodes may still come."""
         if any(machine.tasks for machine in self._machines.values()):
             return True
-        return len(self._machine_of) < self.expected and time.monotonic() - self._began_s < self.wait_s
+        # Workers are counted, of which a machine may have several, and hosts from which none comes: without versions.
+        came = sum(max(1, len(machine.workers)) for machine in self._machines.values())
+        came += sum(task.status == "failed" and not task.versions for task in self.campaign.tasks)
+        return came < self.expected and time.monotonic() - self._began_s < self.wait_s
 
     def _look(self) -> bool:
         """Ask the scheduler which workers are there. True if a task's worker was lost."""
@@ -216,8 +224,11 @@ class Engine:
         }  # fmt: skip
 
     def _collect(self) -> bool:
-        """Take what has ended, waiting a little for the first. True if anything did."""
-        ended = [begun for key in self._drained() if (begun := self._running.pop(key, None)) is not None]
+        """Take what has ended, waiting a little for the first. True if any did. Raises OSError without a scheduler."""
+        keys = list(self._drained())
+        if self.client.status != "running":  # its futures look then as if their workers were lost
+            raise OSError("the connection to it was closed")
+        ended = [begun for key in keys if (begun := self._running.pop(key, None)) is not None]
         with ThreadPoolExecutor(FETCHES) as pool:
             for begun, fetched in zip(ended, pool.map(_fetched, ended), strict=True):
                 self._take(begun, *fetched)
@@ -237,6 +248,8 @@ class Engine:
             words = plain(f"{type(error).__name__}: {error}")
             if isinstance(error, ModuleNotFoundError):
                 words = f"the worker's Python has no microbench with this command: {plain(error)}"
+            elif "deserialization of the task graph" in words:
+                words = "the scheduler's Python lacks microbench: install there what is installed here"
             (begun.task or self._unnamed(begun.address)).end("failed", words)
         elif values is None:
             self._lose(begun)
@@ -298,6 +311,7 @@ class Engine:
         self.campaign.tasks = [task for task in tasks if task.versions or task.node != _host(address)]
         machine = self._machines.setdefault(name, Machine())
         machine.workers.add(address)
+        self._came.add(described.get("worker", ""))  # older versions do not say it
         if node in self._machine_of:
             return  # another worker of the same machine, or a lost one that came back
         self._machine_of[node] = name
@@ -340,4 +354,4 @@ def _fetched(begun: Begun) -> tuple[dict[str, Any] | None, BaseException | None]
 
 def _host(address: str) -> str:
     """The host of a worker's address, tcp://HOST:PORT, or of what is a host already."""
-    return address.rpartition("/")[2].rpartition(":")[0] or address
+    return address.rpartition("/")[2].rpartition(":")[0] if "://" in address else address

@@ -1,7 +1,7 @@
 """What a Dask worker does on its node: it says what the node has, and starts ``microbench run`` there.
 
-Both functions take and return plain values, because Dask sends them by pickle. A worker needs the same microbench
-installed: Dask sends the names of the functions, not their code.
+``describe`` and ``measure`` take and return plain values, because Dask sends them by pickle. A worker needs the same
+microbench installed: Dask sends the names of the functions, not their code.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,12 +38,26 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # After SIGINT a run finishes its file; then everything that it started is killed.
 FINISH_S, KILLED_S = 15.0, 10.0
 LOCK_WAIT_S, LOOK_EVERY_S = 60.0, 0.1
+WANTED_EVERY_S = 1.0
+CLOSE_S = 5.0  # for the regular end of a Dask process
 STDERR_TAIL_BYTES = 2000
 # The run ends with the Dask worker, also if that is killed: PR_SET_PDEATHSIG is 1, SIGKILL is 9.
 GUARDED = "import ctypes, runpy; ctypes.CDLL(None).prctl(1, 9); runpy.run_module('microbench', run_name='__main__')"
-HANGS = "import time; time.sleep(1e6)"
+HANGS = "import ctypes, time; ctypes.CDLL(None).prctl(1, 9); time.sleep(1e6)"
 
 Values = dict[str, Any]
+
+
+def dask_setup(server: object) -> None:
+    """Let this process end soon after its SSH connection, which is its standard input. Dask calls this at its start."""
+
+    def end() -> None:
+        while os.read(0, 1):
+            pass
+        time.sleep(CLOSE_S)
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 def describe(device: str | None) -> Values:
@@ -55,9 +70,13 @@ def describe(device: str | None) -> Values:
     except OSError:
         machine = socket.gethostname()
     versions = {"microbench": __version__, "python": platform.python_version(), "driver": ""}
-    described = {"node": socket.gethostname(), "machine": machine, "versions": versions, "gpus": [], "no_gpu": ""}
-    if device == FAKE:
-        return described | {"node": _simulated_name()}
+    name = str(_worker().name).rpartition("/")[2]  # without one it is tcp://HOST:PORT
+    described = {
+        "node": socket.gethostname(), "machine": machine, "worker": name, "versions": versions, "gpus": [],
+        "no_gpu": "",
+    }  # fmt: skip
+    if device == FAKE:  # a simulated node is nothing but a worker
+        return described | {"node": f"simulated-{name}" if name.isdecimal() else name}
     seams = Seams()
     job = Job("probe", None, seams.benchmarks, seams.backend, os.getpid())
     worker = None
@@ -74,14 +93,6 @@ def describe(device: str | None) -> Values:
     return described | {"gpus": [gpu.uuid for gpu in environment.gpus], "no_gpu": reason}
 
 
-def _simulated_name() -> str:
-    """The name of the Dask worker: a simulated node is nothing but a worker."""
-    from distributed import get_worker
-
-    name = get_worker().name
-    return f"simulated-{name}" if isinstance(name, int) else str(name).rpartition("/")[2]
-
-
 def measure(order: Values) -> Values:
     """Run ``microbench run`` once and return its status, reason and compressed run file.
 
@@ -89,7 +100,8 @@ def measure(order: Values) -> Values:
     ``costs`` and ``fault``.
     """
     _say_begun(order)
-    began_s = time.monotonic()
+    began_s, wanted = time.monotonic(), _wanted()
+    scratch = getattr(_worker(), "local_directory", None)  # Dask clears that of a worker which was killed
     variables, simulated = {}, order["device"] == FAKE
     if simulated:
         variables = {"MICROBENCH_FAKE_COSTS": json.dumps(order["costs"])} if order["costs"] else {}
@@ -99,22 +111,52 @@ def measure(order: Values) -> Values:
             os.kill(os.getpid(), signal.SIGKILL)
     code = HANGS if simulated and order["fault"] == "hangs" else GUARDED
     try:
-        with tempfile.TemporaryDirectory(prefix="microbench-") as folder, _alone(simulated):
+        with tempfile.TemporaryDirectory(prefix="microbench-", dir=scratch) as folder, _alone(simulated):
             file = Path(folder) / "run.json"
             command = [sys.executable, "-P", "-c", code, "run", *order["arguments"], "--out", str(file)]
-            exit_code, words = _ended(command, variables, order["limit_s"], Path(folder) / "errors")
+            exit_code, words = _ended(command, variables, order["limit_s"], Path(folder) / "errors", wanted)
             result = _result(file, exit_code, words, order["limit_s"])
+            if exit_code is None and not wanted():
+                result = {"status": "died", "reason": "the worker was told to end", "run": b""}
     except (OSError, TimeoutError) as error:
         result = {"status": "failed", "reason": f"the run could not be started: {plain(error)}", "run": b""}
     return result | {"seconds": time.monotonic() - began_s}
 
 
-def _say_begun(order: Values) -> None:
-    """Tell the client that the task has begun: if the node is lost later, it is not started again."""
-    with contextlib.suppress(ImportError, ValueError):  # in a test there is no worker
+def _worker() -> Any:
+    """The Dask worker whose task this thread runs; None in a test."""
+    try:
         from distributed import get_worker
 
-        get_worker().log_event(order["topic"], order["task"])
+        return get_worker()
+    except (ImportError, ValueError):
+        return None
+
+
+def _say_begun(order: Values) -> None:
+    """Tell the client that the task has begun: if the node is lost later, it is not started again."""
+    if worker := _worker():
+        worker.log_event(order["topic"], order["task"])
+
+
+def _wanted() -> Callable[[], bool]:
+    """Whether a client still waits for the task that this thread runs, and its worker stays.
+
+    Dask itself does not end what runs if its client cancels the task, is interrupted or dies.
+    """
+    worker = _worker()
+    if worker is None:
+        return lambda: True
+    from distributed import Status
+
+    key = worker.get_current_task()
+
+    def wanted() -> bool:
+        task = worker.state.tasks.get(key)
+        ends = worker.status in (Status.closing, Status.closed, Status.failed)
+        return task is not None and task.state != "cancelled" and not ends
+
+    return wanted
 
 
 @contextlib.contextmanager
@@ -140,8 +182,13 @@ def _alone(simulated: bool) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _ended(command: list[str], variables: dict[str, str], limit_s: float, errors: Path) -> tuple[int | None, str]:
-    """Run the command for at most ``limit_s``. Returns its exit code, None if it was ended, and its last words."""
+def _ended(
+    command: list[str], variables: dict[str, str], limit_s: float, errors: Path, wanted: Callable[[], bool]
+) -> tuple[int | None, str]:
+    """Run the command for at most ``limit_s``, and while it is ``wanted``.
+
+    Returns its exit code, None if it was ended, and its last words.
+    """
     path = os.pathsep.join(filter(None, sys.path))  # the run imports from where this worker does
     with errors.open("w+b") as stream:
         process = subprocess.Popen(
@@ -152,13 +199,15 @@ def _ended(command: list[str], variables: dict[str, str], limit_s: float, errors
             env={**os.environ, **variables, "PYTHONPATH": path},
             start_new_session=True,
         )
-        exit_code = None
+        exit_code, end_s = None, time.monotonic() + limit_s
         try:
-            exit_code = process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(FINISH_S)
+            while exit_code is None and wanted() and (left_s := end_s - time.monotonic()) > 0:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    exit_code = process.wait(min(left_s, WANTED_EVERY_S))
+            if exit_code is None and wanted():
+                process.send_signal(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(FINISH_S)
         finally:
             _kill_session(process)
         return exit_code, _tail(stream)
