@@ -72,4 +72,5 @@ BENCHMARK = Benchmark(
     ),
     measure=measure,
     axes={"way": Axis("what stands between two kernels", QUICK, DEFAULT, WAYS)},
+    untried=True,
 )

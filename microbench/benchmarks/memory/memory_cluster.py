@@ -47,4 +47,5 @@ BENCHMARK = Benchmark(
             maximum=16,
         ),
     },
+    untried=True,
 )  # fmt: skip

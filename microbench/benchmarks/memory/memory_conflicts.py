@@ -48,4 +48,5 @@ BENCHMARK = Benchmark(
             maximum=1 << 12,
         ),
     },
+    untried=True,
 )

@@ -49,4 +49,5 @@ BENCHMARK = Benchmark(
             maximum=100,
         ),
     },
+    untried=True,
 )

@@ -52,4 +52,5 @@ BENCHMARK = Benchmark(
             maximum=32 * GIB,
         ),
     },
+    untried=True,
 )  # fmt: skip
