@@ -42,7 +42,7 @@ def test_the_core_has_what_the_screen_and_predictions_rest_on() -> None:
     core = {name for name, benchmark in discover().items() if benchmark.core}
     assert core >= QUESTIONS
     layers = {case.params["layer"] for case in discover()["launch_layers"].cases("quick")}
-    assert layers == {case.params["layer"] for case in discover()["launch_layers"].cases("full")}
+    assert layers | {"cuda_runtime"} == {case.params["layer"] for case in discover()["launch_layers"].cases("full")}
     gains = {case.params["submitter"] for case in discover()["graph_gain"].cases("quick")}
     assert gains >= {"loop", "cupy_raw", "numba_configured", "torch_eager"}
 
