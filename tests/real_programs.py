@@ -147,7 +147,8 @@ def compare(folder: Path, run: str) -> None:
     truths = json.loads((folder / TRUTHS).read_text())
     with tempfile.TemporaryDirectory() as name:
         with tarfile.open(folder / TRACES) as tar:
-            tar.extractall(name, filter="data")
+            safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since 3.11.4
+            tar.extractall(name, **safely)
         jobs = [
             (program, kind, Path(name) / trace["file"], trace["steps"], times_of(found) | here(found[what]))
             for program, found in truths["programs"].items()
