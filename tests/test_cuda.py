@@ -120,7 +120,8 @@ def test_waits_end_after_their_kernel(gpu: Gpu, blocking_event: bool) -> None:
 # launch_kind. A read of host memory takes 1.14 and a flag's round trip 1.75 by launch_cost, which memory operations
 # cannot be much below. Two streams synchronise in 3 and a host function takes 100 on an RTX 3080
 # (facebookincubator/velox, pull request 6096). Here a thread of the driver must wake up, as for a blocking wait (10 to
-# 36, docs/validation.md), and the stream must go on.
+# 36, docs/validation.md), and the stream must go on. A gate that was a wait for a value opened in 9 to 10 in probes on
+# H200s (docs/decisions.md), with the host's way in it.
 EXPECTED_US: dict[SignalWay, dict[str, tuple[float, float]]] = {
     "same_stream": {"between": (1.2, 2.0)},
     "event": {"between": (1.5, 3.0)},
@@ -129,9 +130,9 @@ EXPECTED_US: dict[SignalWay, dict[str, tuple[float, float]]] = {
     "write_32": {"between": (1.5, 3.0), "to_host": (0.5, 2.0)},
     "write_64": {"between": (1.5, 3.0), "to_host": (0.5, 2.0)},
     "wait_ready": {"between": (1.5, 3.0)},
-    "wait_32": {"from_host": (1.0, 3.0)},
-    "wait_64": {"from_host": (1.0, 3.0)},
-    "write_wait": {"between": (3.0, 6.0)},
+    "wait_32": {"from_host": (2.0, 10.0)},
+    "wait_64": {"from_host": (2.0, 10.0)},
+    "write_wait": {"between": (3.0, 12.0)},
 }
 
 

@@ -588,7 +588,7 @@ def test_without_them_usual_costs_are_assumed_and_named_so() -> None:
 def test_the_step_without_the_recorder_is_as_uncertain_as_its_costs_and_as_processes_differ() -> None:
     found, step, (low_s, high_s, _) = recorded_s(costs())
     assert found.graph is not None
-    host_s = PROCESSES * step.unwatched_s  # launches make all of such a step
+    host_s = PROCESSES * step.unwatched_s  # a launch-bound step is all host time
     half_s = math.hypot((high_s - low_s) / 2, host_s)
     assert step.unwatched_s - step.low_s == pytest.approx(half_s, rel=0.05)
     assert step.high_s - step.unwatched_s == pytest.approx(half_s, rel=0.05)

@@ -1,4 +1,4 @@
-"""The export as OpenMetrics: a parser by the specification reads it, names are stable, hostile text stays a label.
+"""Tests of the export as OpenMetrics: a parser reads it, names do not change, and hostile text stays inside of labels.
 
 The dashboard for Grafana asks only for what an export has.
 """

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from make_fake_run import make_fake_run
+from make_run import make_run, measurement, outcome, with_suite
 
 from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.core.ops import IntArray
@@ -72,3 +73,23 @@ def test_a_machine_that_stops_every_loop_is_told_from_slow_launches() -> None:
     assert "the machine stops the core, not the launch" in told.text
     assert "isolcpus" in told.advice
     assert slowest(FakeCosts(), "copy") is None
+
+
+@pytest.mark.parametrize(
+    ("stops", "idle", "spread", "told"),
+    [
+        (500.0, 30.0, 0.01, "launch calls are slow by themselves"),
+        (50.0, 30.0, 0.01, "the machine stops the core"),
+        (70.0, 30.0, 0.4, "the machine stops the core"),  # more than twice as often, but not surely
+    ],
+)
+def test_launches_are_blamed_only_if_they_are_surely_stopped_more_often(
+    stops: float, idle: float, spread: float, told: str
+) -> None:
+    calls = [measurement("p9999", 14e-6, n=10), measurement("worst", 90e-6, n=10)]
+    rates = [measurement(name, rate, spread=spread, n=10) for name, rate in (("stops", stops), ("idle_stops", idle))]
+    of_tail = outcome("launch_tail", [*calls, *rates], beside="nothing", launches=1_000_000)
+    run = with_suite(make_run(), ["launch_tail"], "default", [of_tail])
+    (found_,) = (one for one in of_suite(evidence_by_device(run)[0], "launch") if one.rule == "launch.slowest")
+    assert told in found_.text
+    assert ("isolcpus" in found_.advice) == ("the machine" in told)

@@ -170,7 +170,7 @@ def test_sums_equal_those_of_reading_tile_by_tile(count: int) -> None:
 
 
 def load(rows: int, blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What each warp of a load tells of different numbers of batches in 2 us, the walk meanwhile, and the sums."""
+    """Records of warps that read different numbers of batches in 2 us, of the walk, and the sums of the set."""
     tiles = RANDOM.integers(0, 1 << 32, (rows, WARPS), dtype=np.uint32)
     loads, walked = np.zeros((blocks, WARPS), dtype=LOADS), np.zeros((), dtype=STAMPS)
     walked["begin_ns"], walked["end_ns"], walked["sm"] = 1_000_000, 1_001_000, blocks

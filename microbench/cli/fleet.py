@@ -167,7 +167,7 @@ def _nodes(
     labels: Path | None,
     simulated: Path | None,
 ) -> Nodes:
-    """What the options say of the nodes; ``places`` are --local, --scheduler, --ssh and --slurm. Raises UsageError."""
+    """Read the options about nodes; ``places`` are --local, --scheduler, --ssh and --slurm. Raises UsageError."""
     from microbench.fleet.campaign import parsed_labels
     from microbench.fleet.clusters import Where, check
 

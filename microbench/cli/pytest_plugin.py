@@ -1,4 +1,4 @@
-"""The pytest plugin: asserts how many launches a function makes, whether a graph can hold it, and what that gains.
+"""A pytest plugin that checks how many launches a function makes, whether it can be captured, and what a graph gains.
 
     def test_step(microbench):
         microbench(step, at_most_launches=3, graph=True)

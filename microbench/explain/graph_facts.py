@@ -149,7 +149,7 @@ def of_library(evidence: Evidence, submitter: str, nodes: int) -> Library | None
 
 
 def libraries(evidence: Evidence) -> list[Library]:
-    """Graphs of the usual count of kernels by each library that was measured, the one that is ready first in front."""
+    """What graph_library measured of each library for the usual number of kernels, the quickest library first."""
     rows = evidence.rows("graph_library", "make")
     nodes = usual_kernels([int(row.params["nodes"]) for row in rows])
     names = dict.fromkeys(str(row.params["submitter"]) for row in rows)

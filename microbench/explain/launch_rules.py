@@ -516,10 +516,13 @@ def slowest(evidence: Evidence) -> Finding | None:
     if rare is None or worst is None:
         return None
     idle = evidence.row("launch_tail", "idle_stops", beside="nothing")
-    text, of_launches = "No call took 3 us longer than the median.", False
+    text, of_launches = (
+        "Fewer than half of the tenths of the calls have one that took 3 us longer than the median.",
+        False,
+    )
     if stops is not None:
-        quiet = idle.value if idle is not None else 0.0
-        of_launches = stops.value > STOPPED_MORE * quiet
+        quiet, most = (idle.value, idle.interval.high) if idle is not None else (0.0, 0.0)
+        of_launches = stops.interval.low > STOPPED_MORE * most
         whose = "launch calls are slow by themselves" if of_launches else "the machine stops the core, not the launch"
         text = f"A second of launch calls has {stops.value:.0f} stops, one of queries {quiet:.0f}: {whose}."
     tick, ticked, every, shared = (
@@ -537,7 +540,8 @@ def slowest(evidence: Evidence) -> Finding | None:
         title=f"One launch in 10 000 takes {as_time(rare.value)} or more; the worst took {as_time(longest_s)}",
         text=text,
         advice="Give the thread a core without interrupts: isolcpus, nohz_full, irqaffinity." if stopped else "",
-        threshold=f"launches are slow by themselves if they are stopped {STOPPED_MORE:g} times as often as queries",
+        threshold=f"launches are slow by themselves if they are stopped {STOPPED_MORE:g} times as often as queries, "
+        "intervals included",
         rests_on=rests_on(rare, worst, stops, idle),
     )
 

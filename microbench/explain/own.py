@@ -90,7 +90,7 @@ class Step(NamedTuple):
 
     @property
     def limit(self) -> str:
-        """What limits the step, in words."""
+        """A sentence that says what limits the step: launches, the GPU, or that this is not known."""
         submit_s = self.submit.value
         if self.gpu is None:
             launches = self.fact("launches") or self.fact("recorded_kernels")

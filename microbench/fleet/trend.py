@@ -303,7 +303,7 @@ def _gpu(recorded: Callable[[str], Mapping[Key, Gpu]], point: Point) -> Gpu:
 
 
 def _usually(several: Sequence[Gpu]) -> Gpu:
-    """A GPU as it was in most of several campaigns."""
+    """The newest of several records of a GPU, with only those facts and findings that most of them share."""
     newest = several[-1]
     rules = Counter(rule for one in several for rule in {rule for rule, *_ in one.findings})
     return newest._replace(

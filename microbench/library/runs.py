@@ -273,7 +273,7 @@ def catalogue_of(run: Run) -> dict[str, Benchmark]:
 
 
 def ceilings_of(run: Run) -> Evidence | None:
-    """The run with the ceilings of own kernels: the newest that measured the memory of such a GPU, or a bundled one.
+    """The run that has the ceilings for a user's kernel: the newest one with this GPU's memory, or a bundled one.
 
     None for a run without own kernels, and where no such run is known.
     """

@@ -10,7 +10,7 @@ Method
     copies from pinned memory, or runs a kernel on every SM.
 Reading
     If both loops are stopped as often, the machine stops the core, and no launch is slow by itself. Percentiles are
-    those of each tenth of the calls. A call is slow from twice the median on.
+    those of each tenth of the calls, as are rates of stops. A call is slow from twice the median on.
 """
 
 from collections.abc import Iterator
@@ -29,6 +29,7 @@ from microbench.measure.timer import Meter
 # The calls of a burst fit the launch queue, with those before it that are not counted.
 LEAD_IN, BURST, QUERIES = 50, 400, 4000
 PARTS = 10
+TICK_BURSTS = 250  # from one line of progress to the next
 STOP_NS = 3000
 BESIDE_BYTES, BESIDE_NS = 64 << 20, 2_000_000
 QUANTILES = {"p999": 0.999, "p9999": 0.9999, "worst": 1.0}
@@ -41,28 +42,26 @@ def other_work(gpu: Gpu, beside: str) -> Submit | None:
     return gpu.bind(Launch(BESIDE_NS, grid_blocks=gpu.info.sm_count or 1, stream=1)) if beside == "kernel" else None
 
 
-def stops_per_s(durations_ns: IntArray) -> float:
-    """How often calls were stopped in a second of their own time."""
-    stopped = durations_ns >= np.median(durations_ns) + STOP_NS
-    return float(stopped.sum() / (durations_ns.sum() * NANOSECOND_S))
+def stops(durations_ns: IntArray) -> int:
+    """How many calls were stopped."""
+    return int((durations_ns >= np.median(durations_ns) + STOP_NS).sum())
 
 
 def measure(gpu: Gpu, meter: Meter, launches: int, beside: str) -> Iterator[Measured]:
     submit, query, other = gpu.bind(Launch()), gpu.bind(Query()), other_work(gpu, beside)
-    stamps: IntArray = np.zeros((max(launches // BURST, PARTS), BURST + 1), dtype=np.int64)
-    readings: IntArray = np.zeros((PARTS, QUERIES + 1), dtype=np.int64)
-    own: list[float] = []
-    idle: list[float] = []
+    bursts = max(launches // BURST, PARTS)
+    stamps: IntArray = np.zeros((bursts, BURST + 1), dtype=np.int64)
+    readings: IntArray = np.zeros(QUERIES + 1, dtype=np.int64)
+    idle_stops, idle_ns = np.zeros(bursts), np.zeros(bursts)
     for number, burst in enumerate(stamps):
         gpu.synchronize()
         if other is not None:
             other(1)
         submit(LEAD_IN)
         submit.stamps(burst)
-        query.stamps(readings[number % PARTS])
-        if number % PARTS == PARTS - 1:
-            own.append(stops_per_s(np.diff(stamps[number + 1 - PARTS : number + 1])))
-            idle.append(stops_per_s(np.diff(readings)))
+        query.stamps(readings)
+        idle_stops[number], idle_ns[number] = stops(np.diff(readings)), readings[-1] - readings[0]
+        if number % TICK_BURSTS == TICK_BURSTS - 1:
             meter.tick("p9999", number + 1, float(np.quantile(np.diff(stamps[: number + 1]), 0.9999)) * NANOSECOND_S)
     gpu.synchronize()
     durations_ns = np.diff(stamps)
@@ -73,8 +72,9 @@ def measure(gpu: Gpu, meter: Meter, launches: int, beside: str) -> Iterator[Meas
             name, "host", stored(values), len(values), floor_s=meter.floors.timer_call_s,
             resolution=meter.floors.timer_step_s, stopped="count",
         )  # fmt: skip
-    yield meter.counted("stops", own)
-    yield meter.counted("idle_stops", idle)
+    yield meter.counted("stops", [stops(part) / (part.sum() * NANOSECOND_S) for part in parts])
+    idle = zip(np.array_split(idle_stops, PARTS), np.array_split(idle_ns, PARTS), strict=True)
+    yield meter.counted("idle_stops", [float(stopped.sum() / (ns.sum() * NANOSECOND_S)) for stopped, ns in idle])
     yield from shared(stamps, durations_ns)
 
 

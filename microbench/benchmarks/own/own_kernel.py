@@ -94,7 +94,7 @@ def specification(
 
 
 def _count(gpu: Gpu, meter: Meter, own: OwnKernel) -> int:
-    """How many launches make one sample: at most WORK_S of the GPU's time."""
+    """The number of launches in a sample, which takes at most WORK_S."""
     began_ns = meter.clock.now_ns()
     own.submit(5)
     gpu.synchronize()

@@ -185,7 +185,7 @@ def atomics(
 
 
 class FakeBankReads(Scoped):
-    """Shared memory serves one word of each bank at a time: a load takes a turn for each word of its fullest bank."""
+    """A load takes as many turns as the most words that it reads from one bank, which serves one word a turn."""
 
     loads = BANK_LOADS
 

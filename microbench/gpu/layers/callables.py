@@ -175,7 +175,7 @@ def first_difference(before: Sequence[Output], after: Sequence[Output], relative
 
 
 def judged(calls: Sequence[Sequence[Output]], replays: Sequence[Sequence[Output]], relative: Sequence[float]) -> str:
-    """How two calls and two replays of a step agree, or why they cannot be compared.
+    """Say whether the outputs of two calls equal those of two replays, or why they cannot be compared.
 
     A graph repeats what it was captured with. If calls differ from one another and replays do not, the step depends on
     something that the host computes anew at each call, which the graph has frozen. If both differ, the step changes a
