@@ -78,7 +78,7 @@ def _changed(trend: Trend) -> list[str]:
         return ["nothing can be said: no campaign measured a GPU"]
     if not trend.judged:
         return [
-            f"too early: {trend.longest} of {LEAST_CAMPAIGNS} campaigns, {LEAST_SIDE} before a change and as many after"
+            f"too early: {trend.longest} of {LEAST_CAMPAIGNS} campaigns; a change needs {LEAST_SIDE} before it and after it"
         ]
     changed = {True: set[Board](), False: set[Board]()}
     for event in trend.events:
