@@ -77,9 +77,8 @@ def _changed(trend: Trend) -> list[str]:
     if not trend.gpus:
         return ["nothing can be said: no campaign measured a GPU"]
     if not trend.judged:
-        return [
-            f"too early: {trend.longest} of {LEAST_CAMPAIGNS} campaigns; a change needs {LEAST_SIDE} before it and after it"
-        ]
+        needed = f"a change needs {LEAST_SIDE} before it and after it"
+        return [f"too early: {trend.longest} of {LEAST_CAMPAIGNS} campaigns; {needed}"]
     changed = {True: set[Board](), False: set[Board]()}
     for event in trend.events:
         changed[event.slower] |= set(event.gpus)
