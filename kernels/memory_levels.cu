@@ -189,6 +189,16 @@ walk_shared_stamped(u64 *place, u32 warm, u32 reads, u32 *cycles, const u32 *nex
 
 // -- dependent reads by one thread while the other SMs read a set -----------------------------------------------------
 
+__device__ __forceinline__ uint4 read_l2(const uint4 *from) {
+    uint4 v;
+    asm volatile(
+        "ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "l"(from)
+    );
+    return v;
+}
+
 // A warp of the load: begin and end, how often it read BATCH vectors a lane, its SM, and the sum of the words it read.
 struct Load {
     u64 begin_ns, end_ns, batches;
@@ -205,12 +215,13 @@ __device__ __forceinline__ void wait_until(u64 time) {
 }
 
 // Each warp begins a batch every `interval` cycles, or later where the memory cannot keep up, until it is told to stop.
-// The warps of a block read neighbouring batches: a row. Block b begins at row b / blocks of all rows, and goes round.
+// The warps of a block read neighbouring batches: a row. Each block goes round `rows` rows of its own: if two SMs asked
+// for one line at the same time, they would share its answer, and the L2 would send less than arrives.
 __device__ __forceinline__ void
 read_until_stopped(const uint4 *set, u32 rows, u64 interval, volatile u32 *flags, Load *loads) {
     __shared__ volatile u32 stop;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, block = blockIdx.x - 1;
-    u32 row = (u32)(block * (u64)rows / (gridDim.x - 1)), sum = 0;
+    u32 row = 0, sum = 0;
     Load own = {0, 0, 0, smid(), 0};
     if (threadIdx.x == 0) stop = 0;
     __syncthreads();
@@ -219,13 +230,13 @@ read_until_stopped(const uint4 *set, u32 rows, u64 interval, volatile u32 *flags
     wait_until(next);
     own.begin_ns = globaltimer_ns();
     do {
-        const uint4 *batch = set + ((u64)row * warps + warp) * BATCH * 32 + lane;
+        const uint4 *batch = set + (((u64)block * rows + row) * warps + warp) * BATCH * 32 + lane;
         // One warp of the block asks whether to stop, and waits for that with its reads: if all did, they would crowd
         // the flag's place in the L2.
         u32 told = warp == 0 ? flags[STOP] : 0;
         uint4 found[BATCH];
 #pragma unroll
-        for (u32 k = 0; k < BATCH; k++) found[k] = read<PAST_L1>(batch, k * 32);
+        for (u32 k = 0; k < BATCH; k++) found[k] = read_l2(batch + k * 32);
 #pragma unroll
         for (u32 k = 0; k < BATCH; k++) sum += found[k].x + found[k].y + found[k].z + found[k].w;
         if (++row == rows) row = 0;
@@ -277,16 +288,6 @@ __device__ __forceinline__ u32 part_begin(u32 block, u32 tiles) {
 // The first word that is written to a vector in a round; each further word is ODD more.
 __device__ __forceinline__ u32 written(u32 vector, u32 seed, u32 round) {
     return vector * 4 * ODD + seed + round;
-}
-
-__device__ __forceinline__ uint4 read_l2(const uint4 *from) {
-    uint4 v;
-    asm volatile(
-        "ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-        : "l"(from)
-    );
-    return v;
 }
 
 __device__ __forceinline__ void write(uint4 *to, const uint4 &v) {

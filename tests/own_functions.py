@@ -39,13 +39,13 @@ def cub(x, y):
     return cupy.sum(x)
 whole = cupy.RawKernel('''
 #include <cooperative_groups.h>
-extern "C" __global__ void whole(float* x) {
+extern "C" __global__ void whole(const float* x, float* y) {
     cooperative_groups::this_grid().sync();
-    x[blockIdx.x * blockDim.x + threadIdx.x] += 1;
+    y[blockIdx.x * blockDim.x + threadIdx.x] = x[blockIdx.x * blockDim.x + threadIdx.x] + 1;
 }''', "whole", enable_cooperative_groups=True)
 def cooperative(x, y):
-    whole((128,), (256,), (x,))
-    return x
+    whole((128,), (256,), (x, y))
+    return y
 """
 NUMBA = """
 import numpy as np

@@ -226,11 +226,12 @@ def test_a_read_takes_longer_under_load(gpu: Gpu, level: memory.LoadedLevel) -> 
     cycles = min(walk.cycles for walk in idle)
     # In sets of different sizes, and read past the L1.
     assert cycles == pytest.approx(alone.walk(reads).cycles, rel=0.1)
-    plateau = gpu.memory.level("global", GIB if level == "dram" else chase.load_bytes // MIB * MIB)
+    # In a set of 24 MiB SMs rarely share an answer of the L2; those of the load never do.
+    plateau = gpu.memory.level("global", GIB if level == "dram" else 24 * MIB)
     plateau_bytes = 32 * MIB // plateau.tile_bytes * plateau.tile_bytes
     plateau.take(plateau_bytes)
     rate = plateau_bytes * plateau.sms / plateau.take(plateau_bytes).seconds
-    assert 0.85 * rate < full.bytes_per_s < 1.1 * rate
+    assert 0.8 * rate < full.bytes_per_s < 1.1 * rate
     assert full.cycles > (1.5 if level == "dram" else 1.02) * cycles
     for share in (0.2, 0.5, 0.8):
         walk = chase.take(reads, share * full.bytes_per_s)

@@ -193,7 +193,7 @@ values.block_until_ready()
 SPAWNED = (
     TORCH.replace("import torch", "import multiprocessing, torch")
     + """
-if multiprocessing.parent_process() is None:
+if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
     children = [context.Process(target=print) for _ in range(2)]
     for child in children:
@@ -245,7 +245,7 @@ def recorded(folder: Path, command: list[str], how: program.How = program.WHOLE)
 
 
 def every_recording(folder: Path, command: list[str], how: program.How = program.WHOLE) -> tuple[int, list[Trace]]:
-    """The exit code of a command, and the recordings of its processes."""
+    """The exit code of a command, and the recordings of its processes that used the GPU."""
     (folder / "recordings").mkdir()
     ended = program.watch(command, folder / "recordings", how)
     assert ended.reasons == ()
@@ -253,7 +253,7 @@ def every_recording(folder: Path, command: list[str], how: program.How = program
     for trace in traces:
         sound(trace)
         assert (trace.lost, trace.unread) == ({}, {})
-    return ended.status, traces
+    return ended.status, [trace for trace in traces if len(trace.work)]
 
 
 def kernels(trace: Trace, name: str) -> int:

@@ -171,16 +171,16 @@ def test_sums_equal_those_of_reading_tile_by_tile(count: int) -> None:
 
 def load(rows: int, blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Records of warps that read different numbers of batches in 2 us, of the walk, and the sums of the set."""
-    tiles = RANDOM.integers(0, 1 << 32, (rows, WARPS), dtype=np.uint32)
+    tiles = RANDOM.integers(0, 1 << 32, (blocks, rows, WARPS), dtype=np.uint32)
     loads, walked = np.zeros((blocks, WARPS), dtype=LOADS), np.zeros((), dtype=STAMPS)
     walked["begin_ns"], walked["end_ns"], walked["sm"] = 1_000_000, 1_001_000, blocks
     for block in range(blocks):
         for warp in range(WARPS):
-            batches, start = 3 * block + warp, block * rows // blocks
-            read = [int(tiles[(start + k) % rows, warp]) for k in range(batches)]
+            batches = 3 * block + warp
+            read = [int(tiles[block, k % rows, warp]) for k in range(batches)]
             loads[block, warp] = (999_500, 1_001_500, batches, block, sum(read) % (1 << 32))
-    prefix = np.zeros((rows + 1, WARPS), dtype=np.uint32)
-    np.cumsum(tiles, axis=0, dtype=np.uint32, out=prefix[1:])
+    prefix = np.zeros((blocks, rows + 1, WARPS), dtype=np.uint32)
+    np.cumsum(tiles, axis=1, dtype=np.uint32, out=prefix[:, 1:])
     return loads, walked, prefix
 
 

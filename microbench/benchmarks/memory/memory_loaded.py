@@ -5,10 +5,10 @@ Question
     share of the bandwidth that they can get?
 Method
     One launch has both: a thread on an SM of its own walks lines in random order past the L1, and every warp of the
-    other SMs reads 2 KiB at a time, with a fixed interval from one begin to the next. The interval follows from the
-    bandwidth without any, measured before. The walk is timed by both clocks of its SM. The load counts its bytes over
-    its own time, begins before the walk and ends after it, and its words are summed and compared. In turn with it the
-    same walk is timed while the other SMs are idle.
+    other SMs reads 2 KiB at a time, with a fixed interval from one begin to the next, in a set of its SM's own. The
+    interval follows from the bandwidth without any, measured before. The walk is timed by both clocks of its SM. The
+    load counts its bytes over its own time, begins before the walk and ends after it, and its words are summed and
+    compared. In turn with it the same walk is timed while the other SMs are idle.
 Reading
     Latency over bandwidth, as a curve. It rises slowly until queues form. At 100 % nothing holds the load back, and a
     read waits behind the 64 KiB that each SM then has in flight: with fewer in flight that end is lower.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,7 +50,9 @@ class TorchRecorder:
             known = self._profiler.ProfilerActivity
             activities = [known.CUDA] if self._kind == "torch_cuda" else [known.CPU, known.CUDA]
             profile = self._profiler.profile(activities=activities, with_stack=self._kind == "torch_stack")
-            profile.start()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that an earlier recording's events are gone
+                profile.start()
         try:
             yield profile
         finally:

@@ -7,18 +7,16 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-import msgspec
-
 from microbench.report.document import Report, Screen
 from microbench.report.figures.figure import Figure
 from microbench.report.page.page import MOST_RESTS
 from microbench.report.page.templates import WHOLE_WIDTH, environment, scoped_style
 
+OWN = "\ue000"  # a private character, which stands for what makes ids unique
+
 
 def fragment(shown: Report | Screen, figures: Sequence[Figure] = ()) -> str:
     """The report or the screen as one element with its style, without scripts; ``figures`` are folded at its end."""
-    # Ids must differ between the outputs of a notebook, and be the same each time that it is run.
-    own = hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:8]
     numbers = count()
     context = {
         "style": scoped_style(),
@@ -26,10 +24,12 @@ def fragment(shown: Report | Screen, figures: Sequence[Figure] = ()) -> str:
         "most_rests": MOST_RESTS,
         "whole_width": WHOLE_WIDTH,
         "nowhere": lambda _name: None,
-        "next_id": lambda: f"{own}-{next(numbers)}",
+        "next_id": lambda: f"{OWN}-{next(numbers)}",
         **(_of_screen(shown) if isinstance(shown, Screen) else _of_report(shown)),
     }
-    return environment().get_template("fragment.html").render(context)
+    text = environment().get_template("fragment.html").render(context)
+    # Ids must differ between the outputs of a notebook, and be the same for the same output on every machine.
+    return text.replace(OWN, hashlib.sha256(text.encode()).hexdigest()[:8])
 
 
 def _of_screen(screen: Screen) -> dict[str, Any]:

@@ -144,8 +144,8 @@ def fill_tiles(case: Case, tiles: int, vectors: int) -> tuple[int, Words]:
     return base, each
 
 
-def read_sums(prefix: Words, starts: npt.NDArray[np.int64], count: int | npt.NDArray[np.int64]) -> Words:
-    """The sum of ``count`` tiles from each start on and round the set, modulo 2**32; a count for all, or one for each.
+def read_sums(prefix: Words, starts: npt.NDArray[np.int64], count: int) -> Words:
+    """The sum of ``count`` tiles from each start on and round the set, modulo 2**32.
 
     ``prefix`` has the sums of the first 0 ... n tiles, shape (n + 1,).
     """

@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Launch
+from microbench.core.units import size
 from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.memory.levels import BLOCK_THREADS, VECTOR_BYTES, CudaLocalChase, Words, fill_tiles, read_sums
+from microbench.gpu.cuda.memory.levels import BLOCK_THREADS, VECTOR_BYTES, CudaLocalChase, Words, fill_tiles
 from microbench.gpu.cuda.submit import Parameters, launch
 from microbench.gpu.cuda.timing import NANOSECOND_S, STAMPS
 from microbench.gpu.protocol.memory import LoadedLevel, LoadedWalk
@@ -23,9 +24,9 @@ ROW_BYTES = WARPS * BATCH_BYTES
 LOADS = np.dtype([("begin_ns", "u8"), ("end_ns", "u8"), ("batches", "u8"), ("sm", "u4"), ("sum", "u4")])
 # Reads before the clocks, once all SMs are at work: queues fill meanwhile.
 WARM_READS = 64
-# Sets in DRAM exceed every L2. Both sets of the L2 together stay in less than half of it.
+# Sets in DRAM exceed every L2. Both sets of the L2 together stay in less than half of it where each SM then has a row.
 DRAM_LOAD_BYTES, DRAM_CHASE_BYTES = 1 << 30, 1 << 29
-L2_LOAD_SHARE, L2_CHASE_SHARE = 3 / 8, 1 / 16
+L2_LOAD_SHARE, L2_CHASE_SHARE, L2_MOST_SHARE = 3 / 8, 1 / 16, 3 / 4
 
 
 class CudaLoadedChase(CudaLocalChase):
@@ -36,18 +37,21 @@ class CudaLoadedChase(CudaLocalChase):
         if level == "l2":
             l2_bytes = case.context.attribute("L2_CACHE_SIZE")
             load_bytes, chase_bytes = int(l2_bytes * L2_LOAD_SHARE), int(l2_bytes * L2_CHASE_SHARE)
-        self._rows = load_bytes // ROW_BYTES
-        if case.sms < 2 or not self._rows:
-            raise Skip("a load needs a second SM and an L2 of at least 256 KiB")
+            if ROW_BYTES * (case.sms - 1) > l2_bytes * L2_MOST_SHARE:
+                raise Skip(f"the L2 of {size(l2_bytes)} has no room for {size(ROW_BYTES)} of each SM")
+        if case.sms < 2:
+            raise Skip("a load needs a second SM")
+        blocks = case.sms - 1
+        rows = max(load_bytes // (ROW_BYTES * blocks), 1)
         super().__init__(case, "global", chase_bytes)
         if level == "l2":
             self.walk(self.lines)  # brings the ring into the L2
-        self._readers = (case.sms - 1) * WARPS
-        self.load_bytes = self._rows * ROW_BYTES
-        self._set, sums = fill_tiles(case, self._rows * WARPS, BATCH_VECTORS)
+        self._readers, self._rows = blocks * WARPS, rows
+        self.load_bytes = blocks * rows * ROW_BYTES
+        self._set, sums = fill_tiles(case, blocks * rows * WARPS, BATCH_VECTORS)
         # The sums of the first 0 ... n batches of each warp.
-        self._prefix: Words = np.zeros((self._rows + 1, WARPS), dtype=np.uint32)
-        np.cumsum(sums.reshape(self._rows, WARPS), axis=0, dtype=np.uint32, out=self._prefix[1:])
+        self._prefix: Words = np.zeros((blocks, rows + 1, WARPS), dtype=np.uint32)
+        np.cumsum(sums.reshape(blocks, rows, WARPS), axis=1, dtype=np.uint32, out=self._prefix[:, 1:])
         self._walked = case.device_memory(STAMPS.itemsize)
         self._flags = case.device_memory(8)
         self._loads = case.device_memory(LOADS.itemsize * self._readers)
@@ -75,17 +79,19 @@ class CudaLoadedChase(CudaLocalChase):
 def load_rate(loads: npt.NDArray[Any], walked: np.void, prefix: Words) -> float:
     """Bytes a second of all warps of a load, each by its own time; ``loads`` has the shape (blocks, WARPS).
 
-    ``prefix`` has the sums of the first 0 ... n batches of each warp, shape (rows + 1, WARPS). Raises MeasurementError
-    if a warp did not read during the whole walk, if the sum of what it read is wrong, or if two blocks shared an SM.
+    ``prefix`` has the sums of the first 0 ... n batches of each warp, shape (blocks, n + 1, WARPS). Raises
+    MeasurementError if a warp did not read during the whole walk, if the sum of what it read is wrong, or if two blocks
+    shared an SM.
     """
     if loads["begin_ns"].max() > walked["begin_ns"] or loads["end_ns"].min() < walked["end_ns"]:
         raise MeasurementError("the other SMs did not read during the whole walk")
     blocks = len(loads)
     if len({int(walked["sm"]), *loads["sm"].ravel().tolist()}) != blocks + 1:
         raise MeasurementError("two blocks shared an SM: is another process at work on this GPU?")
-    starts = np.arange(blocks, dtype=np.int64) * (len(prefix) - 1) // blocks
-    for warp, own in enumerate(loads.T):
-        if not np.array_equal(own["sum"], read_sums(prefix[:, warp], starts, own["batches"].astype(np.int64))):
-            raise MeasurementError("the sum over all words that the other SMs read is not that of their set")
+    rounds, rest = np.divmod(loads["batches"].astype(np.uint64), np.uint64(prefix.shape[1] - 1))
+    block, warp = np.indices(loads.shape)
+    sums = prefix[:, -1] * rounds + prefix[block, rest.astype(np.int64), warp]
+    if not np.array_equal(loads["sum"], sums.astype(np.uint32)):
+        raise MeasurementError("the sum over all words that the other SMs read is not that of their set")
     own_s = (loads["end_ns"] - loads["begin_ns"]) * NANOSECOND_S
     return float((loads["batches"] * BATCH_BYTES / own_s).sum())
