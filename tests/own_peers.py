@@ -2,7 +2,7 @@
 
 By hand, on a machine with a GPU: ``python tests/own_peers.py FOLDER [TURNS]``. All three time one call with other data
 in the L2. nvbench holds the stream behind a kernel while it submits, as microbench does; do_bench submits while the GPU
-fills the L2. Each turn has a process of microbench and one of the others. FOLDER gets peers.json.
+fills the L2. Each turn has a process of each. FOLDER gets peers.json.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from microbench.measure.timer import Meter, cold
 
 TURNS = 3
 OURS, NVBENCH, DO_BENCH = "microbench", "nvbench", "do_bench"
-Figures = dict[str, dict[str, float]]
+Figures = dict[str, float]
 
 
 def main(folder: Path, turns: int) -> None:
@@ -38,13 +38,15 @@ def main(folder: Path, turns: int) -> None:
     own_functions.write(folder)
     taken: dict[str, dict[str, list[float]]] = {}
     for _ in range(turns):
-        for who in (OURS, NVBENCH):
+        for who in WHO:
             answer = folder / f"{who}.json"
+            answer.unlink(missing_ok=True)
             child = [sys.executable, __file__, "--child", who, str(answer)]
-            subprocess.run(child, check=True, env=os.environ | {"CUPY_ACCELERATORS": "cub"})
-            for name, figures in json.loads(answer.read_text()).items():
-                for by, seconds in figures.items():
-                    taken.setdefault(name, {}).setdefault(by, []).append(seconds)
+            if subprocess.run(child, check=False, env=os.environ | {"CUPY_ACCELERATORS": "cub"}).returncode:
+                print(f"{who} failed", flush=True)
+                continue
+            for name, seconds in json.loads(answer.read_text()).items():
+                taken.setdefault(name, {}).setdefault(who, []).append(seconds)
     (folder / "peers.json").write_text(json.dumps(taken, indent=1))
     for name, figures in taken.items():
         middle = {by: median(each) for by, each in figures.items()}
@@ -54,7 +56,7 @@ def main(folder: Path, turns: int) -> None:
         print(f"{name:12} {' '.join(words)}")
 
 
-def ours() -> Figures:
+def by_microbench(_: Path) -> Figures:
     """Medians of one call behind a gate, in s."""
     gpu = open_gpu(probe_environment(None).gpus[0].uuid)
     meter, found = Meter(gpu.clock, gpu), {}
@@ -63,34 +65,33 @@ def ours() -> Figures:
             with gpu.case():
                 step = gpu.own_step(partial(bound, gpu, function.target, function.setup_target, {}))
                 taken = meter.collect("cold", cold(gpu, step.submit, step.stream), clock="device")
-                found[function.name] = {OURS: median(taken.values)}
+                found[function.name] = median(taken.values)
         except MeasurementError as error:
             print(f"{function.name}: {error}", flush=True)
     gpu.close()
     return found
 
 
-def theirs(answer: Path) -> Figures:
-    """nvbench's mean and do_bench's median of each function, in s."""
+def by_nvbench(answer: Path) -> Figures:
+    """nvbench's means, in s."""
     from cuda import bench
 
-    found: Figures = {}
-    made = {function.name: prepared(function) for function in FUNCTIONS}
-    for name, (call, handle) in made.items():
-        benchmark = bench.register(partial(timed_by_nvbench, call, handle))
-        benchmark.set_name(name)
+    for function in FUNCTIONS:
+        benchmark = bench.register(for_nvbench(*prepared(function)))
+        benchmark.set_name(function.name)
         benchmark.set_timeout(1.0)
     listed = answer.with_name("nvbench_listed.json")
     bench.run_all_benchmarks(["peers", "--devices", "0", "--json", str(listed), "--quiet"])
-    for name, tag, seconds in summaries(json.loads(listed.read_text())):
-        if tag == "nv/cold/time/gpu/mean":
-            found.setdefault(name, {})[NVBENCH] = seconds
+    found = summaries(json.loads(listed.read_text()))
+    return {name: seconds for name, tag, seconds in found if tag == "nv/cold/time/gpu/mean"}
+
+
+def by_do_bench(_: Path) -> Figures:
+    """Medians of do_bench, in s; functions with a stream of their own are left out."""
     from triton.testing import do_bench
 
-    for name, (call, handle) in made.items():
-        if not handle:
-            found.setdefault(name, {})[DO_BENCH] = do_bench(call, return_mode="median") * 1e-3
-    return found
+    made = {function.name: prepared(function) for function in FUNCTIONS}
+    return {name: do_bench(call, return_mode="median") * 1e-3 for name, (call, handle) in made.items() if not handle}
 
 
 def prepared(function: Function) -> tuple[Callable[[], object], int]:
@@ -113,16 +114,21 @@ class Given:
         return 0, self._handle
 
 
-def timed_by_nvbench(call: Callable[[], object], handle: int, state: Any) -> None:
-    if handle:
-        state.set_stream(Given(handle))
-    restore = callables.use_stream(handle or int(state.get_stream().addressof()), 0)
+def for_nvbench(call: Callable[[], object], handle: int) -> Callable[[Any], None]:
+    """A benchmark of nvbench that times a call in its stream, or else in nvbench's."""
 
-    def launch(_: object) -> None:
-        call()
+    def timed(state: Any) -> None:
+        if handle:
+            state.set_stream(Given(handle))
+        restore = callables.use_stream(handle or int(state.get_stream().addressof()), 0)
 
-    state.exec(launch, batched=False)
-    restore()
+        def launch(_: object) -> None:
+            call()
+
+        state.exec(launch, batched=False)
+        restore()
+
+    return timed
 
 
 def summaries(listed: Any) -> Iterator[tuple[str, str, float]]:
@@ -135,10 +141,12 @@ def summaries(listed: Any) -> Iterator[tuple[str, str, float]]:
                         yield benchmark["name"], summary["tag"], float(one["value"])
 
 
+WHO = {OURS: by_microbench, NVBENCH: by_nvbench, DO_BENCH: by_do_bench}
+
 if __name__ == "__main__":
     if sys.argv[1] == "--child":
         answer = Path(sys.argv[3])
         os.chdir(answer.parent)
-        answer.write_text(json.dumps(ours() if sys.argv[2] == OURS else theirs(answer)))
+        answer.write_text(json.dumps(WHO[sys.argv[2]](answer)))
     else:
         main(Path(sys.argv[1]).resolve(), *map(int, sys.argv[2:3] or [TURNS]))
