@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, whole
-from microbench.analysis.stats import Row
 from microbench.core.units import percent, quantity, round_percent, size, times
 from microbench.explain import link_facts as links
 
@@ -148,35 +147,27 @@ def collectives(evidence: Evidence) -> Finding | None:
     first = next((ring for ring in rings if ring.call is not None or ring.algorithm is not None), None)
     if first is None:
         return None
-    figures, several = [], [ring for ring in rings if ring.bus is not None]
     where = "one GPU" if first.ranks == 1 else f"{first.ranks} GPUs" if first.ranks else "this machine"
+    figures, rate = [], ""
     if first.bus is not None:
-        figures.append(f"{first.words} carries {_on_bus(evidence, first.bus)} on the bus")
+        limit = evidence.ceiling(first.bus)
+        share = f", {percent(first.bus.value / limit.value)} of NVLink's limit" if limit is not None else ""
+        figures.append(f"{first.words} has a bus bandwidth of {quantity(first.bus.value, 'B/s')}{share}")
+    elif first.algorithm is not None:
+        rate = f", at {quantity(first.algorithm.value, 'B/s')}"
     if first.call is not None:
-        size_bytes = whole(first.call, "size_bytes")
-        figures.append(f"{first.words} of {size(size_bytes)} takes {quantity(first.call.value, 's')}")
-    if several:
-        others = [f"{ring.words} {_on_bus(evidence, ring.bus)}" for ring in several[1:] if ring.bus is not None]
-        text = (
-            f"Bus bandwidth of {listed(others)}." if others else "Bus bandwidth is what each GPU's links carry one way."
-        )
-    else:
-        rate = f", at {quantity(first.algorithm.value, 'B/s')}" if first.algorithm is not None else ""
+        figures.append(f"{size(whole(first.call, 'size_bytes'))} take {quantity(first.call.value, 's')}")
+    text = "Bus bandwidth is what the links of each GPU carry in one direction, whatever the number of GPUs."
+    if first.ranks == 1:
         text = f"A ring of one GPU only copies within its own memory{rate}: it says nothing of links between GPUs."
     return Finding(
         rule="link.collectives",
         severity="note",
-        title=f"NCCL on {where}: {', '.join(figures) or 'only rates of a ring of one were measured'}",
+        title=f"NCCL on {where}: {'; '.join(figures) or f'{first.words} was measured{rate}'}",
         text=text,
         threshold="always, where NCCL was measured; its bus bandwidth is held against all NVLinks of a GPU, one way",
         rests_on=rests_on(*(row for ring in rings for row in (ring.call, ring.algorithm, ring.bus))),
     )
-
-
-def _on_bus(evidence: Evidence, row: Row) -> str:
-    limit = evidence.ceiling(row)
-    share = f" ({percent(row.value / limit.value)} of NVLink's limit)" if limit is not None else ""
-    return f"{quantity(row.value, 'B/s')}{share}"
 
 
 RULES: tuple[Rule, ...] = (numa, concurrent, peers, collectives)
