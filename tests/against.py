@@ -3,6 +3,9 @@
 Run by hand on a machine with a GPU: ``python tests/against.py WHAT FOLDER [TIMES]``. WHAT is one of
 - nvbandwidth, peers (copies between GPU 0 and GPU 1): NVBANDWIDTH names a built nvbandwidth. Sizes are nvbandwidth's:
   512 MiB, and 2 MiB read line by line (128 bytes) in the order of addresses for latency.
+- nccl_tests: NCCL_TESTS names a folder with built all_reduce_perf, all_gather_perf and sendrecv_perf. All GPUs, the
+  default sizes of link_nccl; theirs is the median of 25 cycles of 20 calls, out of place, as it prints them. Each size
+  has a process of its own, because a process with several moves on through the buffer of the largest.
 - babelstream: BABELSTREAM names a built cuda-stream. Its arrays (2**25 doubles), its order (copy, scale, add, triad,
   dot, again and again) and its clock: the host's, around one call and its synchronise, of which the best counts.
 - chase: CHASE names the program of tests/twin/chase.cu, a plain pointer chase.
@@ -25,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from microbench.analysis.stats import rows
+from microbench.core.bench import discover
 from microbench.core.errors import Skip
 from microbench.gpu.cuda.device import open_gpu
 from microbench.gpu.open import probe_environment
@@ -48,6 +52,7 @@ class Unit(NamedTuple):
 
 
 GB_PER_S, NANOSECONDS, CYCLES = Unit(1e9, "GB/s"), Unit(1e-9, "ns"), Unit(1.0, "cycles")
+MICROSECONDS = Unit(1e-6, "µs")
 
 
 def compare(
@@ -193,6 +198,56 @@ def nvbandwidth(folder: Path, times: int, places: Sequence[Place], run: Sequence
     compare(folder / "against_nvbandwidth.json", times, ours, theirs, units.__getitem__)
 
 
+NCCL_PROGRAMS = {"all_reduce": "all_reduce_perf", "all_gather": "all_gather_perf", "send_recv": "sendrecv_perf"}
+NCCL_CALLS = ("-n", "20", "-w", "20", "-N", "25")
+# Columns of a line of nccl-tests: size, count, type, redop, root; then out of place time in us, GB/s, GB/s, wrong.
+NCCL_SIZE, NCCL_TIME, NCCL_WRONG = 0, 5, 8
+NCCL_RATES = {"algorithm_bandwidth": 6, "bus_bandwidth": 7}
+
+
+def nccl_figures(text: str, name: str, size_bytes: int) -> Figures:
+    """Medians over the lines of that size. Raises ValueError where a line is missing or nccl-tests found wrong data."""
+    lines = [line.split() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    found = [words for words in lines if words[NCCL_SIZE] == str(size_bytes)]
+    if not found or any(float(words[NCCL_WRONG]) for words in found):
+        raise ValueError(f"{name}: no line of {size_bytes} bytes, or wrong data")
+
+    def median(column: int) -> float:
+        return statistics.median(float(words[column]) for words in found)
+
+    figures = {f"{name} {size_bytes} call": median(NCCL_TIME) * 1e-6}
+    return figures | {f"{name} {size_bytes} {metric}": median(at) * 1e9 for metric, at in NCCL_RATES.items()}
+
+
+def nccl_tests(folder: Path, times: int) -> None:
+    gpus, sizes = len(probe_environment(None).gpus), discover()["link_nccl"].axes["size_bytes"].default
+
+    def theirs(turn: int) -> Figures:
+        figures: Figures = {}
+        for name, program in NCCL_PROGRAMS.items():
+            for size_bytes in map(int, sizes):
+                out = folder / f"nccl_tests{turn}_{name}_{size_bytes}.txt"
+                size = str(size_bytes)
+                path = str(Path(os.environ["NCCL_TESTS"]) / program)
+                text = printed(out, path, "-b", size, "-e", size, "-g", str(gpus), *NCCL_CALLS)
+                figures |= nccl_figures(text, name, size_bytes)
+        return figures
+
+    def ours(turn: int) -> Figures:
+        out = folder / f"ours_nccl{turn}.json"
+        command = [sys.executable, "-m", "microbench", "run", "link_nccl", "--out", str(out)]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        return {
+            f"{row.params['operation']} {row.params['size_bytes']} {row.metric.name}": row.value
+            for row in rows(read(out))
+        }
+
+    def unit_of(name: str) -> Unit:
+        return MICROSECONDS if name.endswith("call") else GB_PER_S
+
+    compare(folder / "against_nccl_tests.json", times, ours, theirs, unit_of)
+
+
 STREAM_BYTES = 8 << 25
 ITERATIONS, TRIALS = 100, 20
 STREAM_ORDER: Mapping[StreamKernel, str] = {
@@ -311,6 +366,8 @@ def main(what: str, folder: Path, times: int) -> None:
     if what in ("nvbandwidth", "peers"):
         places, run = (peer_places(), PEER_RUN) if what == "peers" else (host_places(), HOST_RUN)
         return nvbandwidth(folder, times, places, run)
+    if what == "nccl_tests":
+        return nccl_tests(folder, times)
     gpu = open_gpu(probe_environment(None).gpus[0].uuid)
     if what == "babelstream":
         babelstream(gpu, folder, times)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything that needs a real GPU, in one go: tests/on_gpu.sh FOLDER [STEP …]; results and logs go to FOLDER.
 # Steps: tests, sanitizer, repeats (five runs of three rounds and their overlap), against_nvbandwidth, against_peers,
-# against_babelstream, against_chase and against_torch (another program in turn, see tests/against.py; NVBANDWIDTH and
-# BABELSTREAM name the programs), chains (C++, CuPy, PyTorch and microbench in turn, see tests/chains.py), held_out (the
+# against_nccl_tests, against_babelstream, against_chase and against_torch (another program in turn, see
+# tests/against.py; NVBANDWIDTH, NCCL_TESTS and BABELSTREAM name the programs), chains (C++, CuPy, PyTorch and microbench in turn, see tests/chains.py), held_out (the
 # model against steps that it never saw; HELD_OUT names the file of an earlier session), real_steps (twelve steps of
 # PyTorch against their predictions), programs (traces and recordings of nineteen programs against their true times),
 # example (the worked example of docs/), watch_overhead (WATCH_ROUNDS rounds of it), without_nvmath,
@@ -126,6 +126,8 @@ against() { "$python" tests/against.py "$1" "$folder" "$2" | tee "$folder/agains
 against_nvbandwidth() { against nvbandwidth 5; }
 
 against_peers() { against peers 5; }
+
+against_nccl_tests() { against nccl_tests 5; }
 
 against_torch() { against torch 12; }
 

@@ -8,7 +8,7 @@ from gpu_checks import proven
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import Access, Direction, HostMemory, Order, PeerWay
+from microbench.gpu.protocol.links import Access, CollectiveName, Direction, HostMemory, Order, PeerWay, bus_factor
 
 pytestmark = pytest.mark.gpu
 
@@ -110,6 +110,51 @@ def test_gpus_copy_at_the_same_time(gpu: Gpu, direction: Direction) -> None:
     together.check()
 
 
+@pytest.mark.parametrize("size_bytes", [128, 1_000_064, 16 << 20])
+@pytest.mark.parametrize("name", get_args(CollectiveName))
+@pytest.mark.parametrize("ranks", [1, 2, None])
+def test_nccl_gives_every_gpu_its_values(gpu: Gpu, ranks: int | None, name: CollectiveName, size_bytes: int) -> None:
+    if ranks == 2:
+        needs_two(gpu)
+    collective = gpu.links.collective(name, "loop", ranks, size_bytes)
+    assert collective.ranks == (ranks or len(gpu.links.gpus()))
+    assert 0 <= size_bytes - collective.size_bytes < 16 * collective.ranks
+    for _ in range(2):  # the first call also sets up the connections between the GPUs
+        collective.fresh()
+        with pytest.raises(MeasurementError, match="element 0 of"):
+            collective.check()
+        assert 0 < collective.take_ns(2) < 10e9
+        collective.check()
+    facts = {fact.name: fact.value for fact in collective.facts()}
+    assert facts["nccl_ranks"] == collective.ranks
+    assert str(facts["nccl_version"]).startswith("2.")
+
+
+def test_nccl4py_makes_the_same_calls(gpu: Gpu) -> None:
+    for name in get_args(CollectiveName):
+        collective = gpu.links.collective(name, "nccl4py", None, 4096)
+        collective.fresh()
+        collective.take_ns(3)
+        collective.check()
+
+
+def test_the_time_of_a_large_message_is_possible(gpu: Gpu) -> None:
+    """A GPU cannot copy faster than it reads and writes its memory, nor can links carry more than their line rate."""
+    size_bytes = 256 << 20
+    for name in get_args(CollectiveName):
+        collective = gpu.links.collective(name, "loop", None, size_bytes)
+        collective.take_ns(5)
+        taken_s = min(collective.take_ns(20) for _ in range(3)) * 1e-9 / 20
+        link = gpu.info.link
+        if collective.ranks == 1:
+            assert 2 * collective.size_bytes / taken_s < 10e12
+        elif link.nvlinks and link.nvlink_bytes_per_s:
+            on_bus_bytes = bus_factor(name, collective.ranks) * collective.size_bytes
+            assert on_bus_bytes / taken_s < link.nvlinks * link.nvlink_bytes_per_s
+
+
 def test_an_absent_gpu_is_a_skip(gpu: Gpu) -> None:
     with pytest.raises(Skip, match="needs a GPU 99"):
         gpu.links.peer(0, 99, "engine_read", True, 1024)
+    with pytest.raises(Skip, match="needs 99 GPUs"):
+        gpu.links.collective("all_reduce", "loop", 99, 1024)

@@ -101,7 +101,7 @@ def test_device_memory_that_is_not_free_is_a_skip(
 def test_values_without_a_meaning_are_refused(name: str, value: str) -> None:
     axis, _, number = value.partition("=")
     with pytest.raises(UsageError, match=f"{value} is out of range in {name}"):
-        select({name: discover()[name]}, (), "default", {axis: (number,)})
+        select({name: discover()[name]}, (name,), "default", {axis: (number,)})
 
 
 @pytest.mark.parametrize(

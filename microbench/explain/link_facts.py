@@ -637,3 +637,48 @@ def _by_reason(outcomes: Iterable[Outcome]) -> Reasons:
         if (pair := pair_of(outcome.case.params)) is not None:
             result.setdefault(outcome.reason or "no reason given", {})[pair] = None
     return {reason: list(members) for reason, members in result.items()}
+
+
+# NCCL operations: small messages and bandwidth of each operation, on the largest ring that was measured.
+
+
+class Ring(NamedTuple):
+    """One NCCL operation: the call with the fewest bytes, and the rates with the most.
+
+    ``bus`` is None for a ring of one GPU, which uses no link; ``ranks`` is None in a run without that fact.
+    """
+
+    operation: str
+    ranks: int | None
+    call: Row | None
+    algorithm: Row | None
+    bus: Row | None
+
+    @property
+    def words(self) -> str:
+        """The operation as people write it: "all-reduce"."""
+        return self.operation.replace("_", "/" if self.operation == "send_recv" else "-")
+
+
+def rings(evidence: Evidence) -> list[Ring]:
+    """Each operation that was measured from the compiled loop, in the order of the run."""
+    found = []
+    for operation in dict.fromkeys(str(row.params["operation"]) for row in evidence.rows("link_nccl", "call")):
+        chosen: dict[str, int | str] = {"operation": operation, "binding": "loop"}
+        rows = evidence.rows("link_nccl", "call", **chosen)
+        largest = max(rows, key=lambda row: _ranks(row) or 0, default=None)
+        if largest is None:
+            continue
+        chosen["gpus"] = largest.params["gpus"]
+        curves = [
+            [row for _, row in evidence.curve("link_nccl", metric, "size_bytes", **chosen) if row.value > 0]
+            for metric in ("call", "algorithm_bandwidth", "bus_bandwidth")
+        ]
+        calls, algorithm, bus = curves
+        last = [rates[-1] if rates else None for rates in (algorithm, bus)]
+        found.append(Ring(operation, _ranks(largest), calls[0] if calls else None, *last))
+    return found
+
+
+def _ranks(row: Row) -> int | None:
+    return next((value for value in facts_of(row, "nccl_ranks") if isinstance(value, int)), None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on
-from microbench.core.units import percent, quantity, round_percent, times
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, whole
+from microbench.core.units import percent, quantity, round_percent, size, times
 from microbench.explain import link_facts as links
 
 SLOW = 0.9
@@ -141,4 +141,33 @@ def reasons_named(reasons: links.Reasons) -> list[str]:
     return [f"{named(members)}: {reason}" for reason, members in reasons.items()]
 
 
-RULES: tuple[Rule, ...] = (numa, concurrent, peers)
+def collectives(evidence: Evidence) -> Finding | None:
+    """What NCCL reaches between GPUs against NVLink's limit, and how long a small message takes."""
+    rings = links.rings(evidence)
+    first = next((ring for ring in rings if ring.call is not None or ring.algorithm is not None), None)
+    if first is None:
+        return None
+    where = "one GPU" if first.ranks == 1 else f"{first.ranks} GPUs" if first.ranks else "this machine"
+    figures, rate = [], ""
+    if first.bus is not None:
+        limit = evidence.ceiling(first.bus)
+        share = f", {percent(first.bus.value / limit.value)} of NVLink's limit" if limit is not None else ""
+        figures.append(f"{first.words} has a bus bandwidth of {quantity(first.bus.value, 'B/s')}{share}")
+    elif first.algorithm is not None:
+        rate = f", at {quantity(first.algorithm.value, 'B/s')}"
+    if first.call is not None:
+        figures.append(f"{size(whole(first.call, 'size_bytes'))} take {quantity(first.call.value, 's')}")
+    text = "Bus bandwidth is what the links of each GPU carry in one direction, whatever the number of GPUs."
+    if first.ranks == 1:
+        text = f"A ring of one GPU only copies within its own memory{rate}: it says nothing of links between GPUs."
+    return Finding(
+        rule="link.collectives",
+        severity="note",
+        title=f"NCCL on {where}: {'; '.join(figures) or f'{first.words} was measured{rate}'}",
+        text=text,
+        threshold="always, where NCCL was measured; its bus bandwidth is held against all NVLinks of a GPU, one way",
+        rests_on=rests_on(*(row for ring in rings for row in (ring.call, ring.algorithm, ring.bus))),
+    )
+
+
+RULES: tuple[Rule, ...] = (numa, concurrent, peers, collectives)

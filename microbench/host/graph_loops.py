@@ -297,6 +297,25 @@ def rows_round_trips(
 
 
 @compiled
+def rows_until_done(
+    addresses: IntArray, rows: IntArray, count: int, synchronize: int, streams: IntArray, clock: int
+) -> tuple[int, int, int]:
+    """All rows ``count`` times, then a synchronise of each stream.
+
+    Returns the first code of the rows, the first code of the synchronises, and the ns of all that.
+    """
+    code = 0
+    waited = 0
+    begin = now_ns(clock)
+    for _ in range(count):
+        for row in range(addresses.size):
+            code = first_code(code, call_row(addresses[row], rows[row], 0, 0))
+    for stream in streams:
+        waited = first_code(waited, call_narrow(synchronize, stream, 0, 0, 0))
+    return code, waited, now_ns(clock) - begin
+
+
+@compiled
 def iterate(
     address: int, a: IntArray, synchronize: int, stream: int, flag: int, count: int, clock: int
 ) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -11,7 +12,17 @@ from microbench.analysis.quantiles import FloatArray
 from microbench.core.model import Fact, Measurement, Work
 from microbench.core.ops import IntArray
 from microbench.gpu.protocol.compute import Gemm
-from microbench.gpu.protocol.links import Chase, Concurrent, Duplex, Peer, Pipeline, Transfer
+from microbench.gpu.protocol.links import (
+    Chase,
+    Collective,
+    CollectiveName,
+    Concurrent,
+    Duplex,
+    Peer,
+    Pipeline,
+    Transfer,
+    bus_factor,
+)
 from microbench.gpu.protocol.memory import Operations
 from microbench.measure.sampling import NANOSECOND_S, per_call_distribution, seconds
 from microbench.measure.timer import Meter, gated
@@ -19,6 +30,7 @@ from microbench.measure.timer import Meter, gated
 SAMPLE_S = 2e-3
 MOST_QUEUED = 200
 HOST_BATCH = 20
+BATCH_OF_CALLS = 20  # nccl-tests' default
 FEWEST_BOTH_WAYS = 4
 SINGLE_READS = 2000
 # Whether the other copies outlasted the measured ones in every sample; twice as many may not suffice.
@@ -212,3 +224,32 @@ def alone_and_together(
     checked = "; ".join(dict.fromkeys((alone.check(), together.check())))
     yield from verified([msgspec.structs.replace(each, bound=bound) for each in both], checked)
     yield Fact(BUSY_FACT, all(busy), source=BUSY_SOURCE)
+
+
+def collective_calls(
+    meter: Meter, collective: Collective, name: CollectiveName, *, small: bool, bound: str | None
+) -> Iterator[Measurement | Fact]:
+    """Metric ``call``: the time of one call in a batch of BATCH_OF_CALLS, until all GPUs are done, on the host's clock.
+
+    That is how nccl-tests times. Small messages get metric ``round_trip`` besides: one call and the wait for it. Others
+    get the same samples as metric ``algorithm_bandwidth`` and, with several GPUs, as ``bus_bandwidth``.
+    """
+    collective.take_ns(BATCH_OF_CALLS)
+    collective.fresh()
+    floor_s = meter.floors.timer_call_s
+
+    def take(count: int) -> Sequence[float]:
+        return (collective.take_ns(count) * NANOSECOND_S,)
+
+    call = meter.collect("call", partial(take, BATCH_OF_CALLS), clock="host", calls=BATCH_OF_CALLS, floor_s=floor_s)
+    measured = [call]
+    if small:
+        measured.append(meter.collect("round_trip", partial(take, 1), clock="host", floor_s=floor_s))
+    else:
+        work = Work(bytes=collective.size_bytes)
+        measured.append(msgspec.structs.replace(call, metric="algorithm_bandwidth", work=work))
+        if factor := bus_factor(name, collective.ranks):
+            work = Work(bytes=round(factor * collective.size_bytes))
+            measured.append(msgspec.structs.replace(call, metric="bus_bandwidth", work=work, bound=bound))
+    yield from verified(measured, collective.check())
+    yield from collective.facts()

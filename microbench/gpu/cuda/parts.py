@@ -14,6 +14,7 @@ from microbench.gpu.cuda.graphs.changes import changes, footprint, lives
 from microbench.gpu.cuda.graphs.kernels import CudaKernelChain
 from microbench.gpu.cuda.graphs.shapes import CudaShaped, CudaStep, loop
 from microbench.gpu.cuda.links.chase import host_chase
+from microbench.gpu.cuda.links.collectives import CudaCollective
 from microbench.gpu.cuda.links.copies import CudaCopy, CudaDuplex, CudaKernelCopy, CudaPipeline, state
 from microbench.gpu.cuda.links.managed import CudaManaged, pinning
 from microbench.gpu.cuda.links.peers import CudaConcurrent, CudaPeer, PeerChase, gpus
@@ -63,6 +64,7 @@ class CudaLinks(Part[Case]):
     peer_chase = built(PeerChase)
     gpus = built(gpus)
     concurrent = built(CudaConcurrent)
+    collective = built(CudaCollective)
 
 
 class CudaMemory(Part[Case]):

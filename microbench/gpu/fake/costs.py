@@ -265,6 +265,13 @@ class LinkCosts(msgspec.Struct, frozen=True):
     peer_fixed_ns: float = 1500.0
     peer_read_ns: float = 850.0
     uplink_factor: float = 1.5
+    # NCCL: the host's time of one rank's call, what nccl4py adds, and on the device what each operation takes besides
+    # its bytes. Rings of several GPUs move them at peer_sm_bytes_per_s; a ring of one copies within its own memory.
+    collective_submit_ns: float = 3000.0
+    collective_python_ns: float = 12_000.0
+    collective_fixed_ns: float = 9000.0
+    collective_alone_ns: float = 1800.0
+    collective_copy_bytes_per_s: float = 2e12
 
 
 class Rates(msgspec.Struct, frozen=True):

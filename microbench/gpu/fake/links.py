@@ -8,12 +8,22 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
+from microbench.core.model import Fact
 from microbench.core.ops import Copy, IntArray, Launch
 from microbench.core.units import size
 from microbench.gpu.fake.costs import HOST_PAGE_BYTES, FakeCosts, Traffic
 from microbench.gpu.fake.device import FloatArray
 from microbench.gpu.fake.machine import Call, FakeGate, FakeProgram, FakeSubmit, Machine, Scoped, call_of
-from microbench.gpu.protocol.links import Access, Direction, HostMemory, PeerWay, PinningWay
+from microbench.gpu.protocol.links import (
+    Access,
+    Binding,
+    CollectiveName,
+    Direction,
+    HostMemory,
+    PeerWay,
+    PinningWay,
+    bus_factor,
+)
 from microbench.gpu.protocol.submit import Submit
 
 CHECKED = "SIMULATED: every byte compared"
@@ -327,3 +337,46 @@ class FakeConcurrent(Movements):
         if ends_s is None:
             return None
         return np.array([way_s[-1] for way_s in ends_s]) + self._machine.costs.gap_event_ns * 1e-9
+
+
+class FakeCollective(Ends, Scoped):
+    """Calls are queued while the GPUs work on earlier ones; all GPUs work alike."""
+
+    def __init__(
+        self, machine: Machine, name: CollectiveName, binding: Binding, ranks: int | None, size_bytes: int
+    ) -> None:
+        costs = machine.costs
+        self.ranks = ranks or costs.gpus
+        require_gpus(machine, range(self.ranks))
+        part_bytes = size_bytes // self.ranks // 16 * 16 if name == "all_gather" else size_bytes
+        if part_bytes == 0:
+            raise Skip(f"{size_bytes} bytes are too few for {name} on {self.ranks} GPUs")
+        Ends.__init__(self, costs, part_bytes * self.ranks if name == "all_gather" else part_bytes)
+        Scoped.__init__(self, machine)
+        links = costs.links
+        python_ns = links.collective_python_ns if binding == "nccl4py" else 0.0
+        self._host_ns = self.ranks * (links.collective_submit_ns + python_ns)
+        if self.ranks == 1:
+            self._device_ns = links.collective_alone_ns + self.size_bytes / links.collective_copy_bytes_per_s * 1e9
+        else:
+            on_bus_bytes = bus_factor(name, self.ranks) * self.size_bytes
+            self._device_ns = links.collective_fixed_ns + on_bus_bytes / links.peer_sm_bytes_per_s * 1e9
+
+    def take_ns(self, count: int) -> int:
+        machine = self._open()
+        begin_ns = machine.clock.now_ns()
+        began_ns = machine.clock.time_ns
+        starts_ns = machine.costs.launch_to_start_ns
+        works_ns = machine.noise.device(self._device_ns, count)
+        machine.spend(self._host_ns * count)
+        first_ns = began_ns + self._host_ns + starts_ns + float(works_ns.sum())
+        machine.clock.wait_until(max(first_ns, machine.clock.time_ns + starts_ns + float(works_ns[-1])))
+        machine.synchronize()
+        self.move()
+        return machine.clock.now_ns() - begin_ns
+
+    def facts(self) -> Sequence[Fact]:
+        return (
+            Fact("nccl_ranks", self.ranks, source="SIMULATED"),
+            Fact("nccl_version", None, source="SIMULATED", reason="the simulated GPU has no NCCL"),
+        )

@@ -46,6 +46,7 @@ class FakeLinks(FakePart):
     peer_chase = built(managed.peer_chase)
     gpus = built(links.gpus)
     concurrent = built(links.FakeConcurrent)
+    collective = built(links.FakeCollective)
     managed = built(managed.FakeManaged)
 
 

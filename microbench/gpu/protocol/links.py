@@ -23,6 +23,8 @@ ManagedWay = Literal[
     "fault_to_device", "prefetch_to_device", "read_mostly_to_device", "again_on_device",
     "fault_to_host", "prefetch_to_host",
 ]  # fmt: skip
+CollectiveName = Literal["all_reduce", "all_gather", "send_recv"]
+Binding = Literal["loop", "nccl4py"]
 PeerWay = Literal["engine_read", "engine_write", "sm_read", "sm_write", "engine_both_read", "engine_both_write"]
 
 
@@ -131,6 +133,32 @@ class Concurrent(Checked, Protocol):
         """
 
 
+def bus_factor(name: CollectiveName, ranks: int) -> float:
+    """Bus bandwidth over algorithm bandwidth, from nccl-tests' doc/PERFORMANCE.md; 0 where one rank uses no link.
+
+    It turns the rate of an operation into that of the links, which does not depend on the number of ranks.
+    """
+    shares: dict[CollectiveName, float] = {"all_reduce": 2 * (ranks - 1) / ranks, "all_gather": (ranks - 1) / ranks}
+    return shares.get(name, 1.0 if ranks > 1 else 0.0)
+
+
+class Collective(Checked, Protocol):
+    """One NCCL operation on ``ranks`` GPUs, one rank a GPU, all driven by this thread.
+
+    ``size_bytes`` is the size as nccl-tests counts it: what one rank sends in all_reduce and in send_recv, where each
+    rank sends to the next one, and what all ranks together send in all_gather.
+    """
+
+    ranks: int
+    size_bytes: int
+
+    def take_ns(self, count: int) -> int:
+        """Make ``count`` calls on every rank, then wait until all GPUs are done: host time of all that in ns."""
+
+    def facts(self) -> Sequence[Fact]:
+        """The number of ranks, NCCL's version, and the NCCL variables of the environment."""
+
+
 class Links(Protocol):
     """The links of one GPU for one case. Every method raises Skip if machine, GPU or driver cannot do what is asked.
 
@@ -192,3 +220,9 @@ class Links(Protocol):
 
     def concurrent(self, direction: Direction, gpus: Sequence[int], size_bytes: int) -> Concurrent:
         """Pinned copies of the GPUs with these CUDA indices, each to or from the NUMA node that the GPU is on."""
+
+    def collective(self, name: CollectiveName, binding: Binding, ranks: int | None, size_bytes: int) -> Collective:
+        """An NCCL operation of float32 on the GPU under test and the next ones by CUDA index; None: on all GPUs.
+
+        ``binding`` makes the calls: the compiled loop, through NCCL's C interface, or nvidia's Python package nccl4py.
+        """

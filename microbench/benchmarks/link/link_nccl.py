@@ -1,0 +1,80 @@
+"""How fast are NCCL's operations between GPUs?
+
+Question
+    What do all-reduce, all-gather and send/receive take by size: the latency of small messages, and the bus bandwidth
+    of large ones against the limit of NVLink?
+Method
+    As nccl-tests does it (float32, out of place, -g GPUs): one thread drives all GPUs, the calls of all ranks in one
+    group. After a warm-up, a batch of 20 calls is timed by the host's clock until all GPUs are done. In send_recv each
+    rank sends to the next. loop calls NCCL's C interface from the compiled loop, nccl4py is nvidia's Python binding.
+    Every received element is compared with its exact value.
+Reading
+    Algorithm bandwidth is size over time; all_gather counts the data of all ranks. Bus bandwidth is that times
+    2 (n - 1) / n for all_reduce, (n - 1) / n for all_gather and 1 for send_recv: what each GPU's links carry one way,
+    and so the figure to hold against NVLink. A ring of one GPU copies within its own memory: it has no bus bandwidth,
+    and says nothing of links.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from microbench.core.bench import Axis, Benchmark, Measured, Package
+from microbench.core.model import Environment, Metric, Param
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.links import Binding, CollectiveName
+from microbench.measure.timer import Meter
+from microbench.measure.transfers import collective_calls
+
+KIB, MIB = 1 << 10, 1 << 20
+EVERY_GPU = "all"
+SMALL_BYTES = 1 * KIB
+# 128 bytes are the 16 for each of 8 ranks that nccl-tests' all_gather needs at least.
+SIZES = (128, 64 * KIB, 16 * MIB, 256 * MIB)
+FULL_SIZES = (128, 1 * KIB, 8 * KIB, 64 * KIB, 512 * KIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB)
+OPERATIONS = ("all_reduce", "all_gather", "send_recv")
+NCCL4PY = Package("nccl", "pip install nccl4py")
+
+
+def combines(params: Mapping[str, Param]) -> bool:
+    """What Python adds to a call shows in small messages; large ones hide it."""
+    return params["binding"] == "loop" or int(params["size_bytes"]) <= SMALL_BYTES
+
+
+def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
+    """Only as many GPUs as this machine has; all of them are ``all``."""
+    count, asked = len(environment.gpus), params["gpus"]
+    if asked == EVERY_GPU or int(asked) < count:
+        return None
+    return f"gpus=all has all {count} GPUs" if int(asked) == count else f"needs {asked} GPUs, {count} here"
+
+
+def measure(
+    gpu: Gpu, meter: Meter, operation: CollectiveName, binding: Binding, gpus: str, size_bytes: int
+) -> Iterator[Measured]:
+    ranks = None if gpus == EVERY_GPU else int(gpus)
+    collective = gpu.links.collective(operation, binding, ranks, size_bytes)
+    bound = "nvlink" if gpu.info.link.nvlinks else None
+    yield from collective_calls(meter, collective, operation, small=size_bytes <= SMALL_BYTES, bound=bound)
+
+
+BENCHMARK = Benchmark(
+    title="NCCL operations",
+    metrics=(
+        Metric("call", "time", "s", "one call in a batch of 20, until all GPUs are done"),
+        Metric("round_trip", "time", "s", "one call and the wait until all GPUs are done"),
+        Metric("algorithm_bandwidth", "rate", "B/s", "size over the time of a call, as nccl-tests counts it"),
+        Metric("bus_bandwidth", "rate", "B/s", "what each GPU's links carry one way, as nccl-tests counts it"),
+    ),
+    measure=measure,
+    axes={
+        "operation": Axis.same("NCCL operation; in send_recv each GPU sends to the next", OPERATIONS),
+        "binding": Axis("who calls NCCL: the compiled loop, or Python", ("loop",), ("loop",), ("loop", "nccl4py")),
+        "gpus": Axis("how many GPUs take part", (EVERY_GPU,), (EVERY_GPU,), (EVERY_GPU, "1", "2", "4", "8")),
+        "size_bytes": Axis("bytes as nccl-tests counts them", SIZES[::3], SIZES, FULL_SIZES, 1, 1 << 34),
+    },
+    needs=lambda params: NCCL4PY if params["binding"] == "nccl4py" else None,
+    gpus="all",
+    own_process=lambda params: "nccl",  # NCCL's threads and buffers stay in a process
+    combines=combines,
+    here=here,
+    untried=True,
+)

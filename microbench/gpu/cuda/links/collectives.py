@@ -1,0 +1,268 @@
+"""NCCL operations on several GPUs of one process: the library, its communicators, and calls of it in one thread."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from cuda.bindings import driver
+from cuda.pathfinder import load_nvidia_dynamic_lib
+
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.model import Fact
+from microbench.core.ops import IntArray
+from microbench.core.units import plain
+from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.context import check, check_code, entry_point
+from microbench.gpu.cuda.links.peers import Board, Boards, gpus
+from microbench.gpu.cuda.submit import CallRow, as_int64
+from microbench.gpu.layers.base import load
+from microbench.gpu.protocol.links import Binding, CollectiveName
+from microbench.host import graph_loops, loops
+from microbench.host.native import c_address
+
+# From nccl.h.
+FLOAT32, SUM = 7, 0
+ELEMENT_BYTES = 4
+# Parts of an all_gather are whole multiples of 16 bytes, as in nccl-tests.
+PART_ELEMENTS = 4
+# The data of rank r are numbers from 0 to 1008, plus 1024 r: float32 adds those of 16 ranks without rounding.
+PATTERN, RANK_STEP = 1009, 1024
+POISON = 0xFF  # four such bytes are a NaN, which equals nothing
+
+Values = npt.NDArray[np.float32]
+Pointers = npt.NDArray[np.uint64]
+
+
+class Library:
+    """libnccl.so.2: the one that the process has loaded, the pip package's, or the system's. Raises Skip without it."""
+
+    def __init__(self) -> None:
+        try:
+            path = load_nvidia_dynamic_lib("nccl").abs_path
+        except (RuntimeError, ValueError) as error:  # pathfinder found none, or does not know NCCL
+            raise Skip(f"needs NCCL: pip install nvidia-nccl-cu13, or -cu12 ({plain(error, 120)})") from None
+        self._library = ctypes.CDLL(path or "libnccl.so.2")
+        self._library.ncclGetErrorString.restype = ctypes.c_char_p
+
+    def address(self, name: str) -> int:
+        return ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0
+
+    def check(self, code: int, what: str) -> None:
+        """Raise MeasurementError, in NCCL's words, for a code that is not 0."""
+        if code != 0:
+            raise MeasurementError(f"{what}: {self._library.ncclGetErrorString(code).decode()}")
+
+    def version(self) -> str:
+        number = ctypes.c_int(0)
+        self.check(self._library.ncclGetVersion(ctypes.byref(number)), "ncclGetVersion")
+        return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
+
+    def communicators(self, case: Case, devices: Sequence[int]) -> Sequence[int]:
+        """One ncclComm_t a GPU, in this order; the case destroys them."""
+        handles: Pointers = np.zeros(len(devices), dtype=np.uint64)
+        indices = np.array(devices, dtype=np.int32)
+        pointers = (ctypes.c_void_p(int(handles.ctypes.data)), ctypes.c_void_p(int(indices.ctypes.data)))
+        try:
+            code = self._library.ncclCommInitAll(pointers[0], ctypes.c_int(len(devices)), pointers[1])
+        finally:
+            case.context.make_current()
+
+        def destroy() -> None:
+            for handle in handles:
+                self._library.ncclCommDestroy(ctypes.c_void_p(int(handle)))
+            case.context.make_current()
+
+        self.check(int(code), "ncclCommInitAll")
+        case.own(destroy)
+        return [int(handle) for handle in handles]
+
+
+class Rank:
+    """One GPU of a ring with its communicator, its stream and its buffers."""
+
+    def __init__(self, board: Board, send_count: int, receive_count: int) -> None:
+        self.board = board
+        self.communicator = 0
+        self.send_count, self.receive_count = send_count, receive_count
+        with board.current():
+            self.send = board.case.device_memory(send_count * ELEMENT_BYTES)
+            self.receive = board.case.device_memory(receive_count * ELEMENT_BYTES)
+
+    def fresh(self, values: Values) -> None:
+        with self.board.current():
+            self.board.case.upload(self.send, values)
+            check(driver.cuMemsetD8(self.receive, POISON, self.receive_count * ELEMENT_BYTES))
+            self.board.case.synchronize()
+
+    def received(self) -> Values:
+        with self.board.current():
+            values: Values = self.board.case.read(self.receive, self.receive_count, np.float32)
+            return values
+
+
+class CudaCollective:
+    """A Collective. Its figures are those of a C program with the binding ``loop``, those of Python with nccl4py."""
+
+    def __init__(self, case: Case, name: CollectiveName, binding: Binding, ranks: int | None, size_bytes: int) -> None:
+        self._case, self._name = case, name
+        boards, own = case.once(Boards), int(case.context.device)
+        indices = [own, *(index for index in gpus(case) if index != own)]
+        self.ranks = ranks or len(indices)
+        if self.ranks > len(indices):
+            raise Skip(f"needs {self.ranks} GPUs: {len(indices)} here")
+        count = size_bytes // ELEMENT_BYTES
+        if name == "all_gather":
+            count = count // self.ranks // PART_ELEMENTS * PART_ELEMENTS
+        received = count * self.ranks if name == "all_gather" else count
+        if count == 0:
+            raise Skip(f"{size_bytes} bytes are too few for {name} on {self.ranks} GPUs")
+        self.size_bytes = received * ELEMENT_BYTES
+        self._library = Library()
+        self._ranks = [Rank(boards.board(index), count, received) for index in indices[: self.ranks]]
+        handles = self._library.communicators(case, indices[: self.ranks])
+        for rank, handle in zip(self._ranks, handles, strict=True):
+            rank.communicator = handle
+        self._seed = 0
+        self._streams = np.array([as_int64(rank.board.stream) for rank in self._ranks], dtype=np.int64)
+        self.take_ns = self._by_loop() if binding == "loop" else self._by_nccl4py()
+
+    def facts(self) -> Sequence[Fact]:
+        """NCCL reads further settings from /etc/nccl.conf and ~/.nccl.conf, which are not among them."""
+        settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NCCL_"))
+        return (
+            Fact("nccl_ranks", self.ranks, source="ncclCommInitAll"),
+            Fact("nccl_version", self._library.version(), source="ncclGetVersion"),
+            Fact("nccl_settings", plain(" ".join(settings), 200) or "none", source="environment"),
+        )
+
+    def fresh(self) -> None:
+        self._seed += 1
+        for index, rank in enumerate(self._ranks):
+            rank.fresh(self._sent(index))
+
+    def check(self) -> str:
+        for index, rank in enumerate(self._ranks):
+            wrong = np.flatnonzero(rank.received() != self._expected(index))
+            if wrong.size:
+                raise MeasurementError(
+                    f"{self._name}: element {wrong[0]} of {rank.receive_count} on rank {index} of {self.ranks} is wrong"
+                )
+        return "every element that each GPU received compared with its exact value"
+
+    def _sent(self, index: int) -> Values:
+        pattern = np.roll(np.arange(PATTERN, dtype=np.float32), self._seed) + np.float32(index * RANK_STEP)
+        return np.resize(pattern, self._ranks[index].send_count)
+
+    def _expected(self, index: int) -> Values:
+        if self._name == "send_recv":
+            return self._sent((index - 1) % self.ranks)
+        sent = [self._sent(other) for other in range(self.ranks)]
+        return np.concatenate(sent) if self._name == "all_gather" else np.sum(sent, axis=0, dtype=np.float32)
+
+    def _by_loop(self) -> Callable[[int], int]:
+        """One group of all ranks' calls a time, as nccl-tests makes them; a single rank's call stands alone."""
+        library = self._library
+
+        def row(what: str, *arguments: int) -> CallRow:
+            return CallRow(what, library.address(what), arguments)
+
+        start, end = row("ncclGroupStart"), row("ncclGroupEnd")
+        calls: list[CallRow] = []
+        for index, rank in enumerate(self._ranks):
+            after, before = (index + 1) % self.ranks, (index - 1) % self.ranks
+            last = (rank.communicator, rank.board.stream)
+            if self._name == "all_reduce":
+                calls.append(row("ncclAllReduce", rank.send, rank.receive, rank.send_count, FLOAT32, SUM, *last))
+            elif self._name == "all_gather":
+                calls.append(row("ncclAllGather", rank.send, rank.receive, rank.send_count, FLOAT32, *last))
+            else:
+                send = row("ncclSend", rank.send, rank.send_count, FLOAT32, after, *last)
+                receive = row("ncclRecv", rank.receive, rank.receive_count, FLOAT32, before, *last)
+                calls += [start, send, receive, end]
+        if self.ranks > 1:
+            calls = [start, *calls, end]
+        addresses = np.array([as_int64(call.address) for call in calls], dtype=np.int64)
+        rows: IntArray = np.zeros((len(calls), loops.WIDE_ARGUMENTS), dtype=np.int64)
+        for line, call in zip(rows, calls, strict=True):
+            line[: len(call.arguments)] = [as_int64(value) for value in call.arguments]
+        synchronize, clock = entry_point("cuStreamSynchronize"), c_address("clock_gettime")
+
+        def take_ns(count: int) -> int:
+            code, waited, taken_ns = graph_loops.rows_until_done(
+                addresses, rows, count, synchronize, self._streams, clock
+            )
+            self._case.context.make_current()
+            library.check(int(code), self._name)
+            check_code(int(waited), "cuStreamSynchronize")
+            return int(taken_ns)
+
+        return take_ns
+
+    def _by_nccl4py(self) -> Callable[[int], int]:
+        """The calls that a user of nccl4py writes, on arrays of the CUDA Array Interface."""
+        nccl = load("nccl.core", NCCL4PY)
+        calls: list[Callable[[], object]] = []
+        for index, rank in enumerate(self._ranks):
+            communicator, stream = nccl.Communicator(rank.communicator), rank.board.stream
+            send, receive = DeviceArray(rank.send, rank.send_count), DeviceArray(rank.receive, rank.receive_count)
+            after, before = (index + 1) % self.ranks, (index - 1) % self.ranks
+            calls.append(_python_call(nccl, self._name, communicator, stream, (send, receive), (after, before)))
+        handles = [driver.CUstream(int(stream)) for stream in map(int, (rank.board.stream for rank in self._ranks))]
+        alone = self.ranks == 1
+
+        def take_ns(count: int) -> int:
+            begin_ns = time.monotonic_ns()
+            for _ in range(count):
+                with ExitStack() if alone else nccl.group():
+                    for call in calls:
+                        call()
+            codes = [driver.cuStreamSynchronize(handle) for handle in handles]
+            taken_ns = time.monotonic_ns() - begin_ns
+            self._case.context.make_current()
+            for code in codes:
+                check(code)
+            return taken_ns
+
+        return take_ns
+
+
+NCCL4PY = "pip install nccl4py"
+
+
+class DeviceArray:
+    """A vector of float32 in device memory, as the CUDA Array Interface describes it."""
+
+    def __init__(self, address: int, count: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (count,), "typestr": "<f4", "data": (address, False), "version": 3, "strides": None,
+        }  # fmt: skip
+
+
+def _python_call(
+    nccl: Any,
+    name: CollectiveName,
+    communicator: Any,
+    stream: int,
+    buffers: tuple[DeviceArray, DeviceArray],
+    peers: tuple[int, int],
+) -> Callable[[], object]:
+    """One rank's call by nccl4py."""
+    send, receive = buffers
+    if name == "all_reduce":
+        return lambda: communicator.allreduce(send, receive, nccl.SUM, stream=stream)
+    if name == "all_gather":
+        return lambda: communicator.allgather(send, receive, stream=stream)
+
+    def exchange() -> None:
+        with nccl.group():
+            communicator.send(send, peers[0], stream=stream)
+            communicator.recv(receive, peers[1], stream=stream)
+
+    return exchange

@@ -1,0 +1,142 @@
+"""link_nccl: simulated costs come back, rates follow nccl-tests' definitions, the finding names a ring of one."""
+
+import pytest
+from against import nccl_figures
+from fake_session import medians
+from link_evidence import WHOLE, findings
+from make_link_run import make_link_run, rate
+from make_run import measurement, outcome, with_suite
+from msgspec.structs import replace
+from read_findings import check
+
+from microbench.core.bench import discover
+from microbench.core.errors import Skip
+from microbench.core.model import Fact, Run
+from microbench.gpu.fake.costs import FakeCosts, LinkCosts
+from microbench.gpu.fake.environment import fake_environment
+from microbench.gpu.fake.gpu import open_fake
+from microbench.gpu.protocol.links import CollectiveName, bus_factor
+
+MIB = 1 << 20
+OTHER = LinkCosts(collective_submit_ns=1000, collective_fixed_ns=20_000, peer_sm_bytes_per_s=100e9)
+
+
+def figures(
+    costs: FakeCosts, operation: str, size_bytes: int, binding: str = "loop", gpus: str = "all"
+) -> dict[str, float]:
+    return medians("link_nccl", costs, operation=operation, size_bytes=size_bytes, binding=binding, gpus=gpus)
+
+
+@pytest.mark.parametrize("links", [LinkCosts(), OTHER], ids=["default", "other"])
+@pytest.mark.parametrize("count", [2, 8])
+def test_the_bus_carries_what_the_simulated_links_carry(links: LinkCosts, count: int) -> None:
+    costs, size_bytes = FakeCosts(gpus=count, links=links), 1024 * MIB
+    shares = {"all_reduce": 2 * (count - 1) / count, "all_gather": (count - 1) / count, "send_recv": 1.0}
+    for operation, share in shares.items():
+        found = figures(costs, operation, size_bytes)
+        assert found["bus_bandwidth"] == pytest.approx(links.peer_sm_bytes_per_s, rel=0.02), operation
+        assert found["bus_bandwidth"] == pytest.approx(share * found["algorithm_bandwidth"], rel=1e-6)
+        assert found["algorithm_bandwidth"] == pytest.approx(size_bytes / found["call"], rel=1e-6)
+
+
+def test_a_small_message_costs_the_host_or_the_fixed_part() -> None:
+    links = LinkCosts()
+    found = figures(FakeCosts(gpus=2), "all_reduce", 128)
+    assert set(found) == {"call", "round_trip"}
+    assert found["call"] == pytest.approx(links.collective_fixed_ns * 1e-9, rel=0.1)
+    assert found["round_trip"] > found["call"]
+    by_python = figures(FakeCosts(gpus=2), "all_reduce", 128, "nccl4py")
+    assert by_python["call"] == pytest.approx(
+        2 * (links.collective_submit_ns + links.collective_python_ns) * 1e-9, rel=0.1
+    )
+
+
+def test_a_ring_of_one_has_no_bus_bandwidth() -> None:
+    for operation in ("all_reduce", "all_gather", "send_recv"):
+        found = figures(FakeCosts(), operation, 256 * MIB)
+        assert set(found) == {"call", "algorithm_bandwidth"}
+        assert found["algorithm_bandwidth"] == pytest.approx(LinkCosts().collective_copy_bytes_per_s, rel=0.02)
+    assert set(figures(FakeCosts(gpus=4), "all_reduce", MIB, gpus="1")) == {"call", "algorithm_bandwidth"}
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "expected"),
+    [
+        ("all_reduce", 1, 0.0), ("all_reduce", 2, 1.0), ("all_reduce", 8, 1.75), ("all_gather", 1, 0.0),
+        ("all_gather", 2, 0.5), ("all_gather", 8, 0.875), ("send_recv", 1, 0.0), ("send_recv", 8, 1.0),
+    ],
+)  # fmt: skip
+def test_factors_are_those_of_nccl_tests(name: CollectiveName, ranks: int, expected: float) -> None:
+    assert bus_factor(name, ranks) == expected
+
+
+def test_sizes_are_counted_as_nccl_tests_counts_them() -> None:
+    links = open_fake(FakeCosts(gpus=3), spread=0).links
+    assert links.collective("all_reduce", "loop", None, 128).size_bytes == 128
+    assert links.collective("all_gather", "loop", None, 128).size_bytes == 3 * 32  # of each GPU whole 16 bytes
+    with pytest.raises(Skip, match="too few for all_gather on 3 GPUs"):
+        links.collective("all_gather", "loop", None, 32)
+    with pytest.raises(Skip, match="needs a GPU 3"):
+        links.collective("all_reduce", "loop", 4, 128)
+
+
+@pytest.mark.parametrize(("count", "kept"), [(1, {"all"}), (2, {"all", "1"}), (8, {"all", "1", "2", "4"})])
+def test_rings_that_the_machine_has_are_measured_once(count: int, kept: set[str]) -> None:
+    benchmark = discover()["link_nccl"]
+    here = fake_environment(FakeCosts(gpus=count))
+    assert {case.params["gpus"] for case in benchmark.cases("full") if not benchmark.here(here, case.params)} == kept
+
+
+def with_nccl(ranks: int, nvlinks: bool = True) -> Run:
+    """A run of that many GPUs in which a call takes 10 µs and the bus carries 360 GB/s, algorithms 300 GB/s."""
+    run = make_link_run(gpus=ranks) if ranks > 1 else WHOLE
+    outcomes = []
+    for operation in ("all_reduce", "send_recv"):
+        for size_bytes in (128, 256 * MIB):
+            made = [measurement("call", 10e-6)]
+            if size_bytes > 128:
+                made.append(rate("algorithm_bandwidth", 300e9, size_bytes))
+            if size_bytes > 128 and ranks > 1:
+                made.append(rate("bus_bandwidth", 360e9, size_bytes, "nvlink" if nvlinks else None))
+            one = outcome("link_nccl", made, operation=operation, binding="loop", gpus="all", size_bytes=size_bytes)
+            outcomes.append(replace(one, facts=(Fact("nccl_ranks", ranks, "made up"),)))
+    here = run.sessions[-1].environment
+    link = replace(here.gpus[0].link, nvlinks=18 if nvlinks else 0, nvlink_bytes_per_s=25e9)
+    machine = replace(here, gpus=tuple(replace(gpu, link=link) for gpu in here.gpus))
+    return with_suite(run, ["link_nccl"], "default", outcomes, machine)
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (with_nccl(1), ("one GPU", "128 B take 10.0 µs", "300 GB/s", "nothing of links", "!bus")),
+        (with_nccl(2), ("2 GPUs", "all-reduce", "360 GB/s, 80.0 % of NVLink", "10.0 µs", "!nothing")),
+        (with_nccl(2, nvlinks=False), ("360 GB/s", "!of NVLink")),
+    ],
+)
+def test_the_finding_names_bus_bandwidth_or_that_there_is_none(run: Run, expected: tuple[str, ...]) -> None:
+    check(findings(run)["link.collectives"], "note", *expected)
+
+
+def test_without_nccl_there_is_no_finding() -> None:
+    assert "link.collectives" not in findings(WHOLE)
+
+
+PRINTED = """# nThread 1 nGpus 1 minBytes 128 maxBytes 128 step: 1048576(bytes) warmup iters: 20 iters: 20 agg iters: 1
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+         128            32     float     sum      -1     3.10    0.04    0.00       0     0.20    0.64    0.00       0
+         128            32     float     sum      -1     3.30    0.06    0.00       0     0.20    0.64    0.00       0
+         128            32     float     sum      -1     3.20    0.05    0.00       0     0.20    0.64    0.00       0
+# Out of bounds values : 0 OK
+"""
+
+
+def test_what_nccl_tests_prints_is_read() -> None:
+    found = nccl_figures(PRINTED, "all_reduce", 128)
+    assert found["all_reduce 128 call"] == pytest.approx(3.2e-6)
+    assert found["all_reduce 128 algorithm_bandwidth"] == pytest.approx(0.05e9)
+    with pytest.raises(ValueError, match="no line of 256 bytes"):
+        nccl_figures(PRINTED, "all_reduce", 256)
+    with pytest.raises(ValueError, match="wrong data"):
+        nccl_figures(PRINTED.replace("0.00       0     0.20", "0.00       3     0.20"), "all_reduce", 128)
