@@ -206,7 +206,7 @@ def test_a_second_process_takes_its_share_of_the_gpu_until_the_case_ends(opened:
         beside_ns = min(kernels_ns() for _ in range(3))
     with opened.case():
         after_ns = min(kernels_ns() for _ in range(3))
-    assert after_ns < 1.1 * alone_ns
+    assert after_ns < 1.2 * alone_ns
     assert mps.value or beside_ns > 1.3 * alone_ns
 
 

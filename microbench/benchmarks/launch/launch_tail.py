@@ -6,7 +6,7 @@ Question
 Method
     Bursts of stamped launches of an empty kernel, with the GPU idle before each; the first calls after a wait are not
     counted. After each burst the same core queries an event that has happened, which submits nothing, for about as
-    long. A stop is a call that takes 3 us longer than the median of its kind. The kernel's counters say how often the
+    long. A stop is a call that takes 3 us longer than the median of its kind. The system counts how often the
     thread left its core during the bursts, and how many interrupts the core served. beside: during a burst another
     stream copies from pinned memory (copy) or runs a kernel on every SM (kernel); the calls go into a stream of the
     highest priority beside that kernel (priority), because users choose the priority of their own urgent stream; or a
