@@ -73,7 +73,7 @@ def by_microbench(_: Path) -> Figures:
 
 
 def by_nvbench(answer: Path) -> Figures:
-    """nvbench's means, in s."""
+    """nvbench's medians, in s."""
     from cuda import bench
 
     for function in FUNCTIONS:
@@ -83,7 +83,7 @@ def by_nvbench(answer: Path) -> Figures:
     listed = answer.with_name("nvbench_listed.json")
     bench.run_all_benchmarks(["peers", "--devices", "0", "--json", str(listed), "--quiet"])
     found = summaries(json.loads(listed.read_text()))
-    return {name: seconds for name, tag, seconds in found if tag == "nv/cold/time/gpu/mean"}
+    return {name: seconds for name, tag, seconds in found if tag == "nv/cold/time/gpu/median"}
 
 
 def by_do_bench(_: Path) -> Figures:

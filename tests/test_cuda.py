@@ -8,7 +8,19 @@ import pytest
 from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Case, Environment, Fact, Measurement
-from microbench.core.ops import LEGACY_STREAM, Copy, Launch, LayerCall, Memset, Op, Query, Record, SynchronizeIdle, Wait
+from microbench.core.ops import (
+    HIGH_PRIORITY_STREAM,
+    LEGACY_STREAM,
+    Copy,
+    Launch,
+    LayerCall,
+    Memset,
+    Op,
+    Query,
+    Record,
+    SynchronizeIdle,
+    Wait,
+)
 from microbench.gpu.protocol.gpu import Gpu, SignalWay
 from microbench.measure.sampling import SamplingLimits
 from microbench.measure.timer import Meter
@@ -22,6 +34,7 @@ OPS: tuple[Op, ...] = (
     Launch(argument_bytes=4096),
     Launch(grid_blocks=1000, block_threads=1024),
     Launch(stream=LEGACY_STREAM),
+    Launch(stream=HIGH_PRIORITY_STREAM),
     Launch(kind="launch_ex"),
     Launch(kind="cooperative"),
     Launch(kind="cluster", grid_blocks=2),
@@ -164,6 +177,47 @@ def test_a_kernel_of_each_stream_is_resident_and_threads_and_streams_submit(gpu:
     assert stamps.shape == (3, 2)
     assert (stamps[:, 1] > stamps[:, 0]).all()
     assert gpu.round_robin_ns(4, 100) > 0
+
+
+def test_the_stream_of_high_priority_has_the_highest(gpu: Gpu) -> None:
+    from cuda.bindings import driver
+
+    lowest, highest = driver.cuCtxGetStreamPriorityRange()[1:]
+    normal, urgent = (gpu.bind(Launch(stream=index)).stream for index in (0, HIGH_PRIORITY_STREAM))  # type: ignore[attr-defined]
+    assert [driver.cuStreamGetPriority(stream)[1] for stream in (normal, urgent)] == [lowest, highest]
+
+
+def test_a_second_process_takes_its_share_of_the_gpu_until_the_case_ends(opened: Gpu) -> None:
+    """By time slices: through MPS both processes run at the same time."""
+
+    def kernels_ns() -> int:
+        submit = opened.bind(Launch(duration_ns=20_000))
+        opened.synchronize()
+        began_ns = opened.clock.now_ns()
+        submit(500)
+        opened.synchronize()
+        return opened.clock.now_ns() - began_ns
+
+    with opened.case():
+        alone_ns = min(kernels_ns() for _ in range(3))
+    with opened.case():
+        mps = opened.second_process()
+        assert mps.name == "mps"
+        beside_ns = min(kernels_ns() for _ in range(3))
+    with opened.case():
+        after_ns = min(kernels_ns() for _ in range(3))
+    assert after_ns < 1.2 * alone_ns
+    assert mps.value or beside_ns > 1.3 * alone_ns
+
+
+@pytest.mark.parametrize("beside", ["priority", "process"])
+def test_the_slowest_launches_are_measured_beside(gpu: Gpu, beside: str) -> None:
+    meter = Meter(gpu.clock, gpu, limits=SamplingLimits(seconds=0.02))
+    yielded = list(discover()["launch_tail"].measure(gpu, meter, launches=8000, beside=beside))
+    facts = {item.name: item.value for item in yielded if isinstance(item, Fact)}
+    assert {"waits", "preemptions", "migrations", "interrupts"} <= facts.keys()
+    assert ("mps" in facts) == (beside == "process")
+    assert all((item.values > 0).all() for item in yielded if isinstance(item, Measurement) and item.metric == "worst")
 
 
 def test_a_graph_has_the_nodes_it_was_made_of(gpu: Gpu) -> None:

@@ -1,11 +1,16 @@
 """What slow calls share, with made-up times whose causes are known, and the finding that says it."""
 
+import re
+
+import msgspec
 import numpy as np
 import pytest
 from make_fake_run import make_fake_run
 from make_run import make_run, measurement, outcome, with_suite
 
 from microbench.analysis.evidence import Finding, evidence_by_device
+from microbench.benchmarks.launch import launch_tail
+from microbench.core.model import Fact
 from microbench.core.ops import IntArray
 from microbench.explain.rules import of_suite
 from microbench.gpu.fake.costs import FakeCosts
@@ -60,9 +65,13 @@ def test_the_number_of_calls_from_one_slow_call_to_the_next_is_found() -> None:
     assert tails.every([places(*range(30))]) is None  # a long stop of many calls
 
 
+def found_by(rule: str, costs: FakeCosts, *beside: str) -> Finding | None:
+    run = make_fake_run(costs, [("launch_tail", {"launches": 8000, "beside": one}) for one in beside], spread=0.005)
+    return next((one for one in of_suite(evidence_by_device(run)[0], "launch") if one.rule == rule), None)
+
+
 def slowest(costs: FakeCosts, beside: str = "nothing") -> Finding | None:
-    run = make_fake_run(costs, [("launch_tail", {"launches": 8000, "beside": beside})], spread=0.005)
-    return next((one for one in of_suite(evidence_by_device(run)[0], "launch") if one.rule == "launch.slowest"), None)
+    return found_by("launch.slowest", costs, beside)
 
 
 def test_a_machine_that_stops_every_loop_is_told_from_slow_launches() -> None:
@@ -94,3 +103,52 @@ def test_launches_are_blamed_only_if_they_are_surely_stopped_more_often(
     (found_,) = (one for one in of_suite(evidence_by_device(run)[0], "launch") if one.rule == "launch.slowest")
     assert told in found_.text
     assert ("isolcpus" in found_.advice) == ("the machine stops" in told)
+
+
+def test_what_takes_the_thread_off_its_core_is_told() -> None:
+    """The simulated host is late in one call of 500: by interrupts, or if the costs say so by preemptions."""
+    interrupted, preempted = slowest(FakeCosts()), slowest(FakeCosts(preempted_share=1.0))
+    assert interrupted is not None
+    assert preempted is not None
+    assert "The thread never left its core. The core served" in interrupted.text
+    assert re.search(r"was preempted \d+ times\. The .+ % of bursts in which that happened hold 100 %", preempted.text)
+    assert "The core served 0 interrupts a second." in preempted.text
+
+
+def test_slow_calls_are_counted_in_the_bursts_in_which_the_thread_left_its_core() -> None:
+    left = np.array([[0, 0, 0], [0, 2, 0], [1, 0, 1], [0, 0, 0]])
+    slow = np.zeros((4, BURST), dtype=bool)
+    slow[0, 0] = slow[1, :2] = slow[2, 5] = True
+    facts = {fact.name: fact.value for fact in launch_tail.off_core(left, slow)}
+    assert facts == {"waits": 1, "preemptions": 2, "migrations": 1, "off_core_bursts": 0.5, "off_core_slow": 0.75}
+    assert {fact.name for fact in launch_tail.off_core(left * 0, slow)} == {"waits", "preemptions", "migrations"}
+
+
+def test_the_rate_of_interrupts_is_unknown_where_the_kernel_does_not_count_them() -> None:
+    assert launch_tail.interrupt_rate(100, 350, 2.0).value == 125.0
+    unknown = launch_tail.interrupt_rate("no such file", "no such file", 2.0)
+    assert (unknown.value, unknown.reason) == (None, "no such file")
+
+
+def test_a_second_process_that_makes_launches_slower_is_told_with_whether_it_goes_through_mps() -> None:
+    beside = ("nothing", "copy", "kernel", "priority", "process")
+    slower = found_by("launch.slowest_beside", FakeCosts(second_process_ns=100_000), *beside)
+    assert slower is not None
+    assert slower.title.startswith("Beside a second process without MPS one launch in 10 000 takes 1")
+    assert "beside a kernel of lower priority" in slower.text
+    same = found_by("launch.slowest_beside", FakeCosts(second_process_ns=0.0), *beside)
+    assert same is not None
+    assert same.title == "No work beside them makes the slowest launches surely slower"
+    assert found_by("launch.slowest_beside", FakeCosts(), "nothing") is None
+
+
+@pytest.mark.parametrize(("through", "words"), [(True, " through MPS"), (False, " without MPS"), (None, "")])
+def test_the_title_says_how_processes_share_the_gpu(through: bool | None, words: str) -> None:
+    alone, beside = (
+        outcome("launch_tail", [measurement("p9999", value, n=10)], beside=name, launches=1_000_000)
+        for name, value in (("nothing", 14e-6), ("process", 40e-6))
+    )
+    mps = Fact("mps", through, reason="an old driver" if through is None else None)
+    run = with_suite(make_run(), ["launch_tail"], "default", [alone, msgspec.structs.replace(beside, facts=(mps,))])
+    (told,) = (one for one in of_suite(evidence_by_device(run)[0], "launch") if one.rule == "launch.slowest_beside")
+    assert told.title.startswith(f"Beside a second process{words} one launch in 10 000 takes 39.6 µs or more instead")

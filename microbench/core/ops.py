@@ -15,6 +15,7 @@ IntArray: TypeAlias = "npt.NDArray[np.int64]"
 
 LaunchKind = Literal["launch", "launch_ex", "cooperative", "cluster", "pdl"]
 LEGACY_STREAM = -1
+HIGH_PRIORITY_STREAM = -2
 LOOP_LAYER = "loop"
 # Launches from compiled code, without Python: by the driver API and by the runtime API.
 COMPILED_LAYERS = (LOOP_LAYER, "cuda_runtime")
@@ -27,7 +28,8 @@ class Launch(msgspec.Struct, frozen=True):
 
     ``duration_ns`` 0 is the empty kernel, otherwise a calibrated spin kernel of that length. ``argument_bytes`` is
     the size of the kernel's parameter block (0: no parameters). ``stream`` is an index into the GPU's own
-    non-blocking streams, or LEGACY_STREAM for the legacy default stream.
+    non-blocking streams, LEGACY_STREAM for the legacy default stream, or HIGH_PRIORITY_STREAM for a non-blocking one
+    of the highest priority.
     """
 
     duration_ns: int = 0

@@ -538,6 +538,7 @@ def slowest(evidence: Evidence) -> Finding | None:
         text += f" {percent(ticked)} of the slow calls come with a timer's tick every {as_time(tick)}."
     if isinstance(every, int) and isinstance(shared, float):
         text += f" {percent(shared)} of them follow the one before after {every} calls."
+    text += off_core(rare)
     longest_s = worst.over_rounds("max")
     return Finding(
         rule="launch.slowest",
@@ -551,7 +552,66 @@ def slowest(evidence: Evidence) -> Finding | None:
     )
 
 
+def off_core(row: Row) -> str:
+    """What took the thread off its core during the bursts, in sentences; empty for a run that did not count it."""
+    waits, preemptions, migrations, interrupts, bursts, slow = (
+        next((value for value in facts_of(row, name) if isinstance(value, int | float)), None)
+        for name in ("waits", "preemptions", "migrations", "interrupts", "off_core_bursts", "off_core_slow")
+    )
+    text = ""
+    if waits is not None and preemptions is not None and migrations is not None:
+        left = {"waited": waits, "was preempted": preemptions, "changed its core": migrations}
+        happened = [f"{what} {count:g} time{'s' * (count != 1)}" for what, count in left.items() if count]
+        text += f" The thread {listed(happened)}." if happened else " The thread never left its core."
+    if bursts is not None and slow is not None:
+        text += f" The {percent(bursts)} of bursts in which that happened hold {percent(slow)} of the slow calls."
+    return text if interrupts is None else f"{text} The core served {interrupts:.0f} interrupts a second."
+
+
+BESIDE = {
+    "copy": "a copy",
+    "kernel": "a kernel",
+    "priority": "a kernel of lower priority",
+    "process": "a second process",
+}
+
+
+def slowest_beside(evidence: Evidence) -> Finding | None:
+    """What the slowest of many launches take beside other work, and beside which they are surely slower."""
+    alone = evidence.row("launch_tail", "p9999", beside="nothing")
+    found = {name: evidence.row("launch_tail", "p9999", beside=name) for name in BESIDE}
+    rows = {name: row for name, row in found.items() if row is not None}
+    if alone is None or not rows:
+        return None
+    words = {name: f"beside {BESIDE[name]}{_through_mps(row)}" for name, row in rows.items()}
+    slower = {
+        name: row
+        for name, row in rows.items()
+        if row.value > MARGIN * alone.value and row.interval.low > alone.interval.high
+    }
+    worst = max(slower, key=lambda name: slower[name].value, default=None)
+    title = "No work beside them makes the slowest launches surely slower"
+    if worst is not None:
+        both = f"{as_time(slower[worst].value)} or more instead of {as_time(alone.value)}"
+        title = f"{sentence(words[worst])} one launch in 10 000 takes {both}"
+    return Finding(
+        rule="launch.slowest_beside",
+        severity="note" if slower else "good",
+        title=title,
+        text=f"It is {as_time(alone.value)} alone, "
+        + f"{listed([f'{as_time(row.value)} {words[name]}' for name, row in rows.items()])}.",
+        threshold=f"slower by more than {percent(MARGIN - 1)}, and intervals that do not overlap",
+        rests_on=rests_on(alone, *rows.values()),
+    )
+
+
+def _through_mps(row: Row) -> str:
+    """How the processes share the GPU; empty if the row has no second process or the driver does not say."""
+    through = next((value for value in facts_of(row, "mps") if isinstance(value, bool)), None)
+    return "" if through is None else " through MPS" if through else " without MPS"
+
+
 RULES: tuple[Rule, ...] = (
     cost, starving, gaps, same_kernel, one_op, queue, traffic, counters, waits, calls, signals, threads, streams, kinds,
-    arguments, cold, tails, slowest,
+    arguments, cold, tails, slowest, slowest_beside,
 )  # fmt: skip

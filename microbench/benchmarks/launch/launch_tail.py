@@ -6,8 +6,11 @@ Question
 Method
     Bursts of stamped launches of an empty kernel, with the GPU idle before each; the first calls after a wait are not
     counted. After each burst the same core queries an event that has happened, which submits nothing, for about as
-    long. A stop is a call that takes 3 us longer than the median of its kind. beside: during a burst another stream
-    copies from pinned memory, or runs a kernel on every SM.
+    long. A stop is a call that takes 3 us longer than the median of its kind. The system counts how often the
+    thread left its core during the bursts, and how many interrupts the core served. beside: during a burst another
+    stream copies from pinned memory (copy) or runs a kernel on every SM (kernel); the calls go into a stream of the
+    highest priority beside that kernel (priority), because users choose the priority of their own urgent stream; or a
+    second process on a core of its own launches kernels on every SM (process).
 Reading
     If both loops are stopped as often, the machine stops the core, and no launch is slow by itself. Percentiles are
     those of each tenth of the calls, as are rates of stops. A call is slow from twice the median on.
@@ -16,10 +19,12 @@ Reading
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.errors import Skip
 from microbench.core.model import Fact, Measurement, Metric
-from microbench.core.ops import Copy, IntArray, Launch, Query
+from microbench.core.ops import HIGH_PRIORITY_STREAM, Copy, IntArray, Launch, Query
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.submit import Submit
 from microbench.measure import tails
@@ -33,13 +38,33 @@ TICK_BURSTS = 250  # from one line of progress to the next
 STOP_NS = 3000
 BESIDE_BYTES, BESIDE_NS = 64 << 20, 2_000_000
 QUANTILES = {"p999": 0.999, "p9999": 0.9999, "worst": 1.0}
+BESIDE = {
+    "nothing": "nothing", "copy": "a copy", "kernel": "a kernel", "priority": "a kernel of lower priority",
+    "process": "a second process",
+}  # fmt: skip
+# What takes the thread off its core, in the order of the columns of ``left``.
+LEAVING = {
+    "waits": "voluntary context switches in bursts",
+    "preemptions": "involuntary context switches in bursts",
+    "migrations": "bursts at whose end the thread was on another core",
+}
 
 
 def other_work(gpu: Gpu, beside: str) -> Submit | None:
-    """What runs in another stream during a burst, for about as long as the burst."""
+    """What runs in another stream of this process during a burst, for about as long as the burst."""
     if beside == "copy":
         return gpu.bind(Copy("h2d", BESIDE_BYTES, stream=1))
-    return gpu.bind(Launch(BESIDE_NS, grid_blocks=gpu.info.sm_count or 1, stream=1)) if beside == "kernel" else None
+    if beside in ("kernel", "priority"):
+        return gpu.bind(Launch(BESIDE_NS, grid_blocks=gpu.info.sm_count or 1, stream=1))
+    return None
+
+
+def interrupts(gpu: Gpu) -> int | str:
+    """How many interrupts the core has served so far, or why they are not known."""
+    try:
+        return gpu.core_interrupts()
+    except Skip as skip:
+        return str(skip)
 
 
 def stops(durations_ns: IntArray) -> int:
@@ -48,21 +73,30 @@ def stops(durations_ns: IntArray) -> int:
 
 
 def measure(gpu: Gpu, meter: Meter, launches: int, beside: str) -> Iterator[Measured]:
-    submit, query, other = gpu.bind(Launch()), gpu.bind(Query()), other_work(gpu, beside)
+    if beside == "process":
+        yield gpu.second_process()
+    submit = gpu.bind(Launch(stream=HIGH_PRIORITY_STREAM if beside == "priority" else 0))
+    query, other = gpu.bind(Query()), other_work(gpu, beside)
     bursts = max(launches // BURST, PARTS)
     stamps: IntArray = np.zeros((bursts, BURST + 1), dtype=np.int64)
     readings: IntArray = np.zeros(QUERIES + 1, dtype=np.int64)
     idle_stops, idle_ns = np.zeros(bursts), np.zeros(bursts)
+    left: IntArray = np.zeros((bursts, len(LEAVING)), dtype=np.int64)
+    began_ns, served = gpu.clock.now_ns(), interrupts(gpu)
     for number, burst in enumerate(stamps):
         gpu.synchronize()
         if other is not None:
             other(1)
+        before = gpu.thread_state()
         submit(LEAD_IN)
         submit.stamps(burst)
+        after = gpu.thread_state()
+        left[number] = after.waits - before.waits, after.preemptions - before.preemptions, after.cpu != before.cpu
         query.stamps(readings)
         idle_stops[number], idle_ns[number] = stops(np.diff(readings)), readings[-1] - readings[0]
         if number % TICK_BURSTS == TICK_BURSTS - 1:
             meter.tick("p9999", number + 1, float(np.quantile(np.diff(stamps[: number + 1]), 0.9999)) * NANOSECOND_S)
+    yield interrupt_rate(served, interrupts(gpu), (gpu.clock.now_ns() - began_ns) * NANOSECOND_S)
     gpu.synchronize()
     durations_ns = np.diff(stamps)
     parts = np.array_split(durations_ns, PARTS)
@@ -76,6 +110,25 @@ def measure(gpu: Gpu, meter: Meter, launches: int, beside: str) -> Iterator[Meas
     idle = zip(np.array_split(idle_stops, PARTS), np.array_split(idle_ns, PARTS), strict=True)
     yield meter.counted("idle_stops", [float(stopped.sum() / (ns.sum() * NANOSECOND_S)) for stopped, ns in idle])
     yield from shared(stamps, durations_ns)
+    yield from off_core(left, tails.slow(durations_ns))
+
+
+def interrupt_rate(before: int | str, after: int | str, seconds: float) -> Fact:
+    """How many interrupts the core served in a second, from two readings of ``interrupts``."""
+    for reading in (before, after):
+        if isinstance(reading, str):
+            return Fact("interrupts", None, source="/proc/interrupts", reason=reading)
+    return Fact("interrupts", round((int(after) - int(before)) / seconds, 1), source="/proc/interrupts", unit="1/s")
+
+
+def off_core(left: IntArray, slow: npt.NDArray[np.bool_]) -> Iterator[Fact]:
+    """How often the thread left its core, and how many of the slow calls are in bursts in which it did."""
+    for (name, source), count in zip(LEAVING.items(), left.sum(axis=0), strict=True):
+        yield Fact(name, int(count), source=source)
+    off = left.any(axis=1)
+    if off.any() and slow.any():
+        yield Fact("off_core_bursts", float(off.mean()), source="bursts in which the thread left its core")
+        yield Fact("off_core_slow", float(slow[off].sum() / slow.sum()), source="slow calls in such bursts")
 
 
 def shared(stamps: IntArray, durations_ns: IntArray) -> Iterator[Fact]:
@@ -106,9 +159,7 @@ BENCHMARK = Benchmark(
     measure=measure,
     axes={
         "launches": Axis.same("launch calls", (1_000_000,), minimum=4000, maximum=10_000_000),
-        "beside": Axis(
-            "what another stream does", ("nothing",), ("nothing", "copy", "kernel"), ("nothing", "copy", "kernel")
-        ),
+        "beside": Axis("what runs beside", ("nothing",), ("nothing", "copy", "kernel"), tuple(BESIDE), labels=BESIDE),
     },
     untried=True,
 )

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cuda.bindings import driver
 
 from microbench.core.errors import Skip
-from microbench.core.ops import LEGACY_STREAM
+from microbench.core.ops import HIGH_PRIORITY_STREAM, LEGACY_STREAM
 from microbench.core.units import about_size, size
 from microbench.gpu.cuda.context import STREAM_NON_BLOCKING, Context, check
 
@@ -95,21 +95,31 @@ class Case:
     def stream(self, index: int) -> int:
         """CUstream of a stream index: LEGACY_STREAM, the context's main stream (0), or a stream of this case.
 
-        The case's streams are non-blocking and are created on first use.
+        The case's streams are non-blocking and are created on first use; all but HIGH_PRIORITY_STREAM have the default
+        priority, which is the lowest. Raises Skip for HIGH_PRIORITY_STREAM on a GPU without priorities.
         """
         if index == LEGACY_STREAM:
             return LEGACY_STREAM_HANDLE
         if index == 0:
             return self.context.main_stream
         if index not in self._streams:
-            stream = check(driver.cuStreamCreate(STREAM_NON_BLOCKING))
+            if index == HIGH_PRIORITY_STREAM:
+                stream = self._high_priority_stream()
+            else:
+                stream = check(driver.cuStreamCreate(STREAM_NON_BLOCKING))
             self.own(lambda: driver.cuStreamDestroy(stream))
             self._streams[index] = int(stream)
         return self._streams[index]
 
+    def _high_priority_stream(self) -> Any:
+        lowest, highest = check(driver.cuCtxGetStreamPriorityRange())
+        if lowest == highest:
+            raise Skip("this GPU has no stream priorities")
+        return check(driver.cuStreamCreateWithPriority(STREAM_NON_BLOCKING, highest))
+
     def adopt(self, handle: int) -> int:
         """The stream index of a CUstream that belongs to somebody else."""
-        index = max(self._streams, default=0) + 1
+        index = max((0, *self._streams)) + 1
         self._streams[index] = handle
         return index
 

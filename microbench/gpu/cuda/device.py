@@ -22,6 +22,7 @@ from microbench.gpu.cuda.own_kernel import CudaKernel
 from microbench.gpu.cuda.own_step import CudaStep
 from microbench.gpu.cuda.parts import CudaCompute, CudaGraphs, CudaLinks, CudaMemory
 from microbench.gpu.cuda.probe import describe
+from microbench.gpu.cuda.second_process import second_process
 from microbench.gpu.cuda.timing import SmClock, SpinGate, TimingEvents
 from microbench.gpu.cuda.watching import WatchRecorder
 from microbench.gpu.layers.jax import JaxStep
@@ -47,6 +48,7 @@ from microbench.gpu.protocol.recorder import Recorder, RecorderKind
 from microbench.gpu.protocol.submit import Submit
 from microbench.host import loops
 from microbench.host.affinity import find_cores, pinned
+from microbench.host.interruptions import ThreadState, core_interrupts, thread_state
 from microbench.host.native import MonotonicClock
 
 WARM_UP_LOOK_S = 0.02
@@ -229,6 +231,15 @@ class CudaGpu(Part[Case]):
 
     def threads_stamps(self, threads: int, count: int) -> IntArray:
         return signals.threads_stamps(self._case, self._cores, threads, count)
+
+    def second_process(self) -> Fact:
+        return second_process(self._case, self.info.uuid, self._cores)
+
+    def thread_state(self) -> ThreadState:
+        return thread_state()
+
+    def core_interrupts(self) -> int:
+        return core_interrupts(thread_state().cpu)
 
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -68,12 +68,13 @@ class VirtualClock:
 class Noise:
     """Seeded noise: log-normal with ``spread`` around each cost (its median), and rare long host calls.
 
-    ``spread`` 0 gives every cost exactly.
+    ``spread`` 0 gives every cost exactly. ``late`` counts the long calls.
     """
 
     def __init__(self, seed: int, spread: float) -> None:
         self._random = np.random.default_rng(seed)
         self.spread = spread
+        self.late = 0
 
     def device(self, cost_ns: float, count: int) -> FloatArray:
         """``count`` costs of the device: no tails."""
@@ -91,6 +92,7 @@ class Noise:
         if self.spread:
             late = self._random.random(count) < TAIL_SHARE
             if late.any():
+                self.late += int(late.sum())
                 costs[late] += self._random.exponential(TAIL_MEAN_NS, int(late.sum()))
         return costs
 

@@ -38,6 +38,7 @@ from microbench.gpu.protocol.gpu import (
 from microbench.gpu.protocol.models import Compiled, JittedStep, ModelName, ModelStep, Output
 from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.recorder import Recorder, RecorderKind
+from microbench.host.interruptions import ThreadState
 
 # What telemetry's own kernels draw beyond an idle GPU: they wait for steps of %globaltimer.
 TELEMETRY_KERNEL_W = 40.0
@@ -229,6 +230,21 @@ class FakeGpu:
             self._machine.make(calls[index % streams], 1)
         self._machine.synchronize()
         return self._time.now_ns() - begin_ns
+
+    def second_process(self) -> Fact:
+        """It makes each launch call longer; its kernels are not simulated."""
+        self._machine.beside_ns = self.costs.second_process_ns
+        return Fact("mps", False, source=SIMULATED)
+
+    def thread_state(self) -> ThreadState:
+        return ThreadState(cpu=0, waits=0, preemptions=self._preemptions())
+
+    def core_interrupts(self) -> int:
+        return self._machine.noise.late - self._preemptions()
+
+    def _preemptions(self) -> int:
+        """Each late host call is a preemption or an interrupt."""
+        return round(self._machine.noise.late * self.costs.preempted_share)
 
     def pause(self, seconds: float) -> None:
         self._time.pass_ns(seconds * 1e9)

@@ -114,7 +114,7 @@ class Machine:
     ``scope`` numbers the open case, 0 outside of all: what was made in a case is invalid after it. ``room`` is the
     case's device memory.
     ``at_synchronize`` is what the driver does before a synchronise returns. While ``capturing`` is set, calls are
-    captured instead of being run.
+    captured instead of being run. ``beside_ns`` is what a second process adds to each launch call of this case.
     """
 
     def __init__(self, costs: FakeCosts, seed: int, spread: float, wait: WaitMode) -> None:
@@ -124,6 +124,7 @@ class Machine:
         self.noise = Noise(seed, spread)
         self.device = Device(costs, self.noise)
         self.watch = Watch()
+        self.beside_ns = 0.0
         self.scope = 0
         self.room = Room(costs.memory)
         self.at_synchronize: list[Callable[[], None]] = []
@@ -159,7 +160,7 @@ class Machine:
         if call.item.queued:
             self.watch.calls += count
             self.watch.kernels += count * max(call.nodes, 1)
-            extra_ns += self.watch.call_ns
+            extra_ns += self.watch.call_ns + self.beside_ns
             if call.nodes and self.watch.node_ns:
                 call = call.with_item(duration_ns=call.item.duration_ns + call.nodes * self.watch.node_ns)
         costs_ns = self.noise.host(call.host_ns, count) + extra_ns
@@ -203,6 +204,7 @@ class Machine:
         self.synchronize()
         self.device.forget_streams()
         self.at_synchronize.clear()
+        self.beside_ns = 0.0
         self.room = Room(self.costs.memory)
         self.scope = 0
 

@@ -18,6 +18,7 @@ from microbench.gpu.protocol.models import Compiled, JittedStep, ModelName, Mode
 from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.recorder import Recorder, RecorderKind
 from microbench.gpu.protocol.submit import Submit
+from microbench.host.interruptions import ThreadState
 
 WaitMode = Literal["spin", "yield", "blocking", "auto"]
 WAIT_MODES: tuple[WaitMode, ...] = ("spin", "yield", "blocking", "auto")
@@ -145,8 +146,9 @@ class Gpu(Protocol):
     """One GPU with its primary context, opened for a worker process.
 
     Streams are named by index: 0, 1, ... are non-blocking streams of the GPU's own, LEGACY_STREAM is the legacy default
-    stream. Every method but ``telemetry`` and ``close`` raises MeasurementError for an error of the driver, and Skip,
-    with the reason, where this GPU, driver or installation cannot do what is asked.
+    stream, HIGH_PRIORITY_STREAM a non-blocking one of the highest priority. Every method but ``telemetry`` and
+    ``close`` raises MeasurementError for an error of the driver, and Skip, with the reason, where this GPU, driver or
+    installation cannot do what is asked.
     """
 
     info: GpuInfo
@@ -283,6 +285,19 @@ class Gpu(Protocol):
 
     def round_robin_ns(self, streams: int, count: int) -> int:
         """Launch ``count`` empty kernels into ``streams`` streams in turn and wait for all: host ns in total."""
+
+    def second_process(self) -> Fact:
+        """Start a process that launches kernels on every SM until the case ends, and wait for its first kernels.
+
+        It has a core of its own. Returns the fact ``mps``: whether the processes share the GPU through MPS; None, with
+        a reason, if unknown. Raises Skip where no second process can run, MeasurementError if it does not start.
+        """
+
+    def thread_state(self) -> ThreadState:
+        """Where the calling thread runs, and how often it has left its core."""
+
+    def core_interrupts(self) -> int:
+        """Interrupts of the calling thread's core so far. Raises Skip if the kernel does not say."""
 
     def pause(self, seconds: float) -> None:
         """Let this time pass with nothing submitted."""

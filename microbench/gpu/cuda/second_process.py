@@ -1,0 +1,132 @@
+"""Starts a second process that keeps the same GPU busy with kernels, so that calls can be measured beside it.
+
+``python -m microbench.gpu.cuda.second_process UUID CPU`` is that process. It ends when its standard input does, and so
+also when the process that started it dies.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from subprocess import PIPE
+from tempfile import TemporaryFile
+from typing import IO
+
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.model import Fact
+from microbench.core.ops import Launch
+from microbench.core.units import plain
+from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.context import Context
+from microbench.gpu.cuda.submit import bind_launch
+from microbench.gpu.cuda.timing import SmClock
+from microbench.host.affinity import Cores, pin
+
+MODULE = "microbench.gpu.cuda.second_process"
+READY = b"the first kernels have run\n"
+# The parent of a worker waits for 60 s without a message.
+START_S, END_S = 45.0, 10.0
+# Each batch of kernels, one block on every SM, is followed by a wait, as in a program that reads its results.
+BATCH, KERNEL_NS = 50, 20_000
+MPS_SOURCE = "CU_DEVICE_ATTRIBUTE_MPS_ENABLED"
+
+
+def second_process(case: Case, uuid: str, cores: Cores) -> Fact:
+    """Start the process; it has launched kernels when this returns, and it is ended with the case.
+
+    It runs on the watcher's core. Returns the fact ``mps``: whether both processes share the GPU through MPS. Raises
+    Skip without a second core or if the GPU admits one process only, MeasurementError if the process does not start,
+    and at the end of the case if it had ended by itself.
+    """
+    if not cores.watcher_alone:
+        raise Skip("the second process needs a core of its own")
+    mps = through_mps(case.context)
+    if not mps.value and case.context.attribute("COMPUTE_MODE"):
+        raise Skip("the GPU's compute mode does not admit a second process")
+    process = ExitStack()
+    process.enter_context(running([sys.executable, "-P", "-m", MODULE, uuid, str(cores.plan.watcher_core)]))
+    case.own(process.close)
+    return mps
+
+
+@contextmanager
+def running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program that writes READY once it has launched kernels. The block begins then; at its end the program ends.
+
+    Raises MeasurementError, with the program's last words, if it does not start or has ended before the block does.
+    """
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with (
+        TemporaryFile() as errors,
+        subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=errors, env=variables) as process,
+    ):
+        try:
+            _wait_until_ready(process, errors)
+            yield process
+            if process.poll() is not None:
+                raise MeasurementError(f"the second process ended too early{_last_words(errors)}")
+        finally:
+            _end(process)
+
+
+def through_mps(context: Context) -> Fact:
+    """The fact ``mps``: whether contexts of this GPU are shared through MPS."""
+    try:
+        return Fact("mps", bool(context.attribute("MPS_ENABLED")), source=MPS_SOURCE)
+    except MeasurementError as error:  # the driver is older than the attribute
+        return Fact("mps", None, source=MPS_SOURCE, reason=str(error))
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
+    assert process.stdout is not None
+    heard, deadline_s = b"", time.monotonic() + START_S
+    while READY not in heard:
+        left_s = max(deadline_s - time.monotonic(), 0.0)
+        if not select.select([process.stdout], [], [], left_s)[0]:
+            raise MeasurementError(f"the second process launched nothing within {START_S:g} s{_last_words(errors)}")
+        data = os.read(process.stdout.fileno(), 4096)
+        if not data:
+            with suppress(subprocess.TimeoutExpired):  # its last words may come after the end of its output
+                process.wait(END_S)
+            raise MeasurementError(f"the second process did not start{_last_words(errors)}")
+        heard += data
+
+
+def _last_words(errors: IO[bytes]) -> str:
+    errors.seek(0)
+    lines = errors.read().decode(errors="replace").split("\n")
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    return f": {plain(last)}" if last else ""
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Let the process end by itself, then kill it if it has not."""
+    assert process.stdin is not None
+    process.stdin.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(END_S)
+    process.kill()
+
+
+def main(uuid: str, cpu: int) -> None:
+    """Launch kernels until the standard input ends."""
+    pin((cpu,))  # before the driver starts threads, which would sit on the submitting core
+    case = Case(Context(uuid))
+    case.clock_hz = case.once(SmClock).read_hz()
+    launch = bind_launch(case, Launch(KERNEL_NS, grid_blocks=case.sms))
+    told = False
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        launch(BATCH)
+        case.synchronize()
+        if not told:
+            told = True
+            os.write(sys.stdout.fileno(), READY)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
