@@ -29,7 +29,7 @@ EVERY_GPU = "all"
 SMALL_BYTES = 1 * KIB
 # 128 bytes are the 16 for each of 8 ranks that nccl-tests' all_gather needs at least.
 SIZES = (128, 64 * KIB, 16 * MIB, 256 * MIB)
-FULL_SIZES = (128, 1 * KIB, 8 * KIB, 64 * KIB, 512 * KIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB)
+FULL_SIZES = (128, 1 * KIB, 8 * KIB, 64 * KIB, 512 * KIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)
 BINDINGS = ("loop", "nccl4py")
 OPERATIONS = ("all_reduce", "all_gather", "send_recv")
 NCCL4PY = Package("nccl", "pip install nccl4py")

@@ -150,23 +150,28 @@ class CudaCollective:
             rank.fresh(self._sent(index))
 
     def check(self) -> str:
+        alike = None if self._name == "send_recv" else self._alike()
         for index, rank in enumerate(self._ranks):
-            wrong = np.flatnonzero(rank.received() != self._expected(index))
+            expected = self._sent((index - 1) % self.ranks) if alike is None else alike
+            wrong = np.flatnonzero(rank.received() != expected)
             if wrong.size:
                 raise MeasurementError(
                     f"{self._name}: element {wrong[0]} of {rank.receive_count} on rank {index} of {self.ranks} is wrong"
                 )
         return "every element that each GPU received compared with its exact value"
 
-    def _sent(self, index: int) -> Values:
-        pattern = np.roll(np.arange(PATTERN, dtype=np.float32), self._seed) + np.float32(index * RANK_STEP)
-        return np.resize(pattern, self._ranks[index].send_count)
+    def _pattern(self, index: int) -> Values:
+        return np.roll(np.arange(PATTERN, dtype=np.float32), self._seed) + np.float32(index * RANK_STEP)
 
-    def _expected(self, index: int) -> Values:
-        if self._name == "send_recv":
-            return self._sent((index - 1) % self.ranks)
-        sent = [self._sent(other) for other in range(self.ranks)]
-        return np.concatenate(sent) if self._name == "all_gather" else np.sum(sent, axis=0, dtype=np.float32)
+    def _sent(self, index: int) -> Values:
+        return np.resize(self._pattern(index), self._ranks[index].send_count)
+
+    def _alike(self) -> Values:
+        """What every rank receives alike: the sum, or all parts behind each other."""
+        if self._name == "all_gather":
+            return np.concatenate([self._sent(index) for index in range(self.ranks)])
+        patterns = np.array([self._pattern(index) for index in range(self.ranks)])
+        return np.resize(patterns.sum(axis=0, dtype=np.float32), self._ranks[0].receive_count)
 
     def _by_loop(self) -> Callable[[int], int]:
         """One group of all ranks' calls a time, as nccl-tests makes them; a single rank's call stands alone."""
