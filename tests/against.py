@@ -199,6 +199,7 @@ def nvbandwidth(folder: Path, times: int, places: Sequence[Place], run: Sequence
 
 
 NCCL_PROGRAMS = {"all_reduce": "all_reduce_perf", "all_gather": "all_gather_perf", "send_recv": "sendrecv_perf"}
+NCCL_BINDINGS = ("loop", "nccl4py")  # the second is left out where nccl4py is not installed
 NCCL_CALLS = ("-n", "20", "-w", "20", "-N", "25")
 # Columns of a line of nccl-tests: size, count, type, redop, root; then out of place time in us, GB/s, GB/s, wrong.
 NCCL_SIZE, NCCL_TIME, NCCL_WRONG = 0, 5, 8
@@ -230,7 +231,8 @@ def nccl_tests(folder: Path, times: int) -> None:
                 size = str(size_bytes)
                 path = str(Path(os.environ["NCCL_TESTS"]) / program)
                 text = printed(out, path, "-b", size, "-e", size, "-g", str(gpus), *NCCL_CALLS)
-                figures |= nccl_figures(text, name, size_bytes)
+                for binding in NCCL_BINDINGS:
+                    figures |= nccl_figures(text, f"{binding} {name}", size_bytes)
         return figures
 
     def ours(turn: int) -> Figures:
@@ -238,7 +240,7 @@ def nccl_tests(folder: Path, times: int) -> None:
         command = [sys.executable, "-m", "microbench", "run", "link_nccl", "--out", str(out)]
         subprocess.run(command, check=True, capture_output=True, text=True)
         return {
-            f"{row.params['operation']} {row.params['size_bytes']} {row.metric.name}": row.value
+            f"{row.params['binding']} {row.params['operation']} {row.params['size_bytes']} {row.metric.name}": row.value
             for row in rows(read(out))
         }
 

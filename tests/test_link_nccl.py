@@ -1,17 +1,23 @@
 """link_nccl: simulated costs come back, rates follow nccl-tests' definitions, the finding names a ring of one."""
 
+from typing import get_args
+
 import pytest
 from against import nccl_figures
+from cuda.pathfinder import DynamicLibNotFoundError
 from fake_session import medians
 from link_evidence import WHOLE, findings
 from make_link_run import make_link_run, rate
 from make_run import measurement, outcome, with_suite
 from msgspec.structs import replace
+from nccl_stand_in import StandIn, machine
 from read_findings import check
 
 from microbench.core.bench import discover
-from microbench.core.errors import Skip
+from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Run
+from microbench.gpu.cuda.links import collectives
+from microbench.gpu.cuda.links.collectives import CudaCollective
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts
 from microbench.gpu.fake.environment import fake_environment
 from microbench.gpu.fake.gpu import open_fake
@@ -140,3 +146,47 @@ def test_what_nccl_tests_prints_is_read() -> None:
         nccl_figures(PRINTED, "all_reduce", 256)
     with pytest.raises(ValueError, match="wrong data"):
         nccl_figures(PRINTED.replace("0.00       0     0.20", "0.00       3     0.20"), "all_reduce", 128)
+
+
+@pytest.mark.parametrize("operation", get_args(CollectiveName))
+@pytest.mark.parametrize(("gpus", "own", "ranks"), [(1, 0, None), (2, 1, None), (4, 2, None), (4, 3, 2)])
+def test_every_rank_gets_its_values_through_the_c_interface(
+    monkeypatch: pytest.MonkeyPatch, operation: CollectiveName, gpus: int, own: int, ranks: int | None
+) -> None:
+    library = StandIn()
+    collective = CudaCollective(machine(monkeypatch, library, gpus, own), operation, "loop", ranks, 1000)
+    assert library.devices[0] == own
+    assert len(set(library.devices)) == collective.ranks == (ranks or gpus)
+    collective.fresh()
+    with pytest.raises(MeasurementError, match=f"element 0 of .* on rank 0 of {collective.ranks}"):
+        collective.check()
+    assert collective.take_ns(1) > 0
+    collective.check()
+    made = list(library.calls)
+    assert made.count("ncclGroupStart") == made.count("ncclGroupEnd")
+    assert ("ncclGroupStart" in made) == (operation == "send_recv" or collective.ranks > 1)
+    collective.take_ns(3)
+    assert library.calls == 4 * made
+    library.damages = True
+    collective.take_ns(1)
+    with pytest.raises(MeasurementError, match="is wrong"):
+        collective.check()
+
+
+def test_a_refusal_of_nccl_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives, "FLOAT32", 6)
+    made = CudaCollective(machine(monkeypatch, StandIn(), 2, 0), "all_reduce", "loop", None, 1000)
+    monkeypatch.setattr(collectives, "FLOAT32", 7)
+    with pytest.raises(MeasurementError, match="all_reduce: code 5"):
+        made.take_ns(1)
+
+
+def test_without_the_library_the_case_is_skipped_with_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def absent(name: str) -> None:
+        raise DynamicLibNotFoundError(name)
+
+    monkeypatch.setattr(collectives, "load_nvidia_dynamic_lib", absent)
+    with pytest.raises(Skip, match="needs NCCL: pip install nvidia-nccl-cu13"):
+        collectives.Library()

@@ -6,7 +6,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from microbench.gpu.cuda.context import check, check_code, entry_point
 from microbench.gpu.cuda.links.peers import Board, Boards, gpus
 from microbench.gpu.cuda.submit import CallRow, as_int64
 from microbench.gpu.layers.base import load
+from microbench.gpu.layers.cupy import load_cupy
 from microbench.gpu.protocol.links import Binding, CollectiveName
 from microbench.host import graph_loops, loops
 from microbench.host.native import c_address
@@ -34,6 +35,7 @@ ELEMENT_BYTES = 4
 PART_ELEMENTS = 4
 # The data of rank r are numbers from 0 to 1008, plus 1024 r: float32 adds those of 16 ranks without rounding.
 PATTERN, RANK_STEP = 1009, 1024
+NCCL4PY = "pip install nccl4py"
 POISON = 0xFF  # four such bytes are a NaN, which equals nothing
 
 Values = npt.NDArray[np.float32]
@@ -148,23 +150,28 @@ class CudaCollective:
             rank.fresh(self._sent(index))
 
     def check(self) -> str:
+        alike = None if self._name == "send_recv" else self._alike()
         for index, rank in enumerate(self._ranks):
-            wrong = np.flatnonzero(rank.received() != self._expected(index))
+            expected = self._sent((index - 1) % self.ranks) if alike is None else alike
+            wrong = np.flatnonzero(rank.received() != expected)
             if wrong.size:
                 raise MeasurementError(
                     f"{self._name}: element {wrong[0]} of {rank.receive_count} on rank {index} of {self.ranks} is wrong"
                 )
         return "every element that each GPU received compared with its exact value"
 
-    def _sent(self, index: int) -> Values:
-        pattern = np.roll(np.arange(PATTERN, dtype=np.float32), self._seed) + np.float32(index * RANK_STEP)
-        return np.resize(pattern, self._ranks[index].send_count)
+    def _pattern(self, index: int) -> Values:
+        return np.roll(np.arange(PATTERN, dtype=np.float32), self._seed) + np.float32(index * RANK_STEP)
 
-    def _expected(self, index: int) -> Values:
-        if self._name == "send_recv":
-            return self._sent((index - 1) % self.ranks)
-        sent = [self._sent(other) for other in range(self.ranks)]
-        return np.concatenate(sent) if self._name == "all_gather" else np.sum(sent, axis=0, dtype=np.float32)
+    def _sent(self, index: int) -> Values:
+        return np.resize(self._pattern(index), self._ranks[index].send_count)
+
+    def _alike(self) -> Values:
+        """What every rank receives alike: the sum, or all parts behind each other."""
+        if self._name == "all_gather":
+            return np.concatenate([self._sent(index) for index in range(self.ranks)])
+        patterns = np.array([self._pattern(index) for index in range(self.ranks)])
+        return np.resize(patterns.sum(axis=0, dtype=np.float32), self._ranks[0].receive_count)
 
     def _by_loop(self) -> Callable[[int], int]:
         """One group of all ranks' calls a time, as nccl-tests makes them; a single rank's call stands alone."""
@@ -206,43 +213,36 @@ class CudaCollective:
         return take_ns
 
     def _by_nccl4py(self) -> Callable[[int], int]:
-        """The calls that a user of nccl4py writes, on arrays of the CUDA Array Interface."""
-        nccl = load("nccl.core", NCCL4PY)
+        """The calls that a user of nccl4py writes, on CuPy arrays."""
+        nccl, cupy = load("nccl.core", NCCL4PY), load_cupy()
         calls: list[Callable[[], object]] = []
         for index, rank in enumerate(self._ranks):
-            communicator, stream = nccl.Communicator(rank.communicator), rank.board.stream
-            send, receive = DeviceArray(rank.send, rank.send_count), DeviceArray(rank.receive, rank.receive_count)
-            after, before = (index + 1) % self.ranks, (index - 1) % self.ranks
-            calls.append(_python_call(nccl, self._name, communicator, stream, (send, receive), (after, before)))
-        handles = [driver.CUstream(int(stream)) for stream in map(int, (rank.board.stream for rank in self._ranks))]
-        alone = self.ranks == 1
+            device = int(rank.board.case.context.device)
+            send, receive = (
+                cupy.ndarray((count,), np.float32, cupy.cuda.MemoryPointer(memory, 0))
+                for address, count in ((rank.send, rank.send_count), (rank.receive, rank.receive_count))
+                for memory in (cupy.cuda.UnownedMemory(address, count * ELEMENT_BYTES, rank, device),)
+            )
+            peers = ((index + 1) % self.ranks, (index - 1) % self.ranks)
+            communicator = nccl.Communicator(rank.communicator)
+            calls.append(_python_call(nccl, self._name, communicator, rank.board.stream, (send, receive), peers))
+        streams = [driver.CUstream(rank.board.stream) for rank in self._ranks]
+        group = nccl.group if self.ranks > 1 else nullcontext
 
         def take_ns(count: int) -> int:
             begin_ns = time.monotonic_ns()
             for _ in range(count):
-                with ExitStack() if alone else nccl.group():
+                with group():
                     for call in calls:
                         call()
-            codes = [driver.cuStreamSynchronize(handle) for handle in handles]
+            results = [driver.cuStreamSynchronize(stream) for stream in streams]
             taken_ns = time.monotonic_ns() - begin_ns
             self._case.context.make_current()
-            for code in codes:
-                check(code)
+            for result in results:
+                check(result)
             return taken_ns
 
         return take_ns
-
-
-NCCL4PY = "pip install nccl4py"
-
-
-class DeviceArray:
-    """A vector of float32 in device memory, as the CUDA Array Interface describes it."""
-
-    def __init__(self, address: int, count: int) -> None:
-        self.__cuda_array_interface__ = {
-            "shape": (count,), "typestr": "<f4", "data": (address, False), "version": 3, "strides": None,
-        }  # fmt: skip
 
 
 def _python_call(
@@ -250,11 +250,11 @@ def _python_call(
     name: CollectiveName,
     communicator: Any,
     stream: int,
-    buffers: tuple[DeviceArray, DeviceArray],
+    arrays: tuple[Any, Any],
     peers: tuple[int, int],
 ) -> Callable[[], object]:
-    """One rank's call by nccl4py."""
-    send, receive = buffers
+    """One rank's call by nccl4py: of two arrays and two ranks the first is sent (to)."""
+    send, receive = arrays
     if name == "all_reduce":
         return lambda: communicator.allreduce(send, receive, nccl.SUM, stream=stream)
     if name == "all_gather":
