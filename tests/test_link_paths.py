@@ -130,7 +130,7 @@ def test_ports_say_whether_they_are_active_and_how_fast(machine: Path) -> None:
 
 def test_only_paths_of_pcie_whose_place_is_known(machine: Path) -> None:
     found = by_name(machine, {"gpu1": "NV18", "gpu2": None, "mlx5_0": "PXB"})
-    assert {name.split("_")[0] for name in found} == {"path0"}  # and no processor: the path stays below switches
+    assert {name.split("_")[0] for name in found} == {"path0", "processor"}
     assert found["path0_device"].value == "mlx5_0"
     assert by_name(machine, {"gpu1": "NV18"}) == {}
     assert path_facts(GPU, [Fact("topology_mlx5_0", "PXB")], (), machine / "empty") == ()

@@ -28,8 +28,8 @@ def path_facts(
     """``path0_device``, ``path0_switches`` and so on of every device whose class in ``topology`` is one of PCIe.
 
     ``topology`` are the facts of topology.py. Devices joined by NVLink, and those whose place on the bus is hidden,
-    have no path. ``others`` are CUDA index and bus id of the other GPUs. Where a path leads through a processor,
-    facts say which one it is.
+    have no path. ``others`` are CUDA index and bus id of the other GPUs. Further facts say which processor it
+    is, because a path may lead through it.
     """
     classes = {fact.name: fact.value for fact in topology if fact.name.startswith(TOPOLOGY)}
     near = {name.removeprefix(TOPOLOGY): value for name, value in classes.items() if value in get_args(Nearness)}
@@ -43,7 +43,7 @@ def path_facts(
         facts += _between(prefix, own, pci.way_to_root(device.bus_id, root), root, network=network)
         if network:
             facts += _port(prefix, device, Machine(root))
-    if {"PHB", "NODE", "SYS"} & {near[device.name] for device in devices}:
+    if devices:
         facts += _processor(Machine(root))
     return tuple(facts)
 
