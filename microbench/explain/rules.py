@@ -22,6 +22,7 @@ from microbench.explain import (
     launch_rules,
     link_copy,
     link_gpus,
+    link_paths,
     link_verdict,
     memory_access,
     memory_allocation,
@@ -36,7 +37,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "host": host.RULES,
     "launch": launch_rules.RULES,
     "graph": graph_rules.RULES,
-    "link": (*link_verdict.RULES, *link_copy.RULES, *link_gpus.RULES),
+    "link": (*link_verdict.RULES, *link_copy.RULES, *link_gpus.RULES, *link_paths.RULES),
     "memory": (
         *memory_verdict.RULES,
         *memory_stream.RULES,

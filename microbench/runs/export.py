@@ -10,11 +10,14 @@ from typing import Any
 import msgspec
 
 from microbench.analysis.clocks import is_arithmetic
+from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.analysis.levels import Levels
 from microbench.analysis.limits import ceiling, mover
 from microbench.analysis.stats import Interval, Quantile, Row, rows, summarize
 from microbench.core.model import Measurement, Outcome, Run
 from microbench.core.units import plain
+from microbench.explain.link_facts import link_facts
+from microbench.explain.link_paths import device_paths, modelled
 from microbench.explain.rules import findings
 from microbench.runs import schema
 
@@ -57,7 +60,8 @@ def to_json_lines(run: Run) -> bytes:
 
 def to_json(run: Run) -> bytes:
     """One JSON object: ``simulated``, ``run`` (as in the run file), ``rows`` (each case and metric over its rounds) and
-    ``findings``. `show` reads it like a run file."""
+    ``findings``. ``modelled_paths``, where a GPU has any, are a model of the PCIe paths to its network devices and to
+    GPUs without NVLink, in B/s; None where only the ceiling is known. `show` reads it like a run file."""
     all_rows = rows(run)
     document = {
         "simulated": run.simulated,
@@ -65,7 +69,31 @@ def to_json(run: Run) -> bytes:
         "rows": [row_cells(run, row) for row in all_rows],
         "findings": [msgspec.structs.asdict(each) | {"suite": each.suite} for each in findings(run, all_rows)],
     }
+    if modelled_paths := [path for group in evidence_by_device(run, all_rows) for path in _paths(group)]:
+        document["modelled_paths"] = modelled_paths
     return msgspec.json.encode(document) + b"\n"
+
+
+def _paths(evidence: Evidence) -> Iterator[dict[str, Any]]:
+    for path in device_paths(evidence):
+        model = modelled(path, link_facts(evidence))
+        yield {
+            "model": True,
+            "gpu": evidence.device,
+            "device": path.name,
+            "near": path.near,
+            "switches": path.switches,
+            "narrowest": path.narrowest.words,
+            "narrowest_bus_id": path.narrowest_bus_id,
+            "rdma": path.rdma,
+            "port_bytes_per_s": path.port_bytes_per_s,
+            "write_ceiling_bytes_per_s": model.write_limit,
+            "read_ceiling_bytes_per_s": model.read_limit,
+            "write_bytes_per_s": model.write,
+            "read_bytes_per_s": model.read,
+            "added_to_a_read_s": path.added_s,
+            "lowered_by": model.reductions,
+        }
 
 
 def _rows(run: Run) -> Iterator[dict[str, Any]]:

@@ -103,15 +103,20 @@ def _redirected(way: pci.Way, hidden: bool | None, root: Path) -> Fact:
     """Whether a bridge on the way redirects peer traffic (ACS)."""
     if hidden or not way.bridges:
         return unknown("acs", FLATTENED if hidden else _why_none(way), pci.DEVICES)
-    paths = [f"{pci.DEVICES}/{hop.bus_id}/config" for hop in way.bridges]
+    return redirection("acs", way.bridges, root)
+
+
+def redirection(name: str, bridges: Sequence[pci.Hop], root: Path) -> Fact:
+    """Whether any of these bridges redirects peer traffic; unknown if none is known to and one cannot be read."""
+    paths = [f"{pci.DEVICES}/{hop.bus_id}/config" for hop in bridges]
     answers = [(path, pci.read_redirection(Machine(root).at(path))) for path in paths]
     for path, answer in answers:
         if answer.value:
-            return known("acs", True, path)
+            return known(name, True, path)
     for path, answer in answers:
         if answer.value is None:
-            return unknown("acs", answer.reason or "not read", path)
-    return known("acs", False, f"{pci.DEVICES}/*/config of {len(answers)} bridges")
+            return unknown(name, answer.reason or "not read", path)
+    return known(name, False, f"{pci.DEVICES}/*/config of {len(answers)} bridges")
 
 
 def _iommu(way: pci.Way, hidden: bool | None, root: Path) -> Fact:
@@ -273,6 +278,7 @@ def _links_to(query: nvml.Query, links: NvLinks, bus_id: str, other: Any) -> int
 # In the words of ``nvidia-smi topo -m``: at most one switch between them; several switches; the host bridge (a CPU's
 # root complex); two host bridges on one NUMA node; the link between NUMA nodes.
 Nearness = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
+TOPOLOGY = "topology_"  # the facts that name the class of a device
 NETWORK_CLASS = "0x02"
 VIRTIO_VENDOR = "0x1af4"
 # A device below a switch has the switch's downstream port above it.
@@ -361,9 +367,9 @@ def _neighbours(
     ``hidden`` says why the bus is not the real one; places on it then mean nothing.
     """
     for index, bus_id in others:
-        yield _to_gpu(f"topology_gpu{index}", gpu, query, links, bus_id, hidden, root)
+        yield _to_gpu(f"{TOPOLOGY}gpu{index}", gpu, query, links, bus_id, hidden, root)
     for device in network_devices(root):
-        name, source = f"topology_{device.name}", f"{pci.DEVICES}/{device.bus_id}"
+        name, source = f"{TOPOLOGY}{device.name}", f"{pci.DEVICES}/{device.bus_id}"
         silent = device.reason or hidden
         if silent:
             yield unknown(name, silent, source)

@@ -9,6 +9,13 @@ from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size
 from microbench.explain import link_facts as links
 from microbench.explain.link_gpus import reasons_named
+from microbench.explain.link_paths import (
+    SWITCH_ROUND_TRIP_S,
+    DevicePath,
+    device_paths,
+    is_network,
+    modelled,
+)
 from microbench.report.curves import size_ticks, ticks
 from microbench.report.document import (
     Cell,
@@ -79,6 +86,57 @@ def _uplink(members: list[links.Contention], words: str) -> Table:
     return matrix(title, about, names, cells, lambda index: f"GPU {index}")
 
 
+# Network devices and GPUs without NVLink by their PCIe path: a model, beside it what link_peer measured between GPUs.
+
+
+def devices(evidence: Evidence) -> Table | None:
+    """The path to each network device and GPU: class, switches, narrowest link, and what a model gives it."""
+    paths = device_paths(evidence)
+    if not paths:
+        return None
+    facts = links.link_facts(evidence)
+    rows = tuple(_device(path, evidence, facts) for path in paths)
+    titles = columns(
+        "device", "path", "narrowest link", "ceiling", "writes, model", "reads, model", "port", "a read takes",
+        "measured", "lowered by", left=3,
+        drop={"ceiling": 1, "a read takes": 3, "measured": 2, "lowered by": 4},
+    )  # fmt: skip
+    about = "GB/s of a MODEL, not measured: a device writes and reads this GPU's memory (GPUDirect)"
+    notes = (
+        f"ceiling: payload of writes on the narrowest link; each switch adds {as_time(SWITCH_ROUND_TRIP_S)} to a read, "
+        "half of it to a write (Alibaba Cloud, Elastic computing technical guide)",
+        "lowered by what passes a processor: figures of NCCL's topology model (topo.h); ? where it has none",
+        "NCCL uses GPUDirect up to PXB and sends through host memory beyond; PIX one switch, PXB several, PHB and NODE "
+        "through a processor, SYS between processors",
+    )
+    return Table("Which network device, and what another one loses", about, titles, rows, notes)
+
+
+def _device(path: DevicePath, evidence: Evidence, facts: links.LinkFacts) -> tuple[Cell, ...]:
+    model = modelled(path, facts)
+    measured = NOTHING
+    if is_network(path):
+        name = path.name + {"no": ", no RDMA", "down": ", port down"}.get(path.rdma or "", "")
+    else:
+        index = int(path.name.removeprefix("gpu"))
+        name, own = f"GPU {index}", evidence.gpu.index if evidence.gpu is not None else 0
+        row = links.pairs(evidence, "engine_write").get(links.Pair(index, own))
+        measured = Cell(gigabytes(row.value), tone="strong") if row is not None else NOTHING
+    unknown = Cell("?", tone="quiet")
+    rates = (Cell(gigabytes(rate)) if rate is not None else unknown for rate in (model.write, model.read))
+    return (
+        Cell(name, tone="strong" if path.rdma in (None, "active") else "quiet"),
+        Cell(path.near + ", ACS" * path.redirected),
+        Cell(f"{path.narrowest.words} at {_short(path.narrowest_bus_id)}"),
+        Cell(gigabytes(model.write_limit)),
+        *rates,
+        Cell(gigabytes(path.port_bytes_per_s)) if path.port_bytes_per_s else NOTHING,
+        Cell(f"+{as_time(path.added_s)}") if path.added_s is not None else NOTHING,
+        measured,
+        Cell(", ".join(model.reductions), tone="quiet") if model.reductions else NOTHING,
+    )
+
+
 # The path from the processor to the GPU: root port, switches, and the link on each stretch.
 
 USUAL_DOMAIN = "0000:"
@@ -146,7 +204,8 @@ HEADROOM = 1.1
 def pictures(evidence: Evidence) -> list[Picture]:
     """Every picture that the run has figures for."""
     curves = [rates(evidence, direction) for direction in links.DIRECTIONS]
-    tables = (fits(evidence), pinning(evidence), zero_copy(evidence), *peers(evidence), *uplinks(evidence))
+    several = (*peers(evidence), *uplinks(evidence), devices(evidence))
+    tables = (fits(evidence), pinning(evidence), zero_copy(evidence), *several)
     drawn = (path(evidence), *curves, *tables)
     return [picture for picture in drawn if picture is not None]
 

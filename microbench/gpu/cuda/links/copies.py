@@ -19,6 +19,7 @@ from microbench.gpu.cuda.submit import CallRow, DriverSubmit, Parameters, Progra
 from microbench.gpu.cuda.timing import NANOSECOND_S, SpinGate, elapsed_s
 from microbench.gpu.machine.counters import counters_risen, link_counters
 from microbench.gpu.machine.nvml import NvmlGpu
+from microbench.gpu.machine.paths import path_facts
 from microbench.gpu.machine.topology import link_facts_now
 from microbench.gpu.protocol.links import Access, Direction, FloatArray, HostMemory
 from microbench.gpu.protocol.submit import Submit
@@ -308,4 +309,4 @@ def state(case: Case, info: GpuInfo, nvml: NvmlGpu) -> tuple[Fact, ...]:
     case.synchronize()
     risen = counters_risen(before, link_counters(info.pci_bus_id, nvml.query))
     loaded = Fact("read_under_load", busy, "copies both ways were still running when all was read")
-    return (*facts, loaded, *before, *risen)
+    return (*facts, *path_facts(info.pci_bus_id, facts, others), loaded, *before, *risen)

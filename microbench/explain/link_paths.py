@@ -1,0 +1,206 @@
+"""Which network device this GPU's rank should use: a model of GPUDirect's rates over each path of the PCIe bus.
+
+Nothing here is measured, except rates between GPUs that link_peer measured, which stand beside the model in the report.
+Each reduction is a published figure; where there is none only the ceiling of the path is given.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed
+from microbench.analysis.limits import ASSUMED_PAYLOAD_BYTES, pcie_rate
+from microbench.core.units import percent, quantity
+from microbench.explain import link_facts as links
+
+# From near to far, in the words of ``nvidia-smi topo -m``. NCCL uses GPUDirect up to PXB unless NCCL_NET_GDR_LEVEL says
+# otherwise (src/graph/paths.cc, ncclTopoCheckGdr).
+NEAREST_FIRST = ("PIX", "PXB", "PHB", "NODE", "SYS")
+BY_SWITCHES = ("PIX", "PXB")
+ACROSS = "SYS"
+# A switch level adds this to the round trip of a read. A write does not wait for an answer: half of it.
+# Source: Alibaba Cloud, Elastic computing technical guide (two levels 0.6 us; a write has half the path of a read).
+SWITCH_ROUND_TRIP_S = 0.3e-6
+READ_REQUEST_BYTES = 512  # the guide's network device; used where the configuration space is not shown
+# Requests under way at once without extended tags: a tag has five bits then (PCI Express base specification).
+PLAIN_TAGS = 32
+MOST_PATHS = 1000
+# NCCL's own model of a machine (github.com/NVIDIA/nccl at 5067397c, src/graph/topo.h, topo.cc). An Intel root
+# complex cuts traffic between devices into packets of 64 bytes, which takes 6/5 of the link.
+INTEL, AMD = "GenuineIntel", "AuthenticAMD"
+INTEL_ROOT_OVERHEAD = 6 / 5
+# Bytes a second from one NUMA node to another: Intel's by the model number of family 6 from which it holds.
+INTEL_FAMILY = 6
+INTEL_ACROSS = ((0xCF, 40e9), (0x8F, 22e9), (0x55, 10e9), (0, 6e9))
+ACROSS_BY_VENDOR = {AMD: 16e9, "ARM": 6e9, "POWER": 32e9}
+
+
+class DevicePath(NamedTuple):
+    """The PCIe path to a network device ("mlx5_0") or another GPU ("gpu1"), as far as it is known.
+
+    ``rdma`` is "active", "down" or "no" for a network device; ``redirected`` means that ACS sends packets up to the
+    processor although a switch joins the two.
+    """
+
+    name: str
+    near: str
+    switches: int | None
+    narrowest: links.Speed
+    narrowest_bus_id: str
+    payload_bytes: int
+    redirected: bool
+    rdma: str | None
+    port_bytes_per_s: float | None
+    read_request_bytes: int
+    extended_tags: bool | None
+
+    @property
+    def words(self) -> str:
+        """The name with its class: "mlx5_0 (PIX)"."""
+        return f"{self.name} ({self.near})"
+
+    @property
+    def added_s(self) -> float | None:
+        """What the switches add to the round trip of a read; None if their number is unknown."""
+        return None if self.switches is None else self.switches * SWITCH_ROUND_TRIP_S
+
+
+class Modelled(NamedTuple):
+    """What a path carries in B/s when the device writes to and reads from the GPU's memory. A model, not a measurement.
+
+    ``write_limit`` and ``read_limit`` are the ceilings of the narrowest link. ``write`` and ``read`` include published
+    reductions, named in ``reductions``; None where none is published for this kind of path.
+    """
+
+    write_limit: float
+    read_limit: float
+    write: float | None
+    read: float | None
+    reductions: tuple[str, ...]
+
+
+def device_paths(evidence: Evidence) -> list[DevicePath]:
+    """Every path whose narrowest link is known, nearest devices first; none for a GPU that shares the host's memory."""
+    facts = links.link_facts(evidence)
+    if links.shares_memory(evidence, facts) is not None:
+        return []
+    found = []
+    classes = facts.topology()
+    for number in range(MOST_PATHS):
+        prefix = f"path{number}_"
+        name = facts.text(f"{prefix}device")
+        if name is None:
+            break
+        near, narrowest = classes.get(name), facts.speed(f"{prefix}generation", f"{prefix}lanes")
+        if near is None or near not in NEAREST_FIRST or narrowest is None or not narrowest.raw_rate:
+            continue
+        port = facts.value(f"{prefix}port_bytes_per_s")
+        redirected = near in BY_SWITCHES and facts.flag(f"{prefix}acs") is True
+        found.append(
+            DevicePath(
+                name=name,
+                near=near,
+                switches=None if redirected else facts.number(f"{prefix}switches"),
+                narrowest=narrowest,
+                narrowest_bus_id=facts.text(f"{prefix}narrowest_bus_id") or "",
+                payload_bytes=facts.number(f"{prefix}max_payload_bytes") or ASSUMED_PAYLOAD_BYTES,
+                redirected=redirected,
+                rdma=facts.text(f"{prefix}rdma"),
+                port_bytes_per_s=float(port) if isinstance(port, int | float) and port > 0 else None,
+                read_request_bytes=facts.number(f"{prefix}max_read_request_bytes") or READ_REQUEST_BYTES,
+                extended_tags=facts.flag(f"{prefix}extended_tags"),
+            )
+        )
+    return sorted(found, key=lambda path: (NEAREST_FIRST.index(path.near), path.switches or 0))
+
+
+def modelled(path: DevicePath, facts: links.LinkFacts) -> Modelled:
+    """The path's ceilings and, where figures are published for such a path, what it is expected to carry."""
+    write_limit, read_limit = (
+        pcie_rate(path.narrowest.generation, path.narrowest.lanes, direction, path.payload_bytes) or 0.0
+        for direction in ("d2h", "h2d")
+    )
+    write, read, reductions = write_limit, read_limit, []
+    vendor = facts.text("processor_vendor")
+    if path.near == ACROSS:
+        across = across_processors(vendor, facts.number("processor_family"), facts.number("processor_model"))
+        if across is None:
+            return Modelled(write_limit, read_limit, None, None, ())
+        if across < max(write, read):
+            reductions.append("between processors")
+        write, read = min(write, across), min(read, across)
+    elif path.redirected or path.near not in BY_SWITCHES:
+        if vendor != INTEL:
+            return Modelled(write_limit, read_limit, None, None, ())
+        reductions.append("root complex" + " (ACS)" * path.redirected)
+        write, read = write / INTEL_ROOT_OVERHEAD, read / INTEL_ROOT_OVERHEAD
+    if path.extended_tags is False and path.added_s:
+        under_way = PLAIN_TAGS * path.read_request_bytes / path.added_s
+        if under_way < read:
+            reductions.append(f"{PLAIN_TAGS} reads at once")
+            read = under_way
+    return Modelled(write_limit, read_limit, write, read, tuple(reductions))
+
+
+def across_processors(vendor: str | None, family: int | None, model: int | None) -> float | None:
+    """NCCL's figure for the link between two processors, in B/s; None for a processor that it does not know."""
+    if vendor == INTEL and family == INTEL_FAMILY and model is not None:
+        return next(rate for least, rate in INTEL_ACROSS if model >= least)
+    return ACROSS_BY_VENDOR.get(vendor or "")
+
+
+def network(evidence: Evidence) -> Finding | None:
+    """The network device that this GPU's rank should use, and what another one loses. A model."""
+    facts = links.link_facts(evidence)
+    usable = [path for path in device_paths(evidence) if is_network(path) and path.rdma not in ("no", "down")]
+    reached = {path.name: rate for path in usable if (rate := _carried(path, facts)) is not None}
+    if not usable:
+        return None
+    best = max(usable, key=lambda path: _preference(path, reached.get(path.name), facts))
+    equal = [path for path in usable if (path.near, reached.get(path.name)) == (best.near, reached.get(best.name))]
+    others = [path for path in usable if path not in equal]
+    names = listed([path.name for path in equal])
+    title = f"For this GPU's rank: {names} ({best.near})"
+    top = reached.get(best.name)
+    title += f", {quantity(top, 'B/s')} by a model of the path" if top is not None else "; no figure is published"
+    text = "Nothing here was measured: it follows from the narrowest link and published figures."
+    worst = min((path for path in others if path.name in reached), key=lambda path: reached[path.name], default=None)
+    if worst is not None and top is not None:
+        lost = 1 - reached[worst.name] / top
+        text += f" With {worst.words} it is {quantity(reached[worst.name], 'B/s')}, {percent(lost)} less."
+    elif others:
+        text += f" Of {others[-1].words} only the ceiling is known."
+    return Finding(
+        rule="link.network",
+        severity="note",
+        title=title,
+        text=text,
+        advice=f"Give the rank {best.name}, with UCX by `UCX_NET_DEVICES={best.name}:1`; NCCL looks for it by itself.",
+        threshold="a network device with RDMA whose PCIe path to the GPU is known",
+        rests_on=tuple(f"{links.TOPOLOGY}{path.name}" for path in usable),
+    )
+
+
+def is_network(path: DevicePath) -> bool:
+    """False for another GPU."""
+    return not path.name.removeprefix("gpu").isdecimal()
+
+
+def _preference(path: DevicePath, reached: float | None, facts: links.LinkFacts) -> tuple[bool, bool, float]:
+    """A modelled rate counts before a mere ceiling, and what stays with one processor before what does not.
+
+    Among these the higher rate counts, as in NCCL; of equal ones the first, which is the nearest.
+    """
+    stays = path.near != ACROSS
+    return stays and reached is not None, stays, modelled(path, facts).write_limit if reached is None else reached
+
+
+def _carried(path: DevicePath, facts: links.LinkFacts) -> float | None:
+    """The lowest of the modelled write, read and the port's line rate; None without a model."""
+    model = modelled(path, facts)
+    if model.write is None or model.read is None:
+        return None
+    return min(model.write, model.read, path.port_bytes_per_s or model.write)
+
+
+RULES: tuple[Rule, ...] = (network,)
