@@ -217,7 +217,8 @@ def test_the_slowest_launches_are_measured_beside(gpu: Gpu, beside: str) -> None
     facts = {item.name: item.value for item in yielded if isinstance(item, Fact)}
     assert {"waits", "preemptions", "migrations", "interrupts"} <= facts.keys()
     assert ("mps" in facts) == (beside == "process")
-    assert all((item.values > 0).all() for item in yielded if isinstance(item, Measurement) and item.metric == "worst")
+    (worst,) = (item for item in yielded if isinstance(item, Measurement) and item.metric == "worst")
+    assert min(worst.values) > 0
 
 
 def test_a_graph_has_the_nodes_it_was_made_of(gpu: Gpu) -> None:

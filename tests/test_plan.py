@@ -57,19 +57,6 @@ def test_everything_is_selected_unless_named() -> None:
     assert [one.named for one in selected("zero", "host")] == [False, True]
 
 
-def test_an_untried_benchmark_is_measured_only_if_it_is_named_itself() -> None:
-    catalogue = {one.name: one for one in (benchmark("tried"), benchmark("new", untried=True))}
-    for names, chosen in (
-        ((), ["tried"]),
-        (("launch",), ["tried"]),
-        (("new",), ["new"]),
-        (("launch", "new"), [*catalogue]),
-    ):
-        assert [one.benchmark.name for one in select(catalogue, names, "full", {})] == chosen
-    assert len(select(catalogue, ("launch",), "full", {}, untried=True)) == 2
-    assert catalogue["new"].info([]).title.endswith("not validated on a real GPU yet")
-
-
 @pytest.mark.parametrize(
     ("action", "cause", "next_step"),
     [

@@ -113,7 +113,7 @@ def list_(names: options.Listed = None) -> None:
     from microbench.report.terminal import terminal
     from microbench.run.plan import select
 
-    benchmarks = [selected.benchmark for selected in select(discover(), tuple(names or ()), "full", {}, untried=True)]
+    benchmarks = [selected.benchmark for selected in select(discover(), tuple(names or ()), "full", {})]
     by_name = [benchmark for benchmark in benchmarks if benchmark.name in (names or ())]
     others = [benchmark for benchmark in benchmarks if benchmark not in by_name]
     tables = [*listing.suite_tables(others), *(listing.axes_table(benchmark) for benchmark in by_name)]

@@ -83,8 +83,7 @@ class Benchmark:
     alone times it, so that later processes can import their packages meanwhile.
 
     The quick grid of a ``core`` benchmark is measured first and is never left out for lack of time. ``late`` cases run
-    after all others, so they are the first that a short budget drops. An ``untried`` benchmark has not been validated
-    on a real GPU yet: it is measured only if it is named itself, and its title says so.
+    after all others, so they are the first that a short budget drops.
     """
 
     title: str
@@ -102,7 +101,6 @@ class Benchmark:
     here: Callable[[Environment, Mapping[str, Param]], str | None] = lambda environment, params: None
     core: bool = False
     device_timed: bool = False
-    untried: bool = False
     late: Callable[[Mapping[str, Param]], bool] = never
     name: str = ""
     suite: str = ""
@@ -125,8 +123,7 @@ class Benchmark:
             AxisInfo(name, axis.about, tuple(dict.fromkeys(case.params[name] for case in cases)), dict(axis.labels))
             for name, axis in self.axes.items()
         )
-        title = f"{self.title}: not validated on a real GPU yet" if self.untried else self.title
-        return BenchmarkInfo(self.name, self.suite, title, self.about, self.version, axes, self.metrics)
+        return BenchmarkInfo(self.name, self.suite, self.title, self.about, self.version, axes, self.metrics)
 
 
 @cache

@@ -61,19 +61,14 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def select(
-    catalogue: Mapping[str, Benchmark],
-    names: Sequence[str],
-    preset: str,
-    overrides: Mapping[str, Sequence[Param]],
-    *,
-    untried: bool = False,
+    catalogue: Mapping[str, Benchmark], names: Sequence[str], preset: str, overrides: Mapping[str, Sequence[Param]]
 ) -> tuple[Selected, ...]:
     """The benchmarks of the suites and benchmarks in ``names`` (all if none), in the order of the catalogue.
 
-    Without names the quick preset is the core. Untried benchmarks are selected by their own name only, or all of them
-    with ``untried``. ``overrides`` set the values of an axis in every selected benchmark that has it. A benchmark
-    without cases in the preset is left out unless it was named. Raises UsageError for a name, preset, axis or value
-    that does not exist (with the nearest one that does), and if no combination of the values is a case.
+    Without names the quick preset is the core. ``overrides`` set the values of an axis in every selected benchmark that
+    has it. A benchmark without cases in the preset is left out unless it was named. Raises UsageError for a name,
+    preset, axis or value that does not exist (with the nearest one that does), and if no combination of the values is a
+    case.
     """
     if preset not in PRESETS:
         raise _unknown("preset", preset, PRESETS)
@@ -82,8 +77,7 @@ def select(
         if name not in suites and name not in catalogue:
             raise _unknown("suite or benchmark", name, (*suites, *catalogue))
     wanted = [each for each in catalogue.values() if not names or each.name in names or each.suite in names]
-    tried = [each for each in wanted if untried or not each.untried or each.name in names]
-    benchmarks = tried if names or preset != "quick" else [each for each in tried if each.core]
+    benchmarks = wanted if names or preset != "quick" else [each for each in wanted if each.core]
     axes = tuple(dict.fromkeys(axis for benchmark in benchmarks for axis in benchmark.axes))
     for name in overrides:
         if all(_axis_of(name, benchmark) is None for benchmark in benchmarks):

@@ -48,5 +48,4 @@ BENCHMARK = Benchmark(
         "products": Axis("independent products", (), (128,), (16, 128), minimum=2, maximum=250),
     },
     late=always,  # each case takes seconds
-    untried=True,
 )

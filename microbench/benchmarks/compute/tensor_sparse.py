@@ -48,5 +48,4 @@ BENCHMARK = Benchmark(
         "dtype": Axis("type of the operands", (), ("bf16",), ("bf16", "fp16")),
     },
     late=late,
-    untried=True,
 )

@@ -55,5 +55,4 @@ BENCHMARK = Benchmark(
     own_process=lambda params: "graph_jax",
     process_environment=lambda case: dict(find_layer(LAYER).environment),
     late=lambda params: True,
-    untried=True,
 )

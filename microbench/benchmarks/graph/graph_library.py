@@ -78,5 +78,4 @@ BENCHMARK = Benchmark(
     needs=lambda params: package_of(str(params["submitter"])),
     own_process=lambda params: process_of(str(params["submitter"])),
     late=lambda params: True,
-    untried=True,
 )

@@ -72,5 +72,4 @@ BENCHMARK = Benchmark(
     ),
     measure=measure,
     axes={"way": Axis("what stands between two kernels", QUICK, DEFAULT, WAYS)},
-    untried=True,
 )

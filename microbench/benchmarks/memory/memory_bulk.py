@@ -53,5 +53,4 @@ BENCHMARK = Benchmark(
             "bytes of the working set", (), (16 * MIB, GIB), (16 * MIB, GIB), minimum=8 * MIB, maximum=4 * GIB
         ),
     },
-    untried=True,
 )

@@ -47,5 +47,4 @@ BENCHMARK = Benchmark(
             maximum=16,
         ),
     },
-    untried=True,
 )  # fmt: skip

@@ -48,5 +48,4 @@ BENCHMARK = Benchmark(
             maximum=1 << 12,
         ),
     },
-    untried=True,
 )

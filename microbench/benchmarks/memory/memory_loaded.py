@@ -49,5 +49,4 @@ BENCHMARK = Benchmark(
             maximum=100,
         ),
     },
-    untried=True,
 )

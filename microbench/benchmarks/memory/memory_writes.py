@@ -52,5 +52,4 @@ BENCHMARK = Benchmark(
             maximum=32 * GIB,
         ),
     },
-    untried=True,
 )  # fmt: skip

@@ -79,7 +79,7 @@ def _check(library: Any, code: int) -> None:
 LAYERS = (
     base.Layer(
         name="cuda_runtime",
-        title="CUDA runtime (not validated)",
+        title="CUDA runtime",
         family="same_kernel",
         aliases=("runtime", "cudart", "<<<>>>"),
         package=PACKAGE,

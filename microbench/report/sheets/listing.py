@@ -12,7 +12,6 @@ from microbench.report.document import SUITE_TITLES, Cell, Column, Table, Tone
 if TYPE_CHECKING:
     from microbench.run.doctor import Check
 
-UNTRIED = "○ not validated on a real GPU yet: measured only if it is named itself"
 STATE_TONES: dict[str, Tone] = {"ok": "good", "note": "note", "warning": "warning", "problem": "problem"}
 
 
@@ -29,22 +28,17 @@ def checks_table(checks: Iterable[Check]) -> Table:
 
 
 def suite_tables(benchmarks: Iterable[Benchmark]) -> list[Table]:
-    """A table for each suite with a line for each benchmark: its question, and whether it is in the core or untried."""
+    """A table for each suite with a line for each benchmark: its question, and whether it is in the core."""
     suites: dict[str, list[tuple[Cell, ...]]] = {}
-    untried: set[str] = set()
     for benchmark in benchmarks:
         row = (
             Cell(benchmark.name, tone="strong"),
-            Cell("●", tone="good") if benchmark.core else Cell("○" if benchmark.untried else "", tone="advice"),
+            Cell("●" if benchmark.core else "", tone="good"),
             _question(benchmark),
         )
         suites.setdefault(benchmark.suite, []).append(row)
-        untried |= {benchmark.suite} if benchmark.untried else set()
     columns = (Column("benchmark", "left"), Column("core", "left"), Column("question", "left"))
-    return [
-        Table(SUITE_TITLES.get(suite, suite), "", columns, tuple(rows), (UNTRIED,) if suite in untried else ())
-        for suite, rows in suites.items()
-    ]
+    return [Table(SUITE_TITLES.get(suite, suite), "", columns, tuple(rows)) for suite, rows in suites.items()]
 
 
 def axes_table(benchmark: Benchmark) -> Table:
