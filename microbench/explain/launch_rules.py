@@ -564,7 +564,8 @@ def off_core(row: Row) -> str:
         happened = [f"{what} {count:g} time{'s' * (count != 1)}" for what, count in left.items() if count]
         text += f" The thread {listed(happened)}." if happened else " The thread never left its core."
     if bursts is not None and slow is not None:
-        text += f" The {percent(bursts)} of bursts in which that happened hold {percent(slow)} of the slow calls."
+        more = "" if slow > MARGIN * bursts else ", no more than others"
+        text += f" The {percent(bursts)} of bursts in which that happened hold {percent(slow)} of the slow calls{more}."
     return text if interrupts is None else f"{text} The core served {interrupts:.0f} interrupts a second."
 
 

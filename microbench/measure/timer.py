@@ -359,17 +359,17 @@ def gated(
     """A function that times ``count`` calls of an op of that stream on the device alone, in seconds.
 
     A shut gate holds the stream until all calls are queued, so the two events around them see no submission. The result
-    is empty if the gate timed out before that. The calls must fit the launch queue. ``before`` runs behind the gate,
-    and before the first event.
+    is empty if the gate timed out before that. The calls must fit the launch queue. ``before`` is submitted ahead of
+    the gate, so it has ended before the calls begin.
     """
     gate, events = gpu.gate(), gpu.events(stream)
     submit(min(count, WARM_UP_CALLS))  # first launches load code, which would block behind a shut gate
     gpu.synchronize()
 
     def take() -> Sequence[float]:
-        gate.shut((stream,))
         if before is not None:
             before(1)
+        gate.shut((stream,))
         events.start()
         submit(count)
         events.stop()
@@ -381,7 +381,10 @@ def gated(
 
 
 def cold(gpu: Gpu, submit: Submit, stream: int = 0) -> Callable[[], Sequence[float]]:
-    """A function that times one call as ``gated`` does, with other data in the L2."""
+    """A function that times one call as ``gated`` does, with other data in the L2.
+
+    As in nvbench, the L2 is overwritten first and the stream is held then.
+    """
     clear = gpu.bind(Memset(L2S_TO_CLEAR * (gpu.info.l2_bytes or ASSUMED_L2_BYTES), stream))
     return gated(gpu, submit, 1, stream=stream, before=clear)
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Metric
 from microbench.gpu.layers.base import find_layer, package_of
 from microbench.gpu.protocol.gpu import Gpu
@@ -54,5 +54,5 @@ BENCHMARK = Benchmark(
     needs=lambda params: package_of(LAYER),
     own_process=lambda params: "graph_jax",
     process_environment=lambda case: dict(find_layer(LAYER).environment),
-    late=lambda params: True,
+    late=always,
 )

@@ -22,7 +22,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, Metric
 from microbench.core.ops import LOOP_LAYER, LayerCall
@@ -77,5 +77,5 @@ BENCHMARK = Benchmark(
     },
     needs=lambda params: package_of(str(params["submitter"])),
     own_process=lambda params: process_of(str(params["submitter"])),
-    late=lambda params: True,
+    late=always,
 )

@@ -20,7 +20,7 @@ from typing import get_args
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.errors import Skip
 from microbench.core.model import Case, Fact, Metric, Param
 from microbench.gpu.layers.base import package_of
@@ -103,5 +103,5 @@ BENCHMARK = Benchmark(
     needs=lambda params: package_of("torch_eager"),
     own_process=process,
     process_environment=environment,
-    late=lambda params: True,
+    late=always,
 )

@@ -21,7 +21,7 @@ from typing import cast, get_args
 import msgspec
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Fact, Metric
 from microbench.core.ops import IntArray
 from microbench.gpu.protocol.gpu import Gpu, SignalWay
@@ -72,4 +72,5 @@ BENCHMARK = Benchmark(
     ),
     measure=measure,
     axes={"way": Axis("what stands between two kernels", QUICK, DEFAULT, WAYS)},
+    late=always,
 )

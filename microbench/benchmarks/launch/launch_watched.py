@@ -25,7 +25,7 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Metric
 from microbench.core.ops import Launch
@@ -231,6 +231,6 @@ BENCHMARK = Benchmark(
     needs=lambda params: None if params["records"] == "cupti" else package_of("torch_eager"),
     own_process=lambda params: f"recorded by {params['records']}",
     process_environment=lambda case: {STREAMS_VARIABLE: "one", **KEEPS_CUPTI},
-    late=lambda params: True,
+    late=always,
     version=2,
 )

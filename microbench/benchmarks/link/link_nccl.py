@@ -17,7 +17,7 @@ Reading
 
 from collections.abc import Iterator, Mapping
 
-from microbench.core.bench import Axis, Benchmark, Measured, Package
+from microbench.core.bench import Axis, Benchmark, Measured, Package, always
 from microbench.core.model import Environment, Metric, Param
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import Binding, CollectiveName
@@ -71,5 +71,5 @@ BENCHMARK = Benchmark(
     gpus="all",
     own_process=lambda params: "nccl",  # NCCL's threads and buffers stay in a process
     here=here,
-    late=lambda params: True,  # NCCL takes seconds to begin
+    late=always,  # NCCL takes seconds to begin
 )

@@ -15,7 +15,7 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.memory import Filling
@@ -53,4 +53,5 @@ BENCHMARK = Benchmark(
             "bytes of the working set", (), (16 * MIB, GIB), (16 * MIB, GIB), minimum=8 * MIB, maximum=4 * GIB
         ),
     },
+    late=always,
 )

@@ -15,7 +15,7 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Fact, Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.measure.memory import chase_latency, level_rate
@@ -47,4 +47,5 @@ BENCHMARK = Benchmark(
             maximum=16,
         ),
     },
+    late=always,
 )  # fmt: skip

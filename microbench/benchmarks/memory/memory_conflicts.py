@@ -16,7 +16,7 @@ Reading
 import math
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Fact, Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.measure.memory import bank_cycles
@@ -48,4 +48,5 @@ BENCHMARK = Benchmark(
             maximum=1 << 12,
         ),
     },
+    late=always,
 )

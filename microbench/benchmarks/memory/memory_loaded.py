@@ -16,7 +16,7 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Fact, Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.memory import LoadedLevel
@@ -49,4 +49,5 @@ BENCHMARK = Benchmark(
             maximum=100,
         ),
     },
+    late=always,
 )

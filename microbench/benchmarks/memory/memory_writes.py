@@ -15,7 +15,7 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.memory import WriteAccess
@@ -52,4 +52,5 @@ BENCHMARK = Benchmark(
             maximum=32 * GIB,
         ),
     },
+    late=always,
 )  # fmt: skip
