@@ -185,8 +185,8 @@ def test_copies_of_b_are_used_in_turn(gpu: Gpu) -> None:
     assert int(np.argmin(problem.operands.errors())) == (copies + 4) % copies
 
 
-# Measured on an H200 with a busy host: 128 products of 64 in bf16 take 1.00 ms one by one from Python, 279 us as a graph
-# and 7.3 us as a batch, whose call takes longer than its work.
+# Measured on an H200 with a busy host: 128 products of 64 in bf16 take 1.00 ms one by one from Python, 279 us as a
+# graph and 7.3 us as a batch, whose call takes longer than its work.
 @pytest.mark.parametrize(("size", "products"), [(64, 128), (48, 5), (100, 3), (256, 16)])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_several_products_are_right_one_by_one_as_a_graph_and_as_a_batch(
