@@ -32,7 +32,7 @@ from microbench.measure.sampling import NANOSECOND_S, stored
 from microbench.measure.timer import Meter
 
 # The calls of a burst fit the launch queue, with those before it that are not counted.
-LEAD_IN, BURST, QUERIES = 50, 400, 4000
+LEAD_IN, BURST, QUERIES = 50, 400, 1500
 PARTS = 10
 TICK_BURSTS = 250  # from one line of progress to the next
 STOP_NS = 3000
