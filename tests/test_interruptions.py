@@ -42,12 +42,6 @@ def test_a_thread_that_shares_its_cpu_is_preempted() -> None:
             other.wait()
 
 
-def test_the_cpu_is_that_of_the_pinning() -> None:
-    for cpu in sorted(os.sched_getaffinity(0))[:2]:
-        with pinned({cpu}):
-            assert thread_state().cpu == cpu
-
-
 def test_interrupts_of_every_kind_are_added_up_for_one_cpu(tmp_path: Path) -> None:
     write(tmp_path, "proc/interrupts", TABLE)
     assert core_interrupts(0, tmp_path) == 101

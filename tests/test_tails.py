@@ -66,7 +66,7 @@ def test_the_number_of_calls_from_one_slow_call_to_the_next_is_found() -> None:
 
 
 def found_by(rule: str, costs: FakeCosts, *beside: str) -> Finding | None:
-    run = make_fake_run(costs, [("launch_tail", {"launches": 8000, "beside": one}) for one in beside], spread=0.005)
+    run = make_fake_run(costs, [("launch_tail", {"launches": 100_000, "beside": one}) for one in beside], spread=0.005)
     return next((one for one in of_suite(evidence_by_device(run)[0], "launch") if one.rule == rule), None)
 
 
@@ -116,12 +116,38 @@ def test_what_takes_the_thread_off_its_core_is_told() -> None:
 
 
 def test_slow_calls_are_counted_in_the_bursts_in_which_the_thread_left_its_core() -> None:
-    left = np.array([[0, 0, 0], [0, 2, 0], [1, 0, 1], [0, 0, 0]])
+    left = np.array([[0, 0], [0, 2], [1, 0], [0, 0]])
     slow = np.zeros((4, BURST), dtype=bool)
     slow[0, 0] = slow[1, :2] = slow[2, 5] = True
     facts = {fact.name: fact.value for fact in launch_tail.off_core(left, slow)}
-    assert facts == {"waits": 1, "preemptions": 2, "migrations": 1, "off_core_bursts": 0.5, "off_core_slow": 0.75}
-    assert {fact.name for fact in launch_tail.off_core(left * 0, slow)} == {"waits", "preemptions", "migrations"}
+    assert facts == {"waits": 1, "preemptions": 2, "off_core_bursts": 0.5, "off_core_slow": 0.75}
+    assert {fact.name for fact in launch_tail.off_core(left * 0, slow)} == {"waits", "preemptions"}
+
+
+def test_what_takes_the_thread_off_its_core_is_added_up_over_rounds() -> None:
+    facts = [
+        {"waits": 0, "preemptions": 0, "interrupts": 250.0, "slow_calls": 900},
+        {
+            "waits": 0,
+            "preemptions": 9,
+            "interrupts": 400.0,
+            "slow_calls": 900,
+            "off_core_bursts": 0.01,
+            "off_core_slow": 0.012,
+        },
+    ]
+    measured = [measurement("p9999", 14e-6, n=10), measurement("worst", 90e-6, n=10)]
+    rounds = [
+        msgspec.structs.replace(
+            outcome("launch_tail", measured, beside="nothing", launches=1_000_000), round=number,
+            facts=tuple(Fact(name, value) for name, value in each.items()),
+        )
+        for number, each in enumerate(facts)
+    ]  # fmt: skip
+    run = with_suite(make_run(), ["launch_tail"], "default", rounds)
+    (told,) = (one for one in of_suite(evidence_by_device(run)[0], "launch") if one.rule == "launch.slowest")
+    assert "The thread was preempted 9 times. The 1.0 % of bursts" in told.text
+    assert "hold 1.2 % of the slow calls, no more than others. The core served 250 to 400 interrupts" in told.text
 
 
 def test_the_rate_of_interrupts_is_unknown_where_the_kernel_does_not_count_them() -> None:
@@ -138,7 +164,13 @@ def test_a_second_process_that_makes_launches_slower_is_told_with_whether_it_goe
     assert "beside a kernel of lower priority" in slower.text
     same = found_by("launch.slowest_beside", FakeCosts(second_process_ns=0.0), *beside)
     assert same is not None
-    assert same.title == "No work beside them makes the slowest launches surely slower"
+    assert same.title.startswith(
+        "Neither a copy nor a kernel nor a kernel of lower priority nor a second process without"
+    )
+    assert same.title.endswith("makes the slowest launches surely slower")
+    one = found_by("launch.slowest_beside", FakeCosts(), "nothing", "copy")
+    assert one is not None
+    assert one.title == "A copy does not make the slowest launches surely slower"
     assert found_by("launch.slowest_beside", FakeCosts(), "nothing") is None
 
 

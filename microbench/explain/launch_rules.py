@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from statistics import fmean
+
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, facts_of, listed, rests_on, sentence
 from microbench.analysis.stats import Row
 from microbench.core.ops import COMPILED_LAYERS
@@ -517,7 +520,7 @@ def slowest(evidence: Evidence) -> Finding | None:
         return None
     idle = evidence.row("launch_tail", "idle_stops", beside="nothing")
     text, by_machine = (
-        "Fewer than half of the tenths of the calls have one that took 3 us longer than the median.",
+        "In most tenths of the calls none took 3 us longer than the median.",
         False,
     )
     if stops is not None:
@@ -546,61 +549,62 @@ def slowest(evidence: Evidence) -> Finding | None:
         title=f"One launch in 10 000 takes {as_time(rare.value)} or more; the worst took {as_time(longest_s)}",
         text=text,
         advice="Give the thread a core without interrupts: isolcpus, nohz_full, irqaffinity." if by_machine else "",
-        threshold=f"launches are slow by themselves if they stop {STOPPED_MORE:g} times as often as queries, and the "
-        "machine stops the core if the intervals of both overlap",
+        threshold=f"launches are slow by themselves if they surely stop {STOPPED_MORE:g} times as often as queries; "
+        "the machine stops the core if launches do not surely stop more often than queries",
         rests_on=rests_on(rare, worst, stops, idle),
     )
 
 
 def off_core(row: Row) -> str:
-    """What took the thread off its core during the bursts, in sentences; empty for a run that did not count it."""
-    waits, preemptions, migrations, interrupts, bursts, slow = (
-        next((value for value in facts_of(row, name) if isinstance(value, int | float)), None)
-        for name in ("waits", "preemptions", "migrations", "interrupts", "off_core_bursts", "off_core_slow")
-    )
+    """What took the thread off its core during all rounds' bursts, in sentences; empty if that was not counted."""
+
+    def figures(name: str) -> list[float]:
+        return [float(value) for value in facts_of(row, name) if isinstance(value, int | float)]
+
     text = ""
-    if waits is not None and preemptions is not None and migrations is not None:
-        left = {"waited": waits, "was preempted": preemptions, "changed its core": migrations}
+    if figures("waits"):
+        left = {"waited": sum(figures("waits")), "was preempted": sum(figures("preemptions"))}
         happened = [f"{what} {count:g} time{'s' * (count != 1)}" for what, count in left.items() if count]
         text += f" The thread {listed(happened)}." if happened else " The thread never left its core."
-    if bursts is not None and slow is not None:
-        more = "" if slow > MARGIN * bursts else ", no more than others"
-        text += f" The {percent(bursts)} of bursts in which that happened hold {percent(slow)} of the slow calls{more}."
-    return text if interrupts is None else f"{text} The core served {interrupts:.0f} interrupts a second."
-
-
-BESIDE = {
-    "copy": "a copy",
-    "kernel": "a kernel",
-    "priority": "a kernel of lower priority",
-    "process": "a second process",
-}
+    if (bursts := figures("off_core_bursts")) and (slow := figures("off_core_slow")):
+        share, held, calls = fmean(bursts), fmean(slow), sum(figures("slow_calls"))
+        # Three standard deviations of a number of calls that fall into any burst alike.
+        more = "" if held > share + 3 * math.sqrt(share / max(calls, 1)) else ", no more than others"
+        text += f" The {percent(share)} of bursts in which that happened hold {percent(held)} of the slow calls{more}."
+    if interrupts := figures("interrupts"):
+        low, high = f"{min(interrupts):.0f}", f"{max(interrupts):.0f}"
+        text += f" The core served {low if low == high else f'{low} to {high}'} interrupts a second."
+    return text
 
 
 def slowest_beside(evidence: Evidence) -> Finding | None:
     """What the slowest of many launches take beside other work, and beside which they are surely slower."""
     alone = evidence.row("launch_tail", "p9999", beside="nothing")
-    found = {name: evidence.row("launch_tail", "p9999", beside=name) for name in BESIDE}
+    info = evidence.run.benchmark("launch_tail")
+    titles = {} if info is None else next((axis.labels for axis in info.axes if axis.name == "beside"), {})
+    found = {name: evidence.row("launch_tail", "p9999", beside=name) for name in titles if name != "nothing"}
     rows = {name: row for name, row in found.items() if row is not None}
     if alone is None or not rows:
         return None
-    words = {name: f"beside {BESIDE[name]}{_through_mps(row)}" for name, row in rows.items()}
+    words = {name: f"{titles[name]}{_through_mps(row)}" for name, row in rows.items()}
     slower = {
         name: row
         for name, row in rows.items()
         if row.value > MARGIN * alone.value and row.interval.low > alone.interval.high
     }
     worst = max(slower, key=lambda name: slower[name].value, default=None)
-    title = "No work beside them makes the slowest launches surely slower"
+    all_words = list(words.values())
+    none = f"neither {' nor '.join(all_words)} makes" if len(all_words) > 1 else f"{all_words[0]} does not make"
+    title = f"{sentence(none)} the slowest launches surely slower"
     if worst is not None:
-        both = f"{as_time(slower[worst].value)} or more instead of {as_time(alone.value)}"
-        title = f"{sentence(words[worst])} one launch in 10 000 takes {both}"
+        figures = f"{as_time(slower[worst].value)} or more instead of {as_time(alone.value)}"
+        title = f"Beside {words[worst]} one launch in 10 000 takes {figures}"
     return Finding(
         rule="launch.slowest_beside",
-        severity="note" if slower else "good",
+        severity="note",
         title=title,
         text=f"It is {as_time(alone.value)} alone, "
-        + f"{listed([f'{as_time(row.value)} {words[name]}' for name, row in rows.items()])}.",
+        + f"{listed([f'{as_time(row.value)} beside {words[name]}' for name, row in rows.items()])}.",
         threshold=f"slower by more than {percent(MARGIN - 1)}, and intervals that do not overlap",
         rests_on=rests_on(alone, *rows.values()),
     )

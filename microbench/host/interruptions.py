@@ -1,10 +1,8 @@
-"""What took the calling thread off its core: waits, preemptions, moves to other cores, and interrupts of the core."""
+"""What took the calling thread off its core: waits and preemptions, and the interrupts of a core."""
 
 from __future__ import annotations
 
-import ctypes
 import resource
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,12 +13,11 @@ INTERRUPTS = "/proc/interrupts"
 
 
 class ThreadState(NamedTuple):
-    """The CPU that a thread runs on, and how often it has left a CPU so far: to wait, and because it was preempted.
+    """How often a thread has left its CPU so far: to wait, and because it was preempted.
 
     They are the voluntary and involuntary context switches of getrusage(2).
     """
 
-    cpu: int
     waits: int
     preemptions: int
 
@@ -28,12 +25,7 @@ class ThreadState(NamedTuple):
 def thread_state() -> ThreadState:
     """The state of the calling thread. Takes a few microseconds."""
     used = resource.getrusage(resource.RUSAGE_THREAD)
-    return ThreadState(_c_library().sched_getcpu(), used.ru_nvcsw, used.ru_nivcsw)
-
-
-@cache
-def _c_library() -> ctypes.CDLL:
-    return ctypes.CDLL(None)
+    return ThreadState(used.ru_nvcsw, used.ru_nivcsw)
 
 
 def core_interrupts(cpu: int, root: Path = Path("/")) -> int:

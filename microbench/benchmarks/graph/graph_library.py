@@ -78,4 +78,5 @@ BENCHMARK = Benchmark(
     needs=lambda params: package_of(str(params["submitter"])),
     own_process=lambda params: process_of(str(params["submitter"])),
     late=always,
+    version=2,
 )

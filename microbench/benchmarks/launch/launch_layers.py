@@ -29,7 +29,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 }
 ARGUMENTS: Mapping[str, tuple[int, ...]] = {"same_kernel": (0, 4), "one_op": (1,)}
 LAYERS = tuple(name for names in FAMILIES.values() for name in names)
-QUICK = tuple(name for name in LAYERS if name != "cuda_runtime")  # the core is of Python
+QUICK = tuple(name for name in LAYERS if name != "cuda_runtime")  # the quick grid compares Python layers
 
 
 def combines(params: Mapping[str, Param]) -> bool:

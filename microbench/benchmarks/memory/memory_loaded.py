@@ -50,4 +50,5 @@ BENCHMARK = Benchmark(
         ),
     },
     late=always,
+    version=2,
 )

@@ -131,4 +131,5 @@ BENCHMARK = Benchmark(
         "options": Axis.same("options of the compiler; cooperative is a kind of launch", ()),
     },
     own_process=lambda params: " ".join(f"{name}={value}" for name, value in sorted(params.items())) or "own",
+    version=2,
 )

@@ -177,4 +177,5 @@ BENCHMARK = Benchmark(
     # JAX would take most of the GPU's memory at its first use.
     process_environment=lambda case: {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
     own_process=lambda params: " ".join(f"{name}={value}" for name, value in sorted(params.items())) or "own",
+    version=2,
 )

@@ -239,7 +239,7 @@ class CudaGpu(Part[Case]):
         return thread_state()
 
     def core_interrupts(self) -> int:
-        return core_interrupts(thread_state().cpu)
+        return core_interrupts(self._cores.plan.worker_core)
 
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)

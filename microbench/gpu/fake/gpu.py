@@ -237,7 +237,7 @@ class FakeGpu:
         return Fact("mps", False, source=SIMULATED)
 
     def thread_state(self) -> ThreadState:
-        return ThreadState(cpu=0, waits=0, preemptions=self._preemptions())
+        return ThreadState(waits=0, preemptions=self._preemptions())
 
     def core_interrupts(self) -> int:
         return self._machine.noise.late - self._preemptions()

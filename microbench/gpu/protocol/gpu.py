@@ -294,10 +294,10 @@ class Gpu(Protocol):
         """
 
     def thread_state(self) -> ThreadState:
-        """Where the calling thread runs, and how often it has left its core."""
+        """How often the calling thread has left its core."""
 
     def core_interrupts(self) -> int:
-        """Interrupts of the calling thread's core so far. Raises Skip if the kernel does not say."""
+        """Interrupts of the core that submits, so far. Raises Skip if the kernel does not say."""
 
     def pause(self, seconds: float) -> None:
         """Let this time pass with nothing submitted."""

@@ -24,7 +24,7 @@ ROW_BYTES = WARPS * BATCH_BYTES
 LOADS = np.dtype([("begin_ns", "u8"), ("end_ns", "u8"), ("batches", "u8"), ("sm", "u4"), ("sum", "u4")])
 # Reads before the clocks, once all SMs are at work: queues fill meanwhile.
 WARM_READS = 64
-# Sets in DRAM exceed every L2. Both sets of the L2 together stay in less than half of it where each SM then has a row.
+# Sets in DRAM exceed every L2. Both sets of the L2 take 7/16 of it, or more where that is less than a row for each SM.
 DRAM_LOAD_BYTES, DRAM_CHASE_BYTES = 1 << 30, 1 << 29
 L2_LOAD_SHARE, L2_CHASE_SHARE, L2_MOST_SHARE = 3 / 8, 1 / 16, 3 / 4
 
