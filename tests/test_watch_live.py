@@ -102,6 +102,18 @@ def test_of_several_processes_the_most_active_one_is_shown(tmp_path: Path) -> No
     assert following.line(tmp_path.iterdir()) == f"{FIGURES} · most active of 2 processes"
 
 
+def test_the_end_of_a_window_is_seen_behind_more_rows_than_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, following = tmp_path / "a.rows", Live()
+    path.write_bytes(make.recording(make.steps(20)))
+    assert following.line(tmp_path.iterdir()) == FIGURES
+    monkeypatch.setattr(live, "MOST_ROWS", 20)
+    wait = make.row(cells.SYNC, 5_000_000, 4, detail=3, stream=7, size=0xFFFFFFFF)
+    add(path, cells.fact("window.0", f"{make.BEGIN_NS}-{make.BEGIN_NS + 2_000_000}"), wait * 50)
+    assert following.line(tmp_path.iterdir()) == f"between two windows · last {FIGURES}"
+
+
 def test_figures_out_of_date_are_shown_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     following = Live()
     (tmp_path / "a.rows").write_bytes(make.recording(make.steps(20)))

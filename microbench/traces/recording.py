@@ -59,6 +59,7 @@ WINDOW = re.compile(r"([0-9]{1,19})-([0-9]{0,19})")
 UNNAMED = "(unnamed)"
 TEXTS = (cells.FACT, cells.NAME, cells.LINE)
 FIRST_CELLS = 1 << 12  # of a file; the names of all calls are among them
+LAST_CELLS = 1 << 20  # of a growing file, in which texts are looked for; few are written between two windows
 
 
 def read(path: Path) -> Trace:
@@ -87,12 +88,14 @@ class Growing:
 
     def newest(self, most: int, longest_ns: int) -> Trace:
         """The last ``most`` rows of calls, waits and work at most, none older than ``longest_ns``. A kernel has no name
-        if its name is among cells that were never read, because there were more than ``most`` new ones."""
+        if its name is among cells that were never read, because there were more than LAST_CELLS new ones."""
         new = self.new_cells()
         if self._read == 1:
             self._take(1, min(new, FIRST_CELLS))
+        skipped = max(new - most, 0)
+        self._take(self._read + max(new - LAST_CELLS, 0), max(min(skipped, LAST_CELLS - most), 0))
         kept = self._last if new <= most else self._last[:0]
-        rows = np.concatenate([kept, self._take(self._read + max(new - most, 0), min(new, most))])
+        rows = np.concatenate([kept, self._take(self._read + skipped, min(new, most))])
         self._read += new
         if len(rows):
             begins_ns = [begin_ns for begin_ns, _ in self._windows()] or [0]
