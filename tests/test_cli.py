@@ -218,6 +218,30 @@ def test_impossible_requests_are_usage_errors(arguments: tuple[str, ...], words:
     assert list(data.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("link_nccl", "--set", "gpus=1"), "link_nccl: this machine has 1 GPU: use gpus=all"),
+        (("link_nccl", "--set", "gpus=2"), "link_nccl: needs 2 GPUs, 1 here"),
+        (("link_peer", "link_nccl", "--set", "gpus=1"), "link_peer: needs 2 GPUs, 1 here"),
+    ],
+)
+def test_a_run_of_nothing_but_what_is_not_here_is_an_error(
+    arguments: tuple[str, ...], words: str, data: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "kept.json"
+    assert call("run", "host_timer", "--quick", "--device", "fake", "--out", str(out)).exit_code == 0
+    before, there = out.read_bytes(), sorted(data.iterdir())
+    for where in ((), ("--into", str(out))):
+        result = call("run", *arguments, "--device", "fake", *where)
+        assert result.exit_code == ExitCode.USAGE
+        assert words in result.stderr
+        assert "microbench list link_" in result.stderr
+    assert sorted(data.iterdir()) == there
+    assert out.read_bytes() == before
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
 def finish(run_size: dict[str, bool], exit_code: ExitCode, path: str = "run.json") -> object:
     """A stand-in for the runner: a run is there at once."""
 

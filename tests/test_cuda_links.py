@@ -140,7 +140,10 @@ def test_nccl4py_makes_the_same_calls(gpu: Gpu) -> None:
 
 
 def test_the_time_of_a_large_message_is_possible(gpu: Gpu) -> None:
-    """A GPU cannot copy faster than it reads and writes its memory, nor can links carry more than their line rate."""
+    """A GPU cannot copy faster than it reads and writes its memory, nor can links carry more than their line rate.
+
+    All-reduce is not held against NVLink: with NVLink SHARP the switches add.
+    """
     size_bytes = 256 << 20
     for name in get_args(CollectiveName):
         collective = gpu.links.collective(name, "loop", None, size_bytes)
@@ -149,7 +152,7 @@ def test_the_time_of_a_large_message_is_possible(gpu: Gpu) -> None:
         link = gpu.info.link
         if collective.ranks == 1:
             assert 2 * collective.size_bytes / taken_s < 10e12
-        elif link.nvlinks and link.nvlink_bytes_per_s:
+        elif name != "all_reduce" and link.nvlinks and link.nvlink_bytes_per_s:
             on_bus_bytes = bus_factor(name, collective.ranks) * collective.size_bytes
             assert on_bus_bytes / taken_s < link.nvlinks * link.nvlink_bytes_per_s
 

@@ -1,29 +1,36 @@
 """link_nccl: simulated costs come back, rates follow nccl-tests' definitions, the finding names a ring of one."""
 
+from functools import cache
+from itertools import product
 from typing import get_args
 
 import pytest
 from against import nccl_figures
 from cuda.pathfinder import DynamicLibNotFoundError
-from fake_session import medians
-from link_evidence import WHOLE, findings
+from fake_session import exactly, medians
+from link_evidence import WHOLE, evidence, findings
 from make_link_run import make_link_run, rate
 from make_run import measurement, outcome, with_suite
 from msgspec.structs import replace
 from nccl_stand_in import StandIn, machine
 from read_findings import check
+from sections import some, study
 
 from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.model import Fact, Run
+from microbench.core.model import Fact, Measurement, Run
 from microbench.gpu.cuda.links import collectives
 from microbench.gpu.cuda.links.collectives import CudaCollective
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts
 from microbench.gpu.fake.environment import fake_environment
 from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.protocol.links import CollectiveName, bus_factor
+from microbench.report.suites import link
+from microbench.runs import schema
+from microbench.runs.redaction import Identity, redacted
 
 MIB = 1 << 20
+SIZES = (128, 64 << 10, 16 * MIB, 256 * MIB)
 OTHER = LinkCosts(collective_submit_ns=1000, collective_fixed_ns=20_000, peer_sm_bytes_per_s=100e9)
 
 
@@ -93,19 +100,30 @@ def test_rings_that_the_machine_has_are_measured_once(count: int, kept: set[str]
     assert {case.params["gpus"] for case in benchmark.cases("full") if not benchmark.here(here, case.params)} == kept
 
 
-def with_nccl(ranks: int, nvlinks: bool = True) -> Run:
+@cache
+def bounds(gpus: int) -> dict[str, str | None]:
+    """What link_nccl holds the bus bandwidth of each operation against, on simulated GPUs."""
+    found: dict[str, str | None] = {}
+    for operation in get_args(CollectiveName):
+        params: dict[str, int | str] = {"operation": operation, "binding": "loop", "gpus": "all", "size_bytes": MIB}
+        rows = exactly("link_nccl", FakeCosts(gpus=gpus), params)
+        (found[operation],) = (one.bound for one in rows if isinstance(one, Measurement) and "bus" in one.metric)
+    return found
+
+
+def with_nccl(ranks: int, nvlinks: bool = True, all_reduce: float = 360e9, sizes: tuple[int, ...] = SIZES) -> Run:
     """A run of that many GPUs in which a call takes 10 µs and the bus carries 360 GB/s, algorithms 300 GB/s."""
     run = make_link_run(gpus=ranks) if ranks > 1 else WHOLE
     outcomes = []
-    for operation in ("all_reduce", "send_recv"):
-        for size_bytes in (128, 256 * MIB):
-            made = [measurement("call", 10e-6)]
-            if size_bytes > 128:
-                made.append(rate("algorithm_bandwidth", 300e9, size_bytes))
-            if size_bytes > 128 and ranks > 1:
-                made.append(rate("bus_bandwidth", 360e9, size_bytes, "nvlink" if nvlinks else None))
-            one = outcome("link_nccl", made, operation=operation, binding="loop", gpus="all", size_bytes=size_bytes)
-            outcomes.append(replace(one, facts=(Fact("nccl_ranks", ranks, "made up"),)))
+    for operation, binding, size_bytes in product(get_args(CollectiveName), ("loop", "nccl4py"), sizes):
+        bus = all_reduce if operation == "all_reduce" else 360e9
+        made = [measurement("call", 10e-6)]
+        if size_bytes > 128:
+            made.append(rate("algorithm_bandwidth", 300e9, size_bytes))
+        if size_bytes > 128 and ranks > 1:
+            made.append(rate("bus_bandwidth", bus, size_bytes, bounds(ranks)[operation] if nvlinks else None))
+        one = outcome("link_nccl", made, operation=operation, binding=binding, gpus="all", size_bytes=size_bytes)
+        outcomes.append(replace(one, facts=(Fact("nccl_ranks", ranks, "made up"),)))
     here = run.sessions[-1].environment
     link = replace(here.gpus[0].link, nvlinks=18 if nvlinks else 0, nvlink_bytes_per_s=25e9)
     machine = replace(here, gpus=tuple(replace(gpu, link=link) for gpu in here.gpus))
@@ -116,12 +134,37 @@ def with_nccl(ranks: int, nvlinks: bool = True) -> Run:
     ("run", "expected"),
     [
         (with_nccl(1), ("one GPU", "128 B take 10.0 µs", "300 GB/s", "nothing of links", "!bus")),
-        (with_nccl(2), ("2 GPUs", "all-reduce", "360 GB/s, 80.0 % of NVLink", "10.0 µs", "!nothing")),
-        (with_nccl(2, nvlinks=False), ("360 GB/s", "!of NVLink")),
+        (with_nccl(2), ("2 GPUs", "all-reduce", "360 GB/s", "10.0 µs", "80.0 % of NVLink", "switches add", "!nothing")),
+        (with_nccl(8, all_reduce=480e9), ("all-reduce has a bus bandwidth of 480 GB/s;", "80.0 % of NVLink", "!107 %")),
+        (with_nccl(2, nvlinks=False), ("360 GB/s", "in a ring", "!of NVLink")),
     ],
 )
 def test_the_finding_names_bus_bandwidth_or_that_there_is_none(run: Run, expected: tuple[str, ...]) -> None:
     check(findings(run)["link.collectives"], "note", *expected)
+
+
+def test_all_reduce_may_exceed_nvlink_and_others_may_not() -> None:
+    """With NVLink SHARP eight H200 reach 475 GB/s bus bandwidth over links of 450 (nccl-tests issues 272 and 212)."""
+    assert bounds(8) == {"all_reduce": None, "all_gather": "nvlink", "send_recv": "nvlink"}
+    assert "link.over_limit" not in findings(with_nccl(8, all_reduce=480e9))
+    fast = FakeCosts(gpus=8, links=LinkCosts(peer_sm_bytes_per_s=480e9))
+    assert figures(fast, "all_reduce", 1024 * MIB)["bus_bandwidth"] > 450e9
+
+
+def test_the_figure_draws_bandwidth_of_the_compiled_loop() -> None:
+    curve = some(link.collectives(evidence(with_nccl(8, all_reduce=480e9))))
+    assert [line.name for line in curve.lines] == ["all-reduce", "all-gather", "send/recv", "NVLink 450 GB/s"]
+    assert [line.kind for line in curve.lines] == ["measured"] * 3 + ["limit"]
+    assert [x for x, _ in curve.lines[0].points] == list(SIZES[1:])
+    highest = [max(y for _, y in line.points) for line in curve.lines]
+    assert highest == pytest.approx([480e9, 360e9, 360e9, 450e9], rel=0.01)
+    assert "holds for all-gather and send/recv" in curve.about
+    alone = some(link.collectives(evidence(with_nccl(1))))
+    assert [line.kind for line in alone.lines] == ["measured"] * 3
+    assert "a ring of one GPU" in alone.about
+    assert link.collectives(evidence(with_nccl(8, sizes=SIZES[:2]))) is None
+    assert link.collectives(evidence(WHOLE)) is None
+    assert study(with_nccl(8), "link_nccl").curve is None
 
 
 def test_without_nccl_there_is_no_finding() -> None:
@@ -173,12 +216,35 @@ def test_every_rank_gets_its_values_through_the_c_interface(
         collective.check()
 
 
+def test_settings_that_name_machines_are_in_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"COMM_ID": "node17:4444", "HOSTID": "node17", "ALGO": "RING"}.items():
+        monkeypatch.setenv(f"NCCL_{name}", value)
+    made = CudaCollective(machine(monkeypatch, StandIn(), 2, 0), "all_reduce", "loop", None, 1000)
+    run = with_nccl(2)
+    run = replace(run, outcomes=tuple(replace(one, facts=tuple(made.facts())) for one in run.outcomes))
+    shared = schema.encode(redacted(run, Identity()))
+    assert b"NCCL_ALGO=RING" in shared
+    assert b"node17" not in shared
+
+
 def test_a_refusal_of_nccl_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectives, "FLOAT32", 6)
     made = CudaCollective(machine(monkeypatch, StandIn(), 2, 0), "all_reduce", "loop", None, 1000)
     monkeypatch.setattr(collectives, "FLOAT32", 7)
     with pytest.raises(MeasurementError, match="all_reduce: code 5"):
         made.take_ns(1)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "reason"),
+    [
+        (1, "1", "this machine has 1 GPU: use gpus=all"),
+        (8, "8", "this machine has 8 GPUs: use gpus=all"),
+        (1, "2", "needs 2 GPUs, 1 here"),
+    ],
+)
+def test_a_ring_that_this_machine_has_not_or_has_by_another_name(gpus: int, asked: str, reason: str) -> None:
+    assert discover()["link_nccl"].here(fake_environment(FakeCosts(gpus=gpus)), {"gpus": asked}) == reason
 
 
 def test_without_the_library_the_case_is_skipped_with_the_line_that_installs_it(

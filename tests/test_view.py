@@ -141,6 +141,20 @@ def test_a_curve_has_a_line_for_each_combination_of_the_other_axes() -> None:
     assert [(line.name, len(line.points)) for line in curve.lines] == [("grid blocks 1", 4), ("grid blocks 132", 4)]
 
 
+@pytest.mark.parametrize(("count", "title"), [(3, "submit over argument"), (6, ", 3 of 6 lines shown")])
+def test_a_curve_says_how_many_lines_it_leaves_out(count: int, title: str) -> None:
+    cases = [
+        outcome("launch_arguments", [measurement("submit", 3e-6)], argument_bytes=size, grid_blocks=blocks)
+        for blocks in range(1, 1 + count)
+        for size in (0, 8, 64, 256)
+    ]
+    run = replace(make_run(), outcomes=tuple(cases), benchmarks=benchmarks(cases))
+    curve = some(benchmark_curve(run.benchmarks[0], rows(run)))
+    assert (len(curve.lines), [line.tone for line in curve.lines]) == (3, ["first", "second", "third"])
+    assert title in curve.title
+    assert (" lines shown" in curve.title) == (count > 3)
+
+
 @pytest.mark.parametrize(("low", "high", "log"), [(0.0, 880e3, False), (1e-6, 1e-4, True), (5.0, 5.0, True)])
 def test_ticks_are_round_and_inside(low: float, high: float, log: bool) -> None:
     marks = ticks(low, high, log, "1/s")

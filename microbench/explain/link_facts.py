@@ -643,16 +643,16 @@ def _by_reason(outcomes: Iterable[Outcome]) -> Reasons:
 
 
 class Ring(NamedTuple):
-    """One NCCL operation: the call with the fewest bytes, and the rates with the most.
+    """One NCCL operation: the call with the fewest bytes, and its rates over size, ascending.
 
-    ``bus`` is None for a ring of one GPU, which uses no link; ``ranks`` is None in a run without that fact.
+    ``bus`` is empty for a ring of one GPU, which uses no link; ``ranks`` is None in a run without that fact.
     """
 
     operation: str
     ranks: int | None
     call: Row | None
-    algorithm: Row | None
-    bus: Row | None
+    algorithm: tuple[Point, ...]
+    bus: tuple[Point, ...]
 
     @property
     def words(self) -> str:
@@ -670,13 +670,11 @@ def rings(evidence: Evidence) -> list[Ring]:
         if largest is None:
             continue
         chosen["gpus"] = largest.params["gpus"]
-        curves = [
-            [row for _, row in evidence.curve("link_nccl", metric, "size_bytes", **chosen) if row.value > 0]
+        calls, algorithm, bus = (
+            tuple(point for point in evidence.curve("link_nccl", metric, "size_bytes", **chosen) if point[1].value > 0)
             for metric in ("call", "algorithm_bandwidth", "bus_bandwidth")
-        ]
-        calls, algorithm, bus = curves
-        last = [rates[-1] if rates else None for rates in (algorithm, bus)]
-        found.append(Ring(operation, _ranks(largest), calls[0] if calls else None, *last))
+        )
+        found.append(Ring(operation, _ranks(largest), calls[0][1] if calls else None, algorithm, bus))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, sentence, share_of, whole
 from microbench.core.units import percent, quantity, round_percent, size, times
 from microbench.explain import link_facts as links
 
@@ -142,22 +142,27 @@ def reasons_named(reasons: links.Reasons) -> list[str]:
 
 
 def collectives(evidence: Evidence) -> Finding | None:
-    """What NCCL reaches between GPUs against NVLink's limit, and how long a small message takes."""
+    """What NCCL reaches between GPUs, its share of NVLink's limit where that holds, and what a small message takes."""
     rings = links.rings(evidence)
-    first = next((ring for ring in rings if ring.call is not None or ring.algorithm is not None), None)
+    first = next((ring for ring in rings if ring.call is not None or ring.algorithm), None)
     if first is None:
         return None
     where = "one GPU" if first.ranks == 1 else f"{first.ranks} GPUs" if first.ranks else "this machine"
     figures, rate = [], ""
-    if first.bus is not None:
-        limit = evidence.ceiling(first.bus)
-        share = f", {percent(first.bus.value / limit.value)} of NVLink's limit" if limit is not None else ""
-        figures.append(f"{first.words} has a bus bandwidth of {quantity(first.bus.value, 'B/s')}{share}")
-    elif first.algorithm is not None:
-        rate = f", at {quantity(first.algorithm.value, 'B/s')}"
+    if first.bus:
+        figures.append(f"{first.words} has a bus bandwidth of {quantity(first.bus[-1][1].value, 'B/s')}")
+    elif first.algorithm:
+        rate = f", at {quantity(first.algorithm[-1][1].value, 'B/s')}"
     if first.call is not None:
         figures.append(f"{size(whole(first.call, 'size_bytes'))} take {quantity(first.call.value, 's')}")
-    text = "Bus bandwidth is what the links of each GPU carry in one direction, whatever the number of GPUs."
+    shares = [
+        (share, ring.words) for ring in rings if ring.bus and (share := share_of(evidence, ring.bus[-1][1])) is not None
+    ]
+    text = "Bus bandwidth is what the links of each GPU carry in one direction in a ring."
+    if shares:
+        best, words = max(shares)
+        text = f"{sentence(words)} reaches {percent(best)} of NVLink's limit."
+        text += " All-reduce is not held against it: with NVLink SHARP the switches add."
     if first.ranks == 1:
         text = f"A ring of one GPU only copies within its own memory{rate}: it says nothing of links between GPUs."
     return Finding(
@@ -165,8 +170,17 @@ def collectives(evidence: Evidence) -> Finding | None:
         severity="note",
         title=f"NCCL on {where}: {'; '.join(figures) or f'{first.words} was measured{rate}'}",
         text=text,
-        threshold="always, where NCCL was measured; its bus bandwidth is held against all NVLinks of a GPU, one way",
-        rests_on=rests_on(*(row for ring in rings for row in (ring.call, ring.algorithm, ring.bus))),
+        threshold=(
+            "always, where NCCL was measured; all_gather and send_recv are held against all NVLinks of a GPU, one way, "
+            "all_reduce is not: NVLink SHARP adds in the switches"
+        ),
+        rests_on=rests_on(
+            *(
+                row
+                for ring in rings
+                for row in (ring.call, *(points[-1][1] for points in (ring.algorithm, ring.bus) if points))
+            )
+        ),
     )
 
 

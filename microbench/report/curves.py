@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from microbench.analysis.stats import Row
 from microbench.core.model import BenchmarkInfo, Param
 from microbench.core.units import axis_title, axis_value, quantity, size
@@ -39,20 +41,22 @@ class Scale(NamedTuple):
 def benchmark_curve(info: BenchmarkInfo, rows: Sequence[Row]) -> Curve | None:
     """The first metric over the first numeric axis, a line for each combination of the other axes.
 
-    None if no line has FEWEST_POINTS points.
+    Of more than MOST_LINES combinations the first ones are drawn, and the title says so. None if no line has
+    FEWEST_POINTS points.
     """
     axis = next((axis.name for axis in info.axes if all(isinstance(value, int) for value in axis.values)), None)
     if axis is None or not rows:
         return None
     metric = rows[0].metric
-    lines = _lines(axis, [row for row in rows if row.metric.name == metric.name])
-    if not lines:
+    every = _lines(axis, [row for row in rows if row.metric.name == metric.name])
+    if not every:
         return None
+    lines = [replace(line, tone=tone) for line, tone in zip(every[:MOST_LINES], SERIES_TONES, strict=False)]
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
     x_log, y_log = logarithmic(xs), logarithmic(ys)
     return Curve(
-        title=f"{metric.name} over {axis_title(axis)}",
+        title=f"{metric.name} over {axis_title(axis)}{lines_shown(len(lines), len(every))}",
         about="",
         x_title=axis_title(axis),
         lines=tuple(lines),
@@ -71,11 +75,13 @@ def _lines(axis: str, found: Sequence[Row]) -> list[Line]:
         if isinstance(value, int) and row.value > 0:
             others = ", ".join(param_words(name, row.params[name]) for name in varying if name in row.params)
             groups.setdefault(others, []).append((float(value), row.value))
-    long = [(name, sorted(points)) for name, points in groups.items() if len(points) >= FEWEST_POINTS][:MOST_LINES]
-    return [
-        Line(name if len(long) > 1 else "", tuple(points), tone)
-        for (name, points), tone in zip(long, SERIES_TONES, strict=False)
-    ]
+    long = [(name, sorted(points)) for name, points in groups.items() if len(points) >= FEWEST_POINTS]
+    return [Line(name if len(long) > 1 else "", tuple(points)) for name, points in long]
+
+
+def lines_shown(shown: int, every: int) -> str:
+    """What a title adds where a figure draws fewer lines than there are: ", 3 of 6 lines shown"; else nothing."""
+    return f", {shown} of {every} lines shown" if shown < every else ""
 
 
 def param_words(name: str, value: Param) -> str:

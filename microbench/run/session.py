@@ -84,7 +84,8 @@ def execute(
     """Measure what is asked for and write one file.
 
     ``catalogue`` replaces the benchmarks that are found, by ones of the same names whose axes differ.
-    Raises before anything is measured: UsageError, RunUnreadableError, ResultNotWrittenError, DeviceAbsentError if the
+    Raises before anything is measured: UsageError (also if this machine has GPUs and none of the named cases can be
+    measured on it), RunUnreadableError, ResultNotWrittenError, DeviceAbsentError if the
     named device is absent, NothingMeasuredError on Ctrl-C during the probe. Raises later, with everything measured on
     disk: ResultLostError if the file cannot be written (it says where the results are), UnkillableWorkerError if a
     worker hangs for good. Ctrl-C after the probe finishes the file and returns.
@@ -132,7 +133,6 @@ class _Session:
         environment, floors = self._probe()
         self.listener(Probed(environment))
         head = self._head(environment, floors)
-        self.file.begin(head)
         intent = self.intent
         plan = make_plan(
             intent.selected,
@@ -143,6 +143,9 @@ class _Session:
             measured=intent.measured,
             order_seed=head.sessions[-1].order_seed,
         )
+        if environment.gpus and not plan.cases and not intent.measured:
+            raise _nothing_to_measure(plan.skipped)
+        self.file.begin(head)
         status: RunStatus = "complete"
         try:
             self._measure(plan, environment, floors)
@@ -258,6 +261,15 @@ class _Session:
             return ExitCode.INTERRUPTED
         failed = any(outcome.status not in ("ok", "skipped") for outcome in self.outcomes)
         return ExitCode.SOME_FAILED if failed else ExitCode.MEASURED
+
+
+def _nothing_to_measure(skipped: Sequence[Outcome]) -> UsageError:
+    """Each benchmark with the reason why it was skipped, the same words once."""
+    reasons = dict.fromkeys(f"{outcome.case.benchmark}: {outcome.reason}" for outcome in skipped)
+    names = " ".join(dict.fromkeys(outcome.case.benchmark for outcome in skipped))
+    return UsageError(
+        f"nothing can be measured here: {'; '.join(reasons)}", f"`microbench list {names}` shows other values"
+    )
 
 
 def _never_raising(listener: Listener) -> Listener:

@@ -10,9 +10,10 @@ Method
     with CuPy arrays. Every received element is compared with its exact value.
 Reading
     Algorithm bandwidth is size over time; all_gather counts the data of all ranks. Bus bandwidth is that times
-    2 (n - 1) / n for all_reduce, (n - 1) / n for all_gather and 1 for send_recv: what each GPU's links carry one way,
-    and so the figure to hold against NVLink. A ring of one GPU copies within its own memory: it has no bus bandwidth,
-    and says nothing of links.
+    2 (n - 1) / n for all_reduce, (n - 1) / n for all_gather and 1 for send_recv: what each GPU's links carry one way in
+    a ring. That of all_gather and send_recv is held against NVLink, because each GPU must receive these bytes over its
+    own links. With NVLink SHARP all_reduce may exceed NVLink's rate, because the switches add. A ring of one GPU copies
+    within its own memory: it has no bus bandwidth, and says nothing of links.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +41,9 @@ def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
     count, asked = len(environment.gpus), params["gpus"]
     if asked == EVERY_GPU or int(asked) < count:
         return None
-    return f"gpus=all has all {count} GPUs" if int(asked) == count else f"needs {asked} GPUs, {count} here"
+    if int(asked) == count:
+        return f"this machine has {count} GPU{'s' if count > 1 else ''}: use gpus=all"
+    return f"needs {asked} GPUs, {count} here"
 
 
 def measure(
@@ -48,7 +51,8 @@ def measure(
 ) -> Iterator[Measured]:
     ranks = None if gpus == EVERY_GPU else int(gpus)
     collective = gpu.links.collective(operation, binding, ranks, size_bytes)
-    bound = "nvlink" if gpu.info.link.nvlinks else None
+    # An all_gather by NVLink SHARP sends less than one by a ring, but each GPU receives as much (NCCL issue 1506).
+    bound = "nvlink" if gpu.info.link.nvlinks and operation != "all_reduce" else None
     yield from collective_calls(meter, collective, operation, small=size_bytes <= SMALL_BYTES, bound=bound)
 
 
@@ -58,7 +62,7 @@ BENCHMARK = Benchmark(
         Metric("call", "time", "s", "one call in a batch of 20, until all GPUs are done"),
         Metric("round_trip", "time", "s", "one call and the wait until all GPUs are done"),
         Metric("algorithm_bandwidth", "rate", "B/s", "size over the time of a call, as nccl-tests counts it"),
-        Metric("bus_bandwidth", "rate", "B/s", "what each GPU's links carry one way, as nccl-tests counts it"),
+        Metric("bus_bandwidth", "rate", "B/s", "what a GPU's links carry one way in a ring, as nccl-tests counts it"),
     ),
     measure=measure,
     axes={

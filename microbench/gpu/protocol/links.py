@@ -136,7 +136,8 @@ class Concurrent(Checked, Protocol):
 def bus_factor(name: CollectiveName, ranks: int) -> float:
     """Bus bandwidth over algorithm bandwidth, from nccl-tests' doc/PERFORMANCE.md; 0 where one rank uses no link.
 
-    It turns the rate of an operation into that of the links, which does not depend on the number of ranks.
+    It turns the rate of an operation into what each GPU's links carry one way in a ring, whatever the number of ranks.
+    With NVLink SHARP the switches add: all_reduce then moves fewer bytes than that, and may exceed the links' rate.
     """
     shares: dict[CollectiveName, float] = {"all_reduce": 2 * (ranks - 1) / ranks, "all_gather": (ranks - 1) / ranks}
     return shares.get(name, 1.0 if ranks > 1 else 0.0)

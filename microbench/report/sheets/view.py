@@ -27,8 +27,8 @@ PICTURES: dict[str, Callable[[Evidence], list[Picture]]] = {
 }
 # Benchmarks whose curve is one of the suite's pictures, or whose axis numbers GPUs or NUMA nodes.
 WITHOUT_CURVE = frozenset({
-    "launch_duration", "graph_gain", "link_copy", "link_peer", "link_concurrent", "link_numa", "memory_levels",
-    "memory_latency", "memory_loaded", "memory_occupancy", "gemm_throughput", "gemm_shapes",
+    "launch_duration", "graph_gain", "link_copy", "link_peer", "link_concurrent", "link_numa", "link_nccl",
+    "memory_levels", "memory_latency", "memory_loaded", "memory_occupancy", "gemm_throughput", "gemm_shapes",
 })  # fmt: skip
 # The rule whose finding sums up a suite: its title comes before any picture.
 VERDICTS = {"link": "link.verdict", "memory": "memory.verdict", "compute": "compute.verdict"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from microbench.analysis.evidence import Evidence, whole
+from microbench.analysis.evidence import Evidence, listed, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size
 from microbench.explain import link_facts as links
@@ -18,6 +18,7 @@ from microbench.explain.link_paths import (
 )
 from microbench.report.curves import size_ticks, ticks
 from microbench.report.document import (
+    SERIES_TONES,
     Cell,
     Column,
     Curve,
@@ -84,6 +85,37 @@ def _uplink(members: list[links.Contention], words: str) -> Table:
     about = f"rows: the GPU that is measured; columns: the GPUs that copy at the same time; {shared}"
     title = f"Share of the rate {words} that is left while others copy"
     return matrix(title, about, names, cells, lambda index: f"GPU {index}")
+
+
+def collectives(evidence: Evidence) -> Curve | None:
+    """NCCL's rate over size from the compiled loop, a line for each operation, and NVLink's limit where one holds."""
+    rings = links.rings(evidence)
+    on_bus = any(ring.bus for ring in rings)
+    named = [(ring.words, ring.bus if on_bus else ring.algorithm) for ring in rings]
+    drawn = [(words, points) for words, points in named if len(points) >= FEWEST_DRAWN]
+    if not drawn:
+        return None
+    lines = [Line(words, _points(points), tone) for (words, points), tone in zip(drawn, SERIES_TONES, strict=False)]
+    limits = [(words, evidence.ceiling(points[-1][1])) for words, points in drawn]
+    held = [(words, limit.value) for words, limit in limits if limit is not None]
+    sizes = [x for line in lines for x, _ in line.points]
+    smallest, largest = min(sizes), max(sizes)
+    if held:
+        most = held[0][1]
+        lines.append(Line(f"NVLink {quantity(most, 'B/s')}", ((smallest, most), (largest, most)), "quiet", "limit"))
+    highest = max(y for line in lines for _, y in line.points)
+    about = "bus bandwidth" if on_bus else "algorithm bandwidth of a ring of one GPU, which uses no link"
+    about += "; called from the compiled loop"
+    about += f"; NVLink's limit holds for {listed([words for words, _ in held])}" if held else ""
+    return Curve(
+        title="NCCL's bandwidth over size",
+        about=about,
+        x_title="bytes as nccl-tests counts them",
+        lines=tuple(lines),
+        x_ticks=size_ticks(smallest, largest, every=2),
+        y_ticks=ticks(0.0, highest * HEADROOM, False, "B/s"),
+        y_log=False,
+    )
 
 
 # Network devices and GPUs without NVLink by their PCIe path: a model, beside it what link_peer measured between GPUs.
@@ -204,7 +236,7 @@ HEADROOM = 1.1
 def pictures(evidence: Evidence) -> list[Picture]:
     """Every picture that the run has figures for."""
     curves = [rates(evidence, direction) for direction in links.DIRECTIONS]
-    several = (*peers(evidence), *uplinks(evidence), devices(evidence))
+    several = (*peers(evidence), *uplinks(evidence), collectives(evidence), devices(evidence))
     tables = (fits(evidence), pinning(evidence), zero_copy(evidence), *several)
     drawn = (path(evidence), *curves, *tables)
     return [picture for picture in drawn if picture is not None]

@@ -36,6 +36,8 @@ PART_ELEMENTS = 4
 # The data of rank r are numbers from 0 to 1008, plus 1024 r: float32 adds those of 16 ranks without rounding.
 PATTERN, RANK_STEP = 1009, 1024
 NCCL4PY = "pip install nccl4py"
+# NCCL's variables whose values are names or addresses of machines.
+NAMING = ("NCCL_COMM_ID", "NCCL_HOSTID")
 POISON = 0xFF  # four such bytes are a NaN, which equals nothing
 
 Values = npt.NDArray[np.float32]
@@ -136,8 +138,13 @@ class CudaCollective:
         self.take_ns = self._by_loop() if binding == "loop" else self._by_nccl4py()
 
     def facts(self) -> Sequence[Fact]:
-        """NCCL reads further settings from /etc/nccl.conf and ~/.nccl.conf, which are not among them."""
-        settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NCCL_"))
+        """NCCL reads further settings from /etc/nccl.conf and ~/.nccl.conf, which are not among them.
+
+        Variables that name a machine are left out: their values change nothing here, and runs are shared.
+        """
+        settings = sorted(
+            f"{name}={value}" for name, value in os.environ.items() if name.startswith("NCCL_") and name not in NAMING
+        )
         return (
             Fact("nccl_ranks", self.ranks, source="ncclCommInitAll"),
             Fact("nccl_version", self._library.version(), source="ncclGetVersion"),
