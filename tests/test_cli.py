@@ -123,6 +123,7 @@ def test_a_part_alone_means_the_last_run(saved: Path) -> None:
     whole, suite = call("show", "--all").stdout, call("show", "launch").stdout
     assert "launch_kind: " in whole
     assert "launch_kind: " not in suite
+    assert "launch_kind: " in call("show", "launch", "--all").stdout
     benchmark = call("show", "last", "launch_kind").stdout
     assert "launch_kind: " in benchmark
     assert "launch_duration: " not in benchmark

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import call
 from link_evidence import SEVERAL, WHOLE, evidence, findings, with_facts, with_gpu
 from make_link_run import two_switches
 from msgspec.structs import replace
@@ -23,6 +24,7 @@ from microbench.gpu.machine.paths import path_facts
 from microbench.gpu.machine.pci import NEEDS_ROOT
 from microbench.gpu.machine.query import Query
 from microbench.gpu.machine.topology import link_facts_now
+from microbench.report.document import Table
 from microbench.report.suites import link
 from microbench.runs import schema
 from microbench.runs.export import to_json
@@ -119,13 +121,24 @@ def test_ports_say_whether_they_are_active_and_how_fast(machine: Path) -> None:
     write(machine, f"{port}/state", "1: DOWN")
     write(machine, f"{port}/rate", "10 Gb/sec (4X SDR)")
     found = values(machine, "mlx5_0")
-    assert (found["rdma"], found["port_bytes_per_s"]) == ("down", None)
+    assert (found["rdma"], found["port"], found["port_bytes_per_s"]) == ("down", None, None)
     write(machine, f"{port}/state", "4: ACTIVE")
     write(machine, f"{port}/rate", "400 Gb/sec (4X NDR)")
     found = values(machine, "mlx5_0")
     assert (found["rdma"], found["port_bytes_per_s"]) == ("active", 50e9)
+    assert found["port"] == "mlx5_0:1"
     write(machine, f"{port}/rate", "fast")
-    assert values(machine, "mlx5_0")["port_bytes_per_s"] is None
+    found = values(machine, "mlx5_0")
+    assert (found["port"], found["port_bytes_per_s"]) == ("mlx5_0:1", None)
+
+
+def test_the_fastest_active_port_is_named(machine: Path) -> None:
+    for number, (state, rate) in enumerate((("4: ACTIVE", 100), ("4: ACTIVE", 200), ("1: DOWN", 400)), start=1):
+        port = f"{NIC}/infiniband/mlx5_0/ports/{number}"
+        write(machine, f"{port}/state", state)
+        write(machine, f"{port}/rate", f"{rate} Gb/sec (4X)")
+    found = values(machine, "mlx5_0")
+    assert (found["rdma"], found["port"], found["port_bytes_per_s"]) == ("active", "mlx5_0:2", 25e9)
 
 
 def test_only_paths_of_pcie_whose_place_is_known(machine: Path) -> None:
@@ -169,13 +182,23 @@ def test_a_report_reads_what_the_bus_gives(machine: Path) -> None:
 def path(name: str, near: str, **other: Scalar) -> dict[str, Scalar]:
     usual = {
         "switches": 1, "generation": 5, "lanes": 16, "narrowest_bus_id": "0000:3e:00.0", "max_payload_bytes": 256,
-        "acs": False, "max_read_request_bytes": 512, "extended_tags": True, "rdma": "active", "port_bytes_per_s": 50e9,
+        "acs": False, "max_read_request_bytes": 512, "extended_tags": True, "rdma": "active", "port": f"{name}:1",
+        "port_bytes_per_s": 50e9,
     }  # fmt: skip
     return {"device": name, "near": near} | usual | other
 
 
+def fast(name: str, near: str, **other: Scalar) -> dict[str, Scalar]:
+    """A path whose port limits nothing."""
+    return path(name, near, port_bytes_per_s=100e9, **other)
+
+
 def processor(vendor: str | None, model: int | None = 143) -> dict[str, Scalar]:
     return {"processor_vendor": vendor, "processor_family": 6, "processor_model": model}
+
+
+SPR, EPYC = processor("GenuineIntel"), processor("AuthenticAMD")
+GIGABIT = 1e9 / 8
 
 
 def run_with(*parts: dict[str, Scalar], run: Run = SEVERAL) -> Run:
@@ -199,16 +222,16 @@ WRITES, READS = pcie_rate(5, 16, "d2h", 256), pcie_rate(5, 16, "h2d", 256)
 
 
 def test_below_switches_the_narrowest_link_alone_decides() -> None:
-    found = model(path("mlx5_0", "PIX"))
+    found = model(fast("mlx5_0", "PIX"))
     assert (found.write, found.read, found.reductions) == (WRITES, READS, ())
     raw = links.Speed(5, 16).raw_rate
     assert found.read / raw == pytest.approx(0.9275, abs=1e-4)  # two completions of 256 bytes with 20 of headers each
-    small = model(path("mlx5_0", "PXB", generation=4, lanes=8, max_payload_bytes=128))
+    small = model(fast("mlx5_0", "PXB", generation=4, lanes=8, max_payload_bytes=128))
     assert small.write == pcie_rate(4, 8, "d2h", 128)
 
 
 def test_a_device_without_extended_tags_waits_for_its_reads_the_longer_the_more_switches() -> None:
-    one, three = (model(path("mlx5_0", "PXB", switches=n, extended_tags=False)) for n in (1, 3))
+    one, three = (model(fast("mlx5_0", "PXB", switches=n, extended_tags=False)) for n in (1, 3))
     assert (one.read, one.reductions) == (32 * 512 / 0.3e-6, ("32 reads at once",))
     assert three.read == pytest.approx(one.read / 3)
     assert (one.write, three.write) == (WRITES, WRITES)
@@ -216,27 +239,38 @@ def test_a_device_without_extended_tags_waits_for_its_reads_the_longer_the_more_
 
 @pytest.mark.parametrize("near", ["PHB", "NODE"])
 def test_an_intel_root_complex_takes_a_sixth_and_others_have_no_figure(near: str) -> None:
-    found = model(path("mlx5_0", near), processor("GenuineIntel"))
+    found = model(fast("mlx5_0", near), processor("GenuineIntel"))
     assert found.read == pytest.approx(READS / 1.2)
     assert found.reductions == ("root complex",)
     for vendor in ("AuthenticAMD", None):
-        found = model(path("mlx5_0", near), processor(vendor))
+        found = model(fast("mlx5_0", near), processor(vendor))
         assert (found.write, found.read, found.write_limit, found.read_limit) == (None, None, WRITES, READS)
 
 
 def test_redirected_packets_pass_the_root_complex_too() -> None:
-    found = model(path("mlx5_0", "PIX", acs=True), processor("GenuineIntel"))
+    found = model(fast("mlx5_0", "PIX", acs=True), processor("GenuineIntel"))
     assert found.write == pytest.approx(WRITES / 1.2)
     assert found.reductions == ("root complex (ACS)",)
     assert device_paths(evidence(run_with(path("mlx5_0", "PIX", acs=True))))[0].added_s is None
 
 
 def test_between_processors_the_link_between_them_counts() -> None:
-    found = model(path("mlx5_0", "SYS"), processor("GenuineIntel"))
+    found = model(fast("mlx5_0", "SYS"), processor("GenuineIntel"))
     assert (found.write, found.read, found.reductions) == (22e9, 22e9, ("between processors",))
-    slow = model(path("mlx5_0", "SYS", generation=3, lanes=8), processor("GenuineIntel"))
+    slow = model(fast("mlx5_0", "SYS", generation=3, lanes=8), processor("GenuineIntel"))
     assert (slow.write, slow.reductions) == (pcie_rate(3, 8, "d2h", 256), ())
-    assert model(path("mlx5_0", "SYS"), processor("Shanghai")).write is None
+    assert model(fast("mlx5_0", "SYS"), processor("Shanghai")).write is None
+
+
+def test_a_port_limits_the_model_and_what_it_hides_is_not_named() -> None:
+    found = model(path("mlx5_0", "PHB", port_bytes_per_s=25e9), SPR)
+    assert (found.write, found.read, found.reductions) == (25e9, 25e9, ("port",))
+    assert (found.write_limit, found.read_limit) == (WRITES, READS)
+    waits = model(path("mlx5_0", "PXB", switches=4, extended_tags=False), SPR)
+    assert (waits.write, waits.read) == (50e9, 32 * 512 / 1.2e-6)
+    assert waits.reductions == ("32 reads at once", "port")
+    unrated = model(path("mlx5_0", "PHB", port_bytes_per_s=25e9), EPYC)
+    assert (unrated.write, unrated.read) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -255,8 +289,6 @@ def test_figures_between_processors(
 
 # Finding and table.
 
-SPR = processor("GenuineIntel")
-
 
 def test_the_nearest_device_is_named_and_what_another_loses() -> None:
     run = run_with(path("mlx5_0", "PIX"), path("mlx5_1", "PIX"), path("mlx5_8", "SYS", switches=2), SPR)
@@ -268,16 +300,41 @@ def test_the_nearest_device_is_named_and_what_another_loses() -> None:
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        # A slow port below the same switch carries less than a fast one behind the root complex.
-        ((path("mlx5_0", "PIX", port_bytes_per_s=3e9), path("mlx5_1", "PHB"), SPR), ("mlx5_1 (PHB)", "mlx5_0 (PIX)")),
+        # NCCL uses GPUDirect below switches, so a slow port there comes before a fast one elsewhere.
+        ((path("mlx5_0", "PIX", port_bytes_per_s=200 * GIGABIT), path("mlx5_1", "PHB"), SPR),
+         ("rank: mlx5_0 (PIX), 25.0 GB/s", "By the model mlx5_1 (PHB) is faster, but its path leads through the proc")),
+        ((path("mlx5_0", "PIX", acs=True), path("mlx5_1", "PXB", port_bytes_per_s=200 * GIGABIT), SPR),
+         ("rank: mlx5_1 (PXB), 25.0 GB/s", "By the model mlx5_0 (PIX) is faster, but ACS sends its packets through")),
+        ((path("mlx5_0", "PIX", acs=True, port_bytes_per_s=200 * GIGABIT), path("mlx5_1", "PHB"), SPR),
+         ("rank: mlx5_0 (PIX), 25.0 GB/s", "mlx5_1 (PHB) is faster")),
+        ((path("mlx5_0", "PHB"), SPR), ("NCCL copies through host memory on such a path", "!looks for it")),
+        # A faster device is no loss, and one of equal rate neither.
+        ((path("mlx5_0", "PIX", port_bytes_per_s=100 * GIGABIT), path("mlx5_1", "SYS"), SPR),
+         ("12.5 GB/s", "By the model mlx5_1 (SYS) is faster, but its path crosses processors.", "!less", "!22.0")),
+        ((path("mlx5_0", "PIX"), path("mlx5_1", "PXB"), SPR), ("rank: mlx5_0 (PIX)", "!less", "!mlx5_1")),
+        ((path("mlx5_0", "PIX", port_bytes_per_s=25e9), path("mlx5_1", "SYS"), path("mlx5_2", "PHB"), SPR),
+         ("With mlx5_1 (SYS) it is 22.0 GB/s, 12.0 % less; by the model mlx5_2 (PHB) is faster, but",)),
         # Without a published figure for this processor only the ceiling is known, yet it is nearer.
-        ((path("mlx5_0", "PHB"), path("mlx5_1", "SYS"), processor("AuthenticAMD")), ("mlx5_0 (PHB)", "no figure")),
-        ((path("mlx5_0", "PIX"), path("mlx5_1", "PHB"), processor("AuthenticAMD")), ("Of mlx5_1 (PHB) only the",)),
+        ((path("mlx5_0", "PHB"), path("mlx5_1", "SYS"), EPYC),
+         ("mlx5_0 (PHB)", "no figure", "For mlx5_1 (SYS) the model gives 16.0 GB/s.", "!ceiling")),
+        ((path("mlx5_0", "PHB"), path("mlx5_1", "NODE"), path("mlx5_2", "SYS"), EPYC),
+         ("Of mlx5_1 (NODE) only the ceiling is known.",)),
+        ((path("mlx5_0", "PIX"), path("mlx5_1", "PHB"), EPYC), ("Of mlx5_1 (PHB) only the ceiling",)),
         ((path("mlx5_0", "PIX", rdma="down"), path("mlx5_1", "PXB")), ("mlx5_1 (PXB)", "!mlx5_0")),
         ((path("eno1", "PIX", rdma="no"), path("mlx5_1", "PXB")), ("mlx5_1 (PXB)", "!eno1")),
-        ((path("mlx5_0", "PIX", port_bytes_per_s=None),), ("57.6 GB/s",)),
+        # What is not known stands behind, and the text says so.
+        ((path("mlx5_0", "PIX", port_bytes_per_s=None),), ("57.6 GB/s", "; the port's rate is not known")),
+        ((path("mlx5_0", "PIX", port_bytes_per_s=None), path("mlx5_1", "PXB", port_bytes_per_s=25e9)),
+         ("rank: mlx5_1 (PXB), 25.0 GB/s", "Of mlx5_0 (PIX) the port's rate is not known.")),
+        ((path("mlx5_0", "PIX", rdma=None), path("mlx5_1", "SYS"), SPR),
+         ("rank: mlx5_1 (SYS), 22.0 GB/s", "Of mlx5_0 (PIX) it is not known whether RDMA works.", "!faster")),
+        # Only an active port is offered to UCX, and it is not always the first.
+        ((path("0000:3e:00.0", "PIX", rdma=None, port=None, port_bytes_per_s=None),),
+         ("; it is not known whether RDMA works", "`ibv_devinfo`", "!UCX_NET_DEVICES", "!NCCL")),
+        ((path("mlx5_0", "PIX", port="mlx5_0:2"),), ("`UCX_NET_DEVICES=mlx5_0:2`", "NCCL looks for it by itself")),
+        ((path("mlx5_0", "PIX", port=None),), ("!UCX_NET_DEVICES",)),  # a run recorded before ports were
     ],
-)
+)  # fmt: skip
 def test_which_device_a_rank_should_use(parts: tuple[dict[str, Scalar], ...], words: tuple[str, ...]) -> None:
     check(findings(run_with(*parts))["link.network"], "note", *words)
 
@@ -297,30 +354,64 @@ def test_no_finding_without_a_network_device_that_can_be_judged(run: Run) -> Non
     assert "link.network" not in findings(run)
 
 
+def link_table(run: Run) -> Table:
+    return some(link.devices(evidence(run)))
+
+
 def test_the_table_marks_the_model_and_sets_measured_peers_beside_it() -> None:
     run = run_with(
         path("gpu1", "PHB", rdma=None, port_bytes_per_s=None), path("mlx5_0", "PXB", switches=2),
         path("eno1", "SYS", rdma="no", port_bytes_per_s=None), SPR,
     )  # fmt: skip
-    table = some(link.devices(evidence(run)))
+    table = link_table(run)
     assert "MODEL" in table.question
     assert "not measured" in table.question
     found = [cells(table, number) for number in range(len(table.rows))]
     assert [row[0] for row in found] == ["mlx5_0", "GPU 1", "eno1, no RDMA"]
     columns = {column.title: at for at, column in enumerate(table.columns)}
     by_row = {row[0]: {title: row[at] for title, at in columns.items()} for row in found}
-    assert (by_row["mlx5_0"]["writes, model"], by_row["mlx5_0"]["port"]) == ("57.6", "50.0")
+    assert (by_row["mlx5_0"]["writes, model"], by_row["mlx5_0"]["port"]) == ("50.0", "50.0")
+    assert (by_row["mlx5_0"]["ceiling"], by_row["mlx5_0"]["lowered by"]) == ("57.6", "port")
     assert by_row["mlx5_0"]["a read takes"] == "+600 ns"
     assert by_row["GPU 1"]["measured"] == "395"  # what link_peer measured in this made run
     assert by_row["GPU 1"]["lowered by"] == "root complex"
     assert (by_row["eno1, no RDMA"]["ceiling"], by_row["eno1, no RDMA"]["writes, model"]) == ("57.6", "22.0")
-    unknown = some(link.devices(evidence(run_with(path("mlx5_0", "PHB"), processor("AuthenticAMD")))))
+    unknown = link_table(run_with(path("mlx5_0", "PHB"), EPYC))
     assert "?" in cells(unknown)
     assert link.devices(evidence(SEVERAL)) is None
 
 
+def test_the_table_gives_the_rate_that_the_finding_names() -> None:
+    run = run_with(path("mlx5_0", "PIX", port_bytes_per_s=100 * GIGABIT), SPR)
+    table = link_table(run)
+    row = dict(zip((column.title for column in table.columns), cells(table), strict=True))
+    assert (row["writes, model"], row["reads, model"]) == ("12.5", "12.5")
+    check(findings(run)["link.network"], "note", "12.5 GB/s by a model of the path")
+
+
+def test_no_note_explains_a_column_that_a_narrow_page_drops() -> None:
+    table = link_table(run_with(path("mlx5_0", "PXB"), SPR))
+    droppable = [column.title for column in table.columns if column.drop]
+    assert {"ceiling", "lowered by"} <= set(droppable)
+    assert [(title, note) for title in droppable for note in table.notes if title in note] == []
+
+
+@pytest.mark.parametrize("width", ["80", "120"])
+def test_the_table_shows_in_the_page_of_its_suite_and_all_shows_every_picture(tmp_path: Path, width: str) -> None:
+    file = tmp_path / "several.json"
+    devices = [path(f"mlx5_{number}", "PXB" if number < 2 else "SYS") for number in range(8)]
+    file.write_bytes(schema.encode(run_with(*devices, SPR)))
+    page, whole = (call("show", str(file), "link", *more, COLUMNS=width).stdout for more in ((), ("--all",)))
+    assert len(page.splitlines()) <= 120
+    assert "PCIe paths to network devices and GPUs (model)" in page
+    assert "microbench show RUN link --all" in page
+    for title in ("PCIe paths to network devices and GPUs (model)", "GPU to GPU, one dependent read", "link_copy: "):
+        assert title in whole
+    assert "more picture" not in whole
+
+
 def test_json_holds_every_path_of_the_model_and_shows_as_a_run() -> None:
-    run = run_with(path("mlx5_0", "PIX"), path("mlx5_8", "SYS", switches=2), path("mlx5_9", "PHB"), processor(None))
+    run = run_with(fast("mlx5_0", "PIX"), path("mlx5_8", "SYS", switches=2), path("mlx5_9", "PHB"), processor(None))
     document = json.loads(to_json(run))
     first, second, third = document["modelled_paths"]
     assert (first["device"], first["near"], first["model"]) == ("mlx5_0", "PIX", True)

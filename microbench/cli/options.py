@@ -160,7 +160,9 @@ DiagnosisSave = Annotated[
     Path | None,
     _option("FILE", "Save the step without the profiler to this new .toml file for predict and whatif.", "--save"),
 ]
-Everything = Annotated[bool, _flag("--all", "Show everything, with the tables of all benchmarks.")]
+Everything = Annotated[
+    bool, _flag("--all", "Show everything, with the tables of all benchmarks, or of the suite that is PART.")
+]
 Force = Annotated[bool, _flag("--force", "Overwrite the file.")]
 Why = Annotated[bool, _flag("--why", "Add to each finding the rule behind it, with its threshold.")]
 Svg = Annotated[Path | None, _option("FILE", "Write the output to this new SVG file instead.")]

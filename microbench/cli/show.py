@@ -51,15 +51,19 @@ def show(
 ) -> None:
     """Show a recorded run on one screen, or a part of it.
 
-    A suite shows its pictures and findings, a benchmark its tables, a figure is drawn alone, --all shows everything.
-    The name of a suite, benchmark or figure alone means the newest run that has it.
+    A suite shows its pictures and findings, a benchmark its tables, a figure is drawn alone, --all shows
+    everything, of a suite too. The name of a suite, benchmark or figure alone means the newest run that has it.
     """
     if part is None and name and (name in (*SUITES, *KINDS) or (name.isidentifier() and name in discover())):
         name, part = None, name
     if part is not None:
         drawn = part_sheet(part, *load(name)) if name else newest_part(part)
-        lines = SUITE_LINES if part in SUITES else None
-        draw(drawn, svg, force=force, brief=part in (*SUITES, *KINDS), why=why, most_lines=lines)
+        if everything and part in SUITES:
+            with paged():
+                draw(drawn, svg, force=force, why=why)
+        else:
+            lines = SUITE_LINES if part in SUITES else None
+            draw(drawn, svg, force=force, brief=part in (*SUITES, *KINDS), why=why, most_lines=lines)
         return
     path, run = load(name)
     if everything:

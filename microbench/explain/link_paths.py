@@ -6,6 +6,7 @@ Each reduction is a published figure; where there is none only the ceiling of th
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, listed
@@ -38,8 +39,8 @@ ACROSS_BY_VENDOR = {AMD: 16e9, "ARM": 6e9, "POWER": 32e9}
 class DevicePath(NamedTuple):
     """The PCIe path to a network device ("mlx5_0") or another GPU ("gpu1"), as far as it is known.
 
-    ``rdma`` is "active", "down" or "no" for a network device; ``redirected`` means that ACS sends packets up to the
-    processor although a switch joins the two.
+    ``rdma`` is "active", "down" or "no" for a network device; ``port`` is its fastest active port as UCX names it,
+    "mlx5_0:1"; ``redirected`` means that ACS sends packets up to the processor although a switch joins the two.
     """
 
     name: str
@@ -50,6 +51,7 @@ class DevicePath(NamedTuple):
     payload_bytes: int
     redirected: bool
     rdma: str | None
+    port: str | None
     port_bytes_per_s: float | None
     read_request_bytes: int
     extended_tags: bool | None
@@ -69,7 +71,8 @@ class Modelled(NamedTuple):
     """What a path carries in B/s when the device writes to and reads from the GPU's memory. A model, not a measurement.
 
     ``write_limit`` and ``read_limit`` are the ceilings of the narrowest link. ``write`` and ``read`` include published
-    reductions, named in ``reductions``; None where none is published for this kind of path.
+    reductions and the line rate of the port, named in ``reductions``; None where no figure is published for this kind
+    of path.
     """
 
     write_limit: float
@@ -106,6 +109,7 @@ def device_paths(evidence: Evidence) -> list[DevicePath]:
                 payload_bytes=facts.number(f"{prefix}max_payload_bytes") or ASSUMED_PAYLOAD_BYTES,
                 redirected=redirected,
                 rdma=facts.text(f"{prefix}rdma"),
+                port=facts.text(f"{prefix}port"),
                 port_bytes_per_s=float(port) if isinstance(port, int | float) and port > 0 else None,
                 read_request_bytes=facts.number(f"{prefix}max_read_request_bytes") or READ_REQUEST_BYTES,
                 extended_tags=facts.flag(f"{prefix}extended_tags"),
@@ -139,6 +143,9 @@ def modelled(path: DevicePath, facts: links.LinkFacts) -> Modelled:
         if under_way < read:
             reductions.append(f"{PLAIN_TAGS} reads at once")
             read = under_way
+    if (port := path.port_bytes_per_s) is not None and port < max(write, read):
+        reductions = [*(reductions if port > min(write, read) else ()), "port"]
+        write, read = min(write, port), min(read, port)
     return Modelled(write_limit, read_limit, write, read, tuple(reductions))
 
 
@@ -153,29 +160,25 @@ def network(evidence: Evidence) -> Finding | None:
     """The network device that this GPU's rank should use, and what another one loses. A model."""
     facts = links.link_facts(evidence)
     usable = [path for path in device_paths(evidence) if is_network(path) and path.rdma not in ("no", "down")]
-    reached = {path.name: rate for path in usable if (rate := _carried(path, facts)) is not None}
     if not usable:
         return None
-    best = max(usable, key=lambda path: _preference(path, reached.get(path.name), facts))
-    equal = [path for path in usable if (path.near, reached.get(path.name)) == (best.near, reached.get(best.name))]
+    reached = {path.name: rate for path in usable if (rate := _carried(path, facts)) is not None}
+    preferences = {path.name: _preference(path, facts) for path in usable}
+    best = max(usable, key=lambda path: preferences[path.name])
+    equal = [path for path in usable if (path.near, preferences[path.name]) == (best.near, preferences[best.name])]
     others = [path for path in usable if path not in equal]
     names = listed([path.name for path in equal])
     title = f"For this GPU's rank: {names} ({best.near})"
     top = reached.get(best.name)
     title += f", {quantity(top, 'B/s')} by a model of the path" if top is not None else "; no figure is published"
-    text = "Nothing here was measured: it follows from the narrowest link and published figures."
-    worst = min((path for path in others if path.name in reached), key=lambda path: reached[path.name], default=None)
-    if worst is not None and top is not None:
-        lost = 1 - reached[worst.name] / top
-        text += f" With {worst.words} it is {quantity(reached[worst.name], 'B/s')}, {percent(lost)} less."
-    elif others:
-        text += f" Of {others[-1].words} only the ceiling is known."
+    title += f"; {missing}" if (missing := _unknown(best)) else ""
     return Finding(
         rule="link.network",
         severity="note",
         title=title,
-        text=text,
-        advice=f"Give the rank {best.name}, with UCX by `UCX_NET_DEVICES={best.name}:1`; NCCL looks for it by itself.",
+        text="Nothing here was measured: it follows from the narrowest link and published figures."
+        + _compared(best, others, reached),
+        advice=_advice(best),
         threshold="a network device with RDMA whose PCIe path to the GPU is known",
         rests_on=tuple(f"{links.TOPOLOGY}{path.name}" for path in usable),
     )
@@ -186,21 +189,68 @@ def is_network(path: DevicePath) -> bool:
     return not path.name.removeprefix("gpu").isdecimal()
 
 
-def _preference(path: DevicePath, reached: float | None, facts: links.LinkFacts) -> tuple[bool, bool, float]:
-    """A modelled rate counts before a mere ceiling, and what stays with one processor before what does not.
+def _preference(path: DevicePath, facts: links.LinkFacts) -> tuple[bool, bool, int, float]:
+    """A device that is known to have RDMA and a port's rate comes before others; among these the kind of path counts.
 
-    Among these the higher rate counts, as in NCCL; of equal ones the first, which is the nearest.
+    Switches alone come first, because NCCL uses GPUDirect there; then switches with ACS, one processor, two processors.
+    Of one kind the higher rate counts, or the ceiling where no figure is published; of equal ones the nearest.
     """
-    stays = path.near != ACROSS
-    return stays and reached is not None, stays, modelled(path, facts).write_limit if reached is None else reached
+    kind = 3 - path.redirected if path.near in BY_SWITCHES else int(path.near != ACROSS)
+    rate = _carried(path, facts)
+    if rate is None:
+        rate = min(modelled(path, facts).write_limit, path.port_bytes_per_s or math.inf)
+    return path.rdma == "active", path.port_bytes_per_s is not None, kind, rate
 
 
 def _carried(path: DevicePath, facts: links.LinkFacts) -> float | None:
-    """The lowest of the modelled write, read and the port's line rate; None without a model."""
+    """The lower of the modelled write and read; None without a model."""
     model = modelled(path, facts)
-    if model.write is None or model.read is None:
-        return None
-    return min(model.write, model.read, path.port_bytes_per_s or model.write)
+    return None if model.write is None or model.read is None else min(model.write, model.read)
+
+
+def _unknown(path: DevicePath) -> str:
+    """Says what nobody knows about the device; empty if all is known."""
+    if path.rdma is None:
+        return "it is not known whether RDMA works"
+    return "the port's rate is not known" if path.port_bytes_per_s is None else ""
+
+
+def _compared(best: DevicePath, others: list[DevicePath], reached: dict[str, float]) -> str:
+    """A sentence about the slowest other device, a faster one on a worse path, and one of which less is known."""
+    top = reached.get(best.name)
+    alike = [path for path in others if _unknown(path) == _unknown(best)]
+    rated = [path for path in alike if path.name in reached]
+    clauses = []
+    if top is not None and rated:
+        slowest, fastest = (choose(rated, key=lambda path: reached[path.name]) for choose in (min, max))
+        low = reached[slowest.name]
+        if low < top:
+            clauses.append(f"with {slowest.words} it is {quantity(low, 'B/s')}, {percent(1 - low / top)} less")
+        if reached[fastest.name] > top:
+            clauses.append(f"by the model {fastest.words} is faster, but {_obstacle(fastest)}")
+    if not clauses:
+        unrated = [path for path in alike if path not in rated]
+        clauses += [f"of {path.words} only the ceiling is known" for path in unrated[:1]]
+    if not clauses and top is None:
+        clauses += [f"for {path.words} the model gives {quantity(reached[path.name], 'B/s')}" for path in rated[:1]]
+    clauses += [f"of {path.words} {_unknown(path)}" for path in others if path not in alike][:1]
+    words = "; ".join(clauses)
+    return f" {words[0].upper()}{words[1:]}." if words else ""
+
+
+def _obstacle(path: DevicePath) -> str:
+    """Why a path is worse than by switches alone."""
+    if path.redirected:
+        return "ACS sends its packets through the processor"
+    return "its path crosses processors" if path.near == ACROSS else "its path leads through the processor"
+
+
+def _advice(path: DevicePath) -> str:
+    if path.rdma != "active":
+        return f"See on the host with `ibv_devinfo` whether {path.name} has an active port."
+    ucx = f", with UCX by `UCX_NET_DEVICES={path.port}`" if path.port else ""
+    looks = "looks for it by itself" if path.near in BY_SWITCHES else "copies through host memory on such a path"
+    return f"Give the rank {path.name}{ucx}; NCCL {looks}."
 
 
 RULES: tuple[Rule, ...] = (network,)

@@ -89,16 +89,22 @@ def _speed(hop: pci.Hop, *, now: bool) -> tuple[int | None, int | None]:
 
 
 def _port(prefix: str, device: NetworkDevice, machine: Machine) -> Iterator[Fact]:
-    """Whether the device can RDMA ("active", "down", "no"), and the line rate of its fastest active port."""
+    """Whether the device can RDMA ("active", "down", "no"), its fastest active port ("mlx5_0:1"), and its line rate."""
     folder = f"{pci.DEVICES}/{device.bus_id}/infiniband"
     names = machine.names(folder)
-    ports = [f"{folder}/{name}/ports/{port}" for name in names for port in machine.names(f"{folder}/{name}/ports")]
-    active = [port for port in ports if (machine.read(f"{port}/state").text or "").startswith(ACTIVE)]
+    ports = [(name, port) for name in names for port in machine.names(f"{folder}/{name}/ports")]
+    active = {}
+    for name, port in ports:
+        files = f"{folder}/{name}/ports/{port}"
+        if (machine.read(f"{files}/state").text or "").startswith(ACTIVE):
+            match = PORT_RATE.match(machine.read(f"{files}/rate").text or "")
+            active[f"{name}:{port}"] = float(match[1]) * GIGABIT_BYTES if match else None
     state = "no" if not names else None if not ports else "active" if active else "down"
     yield stated(f"{prefix}rdma", state, folder, "sysfs shows no port of the device")
-    matches = [PORT_RATE.match(machine.read(f"{port}/rate").text or "") for port in active]
-    rates = [float(match[1]) * GIGABIT_BYTES for match in matches if match]
-    yield stated(f"{prefix}port_bytes_per_s", max(rates, default=None), folder, "no active port with a rate")
+    fastest = max(active, key=lambda port: active[port] or 0.0, default=None)
+    yield stated(f"{prefix}port", fastest, folder, "no active port")
+    rate = active[fastest] if fastest else None
+    yield stated(f"{prefix}port_bytes_per_s", rate, folder, "no active port with a rate")
 
 
 def _processor(machine: Machine) -> Iterator[Fact]:

@@ -134,21 +134,24 @@ def devices(evidence: Evidence) -> Table | None:
         drop={"ceiling": 1, "a read takes": 3, "measured": 2, "lowered by": 4},
     )  # fmt: skip
     about = "GB/s of a MODEL, not measured: a device writes and reads this GPU's memory (GPUDirect)"
+    # They must make sense at 80 columns too, where columns are dropped: none names a column that can be.
     notes = (
-        f"ceiling: payload of writes on the narrowest link; each switch adds {as_time(SWITCH_ROUND_TRIP_S)} to a read, "
-        "half of it to a write (Alibaba Cloud, Elastic computing technical guide)",
-        "lowered by what passes a processor: figures of NCCL's topology model (topo.h); ? where it has none",
+        "at most the payload that the narrowest link and the network port carry; each switch adds "
+        f"{as_time(SWITCH_ROUND_TRIP_S)} to a read, half of it to a write (Alibaba Cloud, Elastic computing technical "
+        "guide)",
+        "less through a processor, by NCCL's topology model (topo.h); ? where it has no figure",
         "NCCL uses GPUDirect up to PXB and sends through host memory beyond; PIX one switch, PXB several, PHB and NODE "
         "through a processor, SYS between processors",
     )
-    return Table("Which network device, and what another one loses", about, titles, rows, notes)
+    return Table("PCIe paths to network devices and GPUs (model)", about, titles, rows, notes)
 
 
 def _device(path: DevicePath, evidence: Evidence, facts: links.LinkFacts) -> tuple[Cell, ...]:
     model = modelled(path, facts)
     measured = NOTHING
     if is_network(path):
-        name = path.name + {"no": ", no RDMA", "down": ", port down"}.get(path.rdma or "", "")
+        words = {"active": "", "no": ", no RDMA", "down": ", port down"}
+        name = path.name + words.get(path.rdma or "", ", RDMA ?")
     else:
         index = int(path.name.removeprefix("gpu"))
         name, own = f"GPU {index}", evidence.gpu.index if evidence.gpu is not None else 0
@@ -236,9 +239,9 @@ HEADROOM = 1.1
 def pictures(evidence: Evidence) -> list[Picture]:
     """Every picture that the run has figures for."""
     curves = [rates(evidence, direction) for direction in links.DIRECTIONS]
-    several = (*peers(evidence), *uplinks(evidence), collectives(evidence), devices(evidence))
+    several = (*peers(evidence), *uplinks(evidence), collectives(evidence))
     tables = (fits(evidence), pinning(evidence), zero_copy(evidence), *several)
-    drawn = (path(evidence), *curves, *tables)
+    drawn = (path(evidence), devices(evidence), *curves, *tables)
     return [picture for picture in drawn if picture is not None]
 
 

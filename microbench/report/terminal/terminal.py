@@ -227,7 +227,7 @@ class Painter:
             else:
                 omitted += 1
         if omitted:
-            words = f"{omitted} more picture{'s' if omitted > 1 else ''}: microbench show RUN --all"
+            words = f"{omitted} more picture{'s' if omitted > 1 else ''}: microbench show RUN {section.suite} --all"
             self.print(Text(), self.text(words, "quiet"))
         for study in section.studies if not brief else ():
             self._study(study, mark)
