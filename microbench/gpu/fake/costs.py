@@ -383,17 +383,20 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class SignalCosts(msgspec.Struct, frozen=True):
-    """Signals between two kernels, in ns: what each adds to the gap of the stream, and its way to and from the host."""
+    """Signals between two kernels, in ns: what each adds to the gap of the stream, and its way to and from the host.
+
+    The defaults are near those of an H200.
+    """
 
     call_ns: float = 1100.0  # the host's call of a host function or memory operation
-    event_ns: float = 700.0
-    event_timed_ns: float = 1500.0
-    host_function_to_ns: float = 9000.0  # kernel end -> the function begins
-    host_function_from_ns: float = 5000.0  # the function ends -> the stream goes on
-    write_ns: float = 400.0
-    write_to_host_ns: float = 1200.0  # kernel end -> the host sees the word
-    wait_ready_ns: float = 350.0
-    wait_from_host_ns: float = 1300.0  # the host's store -> the stream goes on
+    event_ns: float = 50.0
+    event_timed_ns: float = 1570.0
+    host_function_to_ns: float = 34_000.0  # kernel end -> the function begins
+    host_function_from_ns: float = 5400.0  # the function ends -> the stream goes on
+    write_ns: float = 1800.0
+    write_to_host_ns: float = 1900.0  # kernel end -> the host sees the word
+    wait_ready_ns: float = 2050.0
+    wait_from_host_ns: float = 1600.0  # the host's store -> the stream goes on
 
 
 class ModelCosts(msgspec.Struct, frozen=True):
