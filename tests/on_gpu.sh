@@ -2,15 +2,16 @@
 # Everything that needs a real GPU, in one go: tests/on_gpu.sh FOLDER [STEP …]; results and logs go to FOLDER.
 # Steps: tests, sanitizer, repeats (five runs of three rounds and their overlap), against_nvbandwidth, against_peers,
 # against_nccl_tests, against_babelstream, against_chase and against_torch (another program in turn, see
-# tests/against.py; NVBANDWIDTH, NCCL_TESTS and BABELSTREAM name the programs), chains (C++, CuPy, PyTorch and microbench in turn, see tests/chains.py), held_out (the
-# model against steps that it never saw; HELD_OUT names the file of an earlier session), real_steps (twelve steps of
-# PyTorch against their predictions), programs (traces and recordings of nineteen programs against their true times),
-# example (the worked example of docs/), watch_overhead (WATCH_ROUNDS rounds of it), without_nvmath,
-# presets (a whole run in its time), reference, reference_graph, reference_watched, reference_link, reference_memory,
-# reference_compute and reference_sustained (the bundled run anew, ROUNDS processes a case, five because comparing
-# needs five, LIMIT seconds a suite; REFERENCE names the file that they grow), reference_peers (that of two GPUs),
-# pack (as they are bundled). COSTS names a run with the costs for real_steps and programs; without it they are
-# measured. SANITIZED names the files of tests that the sanitizer looks at, all by default.
+# tests/against.py; NVBANDWIDTH, NCCL_TESTS and BABELSTREAM name the programs), chains (C++, CuPy, PyTorch and microbench
+# in turn, see tests/chains.py), held_out (the model against steps that it never saw; HELD_OUT names the file of an
+# earlier session), real_steps (twelve steps of PyTorch against their predictions), programs (traces and recordings of
+# nineteen programs against their true times), example (the worked example of docs/), watch_overhead (WATCH_ROUNDS rounds
+# of it), without_nvmath, presets (a whole run in its time), reference, reference_graph, reference_link,
+# reference_memory, reference_compute, reference_further, reference_watched and reference_sustained (the bundled run
+# anew, all on one GPU: ROUNDS processes a case, five because comparing needs five, three for the last three; LIMIT
+# seconds a suite; REFERENCE names the file that they grow), reference_peers (that of two GPUs), pack (as they are
+# bundled). COSTS names a run with the costs for real_steps and programs; without it they are measured. SANITIZED names
+# the files of tests that the sanitizer looks at, all by default.
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
 folder=${1:?usage: tests/on_gpu.sh FOLDER [STEP …]}
@@ -92,23 +93,40 @@ recorded() {
     run run "$@" --time-limit "${LIMIT:-540}" "$into" "$reference" >>"$folder/reference.txt" 2>&1 || failed=1
 }
 
-# A round of launch_watched starts PyTorch and its profiler twice, so that it has a step and fewer rounds of its own.
-reference() {
-    local launch
-    launch=$(basename -s .py microbench/benchmarks/launch/launch_*.py | grep -v launch_watched)
-    # shellcheck disable=SC2086 # several names
-    recorded host --rounds "$rounds" && recorded $launch --rounds "$rounds"
+# Beside what a suite is compared by: these have three rounds of their own.
+further="launch_signals launch_tail graph_jax graph_library memory_bulk memory_cluster memory_conflicts memory_loaded"
+further+=" memory_writes gemm_grouped tensor_sparse"
+
+# All other benchmarks of a suite. A round of launch_watched starts PyTorch and its profiler twice, and on one GPU
+# link_nccl has nothing to say.
+compared() {
+    local name
+    for name in $(basename -s .py -a "microbench/benchmarks/$1"/[a-z]*.py); do
+        [[ " $further launch_watched link_nccl " == *" $name "* ]] || echo "$name"
+    done
 }
 
+reference() {
+    # shellcheck disable=SC2046 # several names
+    recorded host --rounds "$rounds" && recorded $(compared launch) --rounds "$rounds"
+}
+
+# shellcheck disable=SC2046 # several names
+reference_graph() { recorded $(compared graph) --rounds "$rounds"; }
+
+# shellcheck disable=SC2046 # several names
+reference_link() { recorded $(compared link) --rounds "$rounds"; }
+
+# shellcheck disable=SC2046 # several names
+reference_memory() { recorded $(compared memory) --rounds "$rounds"; }
+
+# shellcheck disable=SC2046 # several names
+reference_compute() { recorded $(compared compute) --rounds "$rounds"; }
+
+# shellcheck disable=SC2086 # several names
+reference_further() { recorded $further --rounds 3; }
+
 reference_watched() { recorded launch_watched --rounds 3; }
-
-reference_graph() { recorded graph --rounds "$rounds"; }
-
-reference_link() { recorded link --rounds "$rounds"; }
-
-reference_memory() { recorded memory --rounds "$rounds"; }
-
-reference_compute() { recorded compute --rounds "$rounds"; }
 
 # Sustained ratios of libraries need blocks of a second, which full runs take.
 reference_sustained() {
