@@ -43,9 +43,12 @@ def test_the_tick_at_which_half_of_the_slow_calls_come_is_found(tick_ns: float) 
     assert 0.48 < shared.share < 0.6
 
 
-def test_slow_calls_by_chance_share_nothing() -> None:
+@pytest.mark.parametrize(
+    "seeds", [range(20), pytest.param(range(20, 200), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_slow_calls_by_chance_share_nothing(seeds: range) -> None:
     """Also where bursts repeat at nearly the period of a tick."""
-    for seed in range(200):
+    for seed in seeds:
         for stopped in (5, 20, 60, 400):
             begins, slow = bursts(300, stopped, None, seed)
             assert found(begins, slow) is None
