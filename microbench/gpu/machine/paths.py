@@ -49,7 +49,7 @@ def path_facts(
 
 
 def _between(prefix: str, own: pci.Way, other: pci.Way, root: Path, *, network: bool) -> Iterator[Fact]:
-    """Facts of all below the lowest device that both ways share, a switch's upstream port; else of both whole ways."""
+    """Facts of the part of both ways below the lowest device that they share; of the whole ways if they share none."""
     shared = {hop.bus_id for hop in own.hops} & {hop.bus_id for hop in other.hops}
     sides = [tuple(takewhile(lambda hop: hop.bus_id not in shared, way.hops)) for way in (own, other)]
     source = f"{pci.DEVICES}/{other.hops[0].bus_id}" if other.hops else pci.DEVICES
