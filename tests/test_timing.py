@@ -1,6 +1,7 @@
 """The Meter on a clock moved by hand, and on the simulated GPU: stopping, storing, bursts, gated time."""
 
 from collections.abc import Callable, Sequence
+from unittest.mock import MagicMock
 
 import msgspec
 import numpy as np
@@ -16,7 +17,7 @@ from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.measure.sampling import SamplingLimits, clock_step_ns, per_call_distribution, seconds, stored
-from microbench.measure.timer import LONGEST_BURST, SHORTEST_BURST, VOID_SAMPLES, WARM_UP_CALLS, Meter
+from microbench.measure.timer import LONGEST_BURST, SHORTEST_BURST, VOID_SAMPLES, WARM_UP_CALLS, Meter, cold
 
 Samples = Callable[[int], Sequence[float]]
 
@@ -338,3 +339,15 @@ def test_warm_up_is_outside_of_the_gate() -> None:
     meter.device_time("gated", Counting(), 100)
     assert counts[0] == WARM_UP_CALLS
     assert set(counts[1:]) == {100}
+
+
+def test_the_l2_is_overwritten_before_the_stream_is_held() -> None:
+    gpu = MagicMock()
+    gpu.info.l2_bytes = 1 << 20
+    gpu.gate().was_late.return_value = False
+    take = cold(gpu, gpu.submit)
+    gpu.reset_mock()
+    take()
+    calls = [name for name, *_ in gpu.mock_calls if name != "synchronize"]
+    before, after = ["bind()", "gate().shut", "events().start", "submit"], ["events().stop", "gate().open"]
+    assert calls == [*before, *after, "gate().was_late", "events().elapsed_s"]

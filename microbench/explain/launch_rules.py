@@ -524,14 +524,16 @@ def slowest(evidence: Evidence) -> Finding | None:
         False,
     )
     if stops is not None:
-        quiet, most = (idle.value, idle.interval.high) if idle is not None else (0.0, 0.0)
-        by_machine = stops.interval.low <= most
+        quiet, least, most = (
+            (idle.value, idle.interval.low, idle.interval.high) if idle is not None else (0.0, 0.0, 0.0)
+        )
+        by_machine = stops.interval.high < STOPPED_MORE * least
         if by_machine:
             whose = "the machine stops the core, not the launch"
         elif stops.interval.low > STOPPED_MORE * most:
             whose = "launch calls are slow by themselves"
         else:
-            whose = "launch calls stop more often, so the machine explains only a part"
+            whose = "their scatter leaves open whether the machine or the launch is slow"
         text = f"A second of launch calls has {stops.value:.0f} stops, one of queries {quiet:.0f}: {whose}."
     tick, ticked, every, shared = (
         next(iter(facts_of(rare, name)), None)
@@ -550,7 +552,7 @@ def slowest(evidence: Evidence) -> Finding | None:
         text=text,
         advice="Give the thread a core without interrupts: isolcpus, nohz_full, irqaffinity." if by_machine else "",
         threshold=f"launches are slow by themselves if they surely stop {STOPPED_MORE:g} times as often as queries; "
-        "the machine stops the core if launches do not surely stop more often than queries",
+        "the machine stops the core if they surely do not",
         rests_on=rests_on(rare, worst, stops, idle),
     )
 

@@ -9,8 +9,8 @@ Method
     replay: bursts of ten of one more graph, with the GPU idle before each; in longer bursts a call may wait for the
     GPU. Numba has no graphs, so cuda.bindings captures its calls. PyTorch's kernel is x + 1 on one element; its
     torch.cuda.graph also waits for the GPU and empties the allocator's cache (before 2.9 it collects garbage too),
-    which is part of the capture. PyTorch has no upload: its first replay does that. CuPy
-    captures and instantiates by one call. The nodes of every graph are counted.
+    which is part of the capture. PyTorch has no upload: its first replay does that. CuPy captures and instantiates by
+    one call. The nodes of every graph are counted.
 Reading
     The driver's own figures are those of graph_lifecycle: capture, instantiate and first_replay, and relaunch for
     replay. The difference is the library's. Compare make + first_replay, because libraries leave different parts of

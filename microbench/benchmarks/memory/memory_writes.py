@@ -10,7 +10,7 @@ Method
     compared after it: it tells how often it was written.
 Reading
     The L1 keeps no writes, so a set that fits the L2 shows what the L2 takes; memory_levels has its reads. A larger set
-    runs at the pace of DRAM, to which the L2 writes back; memory_stream, whose shapes are chosen for DRAM, writes 7 %
+    runs at the pace of DRAM, to which the L2 writes back; memory_stream, whose shapes are chosen for DRAM, writes 8 %
     faster there on an H200.
 """
 

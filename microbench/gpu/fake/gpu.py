@@ -243,7 +243,7 @@ class FakeGpu:
         return self._machine.noise.late - self._preemptions()
 
     def _preemptions(self) -> int:
-        """Each late host call is a preemption or an interrupt."""
+        """How many of the late host calls count as preemptions; the others count as interrupts."""
         return round(self._machine.noise.late * self.costs.preempted_share)
 
     def pause(self, seconds: float) -> None:

@@ -69,7 +69,7 @@ class Library:
         return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
 
     def communicators(self, case: Case, devices: Sequence[int]) -> Sequence[int]:
-        """One ncclComm_t a GPU, in this order; the case destroys them."""
+        """Make a communicator (ncclComm_t) for each GPU, in this order; the case destroys them."""
         handles: Pointers = np.zeros(len(devices), dtype=np.uint64)
         indices = np.array(devices, dtype=np.int32)
         pointers = (ctypes.c_void_p(int(handles.ctypes.data)), ctypes.c_void_p(int(indices.ctypes.data)))
@@ -112,7 +112,7 @@ class Rank:
 
 
 class CudaCollective:
-    """A Collective. Its figures are those of a C program with the binding ``loop``, those of Python with nccl4py."""
+    """A Collective on real GPUs. ``loop`` calls NCCL as a C program does, nccl4py as a Python program does."""
 
     def __init__(self, case: Case, name: CollectiveName, binding: Binding, ranks: int | None, size_bytes: int) -> None:
         self._case, self._name = case, name
