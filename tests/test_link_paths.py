@@ -1,4 +1,4 @@
-"""PCIe paths to network devices and to GPUs without NVLink: facts of recorded buses, the model of rates, and its words."""
+"""PCIe paths to network devices and GPUs without NVLink: facts of recorded buses, the model of rates, and its words."""
 
 import json
 from pathlib import Path
