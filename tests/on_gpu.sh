@@ -6,19 +6,16 @@
 # in turn, see tests/chains.py), held_out (the model against steps that it never saw; HELD_OUT names the file of an
 # earlier session), real_steps (twelve steps of PyTorch against their predictions), programs (traces and recordings of
 # nineteen programs against their true times), example (the worked example of docs/), watch_overhead (WATCH_ROUNDS rounds
-# of it), without_nvmath, presets (a whole run in its time), reference, reference_graph, reference_link,
-# reference_memory, reference_compute, reference_further, reference_watched and reference_sustained (the bundled run
-# anew, all on one GPU: ROUNDS processes a case, five because comparing needs five, three for the last three; LIMIT
-# seconds a suite; REFERENCE names the file that they grow), reference_peers (that of two GPUs), pack (as they are
-# bundled). COSTS names a run with the costs for real_steps and programs; without it they are measured. SANITIZED names
-# the files of tests that the sanitizer looks at, all by default.
+# of it), without_nvmath, presets (a whole run in its time), reference and reference_further (the bundled run anew, both
+# on one GPU: LIMIT seconds each, 1200 and 500 by default; REFERENCE names the file that they grow), reference_peers (that
+# of two GPUs), pack (as they are bundled). COSTS names a run with the costs for real_steps and programs; without it they
+# are measured. SANITIZED names the files of tests that the sanitizer looks at, all by default.
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
 folder=${1:?usage: tests/on_gpu.sh FOLDER [STEP …]}
 shift
 steps=("$@")
-rounds=${ROUNDS:-5}
-[ "${#steps[@]}" -gt 0 ] || steps=(tests sanitizer repeats presets reference reference_graph reference_link pack)
+[ "${#steps[@]}" -gt 0 ] || steps=(tests sanitizer repeats presets reference reference_further pack)
 reference=${REFERENCE:-$folder/nvidia-h200.json}
 peers=$folder/nvidia-h200-x2.json
 python=${PYTHON:-python3}
@@ -86,53 +83,32 @@ repeats() {
     "$python" tests/overlap.py "$folder"/repeat?.json | tee "$folder/overlap.txt"
 }
 
-# More sessions of the bundled run, of these benchmarks.
+# A session of the bundled run: recorded SECONDS ROUNDS SUITE|BENCHMARK…
 recorded() {
-    local into=--into
+    local into=--into seconds=${LIMIT:-$1} rounds=$2
+    shift 2
     [ -f "$reference" ] || into=--out
-    run run "$@" --time-limit "${LIMIT:-540}" "$into" "$reference" >>"$folder/reference.txt" 2>&1 || failed=1
+    run run "$@" --rounds "$rounds" --time-limit "$seconds" "$into" "$reference" >>"$folder/reference.txt" 2>&1 || failed=1
 }
 
-# Beside what a suite is compared by: these have three rounds of their own.
-further="launch_signals launch_tail graph_jax graph_library memory_bulk memory_cluster memory_conflicts memory_loaded"
-further+=" memory_writes gemm_grouped tensor_sparse"
+# What has three rounds in the bundled run, beside the compute suite: none of it is what a machine is compared by.
+further="launch_signals launch_tail launch_watched graph_jax graph_library memory_bulk memory_cluster memory_conflicts"
+further+=" memory_loaded memory_writes"
 
-# All other benchmarks of a suite. A round of launch_watched starts PyTorch and its profiler twice, and on one GPU
-# link_nccl has nothing to say.
+# All other benchmarks. link_nccl has nothing to say of one GPU.
 compared() {
     local name
-    for name in $(basename -s .py -a "microbench/benchmarks/$1"/[a-z]*.py); do
-        [[ " $further launch_watched link_nccl " == *" $name "* ]] || echo "$name"
+    for name in $(basename -s .py -a microbench/benchmarks/{host,launch,graph,link,memory}/[a-z]*.py); do
+        [[ " $further link_nccl " == *" $name "* ]] || echo "$name"
     done
 }
 
-reference() {
-    # shellcheck disable=SC2046 # several names
-    recorded host --rounds "$rounds" && recorded $(compared launch) --rounds "$rounds"
-}
-
+# One session, because benchmarks share processes, whose start takes a fifth of the time. `compare` needs five rounds.
 # shellcheck disable=SC2046 # several names
-reference_graph() { recorded $(compared graph) --rounds "$rounds"; }
-
-# shellcheck disable=SC2046 # several names
-reference_link() { recorded $(compared link) --rounds "$rounds"; }
-
-# shellcheck disable=SC2046 # several names
-reference_memory() { recorded $(compared memory) --rounds "$rounds"; }
-
-# shellcheck disable=SC2046 # several names
-reference_compute() { recorded $(compared compute) --rounds "$rounds"; }
+reference() { recorded 1200 5 $(compared); }
 
 # shellcheck disable=SC2086 # several names
-reference_further() { recorded $further --rounds 3; }
-
-reference_watched() { recorded launch_watched --rounds 3; }
-
-# Sustained ratios of libraries need blocks of a second, which full runs take.
-reference_sustained() {
-    recorded gemm_throughput --full --set library=cupy,torch --set size=8192 --rounds 3
-    recorded gemm_sustained --set duration_s=30
-}
+reference_further() { recorded 500 3 compute $further; }
 
 reference_peers() {
     run run link_state link_concurrent link_peer --rounds 5 --out "$peers" >"$folder/reference_peers.txt" 2>&1 || failed=1

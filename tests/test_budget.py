@@ -184,3 +184,16 @@ def test_the_forecast_counts_sampling_overhead_and_processes() -> None:
 def test_a_run_of_nothing_costs_nothing() -> None:
     budget, _ = budget_of((), 20.0)
     assert budget.expected_s() == 0
+
+
+def test_with_a_long_limit_the_core_gets_its_share_of_it() -> None:
+    planned = cases("launch", each=100, core=True) + cases("memory", each=100)
+    for limit_s, shrinks in ((CORE_S["quick"], True), (4 * CORE_S["quick"], False)):
+        budget, clock = budget_of(planned, limit_s)
+        given = []
+        for index, case in enumerate(planned[:100]):
+            seconds = budget.seconds(index, running=True)
+            given.append(seconds)
+            clock.time_s += 0.5
+            budget.learn_case(case, seconds or 0.0, 0.5)
+        assert (min(seconds or 0.0 for seconds in given) < CAPS_S["quick"]) == shrinks

@@ -12,7 +12,8 @@ from microbench.run.plan import PlannedCase
 # Wall time of a run without names, from the first worker's start to the last outcome; the full preset has no limit. A
 # run of named suites or benchmarks measures them whole.
 LIMITS_S: Mapping[Preset, float | None] = {"quick": 30.0, "default": 120.0, "full": None}
-# Wall time that the core should fit into: its cases sample less if need be, but none is left out.
+# Wall time that the core should fit into, or its share of a longer limit: its cases sample less if need be, but none is
+# left out.
 CORE_S: Mapping[Preset, float] = {"quick": 30.0, "default": 80.0, "full": 80.0}
 # The longest time that one metric of one case may sample.
 CAPS_S: Mapping[Preset, float] = {"quick": 0.08, "default": 0.3, "full": 1.0}
@@ -65,7 +66,8 @@ class Budget:
         ``earlier_s`` is the wall time of cases in an earlier run of this preset on this machine, by their id."""
         self.limit_s = limit_s
         self._cap_s = CAPS_S[preset]
-        self._core_s = CORE_S[preset] if limit_s is not None else None
+        core_share = sum(case.core for case in cases) / max(len(cases), 1)
+        self._core_s = None if limit_s is None else max(CORE_S[preset], limit_s * core_share)
         self._cases = list(cases)
         self._now_s, self._began_s = now_s, began_s
         self._round_ends_s: dict[int, float] = {}
