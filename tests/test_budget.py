@@ -131,6 +131,16 @@ def test_the_core_is_never_left_out_and_the_rest_gets_what_is_left() -> None:
     assert 8 < sum(seconds is not None for seconds in others) < 16
 
 
+def test_the_core_of_each_round_is_measured_and_each_round_leaves_out_about_as_much() -> None:
+    made = [cases("launch", each=20, core=True, rounds=3), cases("memory", each=60, rounds=3)]
+    planned = tuple(sorted(made[0] + made[1], key=lambda case: (case.round, not case.core)))
+    given = spend(planned, 12.0, overhead_s=0.05)
+    assert all(seconds is not None for case, seconds in zip(planned, given, strict=True) if case.core)
+    kept = [sum(seconds is not None for seconds in given[80 * number : 80 * (number + 1)]) for number in range(3)]
+    assert max(kept) - min(kept) <= 2
+    assert 30 < min(kept) < 80
+
+
 def test_an_earlier_run_tells_how_long_cases_take() -> None:
     planned = cases("memory", each=20)
     clock = HandClock()

@@ -20,7 +20,7 @@ from worker_run import Recorder, outcomes, run
 from microbench.core.errors import ExitCode
 from microbench.run import session, supervisor
 from microbench.run.events import CaseDone, Event, RunEnded
-from microbench.run.messages import Busy, Job, Message
+from microbench.run.messages import Busy, Job, Message, Waiting
 from microbench.run.process import Patience, UnkillableWorkerError, WorkerProcess, WorkerSilentError
 from microbench.run.request import Intent, RunRequest
 from microbench.run.session import NothingMeasuredError, Seams, execute
@@ -86,9 +86,11 @@ def test_the_time_of_a_run_bounds_every_wait(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def waiting_worker() -> WorkerProcess:
-    """A worker that sends nothing until it is told to go."""
+    """A worker that has sent Waiting and sends nothing more until it is told to go."""
     job = Job("host", None, "worker_benchmarks", "worker_backend", os.getpid(), waits=True)
-    return WorkerProcess(job, {}, Patience(silent_s=600, busy_s=600, stopped_s=0.2))
+    worker = WorkerProcess(job, {}, Patience(silent_s=600, busy_s=600, stopped_s=0.2))
+    assert isinstance(worker.receive(), Waiting)
+    return worker
 
 
 def test_a_stopped_worker_is_waited_for_only_shortly_even_without_a_time_limit() -> None:

@@ -277,13 +277,23 @@ PARTS = {
 }
 
 
-def test_the_core_comes_first_and_late_cases_last_over_all_suites() -> None:
+def test_each_round_begins_with_the_core_and_ends_with_late_cases_over_all_suites() -> None:
     plan = make_plan(select(PARTS, (), "default", {}), HERE, rounds=2)
-    once = ["first[mode=spin]", "second", "third[size_bytes=128]"]
+    others = ["first[mode=spin]", "second", "third[size_bytes=128]"]
     late = ["first[mode=yield]", "first[mode=blocking]"]
-    assert ids(plan.cases) == ["third[size_bytes=64]"] * 2 + (once + late) * 2
-    assert [one.core for one in plan.cases] == [True] * 2 + [False] * 10
-    assert [one.round for one in plan.cases] == [0, 1, *[0] * 5, *[1] * 5]
+    assert ids(plan.cases) == ["third[size_bytes=64]", *others, *late] * 2
+    assert [one.core for one in plan.cases] == ([True] + [False] * 5) * 2
+    assert [one.round for one in plan.cases] == [0] * 6 + [1] * 6
+
+
+def test_without_a_time_limit_each_process_is_started_once_a_round() -> None:
+    apart = benchmark("apart", suite="graph", axes={"size_bytes": SIZE}, core=True, own_process=lambda params: "apart")
+    chosen = select({**PARTS, "apart": apart}, (), "default", {})
+    for limited, processes in ((True, 5), (False, 2)):
+        plan = make_plan(chosen, HERE, rounds=3, limited=limited)
+        starts = [process for process, _ in itertools.groupby(one.process for one in plan.cases)]
+        assert len(starts) == 3 * processes
+        assert [process.round for process in starts] == sorted(process.round for process in starts)
 
 
 def test_a_quick_run_without_names_is_the_core() -> None:

@@ -10,9 +10,10 @@ from worker_run import Recorder, fact, only, outcomes, run
 
 from microbench.core.errors import DeviceAbsentError, ExitCode
 from microbench.core.model import Environment, Floors
+from microbench.run import session, supervisor
 from microbench.run.events import CaseStarted, CaseTick, PlanMade, Probed, RunEnded
-from microbench.run.messages import EnvironmentFound, FloorsFound, Message, Ready, Refused
-from microbench.run.process import WorkerSilentError
+from microbench.run.messages import EnvironmentFound, FloorsFound, Job, Message, Order, Ready, Refused, Waiting
+from microbench.run.process import WorkerProcess, WorkerSilentError
 from microbench.run.request import RunRequest
 from microbench.run.session import execute, probe
 from microbench.runs import store
@@ -46,6 +47,45 @@ def test_a_run_is_measured_shown_and_saved() -> None:
     for process in processes:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
+
+
+def test_processes_import_side_by_side_but_not_while_a_case_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "CORES_TO_PREPARE", 1)
+    monkeypatch.setattr(supervisor, "MOST_PREPARED", 3)
+    importing: set[int] = set()
+    side_by_side, orders = [], []
+    start, receive, order = WorkerProcess.__init__, WorkerProcess.receive, WorkerProcess.order
+
+    def started(self: WorkerProcess, job: Job, *rest: Any) -> None:
+        start(self, job, *rest)
+        if job.waits:
+            importing.add(self.pid)
+            side_by_side.append(len(importing))
+
+    def received(self: WorkerProcess, *rest: Any) -> Message:
+        message = receive(self, *rest)
+        if isinstance(message, Waiting):
+            importing.remove(self.pid)
+        return message
+
+    def ordered(self: WorkerProcess, what: Order) -> None:
+        orders.append(len(importing))
+        order(self, what)
+
+    monkeypatch.setattr(WorkerProcess, "__init__", started)
+    monkeypatch.setattr(WorkerProcess, "receive", received)
+    monkeypatch.setattr(WorkerProcess, "order", ordered)
+    result = run("apart", device="one", rounds=2)
+    assert [outcome.status for outcome in outcomes(result)] == ["ok"] * 8
+    assert len({fact(outcome, "process") for outcome in outcomes(result)}) == 4
+    assert side_by_side == [1, 2, 3, 1]
+    assert orders == [0] * 8
+
+
+def test_a_process_that_an_import_kills_is_started_again_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "CORES_TO_PREPARE", 1)
+    monkeypatch.setenv("KILLED_BY_IMPORT", "yes")
+    assert [outcome.status for outcome in outcomes(run("apart", device="one"))] == ["ok"] * 4
 
 
 def test_values_that_need_a_process_of_their_own_get_one_with_its_variables() -> None:

@@ -9,6 +9,14 @@ from microbench.gpu.protocol.gpu import ColdStarts, Gpu, Host
 FAKE = "fake"
 
 
+def load_gpu(device: str) -> None:
+    """Import what ``open_gpu`` needs, without touching the GPU."""
+    if device == FAKE:
+        import microbench.gpu.fake.gpu
+    else:
+        import microbench.gpu.cuda.device  # noqa: F401
+
+
 def open_gpu(device: str) -> Gpu:
     """The GPU with this UUID, or the simulated one. Raises DeviceAbsentError or MeasurementError."""
     if device == FAKE:

@@ -1,4 +1,4 @@
-"""Budget: how long each case may sample, and from when on cases are left out for lack of time."""
+"""Budget: how long each case may sample, and which cases are left out for lack of time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from microbench.run.plan import PlannedCase
 # Wall time of a run without names, from the first worker's start to the last outcome; the full preset has no limit. A
 # run of named suites or benchmarks measures them whole.
 LIMITS_S: Mapping[Preset, float | None] = {"quick": 30.0, "default": 120.0, "full": None}
-# Wall time that the core should fit into, or its share of a longer limit: its cases sample less if need be, but none is
-# left out.
+# Wall time that the core of all rounds should fit into, or its share of a longer limit: its cases sample less if need
+# be, but none is left out.
 CORE_S: Mapping[Preset, float] = {"quick": 30.0, "default": 80.0, "full": 80.0}
 # The longest time that one metric of one case may sample.
 CAPS_S: Mapping[Preset, float] = {"quick": 0.08, "default": 0.3, "full": 1.0}
@@ -47,7 +47,7 @@ class _Mean:
 
 
 class Budget:
-    """Divides the wall time among the cases that remain: first the core, then all others.
+    """Divides the wall time among the rounds, and that of a round among its core and all its other cases.
 
     The sampling time of a case shrinks from the preset's cap until the core fits, or else all cases of the round. When
     it cannot shrink further, the core takes longer than planned, and other cases that do not fit are left out.
@@ -66,11 +66,10 @@ class Budget:
         ``earlier_s`` is the wall time of cases in an earlier run of this preset on this machine, by their id."""
         self.limit_s = limit_s
         self._cap_s = CAPS_S[preset]
-        core_share = sum(case.core for case in cases) / max(len(cases), 1)
-        self._core_s = None if limit_s is None else max(CORE_S[preset], limit_s * core_share)
+        self._core_s = CORE_S[preset] / max(len({case.round for case in cases if case.core}), 1)
         self._cases = list(cases)
         self._now_s, self._began_s = now_s, began_s
-        self._round_ends_s: dict[int, float] = {}
+        self._ends_s: dict[tuple[int, bool], float] = {}
         self._start = _Mean(FRESH_PROCESS_S)
         self._factors: dict[str, _Mean] = {}
         known = earlier_s or {}
@@ -99,13 +98,13 @@ class Budget:
         ``running`` says that a process for it already runs. Cases must be asked for in their order.
         """
         case = self._cases[index]
-        limit_s = self._core_s if case.core else self.limit_s
-        if limit_s is None:
+        if self.left_s is None:
             return self._cap_s
-        rest = [other for other in self._cases[index:] if other.core == case.core]
-        if not case.core:
-            rest = [other for other in rest if other.round == case.round]
-        left_s = self._ends_s(index, case, limit_s) - self._now_s()
+        part = (case.round, case.core)
+        if part not in self._ends_s:
+            self._divide(self._cases[index:], case.round, self.left_s)
+        rest = [other for other in self._cases[index:] if (other.round, other.core) == part]
+        left_s = self._ends_s[part] - self._now_s()
         starts_s = (_processes(rest) - running) * self._start.value
         fixed_s = starts_s + sum(self._cost_s(other, 0.0) for other in rest)
         by_second = sum(self._factor(other) * len(other.benchmark.metrics) for other in rest)
@@ -114,16 +113,15 @@ class Budget:
         needed_s = self._cost_s(case, seconds) + (0.0 if running else self._start.value)
         return None if needed_s > left_s and not case.core else seconds
 
-    def _ends_s(self, index: int, case: PlannedCase, limit_s: float) -> float:
-        """When the core ends, or else the case's round: each round has as much of the time as it has of the cases."""
-        ends_s = self._began_s + limit_s
-        if case.core:
-            return ends_s
-        if case.round not in self._round_ends_s:
-            coming = self._cases[index:]
-            share = sum(other.round == case.round for other in coming) / len(coming)
-            self._round_ends_s[case.round] = self._now_s() + max(ends_s - self._now_s(), 0.0) * share
-        return self._round_ends_s[case.round]
+    def _divide(self, coming: Sequence[PlannedCase], number: int, left_s: float) -> None:
+        """Set when round ``number`` ends and when its core does: it has as much of the time as it has of the cases, and
+        so has its core, but no less than CORE_S gives."""
+        here = [case for case in coming if case.round == number]
+        per_case_s = left_s / len(coming)
+        core_s = per_case_s * sum(case.core for case in here)
+        now_s = self._now_s()
+        self._ends_s[number, False] = now_s + per_case_s * len(here)
+        self._ends_s[number, True] = now_s + max(core_s, self._core_s)
 
     def learn_start(self, wall_s: float) -> None:
         """Learn how long a process took from its start until it was ready for its first case."""

@@ -26,9 +26,9 @@ class Probed(msgspec.Struct, frozen=True):
 
 
 class PlanMade(msgspec.Struct, frozen=True):
-    """The plan. ``total_cases`` counts a case once a round and GPU, ``core_cases`` those that come first and are never
-    left out. ``budget_s`` is the wall time left for them (None without a limit), ``expected_s`` a rough forecast of the
-    wall time without a limit."""
+    """The plan. ``total_cases`` counts a case once a round and GPU, ``core_cases`` those that are never left out.
+    ``budget_s`` is the wall time left for them (None without a limit), ``expected_s`` a rough forecast of the wall time
+    without a limit."""
 
     total_cases: int
     core_cases: int

@@ -2,7 +2,8 @@
 
     parent                 worker
     Job             ->
-    an empty line   ->     (only to a worker that waits)
+                    <-     Waiting              (only from a worker that waits)
+    an empty line   ->     (only to such a worker)
                     <-     Busy, Ready | Refused      (a probe: Busy, EnvironmentFound | Refused, FloorsFound …, Ready)
     Order           ->
                     <-     Started, Busy, Tick …, Done
@@ -28,8 +29,8 @@ class Job(msgspec.Struct, frozen=True):
     ``device`` is a GPU's UUID, "fake", or for a probe whatever the user asked for. ``benchmarks`` and ``backend`` name
     the package of benchmarks and the module that opens devices. The worker ends when process ``parent_pid`` ends.
     ``near_node`` is the GPU's NUMA node. ``allowed_cpus`` are those that the user allows; the worker cannot look them
-    up, because it inherits the parent's pinning. A worker with ``waits`` imports ``packages`` and then waits for a line
-    before it opens the device.
+    up, because it inherits the parent's pinning. A worker with ``waits`` imports ``packages`` and what the device
+    needs, sends Waiting, and waits for a line before it opens the device.
     """
 
     seam: Seam
@@ -58,6 +59,10 @@ class Busy(msgspec.Struct, frozen=True, tag="busy"):
     """Importing or compiling begins, so the next message may take long."""
 
     what: str
+
+
+class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
+    """The packages are imported, and the worker waits for a line before it opens the device."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -108,4 +113,4 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     outcome: Outcome
 
 
-Message = Busy | Ready | Refused | EnvironmentFound | FloorsFound | Started | Tick | Done
+Message = Busy | Waiting | Ready | Refused | EnvironmentFound | FloorsFound | Started | Tick | Done

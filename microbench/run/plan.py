@@ -209,14 +209,16 @@ def make_plan(
     session: int = 0,
     measured: AbstractSet[AlreadyMeasured] = frozenset(),
     order_seed: str | None = None,
+    limited: bool = True,
 ) -> Plan:
     """Every selected case on the GPUs of ``environment`` (only the first unless ``device`` says otherwise).
 
-    The core comes first, then all other cases. Inside these parts rounds are outermost, so that drift affects all cases
-    alike. A round ends with the cases that a benchmark calls late or that are measured cold, which a short budget drops
-    first. Otherwise it goes GPU by GPU and process by process, the main one first, so that each is started once. A
-    benchmark that needs more rounds than asked for takes them in its turn. In DRAWN_SUITES the order of a benchmark's
-    cases is drawn in each round from ``order_seed`` and the round's number, if there is a seed.
+    Rounds are outermost, so that drift affects all cases alike. A round goes GPU by GPU and process by process, the
+    main one first, so that each is started once. If the time is ``limited``, it does so in three parts: the core, which
+    is measured in any case, then all other cases, and last those that a benchmark calls late or that are measured cold,
+    which a short budget drops first. A benchmark that needs more rounds than asked for takes them in its turn. In
+    DRAWN_SUITES the order of a benchmark's cases is drawn in each round from ``order_seed`` and the round's number, if
+    there is a seed.
 
     Without a GPU a benchmark that needs one is skipped once, or case by case if the user named it. Cases that make no
     sense on this machine are left out; if none is left, the benchmark is skipped once.
@@ -237,7 +239,8 @@ def make_plan(
     devices = [None, *(gpu.uuid for gpu in gpus)]
     every.sort(
         key=lambda case: (
-            not case.core, case.round % rounds, _is_last(case), devices.index(case.device), places[case.process],
+            case.round % rounds, limited and not case.core, limited and _is_last(case), devices.index(case.device),
+            places[case.process],
         )
     )  # fmt: skip
     return Plan(

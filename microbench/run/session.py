@@ -142,6 +142,7 @@ class _Session:
             session=intent.session,
             measured=intent.measured,
             order_seed=head.sessions[-1].order_seed,
+            limited=self._limit_s() is not None,
         )
         if environment.gpus and not plan.cases and not intent.measured:
             raise _nothing_to_measure(plan.skipped)
@@ -183,11 +184,13 @@ class _Session:
             Supervisor(start, budget, self.intent.session, self._record, self.listener, prepare).run(plan.cases)
 
     def _budget(self, cases: Sequence[PlannedCase] = (), earlier_s: Mapping[str, float] | None = None) -> Budget:
-        settings, preset = self.intent.settings, self.intent.preset
-        limit_s = settings.time_limit_s
-        if limit_s is None and not settings.select:
-            limit_s = LIMITS_S[preset]
-        return Budget(preset, limit_s, cases, time.monotonic, self.began_s, earlier_s)
+        return Budget(self.intent.preset, self._limit_s(), cases, time.monotonic, self.began_s, earlier_s)
+
+    def _limit_s(self) -> float | None:
+        settings = self.intent.settings
+        if settings.time_limit_s is None and not settings.select:
+            return LIMITS_S[self.intent.preset]
+        return settings.time_limit_s
 
     def _record(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)  # first, so that an interruption cannot lose it from the finished file

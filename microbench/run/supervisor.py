@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,12 +12,12 @@ from typing import Literal
 from microbench.core.model import Outcome
 from microbench.run.budget import Budget
 from microbench.run.events import CaseStarted, CaseTick, Listener
-from microbench.run.messages import Done, Order, Ready, Refused, Tick
+from microbench.run.messages import Done, Order, Ready, Refused, Tick, Waiting
 from microbench.run.plan import FAKE, PlannedCase, Process
 from microbench.run.process import UnkillableWorkerError, WorkerCrashedError, WorkerProcess, WorkerSilentError
 
 FAILURES_ALLOWED = 3
-# Processes that import their packages while the GPU's clock times products; each may take a gigabyte.
+# Processes that import their packages side by side; each may take a gigabyte.
 MOST_PREPARED = 6
 OUT_OF_TIME = "time budget"
 Prepare = Callable[[Process, tuple[str, ...]], WorkerProcess]
@@ -37,6 +38,8 @@ class Supervisor:
     listener: Listener
     prepare: Prepare | None = None
     _prepared: dict[Process, WorkerProcess] = field(default_factory=dict)
+    _importing: set[Process] = field(default_factory=set)
+    _import_s: float = 0.0  # what one of the prepared processes took of the run's time
     _worker: WorkerProcess | None = None
     _process: Process | None = None
     _refused: dict[Process, str] = field(default_factory=dict)
@@ -50,29 +53,45 @@ class Supervisor:
         """
         try:
             for index, planned in enumerate(cases):
-                if planned.benchmark.device_timed and self.prepare is not None:
-                    self._prepare_next(cases[index:], self.prepare)
-                    self.prepare = None
-                self.record(self._outcome(index, planned, len(cases)))
+                if planned.benchmark.device_timed and not self._prepared:
+                    self._prepare_next(cases[index:])  # only the GPU's clock times such a case
+                    self._import_s = 0.0
+                self.record(self._outcome(index, cases))
             self._close_worker()
         finally:
             for worker in (self._worker, *self._prepared.values()):
                 if worker is not None:
                     worker.end()
 
-    def _prepare_next(
-        self, cases: Sequence[PlannedCase], prepare: Callable[[Process, tuple[str, ...]], WorkerProcess]
-    ) -> None:
-        """Start the next processes of their own, so that their imports cost no time later."""
-        packages: dict[Process, dict[str, None]] = {}
-        for planned in cases:
-            if planned.core == cases[0].core and planned.process.own and planned.process.seam == "gpu":
-                package = planned.benchmark.needs(planned.case.params) if planned.process.device != FAKE else None
-                packages.setdefault(planned.process, {}).update({package.name: None} if package else {})
-        for process in list(packages)[:MOST_PREPARED]:
-            self._prepared[process] = prepare(process, tuple(packages[process]))
+    def _prepare_next(self, cases: Sequence[PlannedCase]) -> None:
+        """Start the next processes, so that they import their packages side by side."""
+        if self.prepare is None:
+            return
+        for process, planned in itertools.groupby(cases, key=lambda planned: planned.process):
+            if process.seam != "gpu" or process == self._process or process in self._prepared:
+                continue
+            # The main process imports each package where a case needs it, so that no other case meets the package.
+            real = process.own and process.device != FAKE
+            needed = [one.benchmark.needs(one.case.params) for one in planned] if real else []
+            packages = dict.fromkeys(package.name for package in needed if package is not None)
+            self._prepared[process] = self.prepare(process, tuple(packages))
+            self._importing.add(process)
+            if len(self._prepared) >= MOST_PREPARED:
+                return
 
-    def _outcome(self, index: int, planned: PlannedCase, total: int) -> Outcome:
+    def _finish_imports(self) -> None:
+        """Wait until no prepared process imports any more, since that would disturb the next case."""
+        for process in self._importing & set(self._prepared):
+            worker = self._prepared[process]
+            try:
+                while not isinstance(worker.receive(self.budget.wait_s), Waiting):
+                    pass
+            except (WorkerCrashedError, WorkerSilentError):  # a process that is not prepared will say why
+                del self._prepared[process]
+        self._importing.clear()
+
+    def _outcome(self, index: int, cases: Sequence[PlannedCase]) -> Outcome:
+        planned = cases[index]
         name = planned.benchmark.name
         failures = self._failures[name, planned.device]
         if failures >= FAILURES_ALLOWED:
@@ -83,10 +102,10 @@ class Supervisor:
         seconds = self.budget.seconds(index, running=running)
         if seconds is None:
             return self._unmeasured(planned, "skipped", OUT_OF_TIME)
-        self.listener(CaseStarted(planned.case.id, index, total, planned.benchmark.suite, planned.round))
+        self.listener(CaseStarted(planned.case.id, index, len(cases), planned.benchmark.suite, planned.round))
         began_s = time.monotonic()
         try:
-            outcome = self._measure(planned, seconds)
+            outcome = self._measure(planned, seconds, cases[index:])
         except WorkerCrashedError as crash:
             outcome = self._unmeasured(planned, "crashed", str(crash), began_s)
         except WorkerSilentError as silence:
@@ -100,10 +119,11 @@ class Supervisor:
             self._close_worker()
         return outcome
 
-    def _measure(self, planned: PlannedCase, seconds: float) -> Outcome:
-        """The worker's outcome for the case; starts a new worker if the running one may not be shared."""
+    def _measure(self, planned: PlannedCase, seconds: float, coming: Sequence[PlannedCase]) -> Outcome:
+        """The worker's outcome for the case; starts a new worker if the running one may not be shared. ``coming`` are
+        the case and all after it."""
         if self._worker is None or self._process != planned.process:
-            refused = self._start_worker(planned.process)
+            refused = self._start_worker(planned.process, coming)
             if refused is not None:
                 if refused.status == "skipped":
                     self._refused[planned.process] = refused.reason
@@ -120,15 +140,21 @@ class Supervisor:
             self.budget.learn_case(planned, seconds, outcome.wall_s)
         return outcome
 
-    def _start_worker(self, process: Process) -> Refused | None:
+    def _start_worker(self, process: Process, coming: Sequence[PlannedCase]) -> Refused | None:
         """Replace the worker by one for ``process`` and wait until it is ready; returns its refusal if it is not.
 
-        The one before exits while the new one opens its device.
+        The one before exits while the new one opens its device. Where no process is prepared, the next ones are.
         """
-        before, self._worker = self._worker, None
+        before, self._worker, self._process = self._worker, None, None
         if before is not None:
             before.leave()
         try:
+            if process.seam == "gpu" and process not in self._prepared:
+                began_s, count = time.monotonic(), len(self._prepared)
+                self._prepare_next(coming)
+                self._finish_imports()
+                self._import_s = (time.monotonic() - began_s) / max(len(self._prepared) - count, 1)
+            self._finish_imports()
             prepared = self._prepared.pop(process, None)
             if prepared is not None:
                 prepared.go()
@@ -140,7 +166,8 @@ class Supervisor:
         finally:
             if before is not None:
                 before.close()
-        self.budget.learn_start(time.monotonic() - self._worker.began_s)
+        import_s = self._import_s if prepared is not None else 0.0
+        self.budget.learn_start(time.monotonic() - self._worker.began_s + import_s)
         return None
 
     def _close_worker(self) -> None:

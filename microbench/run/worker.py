@@ -42,6 +42,7 @@ from microbench.run.messages import (
     Refused,
     Started,
     Tick,
+    Waiting,
 )
 from microbench.run.plan import FAKE
 from microbench.runs import schema
@@ -242,12 +243,16 @@ def die_with_parent(parent_pid: int) -> None:
         sys.exit("the parent is gone")
 
 
-def prepared(job: Job, orders: IO[bytes]) -> bool:
-    """Import what the job will need, on the parent's cores and without touching the GPU, then wait for the parent's
-    line; False if the parent does not need this process any more."""
-    for name in (job.backend, *job.packages):
-        guarded(partial(importlib.import_module, name))  # a package that does not import is reported by its cases
+def prepared(job: Job, orders: IO[bytes], send: Send) -> bool:
+    """Import what the job will need, on the parent's cores near the GPU and without touching the GPU, then wait for the
+    parent's line; False if the parent does not need this process any more."""
+    pin(cpus_near(job.near_node, os.sched_getaffinity(0)))
+    backend: Any = importlib.import_module(job.backend)
+    guarded(lambda: backend.load_gpu(job.device))  # what cannot be imported is reported when the device is opened
+    for name in job.packages:
+        guarded(partial(importlib.import_module, name))  # or by the cases that need it
     guarded(lambda: discover(job.benchmarks))
+    send(Waiting())
     return bool(orders.readline())
 
 
@@ -256,14 +261,14 @@ def main() -> None:
     orders, answers = private_streams()
     job = msgspec.json.decode(orders.readline(), type=Job)
     die_with_parent(job.parent_pid)
-    if job.waits and not prepared(job, orders):
-        return
-    pin(job.allowed_cpus)  # this process has inherited the parent's pinning
 
     def send(message: Message) -> None:
         answers.write(msgspec.json.encode(message) + b"\n")
         answers.flush()
 
+    if job.waits and not prepared(job, orders, send):
+        return
+    pin(job.allowed_cpus)  # this process has inherited the parent's pinning
     if job.seam == "probe":
         probe(job, send)
     else:

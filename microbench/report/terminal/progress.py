@@ -197,9 +197,7 @@ class LiveProgress:
         suite, left = self._case.suite if self._case else "", self.seconds_left()
         bar = ProgressBar(total=max(plan.total_cases, 1), completed=done, width=min(40, self._painter.width // 3))
         left_words = text(f"{wall(left)} left" if left is not None else "", "quiet")
-        counted = f"core {done}/{plan.core_cases}" if done < plan.core_cases < plan.total_cases else ""
-        counted = counted or f"{done}/{plan.total_cases}"
-        grid.add_row(text(suite.ljust(8), "strong"), bar, text(counted), left_words)
+        grid.add_row(text(suite.ljust(8), "strong"), bar, text(f"{done}/{plan.total_cases}"), left_words)
         return grid
 
     def seconds_left(self) -> float | None:
