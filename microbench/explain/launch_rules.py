@@ -153,7 +153,7 @@ def same_kernel(evidence: Evidence) -> Finding | None:
     plural = "" if len(equal) > 1 else "es"
     text = f"A compiled loop takes {as_time(loop.value)}"
     if runtime is not None:
-        text += f", and {as_time(runtime.value)} by the runtime API, as in C++"
+        text += f", and {_compared(runtime, loop)} by the runtime API, as in C++"
     if worst is not best:
         text += f"; {launches.title(evidence, worst)} takes {times(worst.value / loop.value)} as long"
     a_call = f"{as_time(best.value)} a call with {best.params.get('arguments')} arguments"
@@ -171,6 +171,13 @@ def same_kernel(evidence: Evidence) -> Finding | None:
         threshold=f"layers within {MARGIN:.2f} times the cheapest count as equal",
         rests_on=rests_on(loop, runtime, *layers),
     )
+
+
+def _compared(row: Row, other: Row) -> str:
+    """How a time compares with another one, as far as their intervals tell."""
+    if row.interval.low > other.interval.high:
+        return "more time"
+    return "less time" if row.interval.high < other.interval.low else "about as long"
 
 
 def one_op(evidence: Evidence) -> Finding | None:
@@ -535,21 +542,12 @@ def slowest(evidence: Evidence) -> Finding | None:
         else:
             whose = "their scatter leaves open whether the machine or the launch is slow"
         text = f"A second of launch calls has {stops.value:.0f} stops, one of queries {quiet:.0f}: {whose}."
-    tick, ticked, every, shared = (
-        next(iter(facts_of(rare, name)), None)
-        for name in ("slow_tick", "slow_tick_share", "slow_every", "slow_every_share")
-    )
-    if isinstance(tick, float) and isinstance(ticked, float):
-        text += f" {percent(ticked)} of the slow calls come with a timer's tick every {as_time(tick)}."
-    if isinstance(every, int) and isinstance(shared, float):
-        text += f" {percent(shared)} of them follow the one before after {every} calls."
-    text += off_core(rare)
     longest_s = worst.over_rounds("max")
     return Finding(
         rule="launch.slowest",
         severity="note",
         title=f"One launch in 10 000 takes {as_time(rare.value)} or more; the worst took {as_time(longest_s)}",
-        text=text,
+        text=f"{text}{_shared(rare)}",
         advice="Give the thread a core without interrupts: isolcpus, nohz_full, irqaffinity." if by_machine else "",
         threshold=f"launches are slow by themselves if they surely stop {STOPPED_MORE:g} times as often as queries; "
         "the machine stops the core if they surely do not",
@@ -557,26 +555,25 @@ def slowest(evidence: Evidence) -> Finding | None:
     )
 
 
-def off_core(row: Row) -> str:
-    """What took the thread off its core during all rounds' bursts, in sentences; empty if that was not counted."""
+def _shared(row: Row) -> str:
+    """What the slow calls have in common, as a sentence: a cause before a period; empty if nothing was found."""
 
     def figures(name: str) -> list[float]:
         return [float(value) for value in facts_of(row, name) if isinstance(value, int | float)]
 
-    text = ""
-    if figures("waits"):
-        left = {"waited": sum(figures("waits")), "was preempted": sum(figures("preemptions"))}
-        happened = [f"{what} {count:g} time{'s' * (count != 1)}" for what, count in left.items() if count]
-        text += f" The thread {listed(happened)}." if happened else " The thread never left its core."
     if (bursts := figures("off_core_bursts")) and (slow := figures("off_core_slow")):
         share, held, calls = fmean(bursts), fmean(slow), sum(figures("slow_calls"))
         # Three standard deviations of a number of calls that fall into any burst alike.
-        more = "" if held > share + 3 * math.sqrt(share / max(calls, 1)) else ", no more than others"
-        text += f" The {percent(share)} of bursts in which that happened hold {percent(held)} of the slow calls{more}."
-    if interrupts := figures("interrupts"):
-        low, high = f"{min(interrupts):.0f}", f"{max(interrupts):.0f}"
-        text += f" The core served {low if low == high else f'{low} to {high}'} interrupts a second."
-    return text
+        if held > share + 3 * math.sqrt(share / max(calls, 1)):
+            return f" {percent(held)} of the slow calls are in bursts in which the thread left its core."
+    for name, words in (
+        ("slow_tick", "come with a timer's tick, {:.0f} times a second"),
+        ("slow_every", "follow the one before after {:.0f} calls"),
+    ):
+        if (period := figures(name)) and (shares := figures(f"{name}_share")):
+            number = 1 / period[0] if name == "slow_tick" else period[0]
+            return f" {percent(fmean(shares))} of the slow calls {words.format(number)}."
+    return ""
 
 
 def slowest_beside(evidence: Evidence) -> Finding | None:

@@ -126,8 +126,12 @@ def off_core(left: IntArray, slow: npt.NDArray[np.bool_]) -> Iterator[Fact]:
         yield Fact(name, int(count), source=source)
     off = left.any(axis=1)
     if off.any() and slow.any():
-        yield Fact("off_core_bursts", float(off.mean()), source="bursts in which the thread left its core")
-        yield Fact("off_core_slow", float(slow[off].sum() / slow.sum()), source="slow calls in such bursts")
+        yield Fact(
+            "off_core_bursts", round(float(off.mean()), 4), source="bursts in which the thread left its core", unit="1"
+        )
+        yield Fact(
+            "off_core_slow", round(float(slow[off].sum() / slow.sum()), 4), source="slow calls in such bursts", unit="1"
+        )
 
 
 def shared(stamps: IntArray, durations_ns: IntArray) -> Iterator[Fact]:
@@ -143,7 +147,7 @@ def shared(stamps: IntArray, durations_ns: IntArray) -> Iterator[Fact]:
         else:
             value = found.period * NANOSECOND_S if unit == "s" else int(found.period)
             yield Fact(name, value, source="stamps of calls", unit=unit)
-            yield Fact(f"{name}_share", found.share, source="stamps of calls")
+            yield Fact(f"{name}_share", round(found.share, 4), source="stamps of calls", unit="1")
 
 
 BENCHMARK = Benchmark(
