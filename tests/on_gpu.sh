@@ -7,9 +7,9 @@
 # earlier session), real_steps (twelve steps of PyTorch against their predictions), programs (traces and recordings of
 # nineteen programs against their true times), example (the worked example of docs/), watch_overhead (WATCH_ROUNDS rounds
 # of it), without_nvmath, presets (a whole run in its time), reference and reference_further (the bundled run anew, both
-# on one GPU: LIMIT seconds each, 1200 and 500 by default; REFERENCE names the file that they grow), reference_peers (that
-# of two GPUs), pack (as they are bundled). COSTS names a run with the costs for real_steps and programs; without it they
-# are measured. SANITIZED names the files of tests that the sanitizer looks at, all by default.
+# on one GPU; each ends with what it has after LIMIT seconds, if that is set; REFERENCE names the file that they grow),
+# reference_peers (that of two GPUs), pack (as they are bundled). COSTS names a run with the costs for real_steps and
+# programs; without it they are measured. SANITIZED names the files of tests that the sanitizer looks at, all by default.
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
 folder=${1:?usage: tests/on_gpu.sh FOLDER [STEP …]}
@@ -83,12 +83,13 @@ repeats() {
     "$python" tests/overlap.py "$folder"/repeat?.json | tee "$folder/overlap.txt"
 }
 
-# A session of the bundled run: recorded SECONDS ROUNDS SUITE|BENCHMARK…
+# A session of the bundled run: recorded ROUNDS SUITE|BENCHMARK…
 recorded() {
-    local into=--into seconds=${LIMIT:-$1} rounds=$2
-    shift 2
+    local into=--into rounds=$1
+    shift
     [ -f "$reference" ] || into=--out
-    run run "$@" --rounds "$rounds" --time-limit "$seconds" "$into" "$reference" >>"$folder/reference.txt" 2>&1 || failed=1
+    timeout -s INT "${LIMIT:-0}" "$python" -m microbench run "$@" --rounds "$rounds" "$into" "$reference" \
+        >>"$folder/reference.txt" 2>&1 || failed=1
 }
 
 # What has three rounds in the bundled run, beside the compute suite: none of it is what a machine is compared by.
@@ -103,12 +104,12 @@ compared() {
     done
 }
 
-# One session, because benchmarks share processes, whose start takes a fifth of the time. `compare` needs five rounds.
+# One session, because benchmarks share processes, which take long to start. `compare` needs five rounds.
 # shellcheck disable=SC2046 # several names
-reference() { recorded 1200 5 $(compared); }
+reference() { recorded 5 $(compared); }
 
 # shellcheck disable=SC2086 # several names
-reference_further() { recorded 500 3 compute $further; }
+reference_further() { recorded 3 compute $further; }
 
 reference_peers() {
     run run link_state link_concurrent link_peer --rounds 5 --out "$peers" >"$folder/reference_peers.txt" 2>&1 || failed=1

@@ -23,18 +23,17 @@ MOST_KERNELS = 100
 
 
 # The share by which the busy host's steps may miss more: its rounds differ by up to 30 % themselves (Numba's calls).
-BUSY = {"quiet": 1.0, "nvidia-h200": 2.5}
+BUSY = {"quiet": 1.0, "busy": 2.5}
 
 
-@pytest.fixture(params=["quiet", pytest.param("nvidia-h200", id="busy")])
+@pytest.fixture(params=["quiet", "busy"])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @cache
 def recorded(name: str) -> Run:
-    quiet = Path(__file__).parent / "data" / "quiet-h200.json.xz"
-    return store.read(quiet if name == "quiet" else store.bundled()[name])
+    return store.read(Path(__file__).parent / "data" / f"{name}-h200.json.xz")
 
 
 def evidence_of(run: Run) -> Evidence:
@@ -144,7 +143,7 @@ def test_constants_are_those_that_one_h200_gave_by_other_means(name: str) -> Non
     assert values["gap_stream"] == pytest.approx(0.9e-6, rel=0.15)
     assert values["gap_graph"] == pytest.approx(0.08e-6, abs=0.06e-6)
     assert values["queue"] == 1021
-    if name == "nvidia-h200":  # the other run has no such grids
+    if name == "busy":  # the other run has no such grids
         assert values["wide_graph"] == pytest.approx(0.24e-6, rel=0.1)
     assert values["memory"] == pytest.approx(4.6e12, rel=0.05)
     assert values["h2d_rate"] == pytest.approx(55e9, rel=0.05)

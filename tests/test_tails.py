@@ -1,6 +1,5 @@
 """What slow calls share, with made-up times whose causes are known, and the finding that says it."""
 
-
 import msgspec
 import numpy as np
 import pytest
