@@ -119,16 +119,18 @@ def bars_table(bars: Bars, tone: Tone = "plain") -> Table:
 
 
 def benchmark_tables(info: BenchmarkInfo, measured: Sequence[Row], limit_of: LimitOf) -> tuple[Table, ...]:
-    """The tables of a benchmark, one for all cases that measured the same metrics.
+    """The tables of a benchmark: one if it has few metrics, else one for all cases that measured the same ones.
 
     The first has the benchmark's title and question, the last the notes.
     """
     cases: dict[str, list[Row]] = {}
     for row in measured:
         cases.setdefault(row.case_id, []).append(row)
+    few = len({row.metric.name for row in measured}) <= MOST_METRICS_ACROSS
     kinds: dict[frozenset[str], list[Row]] = {}
     for members in list(cases.values())[:MOST_CASES]:
-        kinds.setdefault(frozenset(row.metric.name for row in members), []).extend(members)
+        kind = frozenset() if few else frozenset(row.metric.name for row in members)
+        kinds.setdefault(kind, []).extend(members)
     values: dict[str, set[Param]] = {axis.name: set() for axis in info.axes}
     for name, value in (pair for row in measured for pair in row.params.items()):
         values.setdefault(name, set()).add(value)
