@@ -296,6 +296,17 @@ def test_without_a_time_limit_each_process_is_started_once_a_round() -> None:
         assert [process.round for process in starts] == sorted(process.round for process in starts)
 
 
+def test_a_named_benchmark_without_a_case_in_the_preset_does_not_keep_others_from_running() -> None:
+    full = benchmark("full", axes={"mode": Axis("which", (), (), MODE.full)})
+    catalogue = {**PARTS, "full": full}
+    plan = make_plan(select(catalogue, ("second", "full"), "quick", {}), HERE)
+    assert ids(plan.cases) == ["second"]
+    assert [(one.case.id, one.reason) for one in plan.skipped] == [("full", "it has no case in this preset")]
+    assert [one.benchmark.name for one in select(catalogue, ("launch",), "quick", {})] == ["first", "second"]
+    with pytest.raises(UsageError, match="full has no case in the quick preset"):
+        select(catalogue, ("full",), "quick", {})
+
+
 def test_a_quick_run_without_names_is_the_core() -> None:
     assert [one.benchmark.name for one in select(PARTS, (), "quick", {})] == ["third"]
     assert [one.benchmark.name for one in select(PARTS, ("launch",), "quick", {})] == ["first", "second"]

@@ -150,8 +150,12 @@ def test_without_a_gpu_the_host_is_measured_and_the_rest_skipped_once() -> None:
     assert result.environment.no_gpu_reason == worker_backend.NO_GPU
 
 
-def test_a_benchmark_named_without_a_gpu_is_skipped_case_by_case() -> None:
-    assert [outcome.case.id for outcome in outcomes(run("cold"))] == ["cold[what=first]", "cold[what=second]"]
+def test_benchmarks_that_need_a_gpu_are_an_error_without_one_unless_another_can_be_measured(data: Path) -> None:
+    with pytest.raises(DeviceAbsentError, match=worker_backend.NO_GPU):
+        run("cold")
+    assert list(data.iterdir()) == []
+    skipped = [outcome.case.id for outcome in outcomes(run("cold", "calm")) if outcome.status == "skipped"]
+    assert skipped == ["cold[what=first]", "cold[what=second]"]
 
 
 @pytest.mark.parametrize("device", ["absent", "all"])

@@ -67,8 +67,8 @@ def select(
 
     Without names the quick preset is the core. ``overrides`` set the values of an axis in every selected benchmark that
     has it. A benchmark without cases in the preset is left out unless it was named. Raises UsageError for a name,
-    preset, axis or value that does not exist (with the nearest one that does), and if no combination of the values is a
-    case.
+    preset, axis or value that does not exist (with the nearest one that does), if no combination of the values is a
+    case, and if nothing that was named has a case in the preset.
     """
     if preset not in PRESETS:
         raise _unknown("preset", preset, PRESETS)
@@ -89,8 +89,9 @@ def select(
                 raise UsageError(
                     f"{chosen.benchmark.name} needs to know what is yours", "see `microbench measure --help`"
                 )
-            raise UsageError(f"{chosen.benchmark.name} has no case in the {preset} preset", f"leave out --{preset}")
-    return tuple(chosen for chosen in selected if chosen.cases)
+            if not any(other.cases for other in selected):
+                raise UsageError(f"{chosen.benchmark.name} has no case in the {preset} preset", f"leave out --{preset}")
+    return tuple(chosen for chosen in selected if chosen.cases or chosen.named)
 
 
 def _cases(benchmark: Benchmark, preset: Preset, overrides: Mapping[str, Sequence[Param]]) -> tuple[Case, ...]:
@@ -269,6 +270,8 @@ def _cases_here(chosen: Selected, environment: Environment) -> tuple[tuple[Case,
     cases = tuple(case for case, reason in zip(chosen.cases, reasons, strict=True) if reason is None)
     needed = 1 if benchmark.gpus == "all" else benchmark.gpus
     whole = (Case(benchmark.name),)
+    if not chosen.cases:
+        return whole, "it has no case in this preset"
     if needed > count:
         reason = f"needs {needed} GPUs, {count} here" if count else environment.no_gpu_reason or "no GPU"
         return ((chosen.named or count > 0) and cases) or whole, reason

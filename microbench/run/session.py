@@ -84,9 +84,9 @@ def execute(
     """Measure what is asked for and write one file.
 
     ``catalogue`` replaces the benchmarks that are found, by ones of the same names whose axes differ.
-    Raises before anything is measured: UsageError (also if this machine has GPUs and none of the named cases can be
-    measured on it), RunUnreadableError, ResultNotWrittenError, DeviceAbsentError if the
-    named device is absent, NothingMeasuredError on Ctrl-C during the probe. Raises later, with everything measured on
+    Raises before anything is measured: UsageError (also if none of the named cases can be measured on this machine's
+    GPUs), RunUnreadableError, ResultNotWrittenError, DeviceAbsentError if the named device is absent or all that is
+    named needs a GPU and there is none, NothingMeasuredError on Ctrl-C during the probe. Raises later, with everything measured on
     disk: ResultLostError if the file cannot be written (it says where the results are), UnkillableWorkerError if a
     worker hangs for good. Ctrl-C after the probe finishes the file and returns.
     """
@@ -144,8 +144,8 @@ class _Session:
             order_seed=head.sessions[-1].order_seed,
             limited=self._limit_s() is not None,
         )
-        if environment.gpus and not plan.cases and not intent.measured:
-            raise _nothing_to_measure(plan.skipped)
+        if not plan.cases and not intent.measured:
+            raise _nothing_to_measure(plan.skipped, environment)
         self.file.begin(head)
         status: RunStatus = "complete"
         try:
@@ -266,8 +266,13 @@ class _Session:
         return ExitCode.SOME_FAILED if failed else ExitCode.MEASURED
 
 
-def _nothing_to_measure(skipped: Sequence[Outcome]) -> UsageError:
-    """Each benchmark with the reason why it was skipped, the same words once."""
+def _nothing_to_measure(skipped: Sequence[Outcome], environment: Environment) -> MicrobenchError:
+    """Why there is no GPU, or each benchmark with the reason why it was skipped, the same words once."""
+    if not environment.gpus:
+        return DeviceAbsentError(
+            environment.no_gpu_reason or "there is no GPU here",
+            environment.no_gpu_next_step or "try `microbench run --device fake`, or another machine",
+        )
     reasons = dict.fromkeys(f"{outcome.case.benchmark}: {outcome.reason}" for outcome in skipped)
     names = " ".join(dict.fromkeys(outcome.case.benchmark for outcome in skipped))
     return UsageError(

@@ -89,7 +89,7 @@ class PlainProgress:
             self._line(_not_locked(event))
         elif isinstance(event, PlanMade):
             self._total = event.total_cases
-            cases = f"{event.total_cases} cases of {', '.join(event.suites)}"
+            cases = f"{event.total_cases} case{'s' * (event.total_cases != 1)} of {', '.join(event.suites)}"
             if event.budget_s is not None and 0 < event.core_cases < event.total_cases:
                 cases += f": {event.core_cases} always, the others as far as {wall(event.budget_s)} reach"
             elif event.budget_s is not None:
