@@ -27,14 +27,14 @@ def test_speed_up_has_a_line_for_each_submitter_and_the_loops_crossovers() -> No
     assert [line.name for line in picture.lines] == [
         "compiled loop", "cuda.core", "CuPy RawKernel", "Numba (configured before)",
     ]  # fmt: skip
-    assert [mark.text for mark in picture.marks] == ["1.5× at 1.70 µs", "1.1× at 8.07 µs", "1.05× at 16.6 µs"]
+    assert [mark.text for mark in picture.marks] == ["1.5× at 2.22 µs", "1.1× at 8.61 µs", "1.05× at 17.1 µs"]
     assert (picture.x_ticks[0].text, picture.lines[0].points[0][1]) == ("empty", pytest.approx(4.79, rel=0.01))
     assert len({line.tone for line in picture.lines}) == 4
 
 
 def test_the_surface_has_kernels_down_and_durations_across() -> None:
     table = some(graph.surface(evidence()))
-    assert headings(table)[:3] == ["kernels", "empty", "1.00 µs"]
+    assert headings(table)[:3] == ["kernels", "empty", "1.50 µs"]
     assert ([row[0].text for row in table.rows], table.rows[2][1].text) == (["1", "10", "100", "1000"], "4.8×")
     assert (table.rows[2][1].tone, table.rows[0][-1].tone) == ("good", "quiet")
     assert table.rows[3][-1].text == "–"

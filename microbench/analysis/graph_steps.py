@@ -1,13 +1,11 @@
-"""Pairs graph_gain's times in a stream and as a graph, and puts steps and layers into words."""
+"""Finds the steps that graph_gain measured, and puts steps and layers into words."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence
-from microbench.analysis.stats import Row
 from microbench.core.model import Run
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time
@@ -19,35 +17,6 @@ LITTLE = 1.05
 MAKING = ("capture", "instantiate", "upload")
 # The axes whose values are layers.
 LAYER_AXES = ("layer", "submitter")
-
-
-class Pair(NamedTuple):
-    """One kernel duration measured both ways; the rows are times per kernel."""
-
-    duration_s: float
-    stream: Row
-    graph: Row
-
-    @property
-    def speedup(self) -> float:
-        """How many times as long the stream takes."""
-        return self.stream.value / self.graph.value
-
-    @property
-    def saved_s(self) -> float:
-        """Time that the graph saves per kernel; 0 where the two intervals overlap."""
-        return 0.0 if self.stream.interval.overlaps(self.graph.interval) else self.stream.value - self.graph.value
-
-
-def pairs(evidence: Evidence, submitter: str, kernels: int) -> list[Pair]:
-    """graph_gain's cases with that submitter and count of kernels, by ascending duration."""
-    chosen: dict[str, int | str] = {"submitter": submitter, "kernels": kernels}
-    graphs = dict(evidence.curve("graph_gain", "graph", "duration_ns", **chosen))
-    return [
-        Pair(duration_ns * 1e-9, row, graphs[duration_ns])
-        for duration_ns, row in evidence.curve("graph_gain", "stream", "duration_ns", **chosen)
-        if duration_ns in graphs and row.value > 0 and graphs[duration_ns].value > 0
-    ]
 
 
 def kernel_counts(evidence: Evidence, submitter: str = LOOP_LAYER) -> list[int]:

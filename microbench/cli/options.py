@@ -203,7 +203,9 @@ WorkloadName = Annotated[
     Typed, _argument("[WORKLOAD]", f"The step: a .toml file or one of {EXAMPLES}; or describe it by options.")
 ]
 StepKernels = Annotated[Count, _option("N", "Kernels in the step: 1100.", "--kernels")]
-StepDuration = Annotated[Typed, _option("TIME", "How long each kernel runs: 6us, 500ns, or 0 (empty).", "--duration")]
+StepDuration = Annotated[
+    Typed, _option("TIME", "How long each kernel runs, as profilers report it: 6us, 500ns, or 0 (empty).", "--duration")
+]
 StepLayer = Annotated[
     Typed, _option("LAYER", "What launches them: torch, cupy, numba, …; default: loop (compiled code).", "--layer")
 ]

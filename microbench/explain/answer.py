@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from microbench.analysis.clocks import CLOCK_LOSS
 from microbench.analysis.evidence import SEVERITIES, Evidence, Finding, Severity, whole
-from microbench.analysis.graph_steps import Pair, kernels_in_words, layer_titles, pairs, title_of, usual_kernels
+from microbench.analysis.graph_steps import kernels_in_words, layer_titles, title_of, usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.ops import COMPILED_LAYERS, LOOP_LAYER
 from microbench.core.units import as_time, percent, quantity, times
@@ -22,9 +22,10 @@ from microbench.explain.graph_facts import break_evens
 from microbench.explain.launch_facts import crossover_s, layer, layer_rows, same_kernel_rows, title, unmeasured
 from microbench.explain.link_causes import verdict as link_judged
 from microbench.explain.memory_levels import latency_levels
+from microbench.predict.graph_pairs import Pair, pairs
 
 # The kernels that the graph line speaks of: the measured duration nearest to this one.
-USUAL_DURATION_S = 2e-6
+USUAL_DURATION_S = 2.6e-6
 MOST_FINDINGS = 3
 # Advice that helps most people, in this order; other advice follows in the order of the report.
 FIRST_ADVICE = (
@@ -120,7 +121,8 @@ def graph(evidence: Evidence) -> Answer | None:
     if loop is None:
         return None
     kernels = whole(loop.stream, "kernels")
-    parts = [Part(f"{kernels_in_words(kernels, loop.duration_s)}: {times(loop.speedup)}", loop.stream)]
+    words = kernels_in_words(kernels, 0.0 if loop.empty else loop.duration_s)
+    parts = [Part(f"{words}: {times(loop.speedup)}", loop.stream)]
     alike = {name: pair for name, pair in chosen.items() if pair.duration_s == loop.duration_s}
     parts += [
         Part(f"from {_short(title_of(name, layer_titles(evidence.run)))} {times(pair.speedup)}", pair.stream)
@@ -139,7 +141,7 @@ def _usual_pair(evidence: Evidence, submitter: str) -> Pair | None:
     kernels = usual_kernels(counts)
     measured = [] if kernels is None else pairs(evidence, submitter, kernels)
     return min(
-        (pair for pair in measured if pair.duration_s > 0),
+        (pair for pair in measured if not pair.empty),
         key=lambda pair: abs(math.log(pair.duration_s / USUAL_DURATION_S)),
         default=next(iter(measured), None),
     )

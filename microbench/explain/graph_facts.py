@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence
 from microbench.analysis.fits import Line, line
-from microbench.analysis.graph_steps import MAKING, Pair, kernel_counts, pairs, usual_kernels
+from microbench.analysis.graph_steps import MAKING, kernel_counts, usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time
+from microbench.predict.graph_pairs import Pair, pairs
 
 SPEEDUPS = (1.5, 1.1, 1.05)
 
@@ -33,23 +34,20 @@ def crossing(measured: Sequence[Pair], speedup: float) -> float | None:
     """The shortest kernel duration (s) from which on every speed-up is under ``speedup``, between two measured ones.
 
     None if the longest kernels gain more, 0 if the shortest gain less. Linear in the logarithm of the duration, as the
-    axis is; linear in the duration itself from 0 to the next.
+    axis is.
     """
     if measured[-1].speedup >= speedup:
         return None
     for below, above in itertools.pairwise(reversed(measured)):
         if above.speedup >= speedup:
             share = (above.speedup - speedup) / (above.speedup - below.speedup)
-            begin_s, end_s = above.duration_s, below.duration_s
-            if begin_s <= 0:
-                return share * end_s
-            return float(begin_s * (end_s / begin_s) ** share)
+            return float(above.duration_s * (below.duration_s / above.duration_s) ** share)
     return 0.0
 
 
 def kernels_of(pair: Pair) -> str:
     """A pair's kernels in words."""
-    return "empty kernels" if pair.duration_s == 0 else f"kernels of {as_time(pair.duration_s)}"
+    return "empty kernels" if pair.empty else f"kernels of {as_time(pair.duration_s)}"
 
 
 class BreakEven(NamedTuple):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on
-from microbench.analysis.graph_steps import LITTLE, MAKING, Pair, layer_titles, pairs, title_of, usual_kernels
+from microbench.analysis.graph_steps import LITTLE, MAKING, layer_titles, title_of, usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, quantity, size, times
 from microbench.explain import graph_facts as graphs
+from microbench.predict.constants import own_s
 from microbench.predict.fit import fit
+from microbench.predict.graph_pairs import Pair, pairs
 from microbench.predict.model_check import GOOD_MEDIAN, GOOD_MOST, check
 
 # Two times count as equal within this ratio.
@@ -470,7 +472,7 @@ def shapes(evidence: Evidence) -> Finding | None:
         title = "Branches in a graph do not help here"
     elif 1 / EQUAL < ratio < EQUAL:
         title = f"{count} branches in a graph take as long as on {count} streams: {as_time(graph.value)}"
-    kernels = graphs.kernels_of(Pair(duration_ns * 1e-9, streams, graph))
+    kernels = graphs.kernels_of(Pair(own_s(evidence, duration_ns), streams, graph))
     more = "; more branches do not help" if count < measured[-1].number else ""
     many, chain = (
         evidence.row("graph_shape", "graph_submit", shape=shape, duration_ns=duration_ns)

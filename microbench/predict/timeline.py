@@ -8,10 +8,11 @@ import math
 import msgspec
 
 from microbench.analysis.evidence import Evidence, Finding, rests_on
-from microbench.analysis.graph_steps import Pair, kernel_counts, kernels_in_words, pairs, usual_kernels
+from microbench.analysis.graph_steps import kernel_counts, kernels_in_words, usual_kernels
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import times
 from microbench.predict.forecast import Forecast, Prediction
+from microbench.predict.graph_pairs import Pair, pairs
 from microbench.predict.model import Limit, call_name
 from microbench.predict.words import gain, idle, used
 from microbench.predict.workload import Kernels, Wait, Workload

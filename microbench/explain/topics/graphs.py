@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from operator import mul, truediv
 
-from microbench.analysis.evidence import Evidence
-from microbench.analysis.graph_steps import MAKING, Pair, kernel_counts, pairs, usual_kernels
+from microbench.analysis.evidence import Evidence, rests_on
+from microbench.analysis.graph_steps import MAKING, kernel_counts, usual_kernels
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, times
 from microbench.explain.graph_facts import curve_of, kernels_of
 from microbench.explain.launch_facts import usual_gap
 from microbench.explain.topics.topic import PREDICT, Passage, Topic, TopicFigures, count, counted, total, word
+from microbench.predict.constants import profiled_longer
+from microbench.predict.graph_pairs import Pair, pairs
 from microbench.predict.model import WAYS
 
 GAIN, LIFE, COST = "graph_gain", "graph_lifecycle", "launch_cost"
@@ -36,16 +38,23 @@ def figures(evidence: Evidence) -> TopicFigures:
     measured = pairs(evidence, LOOP_LAYER, kernels) if kernels is not None else []
     short = measured[0] if measured else None
     long = min(measured, key=lambda pair: abs(math.log(max(pair.duration_s, SHORTEST_S) / LONG_S)), default=None)
-    _gain(known, "short", short)
-    _gain(known, "long", long)
+    _gain(known, evidence, "short", short)
+    _gain(known, evidence, "long", long)
     _life(known, kernels or 0)
     return known
 
 
-def _gain(known: TopicFigures, name: str, pair: Pair | None) -> None:
+def _gain(known: TopicFigures, evidence: Evidence, name: str, pair: Pair | None) -> None:
     """A step as stream and as graph, and how many times as fast the graph is."""
     words = kernels_of(pair) if pair is not None else ""
-    known.parameter(name, "length of the kernels", pair.duration_s if pair else None, word(words), GAIN, "duration_ns")
+    if pair is None or pair.empty:
+        known.parameter(name, "length of the kernels", 0.0 if pair else None, word(words), GAIN, "duration_ns")
+    else:
+        own = evidence.row("launch_duration", "duration", duration_ns=pair.duration_ns)
+        known.fitted(
+            name, "length of the kernels, as profilers report it", "asked for + what they add", word(words),
+            pair.duration_s, (*rests_on(own), *profiled_longer(evidence).rests_on), GAIN,
+        )  # fmt: skip
     for way, row in zip(("stream", "graph"), pair[1:] if pair is not None else (None, None), strict=True):
         known.row(f"{way}_{name}", f"a kernel of a {way}, {words}", row, GAIN)
     slots = (f"stream_{name}", f"graph_{name}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from microbench.analysis.evidence import Evidence
-from microbench.analysis.graph_steps import kernel_counts, layer_titles, pairs
+from microbench.analysis.graph_steps import kernel_counts, layer_titles
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, times
 from microbench.explain import graph_facts
 from microbench.predict.fit import fit, missing
 from microbench.predict.forecast import forecast
+from microbench.predict.graph_pairs import pairs
 from microbench.predict.model import WAYS
 from microbench.predict.workload import Kernels, Wait, Workload
 from microbench.report import document
@@ -54,40 +55,39 @@ def gain(evidence: Evidence) -> Curve | None:
     if not by_layer:
         return None
     (kernels, first), *_ = by_layer.values()
-    longest_s = max(pair.duration_s for _, measured in by_layer.values() for pair in measured)
-    positive = [pair.duration_s for _, measured in by_layer.values() for pair in measured if pair.duration_s > 0]
-    empty_s = min(positive) / 2  # where 0 is drawn on an axis that has none
+    every = [pair for _, measured in by_layer.values() for pair in measured]
+    lengths = [pair.duration_s for pair in every if not pair.empty]
+    empty = {Mark(pair.duration_s, "empty") for pair in every if pair.empty}
     titles = layer_titles(evidence.run)
     lines = [
-        Line(titles.get(name, name), tuple((pair.duration_s or empty_s, pair.speedup) for pair in measured), tone)
+        Line(titles.get(name, name), tuple((pair.duration_s, pair.speedup) for pair in measured), tone)
         for (name, (_, measured)), tone in zip(by_layer.items(), SERIES_TONES, strict=False)
     ]
-    begins_empty = any(x == empty_s for line in lines for x, _ in line.points)
     ends = [(speedup, graph_facts.crossing(first, speedup)) for speedup in graph_facts.SPEEDUPS]
     ys = [y for line in lines for _, y in line.points]
     return Curve(
         title="Speed-up of a graph over kernel duration",
         about=f"time per kernel in a stream divided by that in a graph, {kernels} kernels a step, by submitter",
-        x_title="kernel duration",
+        x_title="kernel duration, as profilers report it",
         lines=tuple(lines),
-        x_ticks=(*((Mark(empty_s, "empty"),) if begins_empty else ()), *ticks(min(positive), longest_s, True, "s")),
+        x_ticks=(*empty, *ticks(min(lengths), max(lengths), True, "s")),
         y_ticks=tuple(Mark(float(y), f"{y:g}×") for y in SPEEDUP_TICKS if y == 1 or min(ys) <= y <= max(ys) * 1.1),
-        marks=tuple(Mark(at_s, f"{ratio:g}× at {as_time(at_s)}") for ratio, at_s in ends if at_s and at_s >= empty_s),
+        marks=tuple(Mark(at_s, f"{ratio:g}× at {as_time(at_s)}") for ratio, at_s in ends if at_s),
     )
 
 
 def surface(evidence: Evidence) -> Table | None:
     """Speed-up from the compiled loop: kernels in a step down, kernel duration across."""
     measured = {kernels: pairs(evidence, LOOP_LAYER, kernels) for kernels in kernel_counts(evidence)}
-    durations = sorted({pair.duration_s for found in measured.values() for pair in found})
+    durations = sorted({(pair.duration_s, pair.empty) for found in measured.values() for pair in found})
     if len(measured) < 2 or len(durations) < 2:
         return None
     cells = {}
     for kernels, found in measured.items():
         for pair in found:
             tone: Tone = "good" if pair.speedup >= STRONG else "quiet" if pair.speedup < WEAK else "plain"
-            cells[kernels, pair.duration_s] = Cell(times(pair.speedup), tone=tone)
-    names = {one: as_time(one) if one > 0 else "empty" for one in durations}
+            cells[kernels, (pair.duration_s, pair.empty)] = Cell(times(pair.speedup), tone=tone)
+    names = {one: "empty" if one[1] else as_time(one[0]) for one in durations}
     # A narrow page drops every other column first, then every other of the rest; never the ends.
     drops = [2 if index % 2 else 1 if index % 4 else 0 for index in range(len(durations))]
     drops = [0] * len(durations) if len(durations) <= MOST_UNBROKEN else [*drops[:-1], 0]
