@@ -17,8 +17,8 @@ from microbench.predict.graph_pairs import Pair, pairs
 from microbench.predict.model import WAYS
 
 GAIN, LIFE, COST = "graph_gain", "graph_lifecycle", "launch_cost"
-# The length of kernels that outlast a launch, and a floor that keeps empty kernels on a logarithmic scale.
-LONG_S, SHORTEST_S = 10e-6, 1e-9
+# The length of kernels that outlast a launch.
+LONG_NS = 10_000
 
 
 def figures(evidence: Evidence) -> TopicFigures:
@@ -37,7 +37,7 @@ def figures(evidence: Evidence) -> TopicFigures:
     known.computed("calls", "that many launch calls", "submit × kernels", as_time, mul, "submit", "kernels")
     measured = pairs(evidence, LOOP_LAYER, kernels) if kernels is not None else []
     short = measured[0] if measured else None
-    long = min(measured, key=lambda pair: abs(math.log(max(pair.duration_s, SHORTEST_S) / LONG_S)), default=None)
+    long = min(measured, key=lambda pair: abs(math.log(max(pair.duration_ns, 1) / LONG_NS)), default=None)
     _gain(known, evidence, "short", short)
     _gain(known, evidence, "long", long)
     _life(known, kernels or 0)
