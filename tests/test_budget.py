@@ -141,6 +141,19 @@ def test_the_core_of_each_round_is_measured_and_each_round_leaves_out_about_as_m
     assert 30 < min(kept) < 80
 
 
+def test_the_core_ends_with_the_limit_also_if_much_of_it_has_passed() -> None:
+    """A probe took a third of a quick run's time."""
+    planned = cases("launch", each=100, core=True)
+    budget, clock = budget_of(planned, CORE_S["quick"])
+    clock.time_s += CORE_S["quick"] / 3
+    began_s = clock.time_s
+    for index, case in enumerate(planned):
+        seconds = budget.seconds(index, running=True) or 0.0
+        clock.time_s += seconds + 0.15
+        budget.learn_case(case, seconds, seconds + 0.15)
+    assert clock.time_s - began_s == pytest.approx(CORE_S["quick"] * 2 / 3, rel=0.05)
+
+
 def test_an_earlier_run_tells_how_long_cases_take() -> None:
     planned = cases("memory", each=20)
     clock = HandClock()

@@ -67,7 +67,7 @@ def test_a_run_without_time_measures_the_whole_core_and_predicts(data: Path) -> 
 
 @pytest.mark.slow
 def test_processes_that_are_prepared_measure_the_same_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "CORES_TO_PREPARE", 1)
+    monkeypatch.setattr(session, "MOST_SIDE_BY_SIDE", 2)
     names = ("gemm_throughput", "launch_layers", "graph_lifecycle")
     result = execute(RunRequest(select=names, preset="quick", device="fake"))
     assert result.exit_code == ExitCode.MEASURED

@@ -301,7 +301,9 @@ def test_a_named_benchmark_without_a_case_in_the_preset_does_not_keep_others_fro
     catalogue = {**PARTS, "full": full}
     plan = make_plan(select(catalogue, ("second", "full"), "quick", {}), HERE)
     assert ids(plan.cases) == ["second"]
-    assert [(one.case.id, one.reason) for one in plan.skipped] == [("full", "it has no case in this preset")]
+    assert [(one.case.id, one.reason) for one in plan.skipped] == [
+        ("full", "it has no case in the quick preset: leave out --quick")
+    ]
     assert [one.benchmark.name for one in select(catalogue, ("launch",), "quick", {})] == ["first", "second"]
     with pytest.raises(UsageError, match="full has no case in the quick preset"):
         select(catalogue, ("full",), "quick", {})

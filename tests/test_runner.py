@@ -1,6 +1,7 @@
 """Whole runs with real worker processes: what is measured, in which process, and where it goes."""
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from worker_run import Recorder, fact, only, outcomes, run
 
 from microbench.core.errors import DeviceAbsentError, ExitCode
 from microbench.core.model import Environment, Floors
-from microbench.run import session, supervisor
+from microbench.run import session
+from microbench.run.budget import Budget
 from microbench.run.events import CaseStarted, CaseTick, PlanMade, Probed, RunEnded
 from microbench.run.messages import EnvironmentFound, FloorsFound, Job, Message, Order, Ready, Refused, Waiting
 from microbench.run.process import WorkerProcess, WorkerSilentError
@@ -49,9 +51,13 @@ def test_a_run_is_measured_shown_and_saved() -> None:
             os.kill(process, 0)
 
 
+def several(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Have so many processes import side by side, however many CPUs there are."""
+    monkeypatch.setattr(session, "min", lambda most, cpus: count, raising=False)
+
+
 def test_processes_import_side_by_side_but_not_while_a_case_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "CORES_TO_PREPARE", 1)
-    monkeypatch.setattr(supervisor, "MOST_PREPARED", 3)
+    several(monkeypatch, 3)
     importing: set[int] = set()
     side_by_side, orders = [], []
     start, receive, order = WorkerProcess.__init__, WorkerProcess.receive, WorkerProcess.order
@@ -82,10 +88,43 @@ def test_processes_import_side_by_side_but_not_while_a_case_is_measured(monkeypa
     assert orders == [0] * 8
 
 
-def test_a_process_that_an_import_kills_is_started_again_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "CORES_TO_PREPARE", 1)
-    monkeypatch.setenv("KILLED_BY_IMPORT", "yes")
+@pytest.mark.parametrize("fault", ["import", "waiting"])
+def test_a_process_that_dies_before_its_turn_is_started_again(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    several(monkeypatch, 2)
+    go = WorkerProcess.go
+
+    def killed(self: WorkerProcess) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        go(self)
+
+    if fault == "import":
+        monkeypatch.setenv("KILLED_BY_IMPORT", "yes")
+    else:
+        monkeypatch.setattr(WorkerProcess, "go", killed)
     assert [outcome.status for outcome in outcomes(run("apart", device="one"))] == ["ok"] * 4
+
+
+def test_no_process_waits_for_cases_that_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three processes that import together, the second's cases are left out; nothing of it remains."""
+    several(monkeypatch, 3)
+    ended: list[int] = []
+    end, seconds = WorkerProcess.end, Budget.seconds
+
+    def noted(self: WorkerProcess) -> None:
+        ended.append(self.pid)
+        end(self)
+
+    def left_out(self: Budget, index: int, *, running: bool) -> float | None:
+        return None if 2 <= index < 4 else seconds(self, index, running=running)
+
+    monkeypatch.setattr(WorkerProcess, "end", noted)
+    monkeypatch.setattr(Budget, "seconds", left_out)
+    result = run("apart", device="one", rounds=3)
+    assert [outcome.status for outcome in outcomes(result)] == ["ok"] * 2 + ["skipped"] * 2 + ["ok"] * 8
+    assert len(set(ended)) == 7, "one of them is the probe"
+    for process in ended:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
 
 
 def test_values_that_need_a_process_of_their_own_get_one_with_its_variables() -> None:

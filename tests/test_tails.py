@@ -146,6 +146,24 @@ def test_what_the_slow_calls_share_is_told_if_it_is_surely_so(facts: dict[str, f
     assert ("slow calls" in found_.text) == bool(told)
 
 
+@pytest.mark.parametrize(
+    ("ticks", "told"),
+    [([0.004, 0.004, "none"], "20.0 % of"), ([0.004, 0.01, 0.004], ""), ([0.004, "none", "none"], "")],
+)
+def test_a_period_is_told_if_most_rounds_agree_on_it(ticks: list[float | str], told: str) -> None:
+    measured = [measurement("p9999", 14e-6, n=10), measurement("worst", 90e-6, n=10)]
+    of_tail = outcome("launch_tail", measured, beside="nothing", launches=1_000_000)
+    rounds = []
+    for number, tick in enumerate(ticks):
+        facts = [Fact("slow_calls", 600), Fact("slow_tick", tick)]
+        facts += [Fact("slow_tick_share", 0.3)] if tick != "none" else []
+        rounds.append(msgspec.structs.replace(of_tail, round=number, facts=tuple(facts)))
+    run = with_suite(make_run(), ["launch_tail"], "default", rounds)
+    (found_,) = (one for one in of_suite(evidence_by_device(run)[0], "launch") if one.rule == "launch.slowest")
+    assert ("timer's tick" in found_.text) == bool(told)
+    assert told in found_.text
+
+
 def test_the_rate_of_interrupts_is_unknown_where_the_kernel_does_not_count_them() -> None:
     assert launch_tail.interrupt_rate(100, 350, 2.0).value == 125.0
     unknown = launch_tail.interrupt_rate("no such file", "no such file", 2.0)

@@ -79,11 +79,10 @@ class Benchmark:
 
     ``own_process`` names the process that a case needs: cases of equal name share one, even those of different
     benchmarks, and "" is the main process. ``process_environment`` returns that process's extra variables.
-    ``minimum_rounds`` is for values that can be read only once a process. ``device_timed`` says that the GPU's clock
-    alone times it, so that later processes can import their packages meanwhile.
+    ``minimum_rounds`` is for values that can be read only once a process.
 
-    The quick grid of a ``core`` benchmark is measured first and is never left out for lack of time. ``late`` cases run
-    after all others, so they are the first that a short budget drops.
+    The quick grid of a ``core`` benchmark is never left out for lack of time. With a time limit each round begins with
+    it and ends with the ``late`` cases, which a short limit drops first.
     """
 
     title: str
@@ -100,7 +99,6 @@ class Benchmark:
     combines: Callable[[Mapping[str, Param]], bool] = always
     here: Callable[[Environment, Mapping[str, Param]], str | None] = lambda environment, params: None
     core: bool = False
-    device_timed: bool = False
     late: Callable[[Mapping[str, Param]], bool] = never
     name: str = ""
     suite: str = ""

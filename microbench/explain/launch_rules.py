@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from statistics import fmean
+from statistics import median
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, facts_of, listed, rests_on, sentence
 from microbench.analysis.stats import Row
@@ -18,6 +18,8 @@ MARGIN = 1.10
 SWEEP_TOLERANCE = 1.5
 TAIL_RATIO, WORST_RATIO = 2.0, 10.0
 STOPPED_MORE = 2.0
+# Periods of two rounds are the same one if they lie within this ratio.
+SAME_PERIOD = 1.05
 SCALING_SHARE = 0.5
 # A host function costs too much from this many times the quickest other way to the host and back.
 HOST_FUNCTION_RATIO = 2.0
@@ -561,18 +563,19 @@ def _shared(row: Row) -> str:
     def figures(name: str) -> list[float]:
         return [float(value) for value in facts_of(row, name) if isinstance(value, int | float)]
 
-    if (bursts := figures("off_core_bursts")) and (slow := figures("off_core_slow")):
-        share, held, calls = fmean(bursts), fmean(slow), sum(figures("slow_calls"))
-        # Three standard deviations of a number of calls that fall into any burst alike.
-        if held > share + 3 * math.sqrt(share / max(calls, 1)):
-            return f" {percent(held)} of the slow calls are in bursts in which the thread left its core."
+    rounds, calls = len(row.outcomes), sum(figures("slow_calls"))
+    share, held = (sum(figures(name)) / rounds for name in ("off_core_bursts", "off_core_slow"))
+    # Three standard deviations of a number of calls that fall into any burst alike.
+    if held > share + 3 * math.sqrt(share / max(calls, 1)):
+        return f" {percent(held)} of the slow calls are in bursts in which the thread left its core."
     for name, words in (
         ("slow_tick", "come with a timer's tick, {:.0f} times a second"),
         ("slow_every", "follow the one before after {:.0f} calls"),
     ):
-        if (period := figures(name)) and (shares := figures(f"{name}_share")):
-            number = 1 / period[0] if name == "slow_tick" else period[0]
-            return f" {percent(fmean(shares))} of the slow calls {words.format(number)}."
+        periods = figures(name)
+        if len(periods) > rounds / 2 and max(periods) < SAME_PERIOD * min(periods):
+            number = 1 / median(periods) if name == "slow_tick" else median(periods)
+            return f" {percent(sum(figures(f'{name}_share')) / rounds)} of the slow calls {words.format(number)}."
     return ""
 
 

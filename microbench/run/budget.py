@@ -66,7 +66,7 @@ class Budget:
         ``earlier_s`` is the wall time of cases in an earlier run of this preset on this machine, by their id."""
         self.limit_s = limit_s
         self._cap_s = CAPS_S[preset]
-        self._core_s = CORE_S[preset] / max(len({case.round for case in cases if case.core}), 1)
+        self._core_s = CORE_S[preset] / max(len({case.turn for case in cases if case.core}), 1)
         self._cases = list(cases)
         self._now_s, self._began_s = now_s, began_s
         self._ends_s: dict[tuple[int, bool], float] = {}
@@ -100,10 +100,10 @@ class Budget:
         case = self._cases[index]
         if self.left_s is None:
             return self._cap_s
-        part = (case.round, case.core)
+        part = (case.turn, case.core)
         if part not in self._ends_s:
-            self._divide(self._cases[index:], case.round, self.left_s)
-        rest = [other for other in self._cases[index:] if (other.round, other.core) == part]
+            self._divide(self._cases[index:], case.turn, self.left_s)
+        rest = [other for other in self._cases[index:] if (other.turn, other.core) == part]
         left_s = self._ends_s[part] - self._now_s()
         starts_s = (_processes(rest) - running) * self._start.value
         fixed_s = starts_s + sum(self._cost_s(other, 0.0) for other in rest)
@@ -113,15 +113,19 @@ class Budget:
         needed_s = self._cost_s(case, seconds) + (0.0 if running else self._start.value)
         return None if needed_s > left_s and not case.core else seconds
 
-    def _divide(self, coming: Sequence[PlannedCase], number: int, left_s: float) -> None:
-        """Set when round ``number`` ends and when its core does: it has as much of the time as it has of the cases, and
-        so has its core, but no less than CORE_S gives."""
-        here = [case for case in coming if case.round == number]
+    def _divide(self, coming: Sequence[PlannedCase], turn: int, left_s: float) -> None:
+        """Set when a round ends and when its core does.
+
+        A round gets the share of the remaining time that it has of the remaining cases. Its core gets a share in the
+        same way, and at least what it has of CORE_S or of the remaining time, whichever is less.
+        """
+        here = [case for case in coming if case.turn == turn]
         per_case_s = left_s / len(coming)
-        core_s = per_case_s * sum(case.core for case in here)
+        cores = len({case.turn for case in coming if case.core})
+        least_s = min(self._core_s, left_s / max(cores, 1))
         now_s = self._now_s()
-        self._ends_s[number, False] = now_s + per_case_s * len(here)
-        self._ends_s[number, True] = now_s + max(core_s, self._core_s)
+        self._ends_s[turn, False] = now_s + per_case_s * len(here)
+        self._ends_s[turn, True] = now_s + max(per_case_s * sum(case.core for case in here), least_s)
 
     def learn_start(self, wall_s: float) -> None:
         """Learn how long a process took from its start until it was ready for its first case."""

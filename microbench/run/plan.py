@@ -36,11 +36,13 @@ DRAWN_SUITES = ("compute",)
 
 @dataclass(frozen=True)
 class Selected:
-    """A benchmark and its cases to measure; ``named`` if the user named the benchmark, not only its suite."""
+    """A benchmark and its cases to measure; ``named`` if the user named the benchmark, not only its suite.
+    ``absent`` says why it has no case."""
 
     benchmark: Benchmark
     cases: tuple[Case, ...]
     named: bool
+    absent: str = ""
 
 
 def parse_overrides(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -91,7 +93,8 @@ def select(
                 )
             if not any(other.cases for other in selected):
                 raise UsageError(f"{chosen.benchmark.name} has no case in the {preset} preset", f"leave out --{preset}")
-    return tuple(chosen for chosen in selected if chosen.cases or chosen.named)
+    absent = f"it has no case in the {preset} preset: leave out --{preset}"
+    return tuple(replace(one, absent=absent * (not one.cases)) for one in selected if one.cases or one.named)
 
 
 def _cases(benchmark: Benchmark, preset: Preset, overrides: Mapping[str, Sequence[Param]]) -> tuple[Case, ...]:
@@ -179,11 +182,15 @@ class Process:
 
 @dataclass(frozen=True)
 class PlannedCase:
-    """One case in one round on one GPU; ``device`` is the GPU's UUID, None in the host suite."""
+    """One case in one round on one GPU; ``device`` is the GPU's UUID, None in the host suite.
+
+    ``turn`` is the round of the others that it is measured with: a benchmark may need more rounds than asked for.
+    """
 
     benchmark: Benchmark
     case: Case
     round: int
+    turn: int
     device: str | None
     process: Process
 
@@ -215,11 +222,11 @@ def make_plan(
     """Every selected case on the GPUs of ``environment`` (only the first unless ``device`` says otherwise).
 
     Rounds are outermost, so that drift affects all cases alike. A round goes GPU by GPU and process by process, the
-    main one first, so that each is started once. If the time is ``limited``, it does so in three parts: the core, which
-    is measured in any case, then all other cases, and last those that a benchmark calls late or that are measured cold,
-    which a short budget drops first. A benchmark that needs more rounds than asked for takes them in its turn. In
-    DRAWN_SUITES the order of a benchmark's cases is drawn in each round from ``order_seed`` and the round's number, if
-    there is a seed.
+    main one first, so that each is started once. If the time is ``limited``, a round has three parts, each of which
+    starts the processes that it needs: the core, which is measured in any case, then all other cases, and last those
+    that a benchmark calls late or that are measured cold, which a short budget drops first. A benchmark that needs more
+    rounds than asked for takes them in its turn. In DRAWN_SUITES the order of a benchmark's cases is drawn in each
+    round from ``order_seed`` and the round's number, if there is a seed.
 
     Without a GPU a benchmark that needs one is skipped once, or case by case if the user named it. Cases that make no
     sense on this machine are left out; if none is left, the benchmark is skipped once.
@@ -240,7 +247,7 @@ def make_plan(
     devices = [None, *(gpu.uuid for gpu in gpus)]
     every.sort(
         key=lambda case: (
-            case.round % rounds, limited and not case.core, limited and _is_last(case), devices.index(case.device),
+            case.turn, limited and not case.core, limited and _is_last(case), devices.index(case.device),
             places[case.process],
         )
     )  # fmt: skip
@@ -270,8 +277,8 @@ def _cases_here(chosen: Selected, environment: Environment) -> tuple[tuple[Case,
     cases = tuple(case for case, reason in zip(chosen.cases, reasons, strict=True) if reason is None)
     needed = 1 if benchmark.gpus == "all" else benchmark.gpus
     whole = (Case(benchmark.name),)
-    if not chosen.cases:
-        return whole, "it has no case in this preset"
+    if chosen.absent:
+        return whole, chosen.absent
     if needed > count:
         reason = f"needs {needed} GPUs, {count} here" if count else environment.no_gpu_reason or "no GPU"
         return ((chosen.named or count > 0) and cases) or whole, reason
@@ -305,7 +312,7 @@ def _of_benchmark(
         if order_seed is not None and benchmark.suite in DRAWN_SUITES:
             random.Random(f"{order_seed} round {number}").shuffle(cases)
         for case in cases:
-            yield PlannedCase(benchmark, case, number, device, _process(benchmark, case, opens, number))
+            yield PlannedCase(benchmark, case, number, turn, device, _process(benchmark, case, opens, number))
 
 
 def _process(benchmark: Benchmark, case: Case, opens: str | None, number: int) -> Process:

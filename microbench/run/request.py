@@ -62,6 +62,8 @@ class Intent:
         """The benchmarks of the run with this session; if it had a benchmark already, the axis values are joined."""
         infos = {info.name: info for info in self.earlier.benchmarks} if self.earlier else {}
         for chosen in self.selected:
+            if chosen.absent:
+                continue
             info = chosen.benchmark.info(list(chosen.cases))
             before = {axis.name: axis.values for axis in infos[info.name].axes} if info.name in infos else {}
             axes = tuple(

@@ -43,8 +43,8 @@ from microbench.runs.schema import SCHEMA_VERSION
 
 __all__ = ["NothingMeasuredError", "RunRequest", "RunResult", "Seams", "execute"]
 
-# A worker may import packages while another one measures if there are at least so many cores.
-CORES_TO_PREPARE = 4
+# Workers that import their packages side by side, at most one on each CPU; each may take a gigabyte.
+MOST_SIDE_BY_SIDE = 6
 LOOK_CLOSER = "see `microbench doctor`"
 
 
@@ -178,10 +178,9 @@ class _Session:
         def start(process: Process, packages: tuple[str, ...] | None = None) -> WorkerProcess:
             return self._start(process, floors, nodes.get(process.device or "", near_node), packages)
 
-        spare = len(self.allowed_cpus) >= CORES_TO_PREPARE
+        side_by_side = min(MOST_SIDE_BY_SIDE, len(self.allowed_cpus))
         with pinned(find_cores(near_node).plan.parent_cores):
-            prepare = start if spare else None
-            Supervisor(start, budget, self.intent.session, self._record, self.listener, prepare).run(plan.cases)
+            Supervisor(start, budget, self.intent.session, self._record, self.listener, side_by_side).run(plan.cases)
 
     def _budget(self, cases: Sequence[PlannedCase] = (), earlier_s: Mapping[str, float] | None = None) -> Budget:
         return Budget(self.intent.preset, self._limit_s(), cases, time.monotonic, self.began_s, earlier_s)

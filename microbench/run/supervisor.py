@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Literal
 
+from microbench.core.errors import MicrobenchError
 from microbench.core.model import Outcome
 from microbench.run.budget import Budget
 from microbench.run.events import CaseStarted, CaseTick, Listener
@@ -17,29 +19,25 @@ from microbench.run.plan import FAKE, PlannedCase, Process
 from microbench.run.process import UnkillableWorkerError, WorkerCrashedError, WorkerProcess, WorkerSilentError
 
 FAILURES_ALLOWED = 3
-# Processes that import their packages side by side; each may take a gigabyte.
-MOST_PREPARED = 6
 OUT_OF_TIME = "time budget"
-Prepare = Callable[[Process, tuple[str, ...]], WorkerProcess]
 
 
 @dataclass
 class Supervisor:
     """Runs the cases of one session.
 
-    ``start`` starts a worker, ``record`` saves and shows an outcome. ``prepare`` starts a worker that imports some
-    packages and then waits; None if this machine has no core to spare for that.
+    ``start`` starts a worker; one with packages imports these and then waits. ``record`` saves and shows an outcome.
+    ``side_by_side`` is how many workers may import at the same time.
     """
 
-    start: Callable[[Process], WorkerProcess]
+    start: Callable[[Process, tuple[str, ...] | None], WorkerProcess]
     budget: Budget
     session: int
     record: Callable[[Outcome], None]
     listener: Listener
-    prepare: Prepare | None = None
-    _prepared: dict[Process, WorkerProcess] = field(default_factory=dict)
-    _importing: set[Process] = field(default_factory=set)
-    _import_s: float = 0.0  # what one of the prepared processes took of the run's time
+    side_by_side: int = 1
+    _waiting: dict[Process, WorkerProcess] = field(default_factory=dict)
+    _import_s: float = 0.0  # the wait for the last imports, divided by the number of workers
     _worker: WorkerProcess | None = None
     _process: Process | None = None
     _refused: dict[Process, str] = field(default_factory=dict)
@@ -52,43 +50,14 @@ class Supervisor:
         in any case.
         """
         try:
-            for index, planned in enumerate(cases):
-                if planned.benchmark.device_timed and not self._prepared:
-                    self._prepare_next(cases[index:])  # only the GPU's clock times such a case
-                    self._import_s = 0.0
+            for index in range(len(cases)):
                 self.record(self._outcome(index, cases))
             self._close_worker()
         finally:
-            for worker in (self._worker, *self._prepared.values()):
-                if worker is not None:
-                    worker.end()
-
-    def _prepare_next(self, cases: Sequence[PlannedCase]) -> None:
-        """Start the next processes, so that they import their packages side by side."""
-        if self.prepare is None:
-            return
-        for process, planned in itertools.groupby(cases, key=lambda planned: planned.process):
-            if process.seam != "gpu" or process == self._process or process in self._prepared:
-                continue
-            # The main process imports each package where a case needs it, so that no other case meets the package.
-            real = process.own and process.device != FAKE
-            needed = [one.benchmark.needs(one.case.params) for one in planned] if real else []
-            packages = dict.fromkeys(package.name for package in needed if package is not None)
-            self._prepared[process] = self.prepare(process, tuple(packages))
-            self._importing.add(process)
-            if len(self._prepared) >= MOST_PREPARED:
-                return
-
-    def _finish_imports(self) -> None:
-        """Wait until no prepared process imports any more, since that would disturb the next case."""
-        for process in self._importing & set(self._prepared):
-            worker = self._prepared[process]
-            try:
-                while not isinstance(worker.receive(self.budget.wait_s), Waiting):
-                    pass
-            except (WorkerCrashedError, WorkerSilentError):  # a process that is not prepared will say why
-                del self._prepared[process]
-        self._importing.clear()
+            with ExitStack() as ends:  # it calls all of them, also if one raises
+                for worker in (self._worker, *self._waiting.values()):
+                    if worker is not None:
+                        ends.callback(worker.end)
 
     def _outcome(self, index: int, cases: Sequence[PlannedCase]) -> Outcome:
         planned = cases[index]
@@ -111,7 +80,6 @@ class Supervisor:
         except WorkerSilentError as silence:
             outcome = self._unmeasured(planned, "timed_out", str(silence), began_s)
         except UnkillableWorkerError as error:
-            self._worker = None
             self.record(self._unmeasured(planned, "timed_out", error.cause, began_s))
             raise
         if outcome.status not in ("ok", "skipped"):
@@ -143,32 +111,69 @@ class Supervisor:
     def _start_worker(self, process: Process, coming: Sequence[PlannedCase]) -> Refused | None:
         """Replace the worker by one for ``process`` and wait until it is ready; returns its refusal if it is not.
 
-        The one before exits while the new one opens its device. Where no process is prepared, the next ones are.
+        The one before exits while the new one opens its device.
         """
-        before, self._worker, self._process = self._worker, None, None
+        before, self._worker, self._process = self._worker, None, process
         if before is not None:
             before.leave()
         try:
-            if process.seam == "gpu" and process not in self._prepared:
-                began_s, count = time.monotonic(), len(self._prepared)
-                self._prepare_next(coming)
-                self._finish_imports()
-                self._import_s = (time.monotonic() - began_s) / max(len(self._prepared) - count, 1)
-            self._finish_imports()
-            prepared = self._prepared.pop(process, None)
-            if prepared is not None:
-                prepared.go()
-            self._worker, self._process = prepared or self.start(process), process
-            while not isinstance(message := self._worker.receive(self.budget.wait_s), Ready):
-                if isinstance(message, Refused):
-                    self._close_worker()
-                    return message
+            if process.seam == "gpu" and process not in self._waiting and self.side_by_side > 1:
+                self._import_next(coming)
+            waited = self._waiting.pop(process, None)
+            import_s = self._import_s if waited is not None else 0.0
+            if waited is not None:
+                waited.go()
+            self._worker = waited or self.start(process, None)
+            try:
+                refused = self._refusal()
+            except WorkerCrashedError:  # if it died while it waited (memory ran short, say), a new one may do better
+                if waited is None:
+                    raise
+                self._worker = self.start(process, None)
+                refused = self._refusal()
         finally:
             if before is not None:
                 before.close()
-        import_s = self._import_s if prepared is not None else 0.0
-        self.budget.learn_start(time.monotonic() - self._worker.began_s + import_s)
+        if refused is None:
+            self.budget.learn_start(time.monotonic() - self._worker.began_s + import_s)
+        return refused
+
+    def _refusal(self) -> Refused | None:
+        """Wait until the worker is ready, or close it and return its refusal."""
+        assert self._worker is not None
+        while not isinstance(message := self._worker.receive(self.budget.wait_s), Ready):
+            if isinstance(message, Refused):
+                self._close_worker()
+                return message
         return None
+
+    def _import_next(self, coming: Sequence[PlannedCase]) -> None:
+        """Start the next processes, and wait until all of them have imported their packages.
+
+        If one fails, no process is started in advance any more: started by itself, it reports its error.
+        """
+        packages: dict[Process, tuple[str, ...]] = {}
+        for process, planned in itertools.groupby(coming, key=lambda one: one.process):
+            if process.seam == "gpu" and process not in packages and process not in self._refused:
+                packages[process] = _packages(process, planned)
+            if len(packages) == self.side_by_side:
+                break
+        for process in self._waiting.keys() - packages.keys():  # its cases were skipped
+            self._waiting.pop(process).end()
+        began_s, new = time.monotonic(), [process for process in packages if process not in self._waiting]
+        try:
+            for process in new:
+                self._waiting[process] = self.start(process, packages[process])
+            for process in new:
+                while not isinstance(self._waiting[process].receive(self.budget.wait_s), Waiting):
+                    pass
+        except UnkillableWorkerError:
+            raise
+        except (MicrobenchError, WorkerCrashedError, WorkerSilentError):
+            self.side_by_side = 1
+            while self._waiting:
+                self._waiting.popitem()[1].end()
+        self._import_s = (time.monotonic() - began_s) / max(len(new), 1)
 
     def _close_worker(self) -> None:
         worker, self._worker = self._worker, None
@@ -190,3 +195,12 @@ class Supervisor:
     ) -> Outcome:
         wall_s = 0.0 if began_s is None else time.monotonic() - began_s
         return Outcome(planned.case, self.session, planned.round, status, reason, wall_s=wall_s, device=planned.device)
+
+
+def _packages(process: Process, planned: Iterable[PlannedCase]) -> tuple[str, ...]:
+    """What a process of its own imports. The main process imports a package when a case needs it, so that it is not
+    loaded while earlier cases are measured."""
+    if not process.own or process.device == FAKE:
+        return ()
+    needed = (one.benchmark.needs(one.case.params) for one in planned)
+    return tuple(dict.fromkeys(package.name for package in needed if package is not None))

@@ -244,9 +244,9 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def prepared(job: Job, orders: IO[bytes], send: Send) -> bool:
-    """Import what the job will need, on the parent's cores near the GPU and without touching the GPU, then wait for the
-    parent's line; False if the parent does not need this process any more."""
-    pin(cpus_near(job.near_node, os.sched_getaffinity(0)))
+    """Import what the job will need without touching the GPU, then wait for the parent's line; False if the parent does
+    not need this process any more."""
+    pin(cpus_near(job.near_node, job.allowed_cpus))
     backend: Any = importlib.import_module(job.backend)
     guarded(lambda: backend.load_gpu(job.device))  # what cannot be imported is reported when the device is opened
     for name in job.packages:

@@ -75,6 +75,5 @@ BENCHMARK = Benchmark(
     version=3,
     combines=combines,
     core=True,
-    device_timed=True,
     late=late,
 )  # fmt: skip

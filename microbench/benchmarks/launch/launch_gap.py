@@ -105,5 +105,4 @@ BENCHMARK = Benchmark(
     own_process=process,
     process_environment=lambda case: {STREAMS_VARIABLE: str(case.params["launch_streams"])},
     core=True,
-    device_timed=True,
 )
