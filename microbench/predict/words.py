@@ -267,9 +267,10 @@ def _certainty(forecast: Forecast) -> Finding:
     names = {"stream": "in the stream", "graph": "as a graph"}
     within = [f"{_known_within(way)} {names[way.way]}" for way in ways]
     steps, most = sum(misfit.steps for misfit in misfits), percent(max(misfit.most for misfit in misfits))
-    text = f"The model misses 95 % of the {steps} steps that the run measured by at most {most} of their overhead."
+    off = f"off by at most {most} of the overhead (the time without kernels and copies)"
+    text = f"For 95 % of the {steps} measured steps the model is {off}."
     if not steps:
-        text = f"The run measured no steps to check the model against; it is assumed to miss {most} of their overhead."
+        text = f"The run measured no steps to check the model against; it is assumed to be {off}."
     return Finding(
         rule="prediction.interval",
         severity="note" if steps else "advice",
