@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,7 +64,8 @@ def show(
                 draw(drawn, svg, force=force, why=why)
         else:
             lines = SUITE_LINES if part in SUITES else None
-            draw(drawn, svg, force=force, brief=part in (*SUITES, *KINDS), why=why, most_lines=lines)
+            whole = shlex.join(["microbench", "show", *([name] if name else []), part, "--all"])
+            draw(drawn, svg, force=force, brief=part in (*SUITES, *KINDS), why=why, most_lines=lines, whole=whole)
         return
     path, run = load(name)
     if everything:

@@ -443,7 +443,8 @@ def _unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]
                 advice = _alternate(comparison, base, new, names if len(names) <= MOST_BENCHMARKS_NAMED else suites)
         if commands:
             if reason == "noise" and len(commands) > MOST_COMMANDS:
-                commands = [f"microbench run … --rounds {MORE_ROUNDS} --into RUN"]
+                into = [side.name for side in (base, new) if side.grows]
+                commands = [f"microbench run … --rounds {MORE_ROUNDS} --into {shlex.quote(name)}" for name in into]
             advice = f"Add rounds{_where(comparison)}: `{'`, `'.join(commands)}`"
         yield Finding(
             rule=f"compare.unclear_{reason.replace(' ', '_')}",
