@@ -86,9 +86,9 @@ def execute(
     ``catalogue`` replaces the benchmarks that are found, by ones of the same names whose axes differ.
     Raises before anything is measured: UsageError (also if none of the named cases can be measured on this machine's
     GPUs), RunUnreadableError, ResultNotWrittenError, DeviceAbsentError if the named device is absent or all that is
-    named needs a GPU and there is none, NothingMeasuredError on Ctrl-C during the probe. Raises later, with everything measured on
-    disk: ResultLostError if the file cannot be written (it says where the results are), UnkillableWorkerError if a
-    worker hangs for good. Ctrl-C after the probe finishes the file and returns.
+    named needs a GPU and there is none, NothingMeasuredError on Ctrl-C during the probe. Raises later, with everything
+    measured on disk: ResultLostError if the file cannot be written (it says where the results are),
+    UnkillableWorkerError if a worker hangs for good. Ctrl-C after the probe finishes the file and returns.
     """
     seams = seams or Seams()
     now = datetime.now(UTC)
