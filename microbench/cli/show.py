@@ -16,6 +16,7 @@ from microbench.core.bench import SUITES, discover
 from microbench.core.errors import ExitCode, RunUnreadableError, UsageError
 from microbench.core.units import plain
 from microbench.library.runs import (
+    LAST,
     NEWEST_SEARCHED,
     REFERENCE_RUN,
     absent,
@@ -64,7 +65,7 @@ def show(
                 draw(drawn, svg, force=force, why=why)
         else:
             lines = SUITE_LINES if part in SUITES else None
-            whole = shlex.join(["microbench", "show", *([name] if name else []), part, "--all"])
+            whole = shlex.join(["microbench", "show", *([name] if name and name != LAST else []), part, "--all"])
             draw(drawn, svg, force=force, brief=part in (*SUITES, *KINDS), why=why, most_lines=lines, whole=whole)
         return
     path, run = load(name)
