@@ -112,6 +112,15 @@ def test_comparing_nothing_is_a_usage_error_with_fail_on() -> None:
     assert call(*runs, "--fail-on", "slower").exit_code == ExitCode.USAGE
 
 
+@pytest.mark.parametrize("limit", ["slower", "suspected", "faster", "any"])
+def test_comparing_only_incomparable_figures_is_a_usage_error_with_fail_on(limit: str) -> None:
+    runs = both(made(1, simulated=True), made(2, SLOWER))
+    assert call(*runs).exit_code == ExitCode.MEASURED
+    result = call(*runs, "--fail-on", limit)
+    assert result.exit_code == ExitCode.USAGE
+    assert result.stderr.splitlines()[0] == "error: no figure of the two runs can be compared"
+
+
 def test_farther_from_the_ceiling_counts_as_slower() -> None:
     other = msgspec.structs.replace(GPU, name="SIMULATED OTHER", uuid="GPU-other")
     runs = both(made(1), made(2, changed(0.8, suite="memory"), gpu=other))
@@ -153,9 +162,11 @@ def test_without_any_run_the_next_step_is_named() -> None:
 
 
 def test_simulated_against_real_stands_before_any_figure() -> None:
-    result = call(*both(made(1, simulated=True), made(2, SLOWER)))
+    other = msgspec.structs.replace(GPU, name="SIMULATED OTHER", uuid="GPU-other")
+    result = call(*both(made(1, simulated=True), made(2, SLOWER, gpu=other, driver="580.2")))
     assert result.stdout.index("SIMULATED AGAINST REAL") < result.stdout.index("BASE and NEW")
-    assert result.stdout.splitlines()[1].startswith("│ UNCLEAR: 0 figures slower")
+    assert result.stdout.splitlines()[1].startswith("│ INCOMPARABLE: 0 figures slower")
+    assert "ANOTHER" not in result.stdout
     assert "0 same, 52 incomparable" in result.stdout
 
 

@@ -81,7 +81,7 @@ CASES: list[tuple[str, Run, str, tuple[str, ...]]] = [
         ("bf16 by CuPy reaches 553 TFLOP/s",),
     ),
     ("compute.verdict", made(product(), compute_capability=(6, 0)), "note", ("not known", "!run gemm")),
-    ("compute.verdict", made(ALU), "note", ("[operation=fma_fp32] reaches 50.0 TFLOP/s", "run gemm_throughput")),
+    ("compute.verdict", made(ALU), "note", ("fma_fp32] reaches 50.0 TFLOP/s", "gemm_throughput --into ", "!RUN")),
     ("compute.verdict", made(SEARCH), "note", ("gemm_search[dtype=bf16] reaches 600 TFLOP/s",)),
     ("compute.over_limit", made(product(1.3, 2e9), **BOARD), "warning", ("1040 %", "adds up in fp32 at half the rate")),
     (

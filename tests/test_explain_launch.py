@@ -8,7 +8,9 @@ from read_findings import by_rule, check, evidence
 from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.core.model import Fact, Measurement, Run
 from microbench.explain.launch_facts import plateau_end, slope, sweep, wait_words
-from microbench.explain.rules import findings
+from microbench.explain.rules import findings, of_suite
+from microbench.report.sheets.screen import screen
+from microbench.report.sheets.view import build
 from microbench.report.suites.launch import waiting
 
 WHOLE = make_run()
@@ -118,7 +120,16 @@ def test_noisy_rows_are_warned_about() -> None:
     run = WHOLE
     for benchmark in {one.case.benchmark for one in WHOLE.outcomes}:
         run = with_metrics(run, benchmark, noisy)
-    assert finding_of("launch.noise", run).severity == "warning"
+    check(finding_of("launch.noise", run), "warning", "`microbench doctor`", "repeat with --rounds")
+    bundled = next(one for one in of_suite(evidence(run), "launch", reference=True) if one.rule == "launch.noise")
+    check(bundled, "warning", "Read figures marked ○ or ▼ as rough.", "!repeat", "!this machine")
+    for reference, advice in ((True, "Read figures marked"), (False, "`microbench doctor`")):
+        (warning,) = (one for one in screen(run, reference=reference).findings if one.rule == "launch.noise")
+        assert " of launch and " in warning.title
+        assert warning.title.endswith(" of host")
+        assert advice in warning.advice
+        (section,) = (one for one in build(run, reference=reference).sections if one.suite == "launch")
+        assert advice in section.findings[-1].advice
 
 
 def test_plateau_ends_at_the_first_period_above_the_margin() -> None:

@@ -12,6 +12,7 @@ from microbench.explain.link_facts import OTHERS_BUSY
 from microbench.measure.transfers import BUSY_FACT
 
 PAGEABLE_FAST = scaled("link_copy", "bandwidth_host", 9.0, memory="pageable")
+PAGEABLE_SLOW = scaled("link_copy", "bandwidth_host", 0.2, memory="pageable")
 ONE_WAY = scaled("link_copy", "bandwidth_host", 9.0, memory="pageable", direction="d2h")
 APART = scaled("link_concurrent", "together", 1 / 0.51, SEVERAL)
 SAME_NODES = scaled("link_numa", "bandwidth", 1 / 0.82, SEVERAL, node=0)
@@ -43,11 +44,14 @@ def faults(factor: float) -> Run:
     [
         ("link.copy_size", "note", ("633 KiB", "70.3 KiB", "!far off"), WHOLE),
         ("link.copy_size", "note", ("far off",), scaled("link_copy", "bandwidth", 0.4, size_bytes=1 << 20)),
-        ("link.pin", "advice", ("27.9 %", "64 MiB", "4 copies", "!never"), WHOLE),
+        ("link.pin", "advice", ("27.9 %", "64 MiB instead of a new pageable one", "4 copies", "!never"), WHOLE),
+        ("link.pin", "advice", ("64 MiB if they are copied at least 4 times, and smaller ones if they are",), WHOLE),
+        ("link.pin", "advice", ("paid after 1 copy.", "64 MiB even for a single copy"), PAGEABLE_SLOW),
         ("link.pin", "advice", ("!never",), TO_GPU),
         ("link.pin", "note", ("94.8 %", "424 copies"), scaled("link_copy", "bandwidth_host", 3.4, memory="pageable")),
         ("link.pin", "note", ("does not pay",), PAGEABLE_FAST),
         ("link.pin", "advice", ("28.7 %", "4 copies to the GPU", "never from the GPU"), ONE_WAY),
+        ("link.pin", "advice", ("at least 4 times to the GPU.",), ONE_WAY),
         ("link.pin", "advice", ("27.9 %", "256 MiB"), without("link_pinning")),
         ("link.both", "good", ("98.0 GB/s", "88.6 %", "83.0 %", "!ended"), WHOLE),
         ("link.both", "good", ("equally",), scaled("link_bidirectional", "bandwidth", 51 / 46, direction="h2d")),

@@ -63,7 +63,7 @@ def idle(**other: int) -> Facts:
         ("note", ("1 B", "4.00 MiB"), "small copies", ONE_SIZE),
         ("problem", ("8 of 16 lanes",), "small copies", with_facts(two_switches(lanes_now=8), SMALL)),
         ("warning", ("66.3 %", "Nothing"), None, with_facts(two_switches(), slower(0.7))),
-        ("warning", ("Nothing", "link_state --into RUN"), None, without("link_state", slower(0.7))),
+        ("warning", ("Nothing", f"link_state --into {WHOLE.run_id}`"), None, without("link_state", slower(0.7))),
         ("warning", ("104 %", "256-byte packets"), None, with_facts(two_switches(), OVER)),
         ("good", ("assumes 256-byte packets, size hidden",), None, UNREAD_PAYLOAD),
     ],
@@ -131,7 +131,11 @@ def test_an_unknown_link_and_pageable_copies_have_no_verdict() -> None:
     ("severity", "figures", "facts"),
     [
         ("warning", ("4 of 16 lanes",), two_switches(lanes_now=4)),
-        ("note", ("5.0 x16 while busy", "58.4 GB/s", "57.6 GB/s", "no fault", "link_copy --into RUN"), two_switches()),
+        (
+            "note",
+            ("5.0 x16 while busy", "58.4 GB/s", "57.6 GB/s", "no fault", f"link_copy --into {WHOLE.run_id}`"),
+            two_switches(),
+        ),
         ("note", ("!no fault",), two_switches(nvlink_errors_risen=40)),
         ("note", ("unknown",), {**FLAT, "generation_now": None}),
         ("note", ("1.0 x8", "idle", "power"), idle(generation_now=1, lanes_now=8)),

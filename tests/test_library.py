@@ -143,7 +143,7 @@ def test_a_run_draws_what_the_command_draws(reference: mb.RecordedRun) -> None:
     lines = str(reference.part("link")).splitlines()
     left_out = [one for one in command("show", "nvidia-h200", "link").splitlines() if one not in lines]
     assert [re.sub(r"\d+ more pictures?", "N more", one) for one in left_out] == [
-        "N more: microbench show RUN link --all"
+        "N more: microbench show nvidia-h200 link --all"
     ]
     for part in ("launch_kind", "ladder"):
         text, page = drawn(reference.part(part))

@@ -17,6 +17,7 @@ from sections import some
 from microbench.analysis.evidence import evidence_by_device
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.model import GpuInfo, Measurement, Run
+from microbench.core.ops import ARRAY_LAYERS
 from microbench.core.units import two_times
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.layers.base import layer_names
@@ -42,7 +43,7 @@ def with_examples(fit: Fit | None = None) -> Fit:
 
 
 def chain(count: int = 100, duration_s: float = 20e-6, layer: str = "torch_eager", **more: object) -> Workload:
-    arguments = 1 if layer == "torch_eager" else 0
+    arguments = 1 if layer in ARRAY_LAYERS else 0
     return Workload((Kernels(count, (duration_s,), arguments=arguments, **more), Wait()), layer=layer)
 
 
@@ -61,6 +62,27 @@ def test_a_framework_without_host_time_gets_a_range_from_bare_operations_to_mode
     )
     assert some(found.graph).ends == (), "a replay spends no host time between kernels"
     assert found.stream.limits == ("kernel", "host")
+
+
+def test_the_range_is_said_with_the_bare_call_the_model_code_and_the_drift() -> None:
+    (sentence,) = words.unknown(forecast(chain(), with_examples()))
+    assert "a launch takes 8.00 µs (bare call) to 30.0 µs (model code). Hosts drift" in sentence
+    assert "35 % wider at both ends: 5.20 to 40.5 µs." in sentence
+    fit = with_examples(make_fit(call__jax_jit__1=40e-6))
+    (sentence,) = words.unknown(forecast(chain(layer="jax_jit"), fit))
+    assert "2.00 µs (many launches in a call)" in sentence
+    assert sentence.endswith("less the bare call's 40.0 µs.")
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_a_call_that_steps_show_too_says_so(steps: bool) -> None:
+    """It can differ from the call measured by itself, which `microbench show` gives."""
+    rows = ("launch_layers[layer=torch_eager] submit", *(("graph_gain[kernels=10] stream",) if steps else ()))
+    fit = with_examples()
+    call_s = replace(fit.constants["call.torch_eager.1"], rests_on=rows)
+    found = forecast(chain(), replace(fit, constants={**fit.constants, "call.torch_eager.1": call_s}))
+    finding = next(one for one in words.findings(found) if one.rule == "prediction.host")
+    assert ("8.00 µs, fitted to single calls (launch_layers) and to steps (graph_gain)." in finding.text) == steps
 
 
 @pytest.mark.parametrize("launch_s", [6e-6, 9e-6, 14e-6, 22e-6, 40e-6])

@@ -39,6 +39,7 @@ def test_facts_tell_the_machine_and_the_run() -> None:
     facts = dict(view.build(make_run(rounds=3)).facts)
     assert facts["GPU"] == "SIMULATED GPU · compute capability 9.0 · 132 SMs · 64.0 GiB · PCIe 5 x16"
     assert all(words in facts["run"] for words in ("3 rounds", "2025-01-02 03:04 UTC"))
+    assert facts["run"].startswith(make_run().run_id.rpartition("-")[2])
 
 
 def test_the_first_picture_is_the_ladder_and_families_are_apart() -> None:

@@ -32,6 +32,7 @@ def draw(
     brief: bool = False,
     why: bool = False,
     most_lines: int | None = None,
+    whole: str = "",
     force: bool = False,
 ) -> None:
     """Draw a report or a screen to the terminal, or as pictures into new SVG files: FILE, or FILE-1, FILE-2, …"""
@@ -43,7 +44,7 @@ def draw(
         if isinstance(shown, Screen):
             terminal.draw_screen(shown, console, why=why)
         else:
-            terminal.draw(shown, console, brief=brief, why=why, most_lines=most_lines)
+            terminal.draw(shown, console, brief=brief, why=why, most_lines=most_lines, whole=whole)
         return
     pictures = terminal.pictures(shown, brief=brief, why=why)
     paths = [svg] if len(pictures) == 1 else [svg.with_stem(f"{svg.stem}-{n}") for n in range(1, len(pictures) + 1)]

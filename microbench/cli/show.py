@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from microbench.core.bench import SUITES, discover
 from microbench.core.errors import ExitCode, RunUnreadableError, UsageError
 from microbench.core.units import plain
 from microbench.library.runs import (
+    LAST,
     NEWEST_SEARCHED,
     REFERENCE_RUN,
     absent,
@@ -63,7 +65,8 @@ def show(
                 draw(drawn, svg, force=force, why=why)
         else:
             lines = SUITE_LINES if part in SUITES else None
-            draw(drawn, svg, force=force, brief=part in (*SUITES, *KINDS), why=why, most_lines=lines)
+            whole = shlex.join(["microbench", "show", *([name] if name and name != LAST else []), part, "--all"])
+            draw(drawn, svg, force=force, brief=part in (*SUITES, *KINDS), why=why, most_lines=lines, whole=whole)
         return
     path, run = load(name)
     if everything:

@@ -184,6 +184,11 @@ class Comparison(msgspec.Struct, frozen=True):
         return tuple(dict.fromkeys(row.case_id for row in self.only_base if row.case_id in tried))
 
     @property
+    def nothing_comparable(self) -> bool:
+        """True if every figure that both runs have is incomparable."""
+        return all(change.verdict == "incomparable" for change in self.changes)
+
+    @property
     def unconfirmed(self) -> list[Change]:
         """Figures that would have changed if something confirmed them, the largest first."""
         return [change for change in self.of("unclear") if change.reason == "unconfirmed"]

@@ -151,6 +151,7 @@ def summary(comparison: Comparison) -> Finding:
             suites += [shift for host in clocks if (shift := _undecided(comparison, host=host))]
         known = counted["same"] + counted["within 10 %"]
         others = {
+            "INCOMPARABLE": comparison.nothing_comparable,
             "COUNTS CHANGED": counts,
             "HOST MOVED": bool(host_moved),
             "TO CONFIRM": unconfirmed > 0,
@@ -246,7 +247,9 @@ def _notices(comparison: Comparison) -> Iterator[Finding]:
         names = ("BASE", "NEW") if base.simulated else ("NEW", "BASE")
         text = f"{names[0]} is simulated and {names[1]} is real: {figures_in_words(simulated)} cannot be compared."
         yield _notice("simulated", "SIMULATED AGAINST REAL", text, "one of the sessions ran on the simulated GPU")
-    if comparison.other_models:
+    # A simulated GPU differs from a real one in model, driver and board anyway.
+    one_simulated = base.simulated != new.simulated
+    if comparison.other_models and not one_simulated:
         models = listed([f"{after.name} against {before.name}" for before, after in comparison.other_models])
         shares = figures_in_words([change for change in comparison.changes if change.shares])
         text = f"{models}: {shares} are compared as a share of each GPU's own ceiling"
@@ -258,7 +261,7 @@ def _notices(comparison: Comparison) -> Iterator[Finding]:
         text = f"{benchmarks}: {figures_in_words(methods)} cannot be compared, because the method changed."
         yield _notice("method", "ANOTHER METHOD", text, "the benchmark's version, or a metric's unit, differs")
     for difference in comparison.differences:
-        if difference.name == "driver":
+        if difference.name == "driver" and not one_simulated:
             text = f"{difference.new.value} in NEW, {difference.base.value} in BASE. It may have caused any change."
             yield _notice("driver", "ANOTHER DRIVER", text, "the driver's version differs", "note")
     boards = [
@@ -266,7 +269,7 @@ def _notices(comparison: Comparison) -> Iterator[Finding]:
         for before, after in comparison.gpus
         if before.uuid != after.uuid and (before, after) not in comparison.other_models
     ]
-    if boards:
+    if boards and not one_simulated:
         text = (
             f"Both are {listed(list(dict.fromkeys(boards)))}, but not the same board: a change may come from the board "
             "or its host."
@@ -440,7 +443,8 @@ def _unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]
                 advice = _alternate(comparison, base, new, names if len(names) <= MOST_BENCHMARKS_NAMED else suites)
         if commands:
             if reason == "noise" and len(commands) > MOST_COMMANDS:
-                commands = [f"microbench run … --rounds {MORE_ROUNDS} --into RUN"]
+                into = [side.name for side in (base, new) if side.grows]
+                commands = [f"microbench run … --rounds {MORE_ROUNDS} --into {shlex.quote(name)}" for name in into]
             advice = f"Add rounds{_where(comparison)}: `{'`, `'.join(commands)}`"
         yield Finding(
             rule=f"compare.unclear_{reason.replace(' ', '_')}",

@@ -57,12 +57,13 @@ def _unjudged(evidence: Evidence) -> Finding | None:
     if shown is None:
         return None
     why = "the rates of this architecture are not known" if products else "no square product was measured"
+    into = f"microbench run gemm_throughput --into {evidence.run.run_id}"
     return Finding(
         rule="compute.verdict",
         severity="note",
         title=f"No verdict on compute: {why}",
         text=f"{shown.case_id} reaches {units.figure(shown)}.",
-        advice="" if products else "Measure products with `microbench run gemm_throughput --into RUN`.",
+        advice="" if products else f"Measure products with `{into}`.",
         threshold="a verdict needs a product and the rates of the architecture",
         rests_on=rests_on(shown),
     )

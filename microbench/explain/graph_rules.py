@@ -538,11 +538,17 @@ def foresight(evidence: Evidence) -> Finding | None:
     if checked is None:
         return None
     good = checked.median <= GOOD_MEDIAN and checked.most <= GOOD_MOST
+    steps = len(checked.points)
+    within = sum(abs(point.error) <= checked.most for point in checked.points)
+    covered = sum(point.covered for point in checked.points)
     return Finding(
         rule="graph.model",
         severity="good" if good else "note",
-        title=f"The model predicts {len(checked.points)} measured steps within {percent(checked.median)} (median)",
-        text=f"19 of 20 lie within {percent(checked.most)}; intervals hold {percent(checked.coverage)} of the steps.",
+        title=f"The model predicts {steps} measured steps with a median error of {percent(checked.median)}",
+        text=(
+            f"For {within} of {steps} steps the error is at most {percent(checked.most)}; {covered} of {steps} lie "
+            "within the predicted interval."
+        ),
         threshold=f"good: median within {percent(GOOD_MEDIAN)}, 95 % of the steps within {percent(GOOD_MOST)}",
         rests_on=rests_on(*(point.row for point in checked.points)),
     )

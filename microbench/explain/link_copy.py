@@ -9,7 +9,6 @@ from microbench.core.units import about_size, as_time, percent, quantity, round_
 from microbench.explain import link_facts as links
 
 WIDE = 0.25  # a fit that misses a size by more
-FEW = 10  # copies after which pinning pays for almost everything
 TAKES_TURNS = 0.65  # of both directions alone: less is no overlap
 GIVES_WAY = 0.05  # by which one direction keeps less of its rate than the other
 WORTH = 0.1  # of a step: pieces that save less are not worth it
@@ -62,7 +61,7 @@ def pinned(evidence: Evidence) -> Finding | None:
         severity="advice" if heavy else "note",
         title=f"Pageable copies {links.DIRECTIONS[worst]} reach {percent(shares[worst])} of pinned ones",
         text=_paid(largest) if largest is not None else text,
-        advice=_pin(priced, heavy),
+        advice=_pin(largest, priced) if largest is not None else "Pin what is copied often." if heavy else "",
         threshold=(
             f"advice where pageable memory loses over {round_percent(links.PAGEABLE_LOSS)}; paid after (pin + release, "
             "less what new pageable memory costs) / (pageable copy − pinned copy)"
@@ -72,8 +71,9 @@ def pinned(evidence: Evidence) -> Finding | None:
 
 
 def _paid(choice: links.Choice) -> str:
-    making = "Allocating" if choice.way == links.ALLOCATE else "Registering"
-    buffer = f"{making} a pinned buffer of {size(choice.size_bytes)}"
+    buffer = f"Registering a buffer of {size(choice.size_bytes)}"
+    if choice.way == links.ALLOCATE:
+        buffer = f"Allocating a pinned buffer of {size(choice.size_bytes)} instead of a new pageable one"
     if not choice.paid:
         return f"{buffer} does not pay."
     most = max(choice.paid.values())
@@ -86,17 +86,19 @@ def _ways(directions: Iterable[str]) -> str:
     return listed([links.DIRECTIONS[direction] for direction in directions])
 
 
-def _pin(priced: Sequence[links.Choice], heavy: bool) -> str:
-    counts = [count for choice in priced for count in choice.paid.values()]
-    if not priced:
-        return "Pin what is copied often." if heavy else ""
-    if not counts:
-        return "Leave memory pageable."
-    if any(choice.never for choice in priced):
-        return "Pin what is copied in a direction and size that pays, and leave the rest pageable."
-    if max(counts) <= FEW:
-        return "Pin what is copied more than a few times."
-    return "Pin buffers that are used again, and leave pageable what is copied once."
+def _pin(choice: links.Choice, priced: Sequence[links.Choice]) -> str:
+    """What to do with buffers of the choice's size, by the count that ``_paid`` says, and with smaller ones."""
+    buffers = f"buffers of {size(choice.size_bytes)}"
+    if not choice.paid:
+        return f"Leave {buffers} pageable."
+    most = max(choice.paid.values())
+    often = "even for a single copy" if most == 1 else f"if they are copied at least {most} times"
+    advice = f"Pin {buffers} {often}"
+    if choice.never:
+        return f"{advice} {_ways(choice.paid)}."
+    alike = (other for other in priced if other.way == choice.way and other.size_bytes < choice.size_bytes)
+    later = any(max(other.paid.values(), default=0) > most for other in alike)
+    return f"{advice}, and smaller ones if they are copied more often." if later else f"{advice}."
 
 
 def both(evidence: Evidence) -> Finding | None:

@@ -62,7 +62,8 @@ def _judged(evidence: Evidence, judged: Verdict) -> Finding:
     elif judged.slow:
         title, text = f"{name} is slow: {reach}", "Nothing that this run looked at explains it."
         if not links.link_facts(evidence):
-            advice = "Run `microbench run link_state --into RUN` to look at the path to the GPU."
+            into = evidence.run.run_id
+            advice = f"Run `microbench run link_state --into {into}` to look at the path to the GPU."
     else:
         title, text = f"{name} is healthy: {reach}", _healthy(judged)
     rule = (
@@ -125,7 +126,7 @@ def _without_copies(evidence: Evidence, facts: links.LinkFacts) -> Finding | Non
         "note",
         f"{read}; copies were not measured",
         words.strip(),
-        "Run `microbench run link_copy --into RUN` to measure them.",
+        f"Run `microbench run link_copy --into {evidence.run.run_id}` to measure them.",
         "link_state without link_copy, and nothing wrong with the link",
         ("generation_now", "lanes_now", "read_under_load"),
     )

@@ -176,7 +176,7 @@ def _unjudged(evidence: Evidence) -> Finding | None:
         severity="note",
         title=f"No verdict on memory: {why}",
         text=f"{best.params.get('kernel')} reaches {quantity(best.value, 'B/s')}." if best is not None else "",
-        advice="Measure it with `microbench run memory_stream --into RUN`." if best is None else "",
+        advice=f"Measure it with `microbench run memory_stream --into {evidence.run.run_id}`." if best is None else "",
         threshold="a verdict needs arrays of four times the L2 and a known memory clock and bus width",
         rests_on=rests_on(*rows),
     )

@@ -64,14 +64,14 @@ def findings(run: Run, measured: Sequence[Row] | None = None) -> list[Finding]:
     return result
 
 
-def of_suite(evidence: Evidence, suite: str) -> list[Finding]:
-    """The findings of one suite on one GPU; none for a suite without rules."""
+def of_suite(evidence: Evidence, suite: str, *, reference: bool = False) -> list[Finding]:
+    """The findings of one suite on one GPU; none for a suite without rules. ``reference``: the run is a bundled one."""
     if suite not in RULES:
         return []
     by_name = {row_name(row): row for row in evidence.all_rows()}
     found = [finding for rule in RULES[suite] if (finding := rule(evidence)) is not None]
     graded = [with_grade(each, [by_name[name] for name in each.rests_on if name in by_name]) for each in found]
-    own = noise(evidence, suite)
+    own = noise(evidence, suite, reference=reference)
     return graded if own is None else [*graded, own]
 
 
@@ -85,8 +85,11 @@ NOISY_SHARE = 0.25
 NOISE = ".noise"
 
 
-def noise(evidence: Evidence, suite: str) -> Finding | None:
-    """How far a suite's figures can be trusted: a warning if many are noisy, a note if each comes from one process."""
+def noise(evidence: Evidence, suite: str, *, reference: bool = False) -> Finding | None:
+    """How far a suite's figures can be trusted: a warning if many are noisy, a note if each comes from one process.
+
+    Nobody can repeat a bundled run (``reference``), so it is only said how to read it.
+    """
     measured = evidence.suite(suite)
     if not measured:
         return None
@@ -99,8 +102,12 @@ def noise(evidence: Evidence, suite: str) -> Finding | None:
             rule=f"{suite}{NOISE}",
             severity="warning",
             title=f"{len(noisy)} figures of the {suite} suite are noisy or throttled ({percent(share)})",
-            text="Something else runs on this machine, or its clocks move.",
-            advice=f"See what distorts this run, close other work and repeat{again}.",
+            text="Something else ran on the machine, or its clocks moved.",
+            advice=(
+                "Read figures marked ○ or ▼ as rough."
+                if reference
+                else f"Look for the cause with `microbench doctor`, close other work and repeat{again}."
+            ),
             threshold=(
                 f"over {percent(NOISY_SHARE)} of the rows wider than ±{percent(widest)}, at two levels, or throttled"
             ),

@@ -71,7 +71,7 @@ def share_of(text: str) -> float:
 def fails(comparison: Comparison, limit: str) -> bool:
     """True if the limit (--fail-on) applies to a figure or a suite; a figure that NEW failed to measure is slower.
 
-    Raises UsageError if nothing could be compared, or if there is no such limit.
+    Raises UsageError if no figure can be compared, or if there is no such limit.
     """
     if limit not in LIMITS:
         raise UsageError(f"there is no limit {plain(limit, 20)}", f"choose one of {', '.join(LIMITS)}")
@@ -79,6 +79,8 @@ def fails(comparison: Comparison, limit: str) -> bool:
         return True
     if not comparison.changes:
         raise UsageError("the two runs have no figure in common", "measure the same benchmarks in both")
+    if comparison.nothing_comparable:
+        raise UsageError("no figure of the two runs can be compared", "the banners of `microbench compare` say why")
     if limit == SUSPECTED and any(change.costs_more for change in comparison.unconfirmed):
         return True
     return comparison.has_changed(*LIMITS[limit])

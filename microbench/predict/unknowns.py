@@ -39,8 +39,9 @@ class HostTime(msgspec.Struct, frozen=True):
     """Host time for one launch through a layer, its call included, in seconds.
 
     ``low_s`` is a program of bare operations, ``typical_s`` and ``high_s`` are model code, the host's drift included at
-    both ends. ``call_s`` is the layer's own call. ``source`` says in words what it rests on; ``assumed`` is True
-    without any measured example.
+    both ends. ``call_s`` is the layer's own call; ``in_steps``: it is fitted to measured steps too, so it can differ
+    from the call measured by itself. ``source`` says in words what the range rests on; ``assumed`` is True without any
+    measured example.
     """
 
     layer: str
@@ -51,6 +52,12 @@ class HostTime(msgspec.Struct, frozen=True):
     source: str
     assumed: bool = False
     rests_on: tuple[str, ...] = ()
+    in_steps: bool = False
+
+    @property
+    def undrifted_s(self) -> tuple[float, float]:
+        """The range without the host's drift: a launch of bare operations, and of the slowest model code."""
+        return self.low_s / (1 - DRIFT), self.high_s / (1 + DRIFT)
 
     def at(self, end: End) -> float:
         """The host time at one end of the range, or the typical one."""
@@ -139,18 +146,20 @@ def host_time(fit: Fit, layer: str, arguments: int) -> HostTime:
     call_s = _call_s(fit, layer, arguments)
     bare_s = min(call_s, _call_s(fit, LOOP_LAYER, 0)) if layer == COMPILING else call_s
     low_s = bare_s * (1 - DRIFT)
+    call = fit.constants.get(call_name(layer, arguments))
+    in_steps = call is not None and len({row.split("[")[0] for row in call.rests_on}) > 1
     examples = fit.model_code
     if not examples:
         typical_s = max(sum(ASSUMED_TYPICAL_S) / 2, call_s)
         high_s = max(ASSUMED_BUSY_S, call_s) * (1 + DRIFT)
-        return HostTime(layer, call_s, low_s, typical_s, high_s, ASSUMED, True)
+        return HostTime(layer, call_s, low_s, typical_s, high_s, ASSUMED, True, (), in_steps)
     beyond = [example.launch_s - example.call_s for example in examples]
     typical_s = max(call_s + statistics.median(beyond), low_s)
     high_s = max(call_s + max(beyond), typical_s) * (1 + DRIFT)
     names = tuple(dict.fromkeys(row for example in examples for row in example.rests_on))
     where = f" on the {fit.model_code_of} of the bundled reference" if fit.model_code_of else ""
     source = f"{len(examples)} measured examples of PyTorch's{where}"
-    return HostTime(layer, call_s, low_s, typical_s, high_s, source, False, names)
+    return HostTime(layer, call_s, low_s, typical_s, high_s, source, False, names, in_steps)
 
 
 def _beyond_s(fit: Fit, layer: str, arguments: int, host: End | float) -> float:

@@ -167,9 +167,13 @@ def unknown(forecast: Forecast) -> Iterator[str]:
     """A sentence for each thing that makes the time a range: what was assumed, and how to give it."""
     host = forecast.host
     if host is not None:
+        bare_s, most_s = host.undrifted_s
+        bare = "many launches in a call" if host.low_s < host.call_s * (1 - DRIFT) else "bare call"
         yield (
-            f"Host time is not given: {two_times(host.low_s, host.high_s)} a launch (bare operations to model code). "
-            f"{_flips(forecast)}. --host takes your time per launch less the call's {as_time(host.call_s)}."
+            f"Host time is not given: a launch takes {as_time(bare_s)} ({bare}) to {as_time(most_s)} (model code). "
+            f"Hosts drift, so the range is {round_percent(DRIFT)} wider at both ends: "
+            f"{two_times(host.low_s, host.high_s)}. {_flips(forecast)}. "
+            f"--host takes your time per launch less the bare call's {as_time(host.call_s)}."
         )
     if unknown_shares(forecast.workload, forecast.fit.sms):
         yield (
@@ -202,13 +206,14 @@ def _host(forecast: Forecast) -> Iterator[Finding]:
     host = forecast.host
     if host is not None:
         layer = title_of(host.layer, forecast.fit.titles)
+        fitted = ", fitted to single calls (launch_layers) and to steps (graph_gain)" if host.in_steps else ""
         yield Finding(
             rule="prediction.host",
             severity="advice",
             title=f"What your program does between two launches of {layer} is not known",
             text=(
-                f"A bare call takes {as_time(host.call_s)}, a launch of typical model code {as_time(host.typical_s)} "
-                f"({host.source})."
+                f"A bare call takes {as_time(host.call_s)}{fitted}. A launch of typical model code takes "
+                f"{as_time(host.typical_s)} ({host.source})."
             ),
             advice=(
                 "To get yours, time the submission of a step without a graph (up to, not including, its synchronise), "
@@ -267,9 +272,10 @@ def _certainty(forecast: Forecast) -> Finding:
     names = {"stream": "in the stream", "graph": "as a graph"}
     within = [f"{_known_within(way)} {names[way.way]}" for way in ways]
     steps, most = sum(misfit.steps for misfit in misfits), percent(max(misfit.most for misfit in misfits))
-    text = f"The model misses 95 % of the {steps} steps that the run measured by at most {most} of their overhead."
+    off = f"off by at most {most} of the overhead (the time without kernels and copies)"
+    text = f"For 95 % of the {steps} measured steps the model is {off}."
     if not steps:
-        text = f"The run measured no steps to check the model against; it is assumed to miss {most} of their overhead."
+        text = f"The run measured no steps to check the model against; it is assumed to be {off}."
     return Finding(
         rule="prediction.interval",
         severity="note" if steps else "advice",

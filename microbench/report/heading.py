@@ -109,7 +109,11 @@ def cases_words(run: Run) -> str:
 
 def _session_words(run: Run, session: Session) -> str:
     settings = session.settings
-    words = [session.started_at[:16].replace("T", " ") + " UTC", f"{settings.preset} preset"]
+    words = [
+        run.run_id.rpartition("-")[2],
+        session.started_at[:16].replace("T", " ") + " UTC",
+        f"{settings.preset} preset",
+    ]
     if len(run.sessions) > 1:
         words.append(f"{len(run.sessions)} sessions, the newest figures shown")
     words.append(f"{cases_words(run)} in {wall(sum(outcome.wall_s for outcome in run.outcomes))}")

@@ -103,6 +103,7 @@ def sheet(
     ]
     grades = {point.trust for members in drawn.values() for point in members}
     suite = metric.partition("_")[0]
+    runs = [_short_name(run) for run in list(dict.fromkeys(point.run for point in real or points))[-2:]]
     study = Study(metric, (_table(drawn, series, labels, table_rows),))
     title, pictures = document.SUITE_TITLES.get(suite, suite), (_curve(metric, drawn, series),)
     return Report(
@@ -112,7 +113,7 @@ def sheet(
         facts=tuple(facts),
         sections=(Section(suite, title, pictures, (study,), ()),),
         grades=tuple(grade for grade in document.GRADES if grade in grades),
-        footer=("whether two runs differ: microbench compare RUN RUN",),
+        footer=(f"whether the newest two differ: microbench compare {' '.join(runs)}",) if len(runs) > 1 else (),
     )
 
 

@@ -11,7 +11,7 @@ from microbench.analysis.stats import Row, rows
 from microbench.core.model import Environment, Run
 from microbench.explain import environment
 from microbench.explain.answer import Answer, answers, host, most_important
-from microbench.explain.rules import HOST, NOISE, RULES, of_suite
+from microbench.explain.rules import HOST, NOISE, RULES, noise, of_suite
 from microbench.report.document import GRADES, AnswerLine, Block, Cell, Screen, Table
 from microbench.report.heading import banners, cases_words, mark_of
 from microbench.report.tables import benchmark_tables
@@ -41,7 +41,15 @@ def screen(
     found = rows(run) if found is None else found
     groups = evidence_by_device(run, found, ceilings)
     where = run.sessions[-1].environment if run.sessions else Environment()
-    findings = [each for group in groups for suite in RULES if suite != HOST for each in of_suite(group, suite)]
+    findings = [
+        each
+        for group in groups
+        for suite in RULES
+        if suite != HOST
+        for each in of_suite(group, suite, reference=reference)
+    ]
+    host_noise = noise(groups[0], HOST, reference=reference)
+    findings += [host_noise] if host_noise is not None else []
     distorting = [each for each in environment.findings(run) if each.severity not in ("good", "note")]
     blocks = [_block(group, where) for group in groups if group.gpu is not None]
     own = host(groups[0])

@@ -57,7 +57,8 @@ def build(
         section
         for suite in dict.fromkeys(info.suite for info in run.benchmarks)
         for group in (groups if suite != HOST else groups[:1])
-        if (section := _section(run, suite, group, several=len(groups) > 1 and suite != HOST)) is not None
+        if (section := _section(run, suite, group, several=len(groups) > 1 and suite != HOST, reference=reference))
+        is not None
     ]
     grades = {row.trust for row in run_rows}
     return replace(
@@ -69,7 +70,7 @@ def build(
     )
 
 
-def _section(run: Run, suite: str, group: Evidence, *, several: bool) -> Section | None:
+def _section(run: Run, suite: str, group: Evidence, *, several: bool, reference: bool) -> Section | None:
     infos = [info for info in run.benchmarks if info.suite == suite]
     studies = []
     for info in sorted(infos, key=lambda info: ORDER.index(info.name) if info.name in ORDER else len(ORDER)):
@@ -85,6 +86,6 @@ def _section(run: Run, suite: str, group: Evidence, *, several: bool) -> Section
     if several and group.gpu:
         title += f" · GPU {group.gpu.index}, {group.gpu.name}"
     pictures = PICTURES[suite](group) if suite in PICTURES else []
-    findings = tuple(of_suite(group, suite))
+    findings = tuple(of_suite(group, suite, reference=reference))
     verdict = next((finding for finding in findings if finding.rule == VERDICTS.get(suite)), None)
     return Section(suite, title, tuple(pictures), tuple(studies), findings, verdict, group.device)

@@ -82,11 +82,18 @@ class QuietConsole(Console):
 
 
 def draw(
-    report: Report, console: Console, *, brief: bool = False, why: bool = False, most_lines: int | None = None
+    report: Report,
+    console: Console,
+    *,
+    brief: bool = False,
+    why: bool = False,
+    most_lines: int | None = None,
+    whole: str = "",
 ) -> None:
     """Draw the whole report; ``brief`` leaves out the tables of benchmarks, ``why`` adds the rule of each finding.
-    With ``most_lines`` pictures that would make the page longer are left out, and it says so."""
-    Painter(console, why=why, most_lines=most_lines).report(report, brief)
+    With ``most_lines`` pictures that would make the page longer are left out, and it says that the command ``whole``
+    shows them."""
+    Painter(console, why=why, most_lines=most_lines, whole=whole).report(report, brief)
 
 
 def draw_screen(screen: Screen, console: Console, *, why: bool = False) -> None:
@@ -147,11 +154,18 @@ class Painter:
     """Draws the parts of a report with rich. ``fine`` says whether the output can show more than ASCII."""
 
     def __init__(
-        self, console: Console, *, fine: bool | None = None, why: bool = False, most_lines: int | None = None
+        self,
+        console: Console,
+        *,
+        fine: bool | None = None,
+        why: bool = False,
+        most_lines: int | None = None,
+        whole: str = "",
     ) -> None:
         self.console = console
         self.why = why
         self.most_lines = most_lines
+        self.whole = whole
         self.fine = not console.options.ascii_only if fine is None else fine
         self.width = max(min(console.width, WIDEST), NARROWEST)
 
@@ -227,7 +241,7 @@ class Painter:
             else:
                 omitted += 1
         if omitted:
-            words = f"{omitted} more picture{'s' if omitted > 1 else ''}: microbench show RUN {section.suite} --all"
+            words = f"{omitted} more picture{'s' if omitted > 1 else ''}: {self.whole}"
             self.print(Text(), self.text(words, "quiet"))
         for study in section.studies if not brief else ():
             self._study(study, mark)
