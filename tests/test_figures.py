@@ -174,7 +174,7 @@ def test_the_data_of_a_figure_are_tables(name: str) -> None:
 
 
 def test_pictures_and_tables_hold_what_was_measured() -> None:
-    rows = evidence("ladder").rows("launch_layers", "submit", family="same_kernel", arguments=0)
+    rows = evidence("ladder").rows("launch_layers", "submit", family="same_kernel", arguments=4)
     loop = next(row for row in rows if row.params["layer"] == "loop")
     figures = {as_time(row.value) for row in rows} | {times(row.value / loop.value) for row in rows if row is not loop}
     assert len(figures) > 2
