@@ -74,6 +74,12 @@ def test_a_layer_that_was_measured_without_arguments_only_says_so_on_the_ladder(
     assert (bar.label, bar.cells[0].text, bar.cells[1].text) == ("Triton, 0 args", "15.9 µs", "4.8×")
 
 
+def test_a_gap_that_is_not_above_zero_is_none_measurable() -> None:
+    table = launch.idle_gaps(evidence_by_device(make_run())[0])
+    assert headings(some(table))[1:] == ["stream", "stream, one stream", "graph", "graph, one stream"]
+    assert cells(table, "empty, 1 block")[1:] == ["860 ns", "680 ns", "30.2 ns", "none measurable"]
+
+
 def test_the_anatomy_is_to_scale() -> None:
     picture = some(launch.anatomy(evidence_by_device(make_run())[0]))
     start, complete = picture.lanes[2].spans

@@ -177,7 +177,8 @@ def idle_gaps(evidence: Evidence) -> Table | None:
                 for blocks, grid in GAP_GRIDS.items():
                     idle = gap(evidence, way, kernel=kernel, blocks=blocks, launch_streams=streams)
                     if idle is not None:
-                        cells[f"{does}, {grid}", (way, streams)] = Cell(as_time(idle.value))
+                        words = as_time(idle.value) if idle.value > 0 else "none measurable"
+                        cells[f"{does}, {grid}", (way, streams)] = Cell(words)
     if not cells:
         return None
     about = "period less the duration that profilers report; one stream: all kernels of the process went into it"
