@@ -169,9 +169,9 @@ def test_a_long_step_shows_its_beginning_and_the_whole() -> None:
     assert texts(lane(first, "GPU"), "solid") == [str(number) for number in range(1, 9)]
     assert texts(lane(whole, "host"), "solid") == ["100 calls"]
     busy = 100 * 1e-6 / (99 * CALL + 1e-6)
-    assert texts(lane(whole, "GPU"), "shaded") == [f"100 kernels, {busy * 100:.1f} % busy"]
+    assert texts(lane(whole, "GPU"), "shaded") == [f"100 kernels, busy {busy * 100:.1f} % of this time"]
     in_graph = 100 * 1e-6 / (99 * (1e-6 + GRAPH_GAP) + 1e-6)
-    assert texts(lane(whole, "GPU", "graph"), "shaded") == [f"100 kernels, {in_graph * 100:.1f} % busy"]
+    assert texts(lane(whole, "GPU", "graph"), "shaded") == [f"100 kernels, busy {in_graph * 100:.1f} % of this time"]
     lengths = [span.text for one in whole.lanes if not one.name for span in one.spans]
     assert lengths == ["305 µs", "157 µs", "saves 148 µs"]
 
@@ -213,7 +213,15 @@ def test_kernels_side_by_side_have_a_line_each_or_one_that_counts_them() -> None
     assert lane(many, "GPU").name.strip() == "GPU 0–8"
     assert max(span.level for span in lane(many, "GPU").spans) == 1
     whole = pictures(step(Kernels(60, (30e-6,)), Wait(), streams=3))[1]
-    assert texts(lane(whole, "GPU"), "solid") == ["60 kernels, up to 3 at once, 100 % busy"]
+    assert texts(lane(whole, "GPU"), "solid") == ["60 kernels, up to 3 at once"]
+
+
+def test_kernels_of_one_stream_touch_where_a_profilers_duration_exceeds_their_period() -> None:
+    (picture,) = pictures(kernels(8, 3e-6, gap_graph=-0.2e-6))
+    assert names(picture)[-1] == "GPU"
+    assert texts(lane(picture, "GPU", "graph"), "solid") == [str(number) for number in range(1, 9)]
+    whole = pictures(kernels(30, 4e-6, gap_graph=-0.2e-6))[1]
+    assert texts(lane(whole, "GPU", "graph"), "solid") == ["30 kernels"]
 
 
 def test_a_beginning_without_kernels_is_left_out() -> None:

@@ -408,7 +408,9 @@ def test_the_table_shows_each_figure_of_the_text_with_its_row() -> None:
         line = next(line for line in text.splitlines() if line.startswith(f" {figure.what} "))
         assert figure.text in line
         assert figure.origin in line
-    assert "same_kernel, numba_configured" in drawn(launch.TOPIC, make_run(), width=120)
+    assert "graph_lifecycle relaunch    nodes 100" in drawn(
+        catalogue.find("graphs"), reference("graphs").run, width=120
+    )
 
 
 def test_a_run_that_lacks_something_says_what_to_run() -> None:

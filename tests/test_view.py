@@ -1,7 +1,19 @@
 """What a report says: marks, facts, sections, shapes of tables, what was not measured."""
 
 import pytest
-from make_run import DEVICE, benchmarks, failed, launch_outcomes, make_run, measurement, metric, outcome, skipped
+from make_run import (
+    DEVICE,
+    benchmarks,
+    failed,
+    launch_outcomes,
+    make_run,
+    measurement,
+    metric,
+    outcome,
+    skipped,
+    with_metrics,
+    without,
+)
 from msgspec.structs import replace
 from sections import cells, headings, some, study
 
@@ -46,11 +58,27 @@ def test_the_first_picture_is_the_ladder_and_families_are_apart() -> None:
     section = view.build(make_run()).sections[1]
     assert [type(picture) for picture in section.pictures] == [Bars, Bars, TimeLine, Curve, Histogram, Table]
     same, one_op = (picture for picture in section.pictures if isinstance(picture, Bars))
-    assert [bar.label for bar in same.bars][:3] == ["compiled loop", "cuda.core", "cuda.bindings"]
+    assert [bar.label for bar in same.bars][:3] == ["compiled loop", "cuda.core", "cuda.bindings"], (
+        "by the call with four arguments"
+    )
     assert [bar.label for bar in one_op.bars] == ["PyTorch out=", "PyTorch eager", "CuPy ufunc", "JAX jit"]
     assert not {bar.label for bar in same.bars} & {bar.label for bar in one_op.bars}
-    assert (same.bars[1].cells[0].text, same.bars[1].cells[0].trust) == ("3.80 µs", "steady")
-    assert same.bars[0].beyond == pytest.approx(3.4e-6, rel=0.02)
+    assert (same.bars[1].cells[0].text, same.bars[1].cells[0].trust) == ("4.20 µs", "steady")
+    assert (same.bars[1].cells[1].text, same.bars[1].cells[2].text) == ("1.23×", "3.80 µs")
+    assert (same.bars[1].value, same.bars[1].beyond) == pytest.approx((3.8e-6, 4.2e-6), rel=0.02)
+
+
+def test_a_layer_that_was_measured_without_arguments_only_says_so_on_the_ladder() -> None:
+    run = without(make_run(), "launch_layers", layer="triton", arguments=4)
+    picture = some(launch.ladder(evidence_by_device(run)[0]))
+    bar = next(bar for bar in picture.bars if bar.label.startswith("Triton"))
+    assert (bar.label, bar.cells[0].text, bar.cells[1].text) == ("Triton, 0 args", "15.9 µs", "4.8×")
+
+
+def test_a_gap_that_is_not_above_zero_is_none_measurable() -> None:
+    table = launch.idle_gaps(evidence_by_device(make_run())[0])
+    assert headings(some(table))[1:] == ["stream", "stream, one stream", "graph", "graph, one stream"]
+    assert cells(table, "empty, 1 block")[1:] == ["860 ns", "680 ns", "30.2 ns", "none measurable"]
 
 
 def test_the_anatomy_is_to_scale() -> None:
@@ -59,6 +87,20 @@ def test_the_anatomy_is_to_scale() -> None:
     assert start.end_s == complete.begin_s == pytest.approx(6.4e-6, rel=0.02)
     assert complete.end_s == picture.end_s == pytest.approx(8.4e-6, rel=0.02)
     assert picture.lanes[1].spans[1].begin_s == pytest.approx(5.1e-6, rel=0.02)
+
+
+def test_single_calls_have_a_p99_only_where_there_are_enough() -> None:
+    def marks(calls: int) -> list[str]:
+        run = with_metrics(
+            make_run(),
+            "launch_cost",
+            lambda old: replace(old, per_call=old.per_call and replace(old.per_call, n=calls)),
+        )
+        picture = some(launch.single_calls(evidence_by_device(run)[0]))
+        assert picture.about.startswith(f"{calls} calls of one process")
+        return [mark.text.split()[0] for mark in picture.marks]
+
+    assert (marks(199), marks(200)) == (["p50", "p90", "worst"], ["p50", "p90", "p99", "worst"])
 
 
 def test_the_duration_curve_marks_the_crossover() -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import Evidence, exceeds, row_name, share_of
 from microbench.analysis.limits import Ceiling
 from microbench.analysis.stats import Row
-from microbench.core.model import BenchmarkInfo, Fact, Outcome, Param
+from microbench.core.model import BenchmarkInfo, Fact, Outcome, Param, PerCall
 from microbench.core.units import MISSING, as_time, axis_title, axis_value, percent, quantity, short_size, spread
 from microbench.report.document import WITHIN, Bars, Cell, Column, Table, Tone, columns
 from microbench.runs.trend import Point
@@ -36,6 +36,9 @@ QUANTILES: dict[Tail, Literal["p1", "p90", "p99", "min", "max"]] = {
     "p1": "p1", "p90": "p90", "p99": "p99", "worst": "max", "min": "min", "max": "max",
 }  # fmt: skip
 
+# Of fewer calls, p99 is little else than the slowest one.
+FEWEST_FOR_P99 = 200
+
 LEFT = Column("", "left")
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -55,6 +58,12 @@ def figure(row: Row, limit: Ceiling | None = None) -> Cell:
         if exceeds(row, limit):  # part of the text, because a narrow page drops notes
             text, tone = f"{text}, over limit", "problem"
     return Cell(text, note, tone, row.trust, row_name(row))
+
+
+def call_quantiles(calls: PerCall) -> list[tuple[str, float]]:
+    """What a histogram of single calls marks: their quantiles, as far as there are calls enough."""
+    p99 = [("p99", calls.p99)] if calls.n >= FEWEST_FOR_P99 else []
+    return [("p50", calls.p50), ("p90", calls.p90), *p99, ("worst", calls.max)]
 
 
 def spread_of(row: Row | Point) -> str:

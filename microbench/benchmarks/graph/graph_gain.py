@@ -1,4 +1,4 @@
-"""How much faster is a chain of kernels as a graph?
+"""How much time per kernel does a chain take in a stream, and as a graph?
 
 Question
     What is the time per kernel of a step of n kernels and one synchronise, launched into a stream and replayed as a

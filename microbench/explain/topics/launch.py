@@ -6,16 +6,16 @@ from operator import sub
 
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import as_time
-from microbench.explain.launch_facts import usual_gap
+from microbench.explain.launch_facts import FOUR_ARGUMENTS, usual_gap
 from microbench.explain.topics.topic import PREDICT, Passage, Topic, TopicFigures
 
 COST, LAYERS = "launch_cost", "launch_layers"
 # The Python layers in the text, by slot: layer, family and arguments of the row, and what it is.
 PYTHON: dict[str, tuple[str, str, int, str]] = {
-    "cuda_core": ("cuda_core", "same_kernel", 0, "the call from cuda.core"),
-    "cupy": ("cupy_raw", "same_kernel", 0, "the call from CuPy, RawKernel"),
+    "cuda_core": ("cuda_core", "same_kernel", FOUR_ARGUMENTS, "a call from cuda.core, four arguments"),
+    "cupy": ("cupy_raw", "same_kernel", FOUR_ARGUMENTS, "a call from CuPy, four arguments"),
     "torch": ("torch_eager", "one_op", 1, "an operation of PyTorch"),
-    "numba": ("numba_configured", "same_kernel", 0, "the call from Numba"),
+    "numba": ("numba_configured", "same_kernel", FOUR_ARGUMENTS, "a call from Numba, four arguments"),
     "jax": ("jax_jit", "one_op", 1, "a compiled operation of JAX"),
 }
 
@@ -80,14 +80,12 @@ TOPIC = Topic(
         ),
         (
             Passage(
-                "From Python a launch takes {items}.",
-                items=(
-                    "{cuda_core} through cuda.core",
-                    "{cupy} through CuPy",
-                    "{torch} for a PyTorch operation",
-                    "{numba} through Numba",
-                    "{jax} for a JAX operation",
-                ),
+                "From Python a launch with four arguments takes {items}.",
+                items=("{cuda_core} through cuda.core", "{cupy} through CuPy", "{numba} through Numba"),
+            ),
+            Passage(
+                "An operation on an array takes {items}.",
+                items=("{torch} through PyTorch", "{jax} through JAX"),
             ),
         ),
         (

@@ -14,7 +14,7 @@ from microbench.analysis.stats import Row, values_of
 from microbench.core.model import PerCall
 from microbench.core.units import axis_title, axis_value, percent, plain, quantity, wall
 from microbench.report.document import GRADES, TRUST_MARKS
-from microbench.report.tables import QUANTILES, TAILS, fact_notes, levels_words, spread_of
+from microbench.report.tables import QUANTILES, TAILS, call_quantiles, fact_notes, levels_words, spread_of
 
 CLOCKS = {"host": "the host's clock", "device": "the GPU's clock", "counter": "a counter"}
 BINS = 40
@@ -153,11 +153,10 @@ def histogram(samples: np.typing.NDArray[np.floating], unit: str, title: str) ->
 def _single_calls(calls: PerCall, unit: str, title: str) -> Histogram:
     """The histogram of single calls, without the empty bins after the last one."""
     length = max((index for index, count in enumerate(calls.counts) if count), default=0) + 1
-    quantiles = (("p50", calls.p50), ("p90", calls.p90), ("p99", calls.p99), ("worst", calls.max))
     step = 100 / math.log(calls.ratio) / length
     marks = tuple(
         (min(max(round(math.log(value / calls.first_edge) * step, 1), 0.0), 100.0), f"{name} {quantity(value, unit)}")
-        for name, value in quantiles
+        for name, value in call_quantiles(calls)
         if value > 0
     )
     return Histogram(title, calls.counts[:length], marks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from microbench.analysis.evidence import Evidence
 from microbench.analysis.graph_steps import kernel_counts, layer_titles
 from microbench.core.ops import LOOP_LAYER
@@ -59,9 +61,10 @@ def gain(evidence: Evidence) -> Curve | None:
     lengths = [pair.duration_s for pair in every if not pair.empty]
     empty = {Mark(pair.duration_s, "empty") for pair in every if pair.empty}
     titles = layer_titles(evidence.run)
+    tones = itertools.cycle((*SERIES_TONES, "plain"))  # a line for each submitter, however many there are
     lines = [
         Line(titles.get(name, name), tuple((pair.duration_s, pair.speedup) for pair in measured), tone)
-        for (name, (_, measured)), tone in zip(by_layer.items(), SERIES_TONES, strict=False)
+        for (name, (_, measured)), tone in zip(by_layer.items(), tones, strict=False)
     ]
     ends = [(speedup, graph_facts.crossing(first, speedup)) for speedup in graph_facts.SPEEDUPS]
     ys = [y for line in lines for _, y in line.points]
@@ -88,9 +91,10 @@ def surface(evidence: Evidence) -> Table | None:
             tone: Tone = "good" if pair.speedup >= STRONG else "quiet" if pair.speedup < WEAK else "plain"
             cells[kernels, (pair.duration_s, pair.empty)] = Cell(times(pair.speedup), tone=tone)
     names = {one: "empty" if one[1] else as_time(one[0]) for one in durations}
-    # A narrow page drops every other column first, then every other of the rest; never the ends.
-    drops = [2 if index % 2 else 1 if index % 4 else 0 for index in range(len(durations))]
-    drops = [0] * len(durations) if len(durations) <= MOST_UNBROKEN else [*drops[:-1], 0]
+    # A narrow page drops every other column first, then every other of the rest; never the ends, nor the shortest
+    # kernels, where a graph gains most.
+    drops = [0, 0, *(2 if index % 2 else 1 if index % 4 else 0 for index in range(2, len(durations) - 1)), 0]
+    drops = [0] * len(durations) if len(durations) <= MOST_UNBROKEN else drops
     title = "Speed-up by kernels in a step (down) and kernel duration (across)"
     about = f"from the compiled loop; {STRONG:g}× and more stands out, under {WEAK:g}× is pale; – would take too long"
     return matrix(title, about, names, cells, corner=Column("kernels", "left"), drops=drops)

@@ -34,7 +34,7 @@ from microbench.report.document import (
     Table,
     TimeLine,
 )
-from microbench.report.tables import figure, matrix, row_cell
+from microbench.report.tables import NOTHING, call_quantiles, figure, matrix, row_cell
 
 # The order of the tables, the general before the particular.
 ORDER = (
@@ -53,25 +53,22 @@ def pictures(evidence: Evidence) -> list[document.Picture]:
 
 
 def ladder(evidence: Evidence) -> Bars | None:
-    """Submit of the same empty kernel from each layer, with four arguments as the bar's paler end."""
-    rows = layer_rows(evidence, "same_kernel", 0)
-    if not rows:
+    """Submit of the same empty kernel with four arguments from each layer; the bar is solid up to that without any."""
+    none, four = (
+        {layer(row): row for row in layer_rows(evidence, "same_kernel", arguments)} for arguments in (0, FOUR_ARGUMENTS)
+    )
+    if not none and not four:
         return None
-    four = {layer(row): row for row in layer_rows(evidence, "same_kernel", FOUR_ARGUMENTS)}
-    loop = next((row for row in rows if layer(row) == NATIVE), None)
     bars = []
-    for row in rows:
-        more = four.get(layer(row))
-        ratio = Cell("" if loop is None or row is loop else times(row.value / loop.value))
-        beyond, added = None, Cell("")
-        if more is not None:
-            beyond, added_s = more.value, more.value - row.value
-            words = f"{'+' if added_s > 0 else ''}{as_time(added_s)}"
-            added = Cell("±0" if more.interval.overlaps(row.interval) else words, tone="quiet")
-        cells = (figure(row), ratio, added)
-        bars.append(Bar(title(evidence, row), row.value, beyond, cells, "second" if row is loop else "first"))
-    about = "host time of one launch call (submit) of an empty kernel without arguments; paler: with four"
-    columns = (Column("submit"), Column("× loop"), Column("4 args", drop=1))
+    for name, row in sorted((none | four).items(), key=lambda pair: pair[1].value):
+        label, alike = (title(evidence, row), four) if name in four else (f"{title(evidence, row)}, 0 args", none)
+        ratio = Cell("" if name == NATIVE or NATIVE not in alike else times(row.value / alike[NATIVE].value))
+        without_s = none[name].value if name in none else row.value
+        cells = (figure(row), ratio, Cell(as_time(without_s), tone="quiet") if name in none else NOTHING)
+        solid_s = min(without_s, row.value)
+        bars.append(Bar(label, solid_s, row.value, cells, "second" if name == NATIVE else "first"))
+    about = "host time of one launch call (submit) of an empty kernel with four arguments; solid: without arguments"
+    columns = (Column("submit"), Column("× loop"), Column("0 args", drop=1))
     return Bars("Submission ladder: the same kernel, launched from each layer", about, columns, tuple(bars))
 
 
@@ -155,14 +152,13 @@ def single_calls(evidence: Evidence) -> Histogram | None:
     calls = row.measurement.per_call if row else None
     if calls is None or not calls.counts:
         return None
-    quantiles = (("p50", calls.p50), ("p90", calls.p90), ("p99", calls.p99), ("worst", calls.max))
     return Histogram(
         title="Single launch calls",
-        about=f"{calls.n} calls, each timed; the axis is logarithmic, so that the few slow ones show",
+        about=f"{calls.n} calls of one process, each timed; the axis is logarithmic, so that the few slow ones show",
         first_edge=calls.first_edge,
         ratio=calls.ratio,
         counts=calls.counts,
-        marks=tuple(Mark(value, f"{name} {as_time(value)}") for name, value in quantiles),
+        marks=tuple(Mark(value, f"{name} {as_time(value)}") for name, value in call_quantiles(calls)),
     )
 
 
@@ -181,7 +177,8 @@ def idle_gaps(evidence: Evidence) -> Table | None:
                 for blocks, grid in GAP_GRIDS.items():
                     idle = gap(evidence, way, kernel=kernel, blocks=blocks, launch_streams=streams)
                     if idle is not None:
-                        cells[f"{does}, {grid}", (way, streams)] = Cell(as_time(idle.value))
+                        words = as_time(idle.value) if idle.value > 0 else "none measurable"
+                        cells[f"{does}, {grid}", (way, streams)] = Cell(words)
     if not cells:
         return None
     about = "period less the duration that profilers report; one stream: all kernels of the process went into it"

@@ -46,13 +46,24 @@ class Item(NamedTuple):
 
 
 def items(step: Step) -> list[Item]:
-    """Kernels and copies in the order of their submission."""
+    """Kernels and copies in the order of their submission.
+
+    Kernels of one stream never overlap. A profiler's duration may be longer than the period of a chain; the kernel then
+    ends where the next one begins.
+    """
     called = {span.act: span.end_s for span in step.played.host if span.lane == "host"}
     works = (work for act in step.acts for work in act.work if isinstance(work, Work))
-    return [
-        Item(span.lane, span.begin_s, span.end_s, work, called[span.act] - work.early_s + step.acts[span.act].way_s)
-        for span, work in zip(step.played.work, works, strict=True)
-    ]
+    ran: list[Item] = []
+    latest: dict[int, int] = {}  # the place of each stream's last kernel
+    for span, work in zip(step.played.work, works, strict=True):
+        act = step.acts[span.act]
+        if span.lane == "gpu":
+            stream = act.stream + work.branch
+            if (place := latest.get(stream)) is not None:
+                ran[place] = ran[place]._replace(end_s=min(ran[place].end_s, span.begin_s))
+            latest[stream] = len(ran)
+        ran.append(Item(span.lane, span.begin_s, span.end_s, work, called[span.act] - work.early_s + act.way_s))
+    return ran
 
 
 # The host's lane: calls one by one or in stretches, and waits.
@@ -242,7 +253,7 @@ def _busy(stretch: Sequence[Item], kernels: Sequence[Item]) -> Span:
         most = max((count for _, _, count in counted), default=0)
         words += f", up to {most} at once" if most > 1 else ""
         busy = sum(end - begin for begin, end, _ in counted) / (end_s - begin_s)
-        words += f", {percent(busy)} busy"
+        words += f", busy {percent(busy)} of this time" if busy < ALL else ""
     return Span(begin_s, end_s, words, GPU, "shaded" if busy < ALL else "solid")
 
 
