@@ -17,11 +17,12 @@ from microbench.analysis.evidence import Finding
 from microbench.core.errors import UsageError
 from microbench.core.units import times
 from microbench.diagnose import lanes, ranks, window, words
-from microbench.diagnose.diagnosis import PROCESSES, Diagnosis, Step, diagnose
+from microbench.diagnose.diagnosis import PROCESSES, Diagnosis, Graph, Step, diagnose
 from microbench.diagnose.events import held_by_events
 from microbench.diagnose.health import checks
 from microbench.diagnose.host_time import DOINGS, doing, overlaps, slices
 from microbench.diagnose.idle import CAUSES, idle
+from microbench.diagnose.latencies import recorded_latencies
 from microbench.diagnose.steps import find_steps
 from microbench.diagnose.unwatched import OWN_S, USUAL_S, unwatched
 from microbench.library.runs import load
@@ -653,7 +654,35 @@ def test_a_call_that_takes_a_tenth_of_the_time_is_named(call: str, ns: int, rule
 
 def test_why_no_graph_is_advised_is_said() -> None:
     found = diagnosed(steps_of(count=12, kernels=20, duration_ns=200_000, between_ns=10_000))
-    assert "diagnose.no_graph" in rules(found)
+    title = finding(found, "diagnose.no_graph").title
+    assert title == "No graph is advised: a graph would save less than 3 % of the step"
+
+
+def test_a_step_that_is_played_too_long_is_predicted_with_a_wider_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it is no more than 5 % too long; beyond, the graph is unknown, not advised against."""
+    made = steps_of(count=12, kernels=20, between_ns=20_000, waits=True)
+    latencies, right = recorded_latencies(made.trace(), 0), diagnosed(made)
+
+    def too_long(share: float) -> Diagnosis:
+        assert right.step is not None
+        way_s = latencies["way"] + share * right.step.watched_s
+        monkeypatch.setattr("microbench.diagnose.diagnosis.recorded_latencies", lambda *_: {**latencies, "way": way_s})
+        return diagnosed(made)
+
+    off = too_long(0.04)
+    assert right.step is not None
+    assert off.step is not None
+    assert right.graph is not None
+    assert off.graph is not None
+    for exact, wider in ((right.step, off.step), (right.graph, off.graph)):
+        own_s = exact.step_s if isinstance(exact, Graph) else exact.unwatched_s
+        low_s = own_s - math.hypot(own_s - exact.low_s, 0.04 * own_s)
+        assert wider.low_s == pytest.approx(low_s, rel=1e-3)
+        assert wider.low_s < 0.998 * exact.low_s
+        assert wider.high_s > 1.001 * exact.high_s
+    title = finding(too_long(0.07), "diagnose.no_graph").title
+    expected = "What a graph would give is not predicted: the model plays this step 7.0 % too long (limit 5 %)"
+    assert title == expected
 
 
 def test_a_trace_without_gpu_work_is_refused() -> None:

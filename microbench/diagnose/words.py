@@ -166,7 +166,7 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
             yield Finding(
                 rule="diagnose.no_graph",
                 severity="note",
-                title=f"No graph is advised: {diagnosis.why_no_graph}",
+                title=f"{_no_graph(diagnosis, diagnosis.recorded)}: {diagnosis.why_no_graph}",
                 text="",
                 threshold=f"a graph is advised if it saves {round_percent(WORTH)} of a step that can be predicted",
             )
@@ -187,6 +187,13 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
         threshold=f"a graph saves at least {round_percent(WORTH)} of the step",
         advice=f"Capture the step{HOW.get(layer_of(diagnosis.trace), '')}{_except(graph.blockers)}",
     )
+
+
+def _no_graph(diagnosis: Diagnosis, recorded: Recorded) -> str:
+    """Whether a graph was found to give nothing, or what it would give is unknown."""
+    if diagnosis.unwatched is not None or recorded.replays or recorded.paced_s is not None:
+        return "No graph is advised"
+    return "What a graph would give is not predicted"
 
 
 # How a framework's program captures a step.
