@@ -273,6 +273,23 @@ def test_pictures_need_a_single_trace(tmp_path: Path) -> None:
         assert call("diagnose", *two, *option).exit_code == ExitCode.USAGE
 
 
+@pytest.mark.parametrize(("width", "title"), [("60", "bound"), ("80", "GPU idle"), ("120", "a launch")])
+def test_several_traces_have_a_line_each(
+    tmp_path: Path, width: str, title: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A narrow terminal has fewer columns; names and verdicts are never broken."""
+    monkeypatch.setenv("COLUMNS", width)
+    names = [f"{name}.{kind}.json" for name in ("decode_item", "pageable_images") for kind in ("cpu", "cuda")]
+    for name in names:
+        saved(tmp_path, steps_of(count=12, kernels=50, between_ns=20_000), name)
+    lines = call("diagnose", str(tmp_path), "--run", "nvidia-h200").output.splitlines()
+    assert max(map(len, lines)) <= int(width)
+    rows = [line.split() for line in lines if "launch-bound" in line]
+    assert [row[0] for row in rows] == [name.removesuffix(".json") for name in names]
+    head = next(line for line in lines if "bound" in line)
+    assert title in head
+
+
 def test_the_drawing_goes_into_an_svg_file(tmp_path: Path) -> None:
     picture = tmp_path / "step.svg"
     assert (
