@@ -17,7 +17,7 @@ from microbench.analysis.evidence import Finding
 from microbench.core.errors import UsageError
 from microbench.core.units import times
 from microbench.diagnose import lanes, ranks, window, words
-from microbench.diagnose.diagnosis import PROCESSES, Diagnosis, Graph, Step, diagnose
+from microbench.diagnose.diagnosis import ELSEWHERE, PROCESSES, Diagnosis, Graph, Step, diagnose
 from microbench.diagnose.events import held_by_events
 from microbench.diagnose.health import checks
 from microbench.diagnose.host_time import DOINGS, doing, overlaps, slices
@@ -736,6 +736,22 @@ def test_costs_of_another_gpu_are_said() -> None:
     made = steps_of(count=12, kernels=50, duration_ns=4000)
     assert "diagnose.machine" not in rules(diagnose(made.trace(), costs(), costs_of="NVIDIA H200"))
     assert "diagnose.machine" in rules(diagnose(made.trace(), costs(), costs_of="NVIDIA B200"))
+
+
+def test_the_costs_of_another_machine_widen_the_interval_of_the_graph() -> None:
+    trace = steps_of(count=12, kernels=50, duration_ns=4000).trace()
+    own, *others = (
+        diagnose(trace, costs(), None, gpu, elsewhere=elsewhere)
+        for gpu, elsewhere in (("NVIDIA H200", False), ("NVIDIA H200", True), ("NVIDIA B200", False))
+    )
+    assert own.graph is not None
+    for other in others:
+        assert other.graph is not None
+        assert other.graph.step_s == own.graph.step_s
+        beyond_s = own.graph.low_s - other.graph.low_s, other.graph.high_s - own.graph.high_s
+        assert beyond_s == pytest.approx([ELSEWHERE * own.graph.step_s] * 2)
+        assert other.graph.speedup_low < own.graph.speedup_low
+        assert other.step == own.step
 
 
 # Ranks

@@ -7,6 +7,7 @@ import gzip
 import itertools
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from recorded_runs import save
 
 from microbench.core.errors import ExitCode
 from microbench.diagnose.idle import CAUSES
+from microbench.library.runs import REFERENCE_RUN
 from microbench.report.sheets.recorded_step import TONES
+from microbench.runs.store import bundled
 
 HOSTILE = (*CODE, "\x00\x1b[31m\r\nred\x7f", "\u202eevil\u2028", "x" * 100_000, "]]>&amp;<b>")
 WIDE = {"width": 1280, "height": 900}
@@ -317,6 +320,20 @@ def test_a_run_with_launch_watched_gives_the_recorders_costs(tmp_path: Path) -> 
         assert [bool(cost["assumed"]) for cost in step["costs"].values()] == [whose == "assumed"] * 2
         shown = " ".join(call("diagnose", trace, "--run", path).output.split())
         assert f"its costs are {whose})" in shown
+
+
+def test_the_bundled_reference_is_another_machine(tmp_path: Path) -> None:
+    """The same costs in a run of one's own give a narrower interval."""
+    trace = saved(tmp_path, steps_of(count=12, kernels=50, between_ns=20_000))
+    (reference,) = (path for name, path in bundled().items() if name == REFERENCE_RUN)
+    own = shutil.copy(reference, tmp_path / f"own{''.join(reference.suffixes)}")
+    borrowed, copied = (
+        json.loads(call("diagnose", trace, "--json", "--run", str(run)).output)["graph"] for run in (REFERENCE_RUN, own)
+    )
+    assert borrowed["step_s"] == copied["step_s"]
+    assert borrowed["low_s"] < copied["low_s"] < copied["high_s"] < borrowed["high_s"]
+    assert "costs of the bundled reference, another machine" in call("diagnose", trace, "--run", REFERENCE_RUN).output
+    assert "another machine" not in call("diagnose", trace, "--run", str(own)).output
 
 
 # The step as a workload file
