@@ -17,11 +17,12 @@ from microbench.analysis.evidence import Finding
 from microbench.core.errors import UsageError
 from microbench.core.units import times
 from microbench.diagnose import lanes, ranks, window, words
-from microbench.diagnose.diagnosis import PROCESSES, Diagnosis, Step, diagnose
+from microbench.diagnose.diagnosis import ELSEWHERE, PROCESSES, Diagnosis, Graph, Step, diagnose
 from microbench.diagnose.events import held_by_events
 from microbench.diagnose.health import checks
 from microbench.diagnose.host_time import DOINGS, doing, overlaps, slices
 from microbench.diagnose.idle import CAUSES, idle
+from microbench.diagnose.latencies import recorded_latencies
 from microbench.diagnose.steps import find_steps
 from microbench.diagnose.unwatched import OWN_S, USUAL_S, unwatched
 from microbench.library.runs import load
@@ -653,7 +654,35 @@ def test_a_call_that_takes_a_tenth_of_the_time_is_named(call: str, ns: int, rule
 
 def test_why_no_graph_is_advised_is_said() -> None:
     found = diagnosed(steps_of(count=12, kernels=20, duration_ns=200_000, between_ns=10_000))
-    assert "diagnose.no_graph" in rules(found)
+    title = finding(found, "diagnose.no_graph").title
+    assert title == "No graph is advised: a graph would save less than 3 % of the step"
+
+
+def test_a_step_that_is_played_too_long_is_predicted_with_a_wider_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it is no more than 5 % too long; beyond, the graph is unknown, not advised against."""
+    made = steps_of(count=12, kernels=20, between_ns=20_000, waits=True)
+    latencies, right = recorded_latencies(made.trace(), 0), diagnosed(made)
+
+    def too_long(share: float) -> Diagnosis:
+        assert right.step is not None
+        way_s = latencies["way"] + share * right.step.watched_s
+        monkeypatch.setattr("microbench.diagnose.diagnosis.recorded_latencies", lambda *_: {**latencies, "way": way_s})
+        return diagnosed(made)
+
+    off = too_long(0.04)
+    assert right.step is not None
+    assert off.step is not None
+    assert right.graph is not None
+    assert off.graph is not None
+    for exact, wider in ((right.step, off.step), (right.graph, off.graph)):
+        own_s = exact.step_s if isinstance(exact, Graph) else exact.unwatched_s
+        low_s = own_s - math.hypot(own_s - exact.low_s, 0.04 * own_s)
+        assert wider.low_s == pytest.approx(low_s, rel=1e-3)
+        assert wider.low_s < 0.998 * exact.low_s
+        assert wider.high_s > 1.001 * exact.high_s
+    title = finding(too_long(0.07), "diagnose.no_graph").title
+    expected = "What a graph would give is not predicted: the model plays this step 7.0 % too long (limit 5 %)"
+    assert title == expected
 
 
 def test_a_trace_without_gpu_work_is_refused() -> None:
@@ -709,6 +738,22 @@ def test_costs_of_another_gpu_are_said() -> None:
     assert "diagnose.machine" in rules(diagnose(made.trace(), costs(), costs_of="NVIDIA B200"))
 
 
+def test_the_costs_of_another_machine_widen_the_interval_of_the_graph() -> None:
+    trace = steps_of(count=12, kernels=50, duration_ns=4000).trace()
+    own, *others = (
+        diagnose(trace, costs(), None, gpu, elsewhere=elsewhere)
+        for gpu, elsewhere in (("NVIDIA H200", False), ("NVIDIA H200", True), ("NVIDIA B200", False))
+    )
+    assert own.graph is not None
+    for other in others:
+        assert other.graph is not None
+        assert other.graph.step_s == own.graph.step_s
+        beyond_s = own.graph.low_s - other.graph.low_s, other.graph.high_s - own.graph.high_s
+        assert beyond_s == pytest.approx([ELSEWHERE * own.graph.step_s] * 2)
+        assert other.graph.speedup_low < own.graph.speedup_low
+        assert other.step == own.step
+
+
 # Ranks
 
 
@@ -724,6 +769,10 @@ def test_the_rank_with_a_slow_host_is_named() -> None:
     assert found.rule == "diagnose.ranks"
     assert "rank 5" in found.title
     assert ranks.finding(several[:5]).severity == "good"
+    other = diagnose(steps_of(kernels=30).trace(rank=8), costs())
+    unlike = ranks.finding([*several, other])
+    assert (unlike.severity, unlike.advice) == ("note", "")
+    assert unlike.title == "The traces are of different programs: a step has 10 to 30 kernels"
     assert "at least 3" in ranks.finding(several[:2]).title
 
 

@@ -7,6 +7,7 @@ import gzip
 import itertools
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from recorded_runs import save
 
 from microbench.core.errors import ExitCode
 from microbench.diagnose.idle import CAUSES
+from microbench.library.runs import REFERENCE_RUN
 from microbench.report.sheets.recorded_step import TONES
+from microbench.runs.store import bundled
 
 HOSTILE = (*CODE, "\x00\x1b[31m\r\nred\x7f", "\u202eevil\u2028", "x" * 100_000, "]]>&amp;<b>")
 WIDE = {"width": 1280, "height": 900}
@@ -273,6 +276,23 @@ def test_pictures_need_a_single_trace(tmp_path: Path) -> None:
         assert call("diagnose", *two, *option).exit_code == ExitCode.USAGE
 
 
+@pytest.mark.parametrize(("width", "title"), [("60", "bound"), ("80", "GPU idle"), ("120", "a launch")])
+def test_several_traces_have_a_line_each(
+    tmp_path: Path, width: str, title: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A narrow terminal has fewer columns; names and verdicts are never broken."""
+    monkeypatch.setenv("COLUMNS", width)
+    names = [f"{name}.{kind}.json" for name in ("decode_item", "pageable_images") for kind in ("cpu", "cuda")]
+    for name in names:
+        saved(tmp_path, steps_of(count=12, kernels=50, between_ns=20_000), name)
+    lines = call("diagnose", str(tmp_path), "--run", "nvidia-h200").output.splitlines()
+    assert max(map(len, lines)) <= int(width)
+    rows = [line.split() for line in lines if "launch-bound" in line]
+    assert [row[0] for row in rows] == [name.removesuffix(".json") for name in names]
+    head = next(line for line in lines if "bound" in line)
+    assert title in head
+
+
 def test_the_drawing_goes_into_an_svg_file(tmp_path: Path) -> None:
     picture = tmp_path / "step.svg"
     assert (
@@ -300,6 +320,20 @@ def test_a_run_with_launch_watched_gives_the_recorders_costs(tmp_path: Path) -> 
         assert [bool(cost["assumed"]) for cost in step["costs"].values()] == [whose == "assumed"] * 2
         shown = " ".join(call("diagnose", trace, "--run", path).output.split())
         assert f"its costs are {whose})" in shown
+
+
+def test_the_bundled_reference_is_another_machine(tmp_path: Path) -> None:
+    """The same costs in a run of one's own give a narrower interval."""
+    trace = saved(tmp_path, steps_of(count=12, kernels=50, between_ns=20_000))
+    (reference,) = (path for name, path in bundled().items() if name == REFERENCE_RUN)
+    own = shutil.copy(reference, tmp_path / f"own{''.join(reference.suffixes)}")
+    borrowed, copied = (
+        json.loads(call("diagnose", trace, "--json", "--run", str(run)).output)["graph"] for run in (REFERENCE_RUN, own)
+    )
+    assert borrowed["step_s"] == copied["step_s"]
+    assert borrowed["low_s"] < copied["low_s"] < copied["high_s"] < borrowed["high_s"]
+    assert "costs of the bundled reference, another machine" in call("diagnose", trace, "--run", REFERENCE_RUN).output
+    assert "another machine" not in call("diagnose", trace, "--run", str(own)).output
 
 
 # The step as a workload file

@@ -182,20 +182,20 @@ def _diagnose(paths: list[Path], console: Console) -> list[Trace]:
     from microbench.report.terminal import terminal
     from microbench.traces.reading import read
 
-    fit, gpu, whose = costs_of(None)
+    costs = costs_of(None)
     several, files = [], []
     for path in paths:
         try:
             trace = read(path)
             if len(trace.work):
-                several.append(diagnose(trace, fit, costs_of=gpu))
+                several.append(diagnose(trace, costs.fit, costs_of=costs.gpu, elsewhere=costs.elsewhere))
                 files.append(path)
             else:
                 path.unlink()
         except MicrobenchError as error:
             terminal.tell_error(error, console)
     if several:
-        terminal.draw_screen(screen_of(several, whose, files), console)
+        terminal.draw_screen(screen_of(several, costs.words, files), console)
     return [one.trace for one in several]
 
 

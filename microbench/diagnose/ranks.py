@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from microbench.analysis.evidence import Finding
-from microbench.core.units import as_time, percent
+from microbench.core.units import as_time, percent, round_percent
 from microbench.diagnose import words
 from microbench.diagnose.diagnosis import Diagnosis
 
@@ -28,10 +28,13 @@ class Odd(msgspec.Struct, frozen=True):
     median: str
 
 
-def rank_name(diagnosis: Diagnosis) -> str:
-    """What a trace is called: its rank, else its file."""
-    rank = diagnosis.trace.rank
-    return diagnosis.trace.source if rank is None else f"rank {rank}"
+def names(several: Sequence[Diagnosis]) -> list[str]:
+    """What each trace is called: its rank, else its file without the ending that all files have."""
+    parts = [one.trace.source.split(".") for one in several]
+    while all(len(own) > 1 for own in parts) and len({own[-1] for own in parts}) == 1:
+        parts = [own[:-1] for own in parts]
+    ranks = [one.trace.rank for one in several]
+    return [".".join(own) if rank is None else f"rank {rank}" for own, rank in zip(parts, ranks, strict=True)]
 
 
 def busy_s(diagnosis: Diagnosis) -> float | None:
@@ -58,24 +61,31 @@ FIGURES: tuple[tuple[str, Callable[[Diagnosis], float | None]], ...] = (
 
 def odd_ranks(several: Sequence[Diagnosis]) -> list[Odd]:
     """The ranks that are unlike the others, by figure."""
-    found = []
+    found, named = [], names(several)
     for what, figure in FIGURES:
-        known = [(one, value) for one in several if (value := figure(one)) is not None]
+        known = [(name, value) for name, one in zip(named, several, strict=True) if (value := figure(one)) is not None]
         if len(known) < FEWEST:
             continue
         median = statistics.median(value for _, value in known)
         deviation = statistics.median(abs(value - median) for _, value in known)
         limit = max(DEVIATIONS * deviation, LEAST_SHARE * median)
         found += [
-            Odd(rank_name(one), what, as_time(value), as_time(median))
-            for one, value in known
-            if abs(value - median) > limit
+            Odd(name, what, as_time(value), as_time(median)) for name, value in known if abs(value - median) > limit
         ]
     return found
 
 
 def finding(several: Sequence[Diagnosis]) -> Finding:
-    """Which ranks are odd, in words."""
+    """Which ranks are odd, in words; no rank is, where their steps differ in kernels."""
+    kernels = [one.step.kernels for one in several if one.step is not None]
+    if kernels and max(kernels) > (1 + LEAST_SHARE) * min(kernels):
+        return Finding(
+            rule="diagnose.ranks",
+            severity="note",
+            title=f"The traces are of different programs: a step has {min(kernels):.0f} to {max(kernels):.0f} kernels",
+            text="",
+            threshold=f"kernels in a step differ by more than {round_percent(LEAST_SHARE)}",
+        )
     odd = odd_ranks(several)
     threshold = f"farther than {percent(LEAST_SHARE)} and 3.5 standard deviations from the median of the ranks"
     if len(several) < FEWEST:

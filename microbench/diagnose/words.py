@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.core.units import as_time, percent, plain, round_percent, times, two_times
-from microbench.diagnose.diagnosis import BUSY, SUBMISSION, WORTH, Bound, Diagnosis, Graph, Step
+from microbench.diagnose.diagnosis import BUSY, SUBMISSION, WORTH, Bound, Diagnosis, Graph, Step, another_gpu
 from microbench.diagnose.health import Check
 from microbench.diagnose.idle import Cause
 from microbench.diagnose.recorded import Blocker, Recorded, layer_of
@@ -133,12 +133,12 @@ def _recorder_words(step: Step) -> str:
 
 
 def _machine(diagnosis: Diagnosis) -> Iterator[Finding]:
-    recorded_on = sorted(set(diagnosis.trace.gpus.values()))
-    if diagnosis.graph is not None and diagnosis.costs_of and recorded_on and diagnosis.costs_of not in recorded_on:
+    if diagnosis.graph is not None and another_gpu(diagnosis.trace, diagnosis.costs_of):
+        recorded_on = min(diagnosis.trace.gpus.values())
         yield Finding(
             rule="diagnose.machine",
             severity="warning",
-            title=f"The trace is of {plain(recorded_on[0])}, the costs are of {plain(diagnosis.costs_of)}",
+            title=f"The trace is of {plain(recorded_on)}, the costs are of {plain(diagnosis.costs_of)}",
             text="What a graph gives rests on costs of launches, gaps and waits, which differ between machines.",
             threshold="the names of the GPUs differ",
             advice="Run `microbench run` on the machine of the trace, and give that run by --run",
@@ -166,7 +166,7 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
             yield Finding(
                 rule="diagnose.no_graph",
                 severity="note",
-                title=f"No graph is advised: {diagnosis.why_no_graph}",
+                title=f"{_no_graph(diagnosis, diagnosis.recorded)}: {diagnosis.why_no_graph}",
                 text="",
                 threshold=f"a graph is advised if it saves {round_percent(WORTH)} of a step that can be predicted",
             )
@@ -187,6 +187,13 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
         threshold=f"a graph saves at least {round_percent(WORTH)} of the step",
         advice=f"Capture the step{HOW.get(layer_of(diagnosis.trace), '')}{_except(graph.blockers)}",
     )
+
+
+def _no_graph(diagnosis: Diagnosis, recorded: Recorded) -> str:
+    """Whether a graph was found to give nothing, or what it would give is unknown."""
+    if diagnosis.unwatched is not None or recorded.replays or recorded.paced_s is not None:
+        return "No graph is advised"
+    return "What a graph would give is not predicted"
 
 
 # How a framework's program captures a step.

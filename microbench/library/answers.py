@@ -110,11 +110,12 @@ def predicted(step: Workload, name: str | None) -> Side:
 
 
 class Costs(NamedTuple):
-    """Constants of a run, the name of their GPU, and in words whose they are."""
+    """Constants of a run, the name of their GPU, in words whose they are, and whether they are a bundled run's."""
 
     fit: Fit
     gpu: str
     words: str
+    elsewhere: bool
 
 
 def costs_of(name: str | None) -> Costs:
@@ -123,12 +124,15 @@ def costs_of(name: str | None) -> Costs:
     path, run = load(name) if name is not None else last_with(lambda one: suits(one, usual))
     with consistent(run):
         evidence, fit = fit_for(run, usual)
-    return Costs(fit, evidence.gpu.name if evidence.gpu is not None else "", _whose(run, reference=is_reference(path)))
+    reference = is_reference(path)
+    return Costs(
+        fit, evidence.gpu.name if evidence.gpu is not None else "", _whose(run, reference=reference), reference
+    )
 
 
 def _whose(run: Run, *, reference: bool) -> str:
     simulated = "SIMULATED " if run.simulated else ""
-    return f"{simulated}costs of {'the bundled reference' if reference else f'run {run.run_id}'}"
+    return f"{simulated}costs of {'the bundled reference, another machine' if reference else f'run {run.run_id}'}"
 
 
 class Diagnosed(NamedTuple):
@@ -162,7 +166,7 @@ def diagnosed(
         try:
             trace = read(path)
             part = trace if from_s is None and to_s is None else between(trace, from_s, to_s)
-            several.append(diagnose(part, costs.fit, step_s, costs.gpu))
+            several.append(diagnose(part, costs.fit, step_s, costs.gpu, elsewhere=costs.elsewhere))
             used.append(path)
         except UsageError as error:
             if path in traces:

@@ -66,7 +66,8 @@ class Recording:
         from microbench.library.verdicts import DiagnosedTraces
 
         trace, costs = self._trace, costs_of(None)
-        return DiagnosedTraces(Diagnosed([diagnose(trace, costs.fit, costs_of=costs.gpu)], [self.path], costs, []))
+        found = diagnose(trace, costs.fit, costs_of=costs.gpu, elsewhere=costs.elsewhere)
+        return DiagnosedTraces(Diagnosed([found], [self.path], costs, []))
 
     def to_pandas(self) -> Tables:
         """The tables of work and calls. Raises UsageError without pandas, or if the block used no GPU."""

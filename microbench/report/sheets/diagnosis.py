@@ -97,19 +97,22 @@ def _graph_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
 
 
 def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
-    """Several traces of one program beside each other, and the odd one named."""
+    """Several traces beside each other, and the odd one named if they are of one program."""
     rows = tuple(
         (
-            Cell(plain(ranks.rank_name(one), LONGEST_NAME)),
+            Cell(plain(name, LONGEST_NAME)),
             *(Cell(quantity(figure(one), "s")) for _, figure in ranks.FIGURES),
             Cell(percent(one.idle.idle_s / one.idle.span_s) if one.idle is not None and one.idle.span_s else MISSING),
             Cell(one.bound or MISSING),
-            Cell(words.speedup(one.graph) if one.graph is not None else MISSING),
+            Cell(words.speedup(one.graph).removeprefix("about ") if one.graph is not None else MISSING),
         )
-        for one in several
+        for name, one in zip(ranks.names(several), several, strict=True)
     )
-    titles = ("", *(what for what, _ in ranks.FIGURES), "GPU idle", "bound", "as a graph")
-    table = Table("The ranks beside each other", "each as it was recorded", columns(*titles), rows)
+    # Enough of them can be dropped that names and verdicts need no second line.
+    drop = {"a step": 1, "as a graph": 2, "GPU idle": 3, "GPU works": 4, "a launch": 5}
+    titles = columns("", "a step", "GPU works", "a launch", "GPU idle", "bound", "as a graph", drop=drop)
+    about = "each step as it was recorded; a launch: the host's time for one"
+    table = Table("The traces beside each other", about, titles, rows)
     return Screen(
         mark="",
         run=costs,
