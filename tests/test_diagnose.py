@@ -769,10 +769,10 @@ def test_the_rank_with_a_slow_host_is_named() -> None:
     assert found.rule == "diagnose.ranks"
     assert "rank 5" in found.title
     assert ranks.finding(several[:5]).severity == "good"
-    other = diagnose(steps_of(kernels=30).trace(rank=8), costs())
-    unlike = ranks.finding([*several, other])
-    assert (unlike.severity, unlike.advice) == ("note", "")
-    assert unlike.title == "The traces are of different programs: a step has 10 to 30 kernels"
+    for rank, what in ((8, "The ranks do different work"), (None, "The traces are of different programs")):
+        unlike = ranks.finding([*several, diagnose(steps_of(kernels=30).trace(rank=rank), costs())])
+        assert (unlike.severity, unlike.advice) == ("note", "")
+        assert unlike.title == f"{what}: a step has 10 to 30 kernels"
     assert "at least 3" in ranks.finding(several[:2]).title
 
 

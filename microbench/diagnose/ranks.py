@@ -79,10 +79,12 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
     """Which ranks are odd, in words; no rank is, where their steps differ in kernels."""
     kernels = [one.step.kernels for one in several if one.step is not None]
     if kernels and max(kernels) > (1 + LEAST_SHARE) * min(kernels):
+        ranked = all(one.trace.rank is not None for one in several)
+        what = "The ranks do different work" if ranked else "The traces are of different programs"
         return Finding(
             rule="diagnose.ranks",
             severity="note",
-            title=f"The traces are of different programs: a step has {min(kernels):.0f} to {max(kernels):.0f} kernels",
+            title=f"{what}: a step has {min(kernels):.0f} to {max(kernels):.0f} kernels",
             text="",
             threshold=f"kernels in a step differ by more than {round_percent(LEAST_SHARE)}",
         )
