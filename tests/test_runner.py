@@ -52,7 +52,7 @@ def test_a_run_is_measured_shown_and_saved() -> None:
 
 
 def several(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Have so many processes import side by side, however many CPUs there are."""
+    """Let ``count`` processes import side by side, whatever the number of CPUs."""
     monkeypatch.setattr(session, "min", lambda most, cpus: count, raising=False)
 
 

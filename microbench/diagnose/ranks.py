@@ -29,7 +29,7 @@ class Odd(msgspec.Struct, frozen=True):
 
 
 def names(several: Sequence[Diagnosis]) -> list[str]:
-    """What each trace is called: its rank, else its file without the ending that all files have."""
+    """The name of each trace: its rank, or else its file name without the ending that all of them share."""
     parts = [one.trace.source.split(".") for one in several]
     while all(len(own) > 1 for own in parts) and len({own[-1] for own in parts}) == 1:
         parts = [own[:-1] for own in parts]

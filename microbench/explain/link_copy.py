@@ -87,7 +87,7 @@ def _ways(directions: Iterable[str]) -> str:
 
 
 def _pin(choice: links.Choice, priced: Sequence[links.Choice]) -> str:
-    """What to do with buffers of the choice's size, by the count that ``_paid`` says, and with smaller ones."""
+    """Advice for buffers of this size, by the number of copies after which pinning has paid, and for smaller ones."""
     buffers = f"buffers of {size(choice.size_bytes)}"
     if not choice.paid:
         return f"Leave {buffers} pageable."
