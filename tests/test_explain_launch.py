@@ -200,3 +200,23 @@ def test_the_newest_session_counts() -> None:
     run = make_run(extra=[newer])
     row = evidence(replace(run, sessions=run.sessions * 2)).row("launch_cost", "submit")
     assert row.value == pytest.approx(5e-6, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "spread", "words"),
+    [
+        (1.3, 0.01, ", and more time by the runtime API"),
+        (0.8, 0.01, ", and less time by the runtime API"),
+        (1.05, 0.01, ", and about as long by the runtime API"),
+        (0.8, 0.4, ""),  # the intervals overlap
+    ],
+)
+def test_the_runtime_api_is_compared_as_far_as_the_intervals_tell(ratio: float, spread: float, words: str) -> None:
+    loop = evidence(WHOLE).row("launch_layers", "submit", layer="loop", arguments=4)
+    assert loop is not None
+    measured = [measurement("submit", ratio * loop.value, spread=spread, n=10), measurement("round_trip", 9e-6)]
+    same = {"family": "same_kernel", "layer": "cuda_runtime", "arguments": 4}
+    run = make_run(extra=[outcome("launch_layers", measured, **same)])
+    text = finding_of("launch.layers", run).text
+    assert words in text
+    assert ("runtime API" in text) == bool(words)

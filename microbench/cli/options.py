@@ -88,7 +88,8 @@ Rounds = Annotated[
 ]
 ToCompare = Annotated[bool, _flag("--to-compare", "Measure five rounds, as compare needs for a verdict.")]
 TimeLimit = Annotated[
-    float | None, _option("SECONDS", "Leave out cases after the core that do not fit; default: 120 without names.")
+    float | None,
+    _option("SECONDS", "Leave out cases that do not fit, but none of the core; default: 120 without names."),
 ]
 Out = Annotated[Path | None, _option("FILE", "Save the run to this new file; default: one in the data folder.")]
 Into = Annotated[Typed, _option("RUN", "Add the results to this run.")]

@@ -147,7 +147,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
 
 def another_gpu(trace: Trace, costs_of: str) -> bool:
-    """Whether the trace says that it is not of the GPU whose costs are used."""
+    """True if the trace names another GPU than the one whose costs are used."""
     return bool(costs_of and trace.gpus) and costs_of not in trace.gpus.values()
 
 

@@ -154,8 +154,8 @@ def same_kernel(evidence: Evidence) -> Finding | None:
     equal = [launches.title(evidence, row) for row in layers if row.value <= best.value * MARGIN]
     plural = "" if len(equal) > 1 else "es"
     text = f"A compiled loop takes {as_time(loop.value)}"
-    if runtime is not None:
-        text += f", and {_compared(runtime, loop)} by the runtime API, as in C++"
+    if runtime is not None and (compared := _compared(runtime, loop)):
+        text += f", and {compared} by the runtime API, as in C++"
     if worst is not best:
         text += f"; {launches.title(evidence, worst)} takes {times(worst.value / loop.value)} as long"
     a_call = f"{as_time(best.value)} a call with {best.params.get('arguments')} arguments"
@@ -176,10 +176,12 @@ def same_kernel(evidence: Evidence) -> Finding | None:
 
 
 def _compared(row: Row, other: Row) -> str:
-    """How a time compares with another one, as far as their intervals tell."""
-    if row.interval.low > other.interval.high:
-        return "more time"
-    return "less time" if row.interval.high < other.interval.low else "about as long"
+    """How a time compares with another one; empty if the two differ but their intervals do not tell how."""
+    if other.value / MARGIN <= row.value <= other.value * MARGIN:
+        return "about as long"
+    if row.interval.overlaps(other.interval):
+        return ""
+    return "more time" if row.value > other.value else "less time"
 
 
 def one_op(evidence: Evidence) -> Finding | None:

@@ -1,4 +1,4 @@
-"""Pairs graph_gain's times in a stream and as a graph."""
+"""Pairs of times that graph_gain measured: the same step in a stream and as a graph."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def bars_table(bars: Bars, tone: Tone = "plain") -> Table:
 
 
 def benchmark_tables(info: BenchmarkInfo, measured: Sequence[Row], limit_of: LimitOf) -> tuple[Table, ...]:
-    """The tables of a benchmark: one if it has few metrics, else one for all cases that measured the same ones.
+    """The tables of a benchmark. Few metrics share one table; otherwise cases that measured the same ones share one.
 
     The first has the benchmark's title and question, the last the notes.
     """

@@ -47,7 +47,7 @@ class _Mean:
 
 
 class Budget:
-    """Divides the wall time among the rounds, and that of a round among its core and all its other cases.
+    """Divides the wall time among the rounds, and each round's time between its core and its other cases.
 
     The sampling time of a case shrinks from the preset's cap until the core fits, or else all cases of the round. When
     it cannot shrink further, the core takes longer than planned, and other cases that do not fit are left out.

@@ -182,9 +182,9 @@ class Process:
 
 @dataclass(frozen=True)
 class PlannedCase:
-    """One case in one round on one GPU; ``device`` is the GPU's UUID, None in the host suite.
+    """One case in one round on one GPU. ``device`` is the GPU's UUID, or None in the host suite.
 
-    ``turn`` is the round of the others that it is measured with: a benchmark may need more rounds than asked for.
+    A benchmark may need more rounds than were asked for; ``turn`` is the round of the run in which it takes this one.
     """
 
     benchmark: Benchmark
