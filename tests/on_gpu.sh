@@ -7,9 +7,10 @@
 # earlier session), real_steps (twelve steps of PyTorch against their predictions), programs (traces and recordings of
 # nineteen programs against their true times), example (the worked example of docs/), watch_overhead (WATCH_ROUNDS rounds
 # of it), without_nvmath, presets (a whole run in its time), reference and reference_further (the bundled run anew, both
-# on one GPU; each ends with what it has after LIMIT seconds, if that is set; REFERENCE names the file that they grow),
-# reference_peers (that of two GPUs), pack (as they are bundled). COSTS names a run with the costs for real_steps and
-# programs; without it they are measured. SANITIZED names the files of tests that the sanitizer looks at, all by default.
+# on one GPU, in half an hour; REFERENCE names the file that they grow; LIMIT cuts them off as many seconds after this
+# script began, and a call with the same FOLDER goes on), reference_peers (that of two GPUs), pack (as they are bundled).
+# COSTS names a run with the costs for real_steps and programs; without it they are measured. SANITIZED names the files of
+# tests that the sanitizer looks at, all by default.
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
 folder=${1:?usage: tests/on_gpu.sh FOLDER [STEP …]}
@@ -83,33 +84,43 @@ repeats() {
     "$python" tests/overlap.py "$folder"/repeat?.json | tee "$folder/overlap.txt"
 }
 
-# A session of the bundled run: recorded ROUNDS SUITE|BENCHMARK…
+# A session of the bundled run: recorded STEP ROUNDS SUITE|BENCHMARK…
 recorded() {
-    local into=--into rounds=$1
-    shift
-    [ -f "$reference" ] || into=--out
-    timeout -s INT "${LIMIT:-0}" "$python" -m microbench run "$@" --rounds "$rounds" "$into" "$reference" \
-        >>"$folder/reference.txt" 2>&1 || failed=1
+    local step=$1 left=0 code wanted=("${@:3}" --rounds "$2" --out "$reference")
+    [ ! -f "$folder/$step.done" ] || return 0
+    if [ -f "$folder/$step.cut" ]; then wanted=(--resume "$reference"); elif [ -f "$reference" ]; then wanted[-2]=--into; fi
+    # $SECONDS counts from the start of this script.
+    [ -z "${LIMIT:-}" ] || { left=$((LIMIT - SECONDS)) && [ "$left" -ge 30 ]; } || return 0
+    timeout --preserve-status -s INT "$left" "$python" -m microbench run "${wanted[@]}" >>"$folder/reference.txt" 2>&1
+    code=$?
+    [ "$code" -eq 0 ] || [ "$code" -eq 130 ] || failed=1
+    case $code in # 1: all is measured, but some cases failed
+        0 | 1) touch "$folder/$step.done" ;;
+        130) [ ! -f "$reference" ] || touch "$folder/$step.cut" ;;
+    esac
+    echo "exit $code after $SECONDS s: $(tail -1 "$folder/reference.txt")"
 }
 
-# What has three rounds in the bundled run, beside the compute suite: none of it is what a machine is compared by.
-further="launch_signals launch_tail launch_watched graph_jax graph_library memory_bulk memory_cluster memory_conflicts"
-further+=" memory_loaded memory_writes"
+# What the screen, the verdicts and predictions rest on. `compare` needs five rounds.
+compared="host launch_arguments launch_cost launch_duration launch_gap launch_kind launch_layers launch_model launch_queue"
+compared+=" launch_sync graph_gain graph_lifecycle graph_shape step_time link_bidirectional link_copy link_latency"
+compared+=" link_state memory_copy memory_latency memory_levels memory_stream"
 
 # All other benchmarks. link_nccl has nothing to say of one GPU.
-compared() {
+further() {
     local name
-    for name in $(basename -s .py -a microbench/benchmarks/{host,launch,graph,link,memory}/[a-z]*.py); do
-        [[ " $further link_nccl " == *" $name "* ]] || echo "$name"
+    for name in $(basename -s .py -a microbench/benchmarks/{launch,graph,link,memory}/[a-z]*.py); do
+        [[ " $compared link_nccl " == *" $name "* ]] || echo "$name"
     done
+    echo compute
 }
 
-# One session, because benchmarks share processes, which take long to start. `compare` needs five rounds.
-# shellcheck disable=SC2046 # several names
-reference() { recorded 5 $(compared); }
-
+# Two sessions and not one for each suite, because benchmarks share processes, which take long to start.
 # shellcheck disable=SC2086 # several names
-reference_further() { recorded 3 compute $further; }
+reference() { recorded reference 5 $compared; }
+
+# shellcheck disable=SC2046 # several names
+reference_further() { recorded reference_further 3 $(further); }
 
 reference_peers() {
     run run link_state link_concurrent link_peer --rounds 5 --out "$peers" >"$folder/reference_peers.txt" 2>&1 || failed=1

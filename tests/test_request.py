@@ -2,14 +2,16 @@
 
 import lzma
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from make_small_run import BENCHMARK, RUN, SESSION
 from worker_run import Recorder, outcomes, run
 
+from microbench.analysis.stats import rows
 from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
-from microbench.core.model import Settings
+from microbench.core.model import Environment, GpuInfo, Settings
 from microbench.run.events import CaseDone
 from microbench.runs import schema, store
 
@@ -35,11 +37,49 @@ def test_resume_measures_only_what_is_not_ok(tmp_path: Path) -> None:
     resumed = run(resume=str(path))
     assert [(one.session, one.case.params["how"], one.status) for one in outcomes(resumed)] == [
         (0, "nothing", "ok"),
-        (0, "exit", "crashed"),
         (0, "print", "ok"),
-        (1, "skip", "skipped"),
-        (1, "exit", "crashed"),
+        (0, "skip", "skipped"),
+        (0, "exit", "crashed"),
     ]
+    assert len(resumed.run.sessions) == 1
+
+
+def test_the_rounds_of_a_resumed_run_are_one_row(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    run("calm", out=path, listener=Recorder(interrupt_at=CaseDone), rounds=3)
+    assert len(store.load(path).outcomes) == 1
+    found = rows(run(resume=str(path)).run)
+    assert [(row.params["size"], len(row.outcomes)) for row in found] == [(1, 3), (2, 3)]
+
+
+def test_only_the_last_session_is_resumed(tmp_path: Path) -> None:
+    """What an earlier session measured does not count as measured by it."""
+    path = tmp_path / "run.json"
+    run("calm", out=path)
+    run("calm", into=str(path), listener=Recorder(interrupt_at=CaseDone))
+    resumed = run(resume=str(path)).run
+    assert [(one.session, one.case.params["size"]) for one in resumed.outcomes] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"environment": Environment(driver_version="1.2")}, "begun with driver 1.2, and here is"),
+        ({"environment": Environment(gpus=(GpuInfo("Other GPU", "GPU-other"),))}, r"Other GPU \(GPU-other\)"),
+        ({"commit": "0" * 40}, "begun with microbench .*0000, and here is"),
+    ],
+)
+def test_a_run_is_resumed_only_where_it_was_begun(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    finished = run("calm", out=path).run
+    other = msgspec.structs.replace(finished.sessions[0], **change)
+    path.write_bytes(schema.encode(msgspec.structs.replace(finished, sessions=(other,), outcomes=())))
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match=words) as refused:
+        run(resume=str(path))
+    assert "--into" in refused.value.next_step
+    assert path.read_bytes() == before
+    assert run("calm", into=str(path)).exit_code == ExitCode.MEASURED
 
 
 def test_resume_keeps_the_settings_of_the_run(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ Measured = Annotated[
     list[str] | None, _argument(WHAT, "What to measure; default: everything. `microbench list` shows the names.")
 ]
 Listed = Annotated[list[str] | None, _argument(WHAT, "What to list; default: everything.")]
-Quick = Annotated[bool, _flag("--quick", "Measure the core with fewer samples, in about 30 s.")]
+Quick = Annotated[bool, _flag("--quick", "Measure the core with fewer samples, in less than a minute.")]
 Full = Annotated[bool, _flag("--full", "Measure all values of each axis, for as long as that takes.")]
 Overrides = Annotated[
     list[str] | None,

@@ -322,7 +322,8 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Session(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One invocation of ``run``: its machine, settings and floors. ``started_at`` is UTC in ISO 8601.
+    """One invocation of ``run`` and those that resumed it: machine, settings and floors as the first found them.
+    ``started_at`` is UTC in ISO 8601.
 
     The order of compute cases in each round was drawn from ``order_seed``; None if they ran in the order of their axes.
     """

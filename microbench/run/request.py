@@ -43,7 +43,8 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Intent:
-    """A request that can be carried out. ``path`` is the file to write, ``earlier`` the run that it already holds."""
+    """A request that can be carried out. ``path`` is the file to write, ``earlier`` the run that it already holds;
+    ``resumed`` is True if its last session goes on."""
 
     settings: Settings
     preset: Preset
@@ -51,12 +52,13 @@ class Intent:
     path: Path
     run_id: str
     earlier: Run | None
+    resumed: bool
     measured: frozenset[AlreadyMeasured]
 
     @property
     def session(self) -> int:
-        """The index of the new session."""
-        return len(self.earlier.sessions) if self.earlier else 0
+        """The index of the session to measure."""
+        return len(self.earlier.sessions) - self.resumed if self.earlier else 0
 
     def infos(self) -> tuple[BenchmarkInfo, ...]:
         """The benchmarks of the run with this session; if it had a benchmark already, the axis values are joined."""
@@ -101,7 +103,8 @@ def examine(request: RunRequest, catalogue: Mapping[str, Benchmark], now: dateti
     if earlier:
         _check_versions(selected, earlier)
     run_id = earlier.run_id if earlier else store.new_run_id(now)
-    done = [outcome for outcome in resumed.outcomes if outcome.status == "ok"] if resumed else []
+    last = len(resumed.sessions) - 1 if resumed else 0
+    done = [one for one in resumed.outcomes if one.session == last and one.status == "ok"] if resumed else []
     return Intent(
         settings=settings,
         preset=settings.preset,  # type: ignore[arg-type]  # select() accepts no other
@@ -109,6 +112,7 @@ def examine(request: RunRequest, catalogue: Mapping[str, Benchmark], now: dateti
         path=path or request.out or store.data_folder() / f"{run_id}{store.FINISHED}",
         run_id=run_id,
         earlier=earlier,
+        resumed=resumed is not None,
         measured=frozenset(AlreadyMeasured(outcome.device, outcome.case.id, outcome.round) for outcome in done),
     )
 

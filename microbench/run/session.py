@@ -227,6 +227,7 @@ class _Session:
     def _head(self, environment: Environment, floors: Floors) -> Run:
         """The run before this session's first outcome."""
         intent = self.intent
+        earlier = intent.earlier or Run(SCHEMA_VERSION, intent.run_id, (), (), ())
         session = Session(
             environment=environment,
             settings=intent.settings,
@@ -237,18 +238,22 @@ class _Session:
             commit=commit(),
             order_seed=f"{intent.run_id} session {intent.session}",
         )
-        earlier = intent.earlier or Run(SCHEMA_VERSION, intent.run_id, (), (), ())
+        if intent.resumed:
+            check_same(earlier.sessions[-1], session)
+        sessions = earlier.sessions if intent.resumed else (*earlier.sessions, session)
         return msgspec.structs.replace(
-            earlier, schema_version=SCHEMA_VERSION, sessions=(*earlier.sessions, session), benchmarks=intent.infos()
+            earlier, schema_version=SCHEMA_VERSION, sessions=sessions, benchmarks=intent.infos()
         )
 
     def _finish(self, head: Run, status: RunStatus) -> Run:
-        # Earlier skips of cases that this session measured are dropped.
-        mended = {(outcome.device, outcome.case.id, outcome.round) for outcome in self.outcomes}
+        # What was measured again replaces what the session had of it, and every earlier skip of it.
+        again = {_place(outcome) for outcome in self.outcomes}
+        measured = {_place(outcome) for outcome in self.outcomes if outcome.status != "skipped"}
         earlier = [
             outcome
             for outcome in head.outcomes
-            if outcome.status != "skipped" or (outcome.device, outcome.case.id, outcome.round) not in mended
+            if _place(outcome) not in (again if outcome.status == "skipped" else measured)
+            or (outcome.status != "skipped" and outcome.session != self.intent.session)
         ]
         run = msgspec.structs.replace(head, outcomes=(*earlier, *self.outcomes))
         self.file.finish(run)
@@ -263,6 +268,28 @@ class _Session:
             return ExitCode.INTERRUPTED
         failed = any(outcome.status not in ("ok", "skipped") for outcome in self.outcomes)
         return ExitCode.SOME_FAILED if failed else ExitCode.MEASURED
+
+
+def _place(outcome: Outcome) -> tuple[str | None, str, int]:
+    """What a session measures once."""
+    return outcome.device, outcome.case.id, outcome.round
+
+
+def check_same(begun: Session, now: Session) -> None:
+    """Raise UsageError if a session would go on with another GPU, driver or state of the code than it began with:
+    its rounds could not stand in one row."""
+    for name, before, after in zip(("GPU", "driver", "microbench"), _identity(begun), _identity(now), strict=True):
+        if before != after:
+            raise UsageError(
+                f"the run was begun with {name} {before or 'none'}, and here is {after or 'none'}",
+                "resume it where it was begun, or add a session with --into",
+            )
+
+
+def _identity(session: Session) -> tuple[str, str, str]:
+    gpus = ", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in session.gpus)
+    code = " ".join(filter(None, (session.tool_version, session.commit)))
+    return gpus, session.environment.driver_version or "", code
 
 
 def _nothing_to_measure(skipped: Sequence[Outcome], environment: Environment) -> MicrobenchError:
