@@ -336,7 +336,7 @@ def test_a_gpu_that_moved_as_far_as_runs_of_one_gpu_may_is_a_finding_and_no_chan
     assert verdict in words_of(result.stdout.splitlines()[:4])
     assert shown.count("`microbench run memory --rounds 1 --into my-base.json`") == 1
     assert "(the first time with `--out my-base.json` instead of `--into`)" in shown
-    assert "Sessions of memory in turn, as above, settle this too." in shown
+    assert "The alternating sessions of memory above settle this too." in shown
 
 
 def test_a_slower_host_is_no_slower_driver() -> None:

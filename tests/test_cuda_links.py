@@ -142,7 +142,7 @@ def test_nccl4py_makes_the_same_calls(gpu: Gpu) -> None:
 def test_the_time_of_a_large_message_is_possible(gpu: Gpu) -> None:
     """A GPU cannot copy faster than it reads and writes its memory, nor can links carry more than their line rate.
 
-    All-reduce is not held against NVLink: with NVLink SHARP the switches add.
+    All-reduce is not compared with NVLink, because the switches add with NVLink SHARP.
     """
     size_bytes = 256 << 20
     for name in get_args(CollectiveName):

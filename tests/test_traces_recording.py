@@ -251,7 +251,7 @@ def test_the_diagnosis_names_lines_of_gaps_and_of_waits(tmp_path: Path) -> None:
     shown = " ".join(result.output.split())
     assert "train.py:5 conv2 " in shown, "the number of a function stays"
     assert "cudaStreamSynchronize waits for the GPU train.py:3 step 1.00" in shown
-    assert "samples of lines of Python 160 one each 2" in shown
+    assert "samples of lines of Python 160 one every 2" in shown
     assert "cudaStreamSynchronize waits for the GPU train.py:1" not in shown
 
 

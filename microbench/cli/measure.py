@@ -42,7 +42,7 @@ def measure(
     """Measure a kernel or function of your own: its time, its launches, what limits it, what a graph gives.
 
     A function is timed, captured into a CUDA graph and compared with its replays; if the capture fails, the line that
-    stops it is named. A kernel of a .cu file is compiled, timed and held against what this GPU was measured to give.
+    stops it is named. A kernel of a .cu file is compiled, timed and compared with the measured ceilings of this GPU.
     """
     axes: dict[str, list[str]] = {}
     for text in axis or ():

@@ -108,7 +108,7 @@ WHY: dict[str, Why] = {
     "no ratio": Why("0 or less in some round", "Their ratio has no meaning.", advice="Compare the two values instead."),
 }
 
-# Why some figures of a benchmark did not move as the others did for sure, where the verdict "unclear" says too little.
+# Why some figures of a benchmark are unclear although the others changed.
 STILL = {"noise": "too scattered to tell", "unconfirmed": "not confirmed", "same": "the same"}
 
 
@@ -189,7 +189,7 @@ def _benchmark_in_words(group: BenchmarkShift) -> str:
 
 
 def _host_moved(comparison: Comparison) -> str:
-    """How the host itself moved, where that leaves suites without a verdict: "slower (controls +8.5 to +11.5 %)"."""
+    """How the host itself moved, if that leaves suites without a verdict: "slower (controls +8.5 to +11.5 %)"."""
     controls = comparison.controls
     undecided = any(suite.host and not suite.changed for suite in comparison.suites)
     if controls is None or not undecided or controls.unchanged or not controls.moved:
@@ -386,7 +386,7 @@ def _alternate(comparison: Comparison, base: Side, new: Side, what: Sequence[str
 
 
 def _together(comparison: Comparison) -> Iterator[Finding]:
-    """Benchmarks of which many figures changed the same way. Why they may is said once."""
+    """Benchmarks of which many figures changed the same way. Only the first finding explains why that may be."""
     for place, group in enumerate(comparison.benchmarks):
         number = f"{len(group.moved)} of {group.total} {group.kind}s of {group.benchmark} are {group.verdict}"
         others = Counter(STILL.get(change.reason or change.verdict, change.verdict) for change in group.others)
@@ -438,7 +438,7 @@ def _unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]
             names = list(dict.fromkeys(change.new.benchmark for change in members))
             suites = list(dict.fromkeys(change.new.suite for change in members))
             if alternating.issuperset(suites):
-                advice = f"Sessions of {listed(suites)} in turn, as above, settle this too."
+                advice = f"The alternating sessions of {listed(suites)} above settle this too."
             else:
                 advice = _alternate(comparison, base, new, names if len(names) <= MOST_BENCHMARKS_NAMED else suites)
         if commands:
@@ -467,7 +467,7 @@ def _where(comparison: Comparison) -> str:
 
 
 def _hidden(comparison: Comparison) -> Iterator[Finding]:
-    """What the same means, and how large a change could hide among the figures that are."""
+    """What the verdict "same" means, and how large a change the figures with this verdict could hide."""
     same = [change.judged for change in comparison.of("same") if change.judged is not None and change.judged.low > 0]
     if same:
         middle = float(np.median([max(interval.high, 1 / interval.low) - 1 for interval in same]))

@@ -110,11 +110,11 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
     if (samples := trace.samples) is not None:
         yield Check(
             "samples of lines of Python", samples.taken, 0.0,
-            f"one each {as_time(samples.every_ns * 1e-9)}, and so well is known when a line begins and ends; "
-            f"{samples.late} came late, while a thread kept Python's lock",
+            f"one every {as_time(samples.every_ns * 1e-9)}, so a line's begin and end are known no better than that; "
+            f"{samples.late} came late, because a thread held the GIL",
         )  # fmt: skip
     for kind, count in trace.unread.items():
-        yield Check(f"left out: {kind}", count, 0.0, "too many to keep; what they would tell is unknown")
+        yield Check(f"left out: {kind}", count, 0.0, "too many to keep, so they are not part of the diagnosis")
 
 
 def _first_own_ns(trace: Trace) -> IntArray:

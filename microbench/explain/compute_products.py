@@ -49,7 +49,7 @@ class Rival(NamedTuple):
 
     ``sustained`` is the ratio of rates at the clock that each library settles at; None unless both ran in blocks of a
     second. ``per_clock`` is the ratio for each cycle of the clock, from the same blocks, or else from the two cases'
-    rates and clocks. ``rows`` are those that the ratios rest on.
+    rates and clocks. ``rows`` are the rows that the ratios rest on.
     """
 
     library: str
@@ -255,7 +255,7 @@ def searched(evidence: Evidence) -> Finding | None:
     row, square = rows[0], units.best_product(evidence, units.dtype_of(rows[0]))
     gain = row.value / square.value - 1 if square is not None else 0.0
     dtype, found = units.dtype_of(row), f"{units.shape_of(row)}: {units.figure(row)}"
-    apart = "They were measured minutes apart: a few percent are the board's own."
+    apart = "They were measured minutes apart, and a board varies by a few percent in that time."
     title, text = f"The fastest {dtype} product is {found}", ""
     if square is not None and gain > EQUAL:
         text = f"That is {percent(gain)} more than the best square product. {apart}"

@@ -203,7 +203,7 @@ SUSTAINED, BURST = "sustained", "burst"
 LEFT_BEHIND, FULL = 0.9, 0.97
 # Sparse instructions may do twice the operations, those with zeros counted.
 WHOLE_GAIN = 1.8
-# Boards for games accumulate in fp32 at half the rate: the ratio is near 2 there, elsewhere near 1.
+# Gaming boards accumulate in fp32 at half the rate: the ratio is near 2 there, elsewhere near 1.
 HALVED_FROM, WHOLE_UP_TO = 1.7, 1.3
 
 
@@ -361,7 +361,7 @@ def _one_path(evidence: Evidence) -> Finding | None:
 
 
 def accumulate(evidence: Evidence) -> Finding | None:
-    """Whether this board accumulates in fp32 at half the rate, as boards for games do."""
+    """Whether this board accumulates in fp32 at half the rate, as gaming boards do."""
     pair = halves(evidence)
     if pair is None or pair.ratio <= WHOLE_UP_TO:
         return None
@@ -370,7 +370,7 @@ def accumulate(evidence: Evidence) -> Finding | None:
         rule="compute.accumulate",
         severity="advice" if halved else "note",
         title=f"fp16 products are {times(pair.ratio)} as fast with fp16 accumulation as with fp32",
-        text="This board runs fp32 accumulation at half the rate, as boards for games do." if halved else "",
+        text="This board runs fp32 accumulation at half the rate, as gaming boards do." if halved else "",
         advice="Accumulate in fp16 where its precision is enough." if halved else "",
         threshold=f"shown above {times(WHOLE_UP_TO)}; halved from {times(HALVED_FROM)} on",
         rests_on=rests_on(*pair),

@@ -227,8 +227,8 @@ def replaying(evidence: Evidence) -> Finding | None:
         rule="graph.replay",
         severity="note",
         title=f"A replay costs the host {as_time(host.constant)} and the GPU {as_time(gpu.slope)} a node",
-        text=f"Each node of empty kernels in a line adds {as_time(host.slope)} to the host's call.",
-        threshold="straight lines through the relative residuals' least squares",
+        text=f"In a chain of empty kernels each node adds {as_time(host.slope)} to the replay call.",
+        threshold="straight lines by least squares of the relative residuals",
         rests_on=rests_on(*_curves(evidence, "relaunch", "node")),
     )
 

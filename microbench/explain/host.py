@@ -55,7 +55,7 @@ def memory(evidence: Evidence) -> Finding | None:
     one_core, all_cores = alone[shared[-1]], together[shared[-1]]
     share = one_core.value / all_cores.value
     if share > 1 and (doubtful(one_core) or doubtful(all_cores)):
-        return None  # all cores include the one, so noise decides here
+        return None  # all cores include the one, so this is noise
     limited = share < ONE_CORE_SHARE
     return Finding(
         rule="host.memory",
@@ -65,7 +65,10 @@ def memory(evidence: Evidence) -> Finding | None:
             f"{quantity(all_cores.value, 'B/s')}"
         ),
         text=f"One core reaches {percent(share)} of that."
-        + (" It stages pageable copies alone, which count their bytes once: half of its rate bounds them." * limited),
+        + (
+            " Pageable copies are staged by one core and reach at most half of its rate, because they count each byte "
+            "once." * limited
+        ),
         advice="Use pinned memory for copies to and from the GPU." if limited else "",
         threshold=f"one core under {percent(ONE_CORE_SHARE)} of all",
         rests_on=rests_on(one_core, all_cores),

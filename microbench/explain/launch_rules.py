@@ -13,7 +13,7 @@ from microbench.explain import launch_facts as launches
 from microbench.predict.constants import half_width
 from microbench.predict.model import WAYS
 
-# Two costs differ from this ratio on.
+# Two costs differ if their ratio is at least this.
 MARGIN = 1.10
 SWEEP_TOLERANCE = 1.5
 TAIL_RATIO, WORST_RATIO = 2.0, 10.0
@@ -109,7 +109,7 @@ def gaps(evidence: Evidence) -> Finding | None:
             f" While a process has launched into one stream only, a graph's gaps are {as_time(shorter_s)} shorter;"
             " about eight launches into a second stream, or a profiler, end that for good."
         )
-        advice = "Warm up before a capture in the stream that the program uses, not in a side stream."
+        advice = "Run the warm-up of a capture in the stream that the program uses, not in a side stream."
     return Finding(
         rule="launch.gap",
         severity="note",
@@ -567,7 +567,7 @@ def _shared(row: Row) -> str:
 
     rounds, calls = len(row.outcomes), sum(figures("slow_calls"))
     share, held = (sum(figures(name)) / rounds for name in ("off_core_bursts", "off_core_slow"))
-    # Three standard deviations of a number of calls that fall into any burst alike.
+    # Three standard deviations of the number of calls if each burst is equally likely.
     if held > share + 3 * math.sqrt(share / max(calls, 1)):
         return f" {percent(held)} of the slow calls are in bursts in which the thread left its core."
     for name, words in (

@@ -162,7 +162,7 @@ def collectives(evidence: Evidence) -> Finding | None:
     if shares:
         best, words = max(shares)
         text = f"{sentence(words)} reaches {percent(best)} of NVLink's limit."
-        text += " All-reduce is not held against it: with NVLink SHARP the switches add."
+        text += " All-reduce is not compared with it, because the switches add with NVLink SHARP."
     if first.ranks == 1:
         text = f"A ring of one GPU only copies within its own memory{rate}: it says nothing of links between GPUs."
     return Finding(
@@ -171,8 +171,8 @@ def collectives(evidence: Evidence) -> Finding | None:
         title=f"NCCL on {where}: {'; '.join(figures) or f'{first.words} was measured{rate}'}",
         text=text,
         threshold=(
-            "always, where NCCL was measured; all_gather and send_recv are held against all NVLinks of a GPU, one way, "
-            "all_reduce is not: NVLink SHARP adds in the switches"
+            "always, where NCCL was measured; all_gather and send_recv are compared with all NVLinks of a GPU, one "
+            "way, all_reduce is not: NVLink SHARP adds in the switches"
         ),
         rests_on=rests_on(
             *(

@@ -108,7 +108,7 @@ def capacity(evidence: Evidence) -> Finding | None:
         severity="advice" if split else "note",
         title=title,
         text=" ".join(words),
-        advice="Split the largest arrays: no single block is as large." if split else "",
+        advice="Split the largest arrays: no single block can be that large." if split else "",
         threshold="blocks taken until the driver refuses, then freed at once",
         rests_on=tuple(facts),
     )

@@ -19,7 +19,7 @@ USUAL_HEALTHY = 0.85
 # The kernel that speaks for the memory is the first of these that was measured.
 KERNELS = ("read", "triad", "copy", "write")
 CLOCK_LOSS = 0.01
-# These keep the memory busy while telemetry is read right after them; after others its clock may have dropped.
+# Telemetry read right after these benchmarks shows the clock of busy memory; after others it may have dropped.
 LOADED = ("memory_stream", "memory_levels", "memory_copy", "memory_occupancy", "memory_stride", "memory_random")
 LARGE_BYTES = 256 << 20
 UNLOCK = "Remove a clock lock with `nvidia-smi -rmc`; `nvidia-smi -q -d CLOCK` shows the clocks."
@@ -138,7 +138,7 @@ def verdict(evidence: Evidence) -> Finding | None:
     seen = [] if sound and over is None else causes(evidence)
     severity: Severity = "good"
     others = [f"{one.kernel.capitalize()} reaches {percent(one.share)}. " for one in judged if one is not shown]
-    ending, text, advice = "", f"{''.join(others)}Sound memory gives as much.", ""
+    ending, text, advice = "", f"{''.join(others)}That is what sound memory gives.", ""
     if over is not None:
         severity, ending = "warning", ", more than this ceiling allows"
         text = "The ceiling is wrong on this machine."

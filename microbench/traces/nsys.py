@@ -73,10 +73,10 @@ VERSIONS = {
 }
 VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){0,4}")
 
-MISSING = -(1 << 63)  # what stands for NULL, or for text where a number belongs
+MISSING = -(1 << 63)  # replaces NULL, and text where a number belongs
 CHUNK_ROWS = 1 << 16
-SMALLEST_ROW_BYTES = 8  # of any row in an SQLite file: its pointer, its size, its number, its header, its columns
-MOST_BYTES = 800 << 20  # of the tables in memory; of a longer recording the middle is read
+SMALLEST_ROW_BYTES = 8  # the least that a row takes in an SQLite file: pointer, size, number, header and columns
+MOST_BYTES = 800 << 20  # of tables in memory; only the middle of a longer recording is read
 ROW_BYTES = {API: 60, NVTX: 50} | dict.fromkeys(OVERHEADS + LIBRARIES, 50)  # in memory, with what sorting needs
 WORK_ROW_BYTES = 120
 LONGEST_VALUE_BYTES = 16 << 20
@@ -86,7 +86,7 @@ MOST_CORRELATION = (1 << 40) - 1
 MOST_PROCESSES = 1 << 16
 UNNAMED = "(unnamed)"
 # PyTorch's own ranges (torch.autograd.profiler.emit_nvtx) end in numbers that are unique to each: "aten::mm, seq = 3,
-# op_id = 17". They are cut off here, up to and without the space, so that such a text ends in a comma.
+# op_id = 17". They are cut off after the comma.
 RANGE_TEXT = (
     "CASE WHEN instr([text], ', seq = ') THEN substr([text], 1, instr([text], ', seq = '))"
     " WHEN instr([text], ', op_id = ') THEN substr([text], 1, instr([text], ', op_id = ')) ELSE [text] END"
@@ -119,8 +119,8 @@ LOST = re.compile(
 def read(path: Path, begin_ns: int | None = None, end_ns: int | None = None) -> Trace:
     """The Trace of an export; of a part of it if the first or last ns after the start of the session is given.
 
-    Of a recording that would take over MOST_BYTES of memory the middle is read, and ``unread`` counts the rows outside.
-    Raises UsageError for a file that is not such an export, is damaged, or has views or triggers.
+    Of a recording that would take over MOST_BYTES of memory only the middle is read, and ``unread`` counts the other
+    rows. Raises UsageError for a file that is not such an export, is damaged, or has views or triggers.
     """
     try:
         return _read(path, begin_ns, end_ns)
@@ -212,7 +212,7 @@ class _Export:
                 piece = _integers(islice(values, CHUNK_ROWS * len(wanted)))
             except (TypeError, ValueError, OverflowError):
                 if strict:
-                    raise _refusal(self.path, f"{table} holds what are no numbers") from None
+                    raise _refusal(self.path, f"{table} has values that are not numbers") from None
                 raise _NotNumbers from None
             if not len(piece):
                 return
@@ -270,7 +270,7 @@ class _Export:
         """The condition on the rows to be read, "" for all; about how many rows it leaves out of a long recording."""
         rows = {}
         for table in known:
-            # Each of the two alone is a look at one end of the table; both in one statement read all of it.
+            # Each of the two alone looks at one end of the table; both in one statement would read all of it.
             ends = (f"(SELECT {end}(rowid) FROM [{table}])" for end in ("min", "max"))
             first, last = self._sql.execute(f"SELECT {', '.join(ends)}").fetchone()
             rows[table] = min(last - first + 1, self.rows_left) if first is not None else 0
@@ -289,7 +289,7 @@ class _Export:
     def _span(self, table: str) -> tuple[int, int]:
         first, last = self._sql.execute(f"SELECT min([start]), max([start]) FROM [{table}]").fetchone()
         if not (isinstance(first, int) and isinstance(last, int) and abs(first) < FURTHEST_NS > abs(last)):
-            raise _refusal(self.path, f"{table} holds what are no times")
+            raise _refusal(self.path, f"{table} has values that are not times")
         return first, last
 
 

@@ -103,7 +103,7 @@ TOPIC = Topic(
                 items=tuple(f"{{{slot}}} in {slot}" for slot in units.USUAL_VARIANTS),
             ),
             Passage(
-                "Accumulating in fp32 halves the rate of fp16, as on boards for games: {long_sums}, and {short_sums} "
+                "Accumulating in fp32 halves the rate of fp16, as on gaming boards: {long_sums}, and {short_sums} "
                 "with accumulation in fp16.",
                 when=lambda value: value("short_sums") > units.HALVED_FROM * value("long_sums"),
             ),
