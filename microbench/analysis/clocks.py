@@ -30,7 +30,8 @@ def is_arithmetic(measurements: Iterable[Measurement]) -> bool:
 def clock_state(telemetry: Telemetry | None, *, arithmetic: bool) -> ClockState:
     """Whether the SM clock fell or rose by more than CLOCK_LOSS from the start of a case to its end.
 
-    The clock may rise in an ``arithmetic`` case, which lets it settle first and follows work that lowered it.
+    A rising clock does not count in an ``arithmetic`` case: it follows work that lowered the clock, and waits for it to
+    settle.
     """
     if telemetry is None or not telemetry.sm_clock_begin_hz or not telemetry.sm_clock_end_hz:
         return ClockState(False, False)

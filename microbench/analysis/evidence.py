@@ -47,8 +47,8 @@ class Evidence:
     """The newest row of each case and metric on one GPU, and the host's rows.
 
     ``device`` is the GPU's UUID, None for a run without a GPU. Queries return None or an empty list for rows that were
-    not measured, so a rule without its rows returns no finding. ``ceilings`` is the Evidence of another run on such a
-    GPU, against which own kernels are held if this run has no figures of the memory.
+    not measured, so a rule without its rows returns no finding. ``ceilings`` is the Evidence of another run on a GPU of
+    the same model. The user's own kernels are compared with its memory bandwidth if this run did not measure it.
     """
 
     def __init__(self, run: Run, measured: Sequence[Row], device: str | None, ceilings: Evidence | None = None) -> None:
@@ -59,7 +59,7 @@ class Evidence:
         for row in measured:
             if row.device in (device, None) and math.isfinite(row.value):
                 self._rows[row.case_id, row.metric.name] = row
-        self._by_benchmark: dict[tuple[str, str | None], list[Row]] = {}  # with each metric, and with None for all
+        self._by_benchmark: dict[tuple[str, str | None], list[Row]] = {}  # None: every metric
         for row in self._rows.values():
             for metric in (row.metric.name, None):
                 self._by_benchmark.setdefault((row.benchmark, metric), []).append(row)
@@ -118,7 +118,7 @@ class Evidence:
         return self._outcomes.get(benchmark, [])
 
 
-# The conclusion from the rows it knows, None where they are missing or say nothing worth a line.
+# A rule returns its finding, or None if its rows are missing or there is nothing worth reporting.
 Rule = Callable[[Evidence], Finding | None]
 
 

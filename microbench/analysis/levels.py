@@ -13,7 +13,7 @@ import numpy.typing as npt
 Levels = tuple[float, float]
 Samples = npt.NDArray[np.floating[Any]]
 
-# Two levels differ by at least this share of the median: what one process may vary before it counts as noisy, twice.
+# Two levels differ by at least this share of the median: twice the variation above which one process counts as noisy.
 LEAST_DISTANCE = 0.05
 # The gap between the levels takes at least this share of the whole range, so each level is narrower than the gap.
 GAP_SHARE = 2 / 3
@@ -39,7 +39,7 @@ def of_rounds(medians: Sequence[float], width: float) -> Levels | None:
 
 
 def middle(ordered: Sequence[float]) -> float:
-    """The median of a few sorted values, in a tenth of NumPy's time."""
+    """The median of a few sorted values, ten times as fast as NumPy."""
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 

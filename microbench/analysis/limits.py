@@ -30,9 +30,10 @@ L1_BYTES_PER_CLOCK = {
     (10, 0): 128, (10, 3): 128, (11, 0): 128, (12, 0): 128, (12, 1): 128,
 }  # fmt: skip
 # The L2 has none: an H200's 37.2 B/clk/SM would be 58 % of the 64 bytes that microbenchmarks of older GPUs give to an
-# SM's port, and 96 % of the 5120 bytes that the whole L2 of an A100 sends (white paper). Neither is stated for it.
+# SM's port, and 96 % of the 5120 bytes that the whole L2 of an A100 sends (white paper). NVIDIA states neither for the
+# H200.
 CACHE_NAMES = {"shared": "shared memory", "l1": "L1"}
-# HBM and GDDR transfer twice in a cycle of the memory clock as NVML and the driver count it.
+# HBM and GDDR transfer twice per cycle of the memory clock that NVML and the driver report.
 TRANSFERS_PER_MEMORY_CLOCK = 2
 # Parameters with the CUDA index of the GPU whose link moves the data, if that may differ from the GPU under test.
 MOVERS = ("first", "gpu_index")

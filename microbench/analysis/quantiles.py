@@ -17,9 +17,9 @@ FloatArray = npt.NDArray[np.floating[Any]]
 
 CONFIDENCE = 0.95
 MOST_EXACT = 5000
-# Fewer samples say nothing about their autocorrelation.
+# The autocorrelation of fewer samples cannot be estimated.
 FEWEST_CORRELATED = 10
-# A correction for centring never more than triples the autocorrelation found.
+# The correction for centring multiplies the autocorrelation found by at most 3.
 LEAST_LEFT = 1 / 3
 SHARES = (0.01, 0.5, 0.9, 0.99)
 MEDIAN = SHARES.index(0.5)
@@ -67,20 +67,21 @@ def median_ranks(n: int) -> tuple[int, int]:
     return 0, n - 1
 
 
-@np.errstate(all="ignore")  # as of_rows
+@np.errstate(all="ignore")  # damaged files overflow, as in of_rows
 def samples_per_independent(samples: FloatArray, medians: FloatArray) -> FloatArray:
     """How many samples count as one independent sample, at least 1, for each row of ``samples`` in the order taken.
 
     The rank of the true median among n samples varies with the autocorrelation of the series "above or below the
-    median", which outliers cannot distort. Its sum is cut off where the sum of two neighbouring lags is no longer
-    positive, and these pair sums may not rise. Source: Geyer, Practical Markov Chain Monte Carlo, Statistical Science
-    7 (1992), section 3.3. Centring the series lowers each lag by about the result over n, which is given back.
+    median", which outliers cannot distort. The sum of the autocorrelations ends where the sum of two neighbouring lags
+    is no longer positive, and these pair sums are forced not to rise. Source: Geyer, Practical Markov Chain Monte
+    Carlo, Statistical Science 7 (1992), section 3.3. Centring the series lowers each lag by about the result over n,
+    which is corrected.
     """
     count = samples.shape[1]
     if count < FEWEST_CORRELATED:
         return np.ones(len(samples))
-    side = np.sign(samples - medians[:, None]).astype(np.float32)  # half the time of float64
-    padded = 1 << (2 * count - 1).bit_length()  # so that the ends of the series do not meet
+    side = np.sign(samples - medians[:, None]).astype(np.float32)  # twice as fast as float64
+    padded = 1 << (2 * count - 1).bit_length()  # zero padding, because the transform is circular
     spectrum = np.fft.rfft(side, padded)
     lags = np.fft.irfft(spectrum.real**2 + spectrum.imag**2, padded)[:, : count // 2 * 2]
     lags /= np.maximum(lags[:, :1], 1)  # 0 for samples that are all equal
@@ -93,8 +94,9 @@ def samples_per_independent(samples: FloatArray, medians: FloatArray) -> FloatAr
 
 
 def ranks_of(samples: FloatArray, medians: FloatArray) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """The ranks that bound the median of each row of ``samples`` in the order taken: ``median_ranks``, farther apart
-    by the root of the samples that count as one, because neighbouring samples resemble each other."""
+    """The ranks that bound the median of each row of ``samples``, in the order taken: those of ``median_ranks``, moved
+    apart by the root of ``samples_per_independent``.
+    """
     count = samples.shape[1]
     middle = (count - 1) / 2
     reach = (middle - median_ranks(count)[0]) * np.sqrt(samples_per_independent(samples, medians))

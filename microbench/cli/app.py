@@ -152,7 +152,7 @@ COMMANDS = (
     (doctor, "microbench doctor"),
 )
 for _function, _example in COMMANDS:
-    # What follows the command that is watched belongs to it.
+    # Options after the watched command belong to that command.
     _settings = {"allow_interspersed_args": _function is not watch.watch}
     app.command(_function.__name__.rstrip("_"), epilog=f"Example: {_example}", context_settings=_settings)(
         command(_function)

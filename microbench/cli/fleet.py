@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LINES_SHOWN, NAMES_SHOWN = 20, 3
 LONGEST_EVERY_S = 366 * 86400.0
-# While it waits for the next campaign, a watch looks at the clock so often.
+# Seconds between two looks at the clock while a watch waits for the next campaign.
 LOOK_EVERY_S = 60.0
 STATUS_WORDS = {"failed": "failed", "died": "died", "hung": "hung", "no_gpu": "no GPU", "waiting": "not measured"}
 
@@ -252,7 +252,7 @@ def _needs_gpu(campaign: Campaign) -> bool:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """Let SIGTERM, and SIGHUP of a closed terminal, act as Ctrl-C: what was started on other machines ends then."""
+    """Let SIGTERM, and SIGHUP of a closed terminal, act as Ctrl-C, so that processes on other machines end too."""
     numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
     for number in numbers:
         signal.signal(number, signal.default_int_handler)
@@ -265,7 +265,7 @@ def _signals() -> Iterator[None]:
 
 @contextmanager
 def _shown() -> Iterator[Callable[[Campaign, Sequence[str]], None]]:
-    """What draws the state of a campaign: one line that is updated on a terminal, nothing elsewhere."""
+    """The function that shows the state of a campaign: a line that is updated on a terminal, nothing elsewhere."""
     from microbench.report.terminal.terminal import Painter, open_console
 
     console = open_console(sys.stderr)

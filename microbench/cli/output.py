@@ -56,7 +56,7 @@ def draw(
 
 @contextmanager
 def paged() -> Iterator[None]:
-    """Show what is printed through a pager if standard output is a terminal and there is one."""
+    """Show output through a pager if standard output is a terminal and a pager is installed."""
     pager = shutil.which("less")
     if pager is None or not sys.stdout.isatty():
         yield
@@ -85,7 +85,7 @@ def paged() -> Iterator[None]:
 
 
 def progress() -> LiveProgress | PlainProgress:
-    """What shows a run while it runs: a live display on a terminal, plain lines elsewhere."""
+    """Shows the progress of a run: a live display on a terminal, plain lines elsewhere."""
     from microbench.core.bench import discover
     from microbench.report.terminal.progress import LiveProgress, PlainProgress
     from microbench.report.terminal.terminal import open_console

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from microbench.gpu.protocol.gpu import Gpu
     from microbench.gpu.protocol.own import OwnGraph, OwnStep
 
-# Steps and replays are timed in turn, so many of each.
+# Steps and replays are timed in turn, this many of each.
 TURNS = 50
 
 

@@ -132,7 +132,7 @@ def prune(
         age = timedelta(days=older_than) if older_than is not None else None
     except (ValueError, OverflowError):
         raise UsageError(f"--older-than {older_than:g} is not a possible age", "give days, such as 30") from None
-    # The states are taken before anything is read, so that a run which changes later is not deleted.
+    # The files' states are noted before any file is read, so that a run that changes later is not deleted.
     states = {path: recorded.state(path) for path in store.listing()}
     heads = [(path, recorded.head(path)) for path in states]
     for path, head in heads:

@@ -154,7 +154,7 @@ def _drawn(name: str, runs: Sequence[tuple[Path, Run]]) -> Figure:
 
 
 def _check(figure: str) -> None:
-    """Raise UsageError, which lists the figures, if there is none of this name."""
+    """Raise UsageError, which lists the figures, if no figure has this name."""
     if figure not in KINDS:
         raise UsageError(f"there is no figure {plain(figure, 40)}", f"give one of {NAMES}")
 

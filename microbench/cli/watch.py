@@ -34,7 +34,7 @@ UNSEEN_BUT_PYTHON = (
     "and -S, install a C compiler (cc, gcc, clang, or what CC names)"
 )
 UNUSED = "the command submitted nothing to a GPU while it was recorded"
-# A second core dump, of microbench, helps nobody.
+# A core dump of microbench itself would be useless.
 DUMPING = (signal.SIGQUIT, signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
 
 
@@ -130,7 +130,7 @@ def _new_folder(out: Path | None) -> Path:
 
 
 def _windows(window_s: float | None, every_s: float | None) -> tuple[float | None, float | None]:
-    """How long a window is, and from the begin of one to that of the next. Raises UsageError."""
+    """The length of a window, and the time from the begin of one to that of the next. Raises UsageError."""
     if window_s is None and every_s is None:
         return None, None
     window_s = USUAL_WINDOW_S if window_s is None else window_s
@@ -160,7 +160,7 @@ def _explain(folder: Path, ended: Ended, sampler: Sampler | None) -> None:
 
 
 def _said(sampler: Sampler | None, traces: list[Trace]) -> list[str]:
-    """What NVML said of the same time."""
+    """NVML's figures for the same time."""
     from microbench.diagnose import utilisation
 
     return utilisation.lines(sampler.readings, traces, sampler.reason) if sampler is not None else []
@@ -211,14 +211,14 @@ def _end_like(status: int) -> int:
         if number != signal.SIGKILL:
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-    return 128 + number  # as a shell says it, where the signal is blocked
+    return 128 + number  # a shell's exit code for the signal, which is blocked here
 
 
-# The title of a terminal is kept and given back by those of xterm's kind.
+# Escape sequences with which xterm and its like save and restore the title.
 TITLED = ("xterm", "screen", "tmux", "rxvt", "alacritty", "foot")
 KEEP_TITLE, GIVE_TITLE_BACK = "\x1b[22;2t", "\x1b]2;\a\x1b[23;2t"
 KEEP_CURSOR, GIVE_CURSOR_BACK, ERASE = "\x1b7", "\x1b8", "\x1b[K"
-LIVE_SHARE = 0.03  # of one core that updates take
+LIVE_SHARE = 0.03  # the most of one core's time that updates take
 
 
 class LiveLine:

@@ -60,10 +60,10 @@ class Change(msgspec.Struct, frozen=True):
     """The verdict on one figure, from BASE to NEW.
 
     ``ratio`` is NEW over BASE: the median over all pairs of rounds, with the 95 % interval that the rounds alone give.
-    With ``shares`` it compares shares of each GPU's ceiling. ``judged`` is the ratio that the verdict rests on, and its
-    interval includes what differs from run to run: at one SM clock if ``by`` is "clock", less what the whole suite did
-    if it is "drift". A figure that was not judged (``reason``) has the ratio of its values in both, with the interval
-    of its rounds. ``reason`` says why a figure is unclear or incomparable.
+    With ``shares`` it compares shares of each GPU's ceiling. ``judged`` is the ratio that the verdict rests on, with an
+    interval that includes the variation between runs. If ``by`` is "clock", this ratio is at one SM clock; if ``by`` is
+    "drift", the common shift of the suite is taken off. ``reason`` says why a figure is unclear or incomparable. A
+    figure that was never judged has the ratio of its two values, with the interval of its rounds.
     """
 
     base: Row
@@ -94,11 +94,12 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class SuiteShift(NamedTuple):
-    """How the figures of a suite moved together: those that the host times (``host``), or the device.
+    """The common shift of a suite's figures that the host times (``host``), or of those that the device times.
 
     ``ratio`` is the cost in NEW over BASE (a rate costs its inverse), the median over the figures with its 95 %
-    interval. ``rows`` counts the figures, ``went`` those that moved that way. ``changed``: this is a change of the
-    suite; if not, the shift is taken off each figure, because a host or GPU may differ as much from run to run.
+    interval. ``rows`` counts the figures, ``went`` those that moved in the direction of the shift. ``changed``: the
+    suite itself changed. If not, the shift is taken off each figure, because the host or GPU may differ as much from
+    run to run.
     """
 
     suite: str
@@ -136,10 +137,10 @@ class BenchmarkShift(NamedTuple):
 
 
 class Controls(NamedTuple):
-    """How the figures moved that show how fast the host is and that no driver can change.
+    """The common shift of the controls: figures that show how fast the host is and that no driver can change.
 
-    ``unchanged``: the interval of their common ``ratio`` (a cost) is narrow enough about 1 to say that the host did not
-    move; ``moved``: it excludes that. ``most`` is the largest change that the interval holds, as a share.
+    ``ratio`` is their common change in cost. ``unchanged``: its interval is so narrow about 1 that the host did not
+    move; ``moved``: its interval shows that the host did.
     """
 
     rows: int
@@ -214,7 +215,7 @@ class Comparison(msgspec.Struct, frozen=True):
         )
 
     def has_changed(self, *verdicts: Verdict) -> bool:
-        """True if a figure has one of these verdicts, or if a suite as a whole is slower or faster, if these do."""
+        """True if a figure, or a suite as a whole (slower or faster), has one of these verdicts."""
         ways = {"slower" if suite.slower else "faster" for suite in self.suites if suite.changed}
         return bool(self.of(*verdicts)) or not ways.isdisjoint(verdicts)
 
@@ -314,7 +315,7 @@ def _suites(ready: Sequence[Pair], arrays: Figures, decision: Decision) -> list[
         shift = group.shift
         of_it = (arrays.host == host) & ~arrays.counted & ~arrays.control & (arrays.suite == number)
         rows = [row for row in range(len(ready)) if of_it[row]]
-        # Shares of two models' ceilings are verdicts on single figures: their ratio is no time.
+        # Two GPU models are compared figure by figure only: a ratio of shares of two ceilings is not a ratio of costs.
         shares = any(ready[row].ceilings is not None for row in rows)
         if not group.seen or shares or (abs(shift.median) < SMALLEST_CHANGE and not group.changed):
             continue

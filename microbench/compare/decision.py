@@ -19,9 +19,10 @@ from microbench.analysis.stats import NORMAL_95, STABLE_HALF_WIDTH, student_95
 FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]
 BoolArray = npt.NDArray[np.bool_]
-# What a figure that did not change is: the same; certainly within 10 %; or unclear. Why it is unclear: it jumps between
-# two levels; it moved and nothing confirms it, which two sessions cannot tell from a level that it keeps for a session;
-# the host, or the GPU, may differ as far from run to run; the interval holds a change as well as none.
+# A figure that did not change is the same, certainly within 10 %, or unclear. Reasons for unclear: it jumps between two
+# levels ("levels"); it moved, but nothing confirms that, and it may keep one level for a whole session ("unconfirmed");
+# the host or the GPU may differ as much from run to run; or the interval contains both a change and no change
+# ("noise").
 Undecided = Literal["levels", "unconfirmed", "host", "gpu", "noise"]
 Unchanged = Literal["same", "within 10 %"]
 
@@ -41,21 +42,22 @@ FALSE_DISCOVERIES = 0.005
 QUIET_VARIANCE = 0.005**2
 MOST_ATTENTION = 10.0
 
-# Without controls a common shift of the host's figures below this is drift: the host of a virtual machine drifted by
-# 12 % either way within a minute.
+# Without controls, a common shift of host-timed figures below this counts as drift: the host of a virtual machine
+# drifted by 12 % either way within a minute.
 HOST_DRIFT = math.log(1.15)
 # The fewest controls that say whether the host moved, and how well they must know that it did not.
 LEAST_CONTROLS = 5
 CONTROLS_WITHIN = math.log(1.03)
 # A figure may feel a drift of the host this many times as much as the controls do.
 FEELS_MORE = 2.0
-# Assumed deviation between two runs where too few figures exist to show it: of a figure that the host times, or the
-# device; and of all figures of a suite that the device times together, which one pair of runs never shows.
+# Assumed standard deviations between two runs. The first two are of one figure timed by the host or by the device, and
+# apply where too few figures show it. The third is of all device-timed figures of a suite together, which one pair of
+# runs cannot show.
 UNSEEN_HOST_DEVIATION = 0.03
 UNSEEN_DEVICE_DEVIATION = 0.01
 DEVICE_TOGETHER = 0.007 * math.sqrt(2)
 LEAST_ROWS_TOGETHER = 20
-# Figures feel a drift more alike than this; figures that scatter further have changed themselves.
+# A drift shifts all figures with less scatter than this; figures that scatter more have changed themselves.
 LARGEST_DEVIATION = 0.05
 # Median and upper quartile of the square of a Student's t with about ten degrees of freedom.
 MEDIAN_SQUARE, UPPER_SQUARE = 0.49, 1.49
@@ -202,7 +204,8 @@ class Decision(NamedTuple):
     def unchanged(self, row: int, same_within: float = SAME_WITHIN) -> Unchanged | Undecided:
         """What a figure that did not change is. Its interval is "the same" within ``same_within``, a share.
 
-        "host" and "gpu" are what more rounds of one run cannot settle.
+        "host" and "gpu": the host or GPU may differ as much from run to run, so more rounds of one run cannot settle
+        it.
         """
         shift, half, moved, own = (
             float(values[row]) for values in (self.judged.shift, self.judged.half, self.judged.moved, self.judged.own)
@@ -237,7 +240,8 @@ def decide(figures: Figures) -> Decision:
     """
     raw = _measured(figures, figures.base, figures.new)
     at_clock = _measured(figures, figures.base_at_clock, figures.new_at_clock)
-    # Of a figure that the SM clock may or may not bind, the shift counts that says less, and both must agree.
+    # Where it is unknown whether the SM clock binds a figure, the weaker of the two shifts counts, and both must have
+    # one sign.
     weaker = figures.partly & (np.abs(raw.shift) * at_clock.own < np.abs(at_clock.shift) * raw.own)
     opposed = figures.partly & (raw.shift * at_clock.shift <= 0)
     judged = shifts(
@@ -256,7 +260,7 @@ def decide(figures: Figures) -> Decision:
 
 
 def _confirmed(found: BoolArray, judged: Shifts, figures: Figures) -> BoolArray:
-    """Which changes are more than one figure's move between two sessions.
+    """Which changes something confirms, so that they are not just one figure at another level in the second session.
 
     A figure that sits on one of two levels for a whole session gives the same rounds as one that changed, so that no
     test of its own rounds can tell. It is confirmed by rounds that alternate, by its suite, by its family, or by a
@@ -426,8 +430,8 @@ def _in_common(base: FloatArray, new: FloatArray, shift: FloatArray, rows: BoolA
     """The shift that rows have in common, with an interval from the rounds of both runs.
 
     In each round the common state is the median over the rows, each about its own mean in its run. The interval is
-    Student's t on these states, but no narrower than a drift within a run would carry on until the middle of the other
-    run. The rows' own scatter counts as far as it blurs their median.
+    Student's t on these states. It is no narrower than the drift seen within a run, extrapolated to the middle of the
+    other run. The uncertainty of the median over the rows is added.
     """
     centre = float(np.median(shift[rows]))
     squares, freedom, carried = 0.0, 0, 0.0
@@ -453,9 +457,10 @@ def _between_runs(shift: FloatArray, error: FloatArray, family: IntArray) -> tup
     """How far figures scatter from run to run beyond their rounds: a variance that all have alike, and the factor by
     which rounds understate the scatter, from the half whose rounds scatter more.
 
-    ``shift`` is that about the common one, ``error`` its variance by the rounds alone. The variance is the one at which
-    half of the figures lie within the median of their Student's t, or three quarters of the quieter ones, each about
-    its family, within that quantile: figures that go two ways may leave the half in the middle of one.
+    ``shift`` is each figure's shift less the common one, ``error`` its variance by the rounds alone. The variance is
+    the larger of two estimates: the one at which half of the figures lie within the median of Student's t, and the one
+    at which three quarters of the quieter half, each about the median of its family, lie within the upper quartile. The
+    second one covers figures that move in two directions, of which the median may see only one.
     """
     middle = float(np.median(error))
     _, member = np.unique(family, return_inverse=True)

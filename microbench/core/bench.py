@@ -128,7 +128,7 @@ class Benchmark:
 def discover(package: str = "microbench.benchmarks") -> Mapping[str, Benchmark]:
     """Every benchmark of the package by name, in the order of SUITES and then of file names.
 
-    Raises UsageError for a file without a BENCHMARK and for one in a folder that is no suite.
+    Raises UsageError for a file without a BENCHMARK and for a file in a folder that is not a suite.
     """
     folder = importlib.import_module(package)
     benchmarks: list[Benchmark] = []

@@ -34,7 +34,7 @@ def replace(path: Path, data: bytes, *, new: bool = False) -> int:
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_RDWR | os.O_APPEND
     descriptor = os.open(temporary, flags, 0o666)
     try:
-        with contextlib.suppress(OSError):  # unsupported by some file systems, where no run can be measured into a file
+        with contextlib.suppress(OSError):  # some file systems have no locks, and runs cannot grow there
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         write(descriptor, data)
         os.fsync(descriptor)

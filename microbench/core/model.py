@@ -19,8 +19,8 @@ SAMPLES_KEPT = 512
 NUMBERS = msgspec.json.Decoder(tuple[float, ...])
 
 
-# The structs that a run holds by the hundred thousand are made with gc=False: they are frozen and cannot form cycles,
-# and looking through them for garbage would double the time that a large run takes to load.
+# Structs that a run has by the hundred thousand are made with gc=False: they are frozen and cannot form cycles, and
+# garbage collection would double the time to load a large run.
 
 
 class Metric(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -92,7 +92,7 @@ class GraphLaunch(msgspec.Struct, frozen=True):
 
 
 class LayerCall(msgspec.Struct, frozen=True):
-    """One call from Python through a library that launches one kernel with so many ``arguments``.
+    """One call from Python through a library that launches one kernel with this number of ``arguments``.
 
     With a ``duration_ns`` the kernel spins for that long; the duration is its only argument and ``arguments`` is 0.
     """

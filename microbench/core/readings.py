@@ -9,7 +9,7 @@ import msgspec
 from microbench.core.model import Telemetry
 
 MOST_VALUES = 50_000
-# NVIDIA's nvml.h says of the time between two samples: "between 1 second and 1/6 second depending on the product".
+# The time between two samples, by NVIDIA's nvml.h: "between 1 second and 1/6 second depending on the product".
 MOST_APART_S = 1.0
 Value = TypeVar("Value")
 

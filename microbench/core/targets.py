@@ -46,7 +46,7 @@ def target(text: str) -> Target:
 
 
 def check_function(wanted: Target) -> None:
-    """Raise UsageError for a function that a Python file surely does not define, and for a file that is no Python."""
+    """Raise UsageError for a function that a Python file certainly lacks, and for a file that is not Python."""
     if wanted.kind != "file":
         return
     try:
@@ -118,7 +118,7 @@ def _value(node: ast.expr, names: Mapping[str, float]) -> float:
 
 
 def whole(text: str, names: Mapping[str, float] | None = None, *, least: int = 1) -> int:
-    """The same as an integer from ``least`` on. Raises UsageError."""
+    """The value of a formula as an integer of at least ``least``. Raises UsageError."""
     value = number(text, names)
     if value != int(value) or value < least:
         raise UsageError(f"{plain(text, 60)} is {value:g}", f"a whole number from {least} on is needed here")
@@ -134,7 +134,7 @@ def dimensions(text: str, names: Mapping[str, float] | None = None) -> tuple[int
     return x, y, z
 
 
-# Kernel arguments. The format is struct's; None for types that struct has no format of.
+# Kernel arguments. The format is that of the struct module; None for types that it lacks.
 FORMATS: Mapping[str, str | None] = {
     "f16": "e", "bf16": None, "f32": "f", "f64": "d", "i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i",
     "u32": "I", "i64": "q", "u64": "Q",

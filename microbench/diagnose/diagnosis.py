@@ -43,7 +43,7 @@ CHANGES: Mapping[Change, str] = {
     "pauses": "take the program's own work between launches off this thread",
     "allocation": "keep memory in a pool instead of allocating it in each step",
 }
-# Halvings in the search for the host time with which the step lasts as long as it is said to.
+# Bisection steps in the search for the share of the host time at which the played step takes the given time.
 HALVINGS = 16
 LOOP_CALL = call_name(LOOP_LAYER, 0)
 # A given time of the step beyond these shares of the recorded one belongs to another step.
@@ -60,11 +60,11 @@ Bound = Literal["launch-bound", "host-bound", "wait-bound", "copy-bound", "GPU-b
 
 
 class Step(msgspec.Struct, frozen=True):
-    """The typical step: as recorded, and with its interval as it is when nobody records; times in s.
+    """The typical step: its time as recorded, and its time without the recorder with an interval; times in s.
 
-    It has so many ``kernels``, and ``work`` of all kinds. ``costs`` is what the recorder was taken to add to each
-    "call", "operator" and "function" of the step. If the time without the recorder is ``given``, or ``measured``
-    between the windows of a recording, they are not used.
+    ``kernels`` and ``work`` count its kernels and its pieces of work of all kinds. ``costs`` is what the recorder is
+    assumed to add to each "call", "operator" and "function" of the step. They are not used if the time without the
+    recorder is ``given``, or ``measured`` between the windows of a recording.
     """
 
     count: int
@@ -91,7 +91,7 @@ class Remedy(msgspec.Struct, frozen=True):
     speedup: float
 
     def saves(self, step: Step) -> float:
-        """The share of the step that it saves."""
+        """The share of the step's time that the change saves."""
         return 1 - self.step_s / step.unwatched_s if step.unwatched_s > 0 else 0.0
 
 
@@ -117,11 +117,10 @@ class Graph(msgspec.Struct, frozen=True):
 class Diagnosis(msgspec.Struct, frozen=True):
     """What a trace shows.
 
-    ``idle`` is that of whole steps, or of the whole trace without any; None if the trace cannot carry it, and then
-    ``why_no_idle`` says why. Likewise ``graph`` and ``why_no_graph``. ``run_id`` is the run of the costs, and
-    ``costs_of`` the name of the GPU on which they were measured. ``unwatched`` are ``recorded.steps`` steps without the
-    recorder's costs, described like a step of one's own; None if the step cannot be played, and then ``why_no_graph``
-    says why.
+    ``idle`` covers the whole steps, or the whole trace if it has no steps. It is None if the trace is not good enough,
+    and then ``why_no_idle`` says why. Likewise ``graph`` and ``why_no_graph``. ``run_id`` is the run that measured the
+    costs, and ``costs_of`` the name of its GPU. ``unwatched`` describes ``recorded.steps`` steps without the recorder's
+    costs as a workload; None if the step cannot be played, and then ``why_no_graph`` says why.
     """
 
     trace: Trace
@@ -140,7 +139,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     unwatched: Workload | None = None
 
     def share(self, *causes: Cause) -> float:
-        """The share of the time that the GPU idles for these causes."""
+        """The share of the time in which the GPU idles for these causes."""
         if self.idle is None or self.idle.span_s <= 0:
             return 0.0
         return sum(self.idle.causes[cause] for cause in causes) / self.idle.span_s
@@ -184,7 +183,8 @@ def diagnose(
         about = f"recorded by {trace.format}, {steps.count} steps; without the recorder's costs"
         free = msgspec.structs.replace(free, about=about, per_step=float(typical.steps))
     pauses_s = typical.pauses_s * steps.count if typical is not None and steps is not None else 0.0
-    # What the recorder took decides; where no cause has half of the idle time then, what it took at least.
+    # The verdict is the one with the likely cost of the recorder taken off. If no cause then has half of the idle time,
+    # the least cost is taken off instead.
     ends_s = (step.unwatched_s, step.high_s) if step is not None else ()
     took_s = [max(step.watched_s - end_s, 0.0) * step.count for end_s in ends_s if step is not None]
     best = remedies[0] if remedies else None
@@ -217,12 +217,12 @@ def _window(trace: Trace, steps: Steps | None) -> tuple[int, int]:
 def _bound(
     found: Idle | None, pauses_s: float, recorder_s: float, best: Remedy | None, step: Step | None
 ) -> Bound | None:
-    """What most of the idle time goes to when nobody records; ``best`` is the remedy that saves most of ``step``.
+    """The cause of most of the idle time without the recorder; ``best`` is the remedy that saves most of ``step``.
 
     ``pauses_s`` is the program's own work in the window, ``recorder_s`` what the recorder took of the time between
-    calls. A host that launches late because it waited before is wait-bound, if less waiting saves more than a
-    graph. Likewise time in which nothing but copies run counts as idle, if faster copies save most. What a graph saves
-    is time for launches, also where the recorder's costs hide them.
+    calls. If removing waits saves most, late launches count as wait-bound, because the host launched late after a wait.
+    If faster copies save most, time in which only copies run counts as idle. If no cause has half of the idle time, but
+    a graph saves that much, the step is launch-bound: the recorder's costs then hide the launches.
     """
     if found is None or found.span_s <= 0:
         return None
@@ -367,7 +367,7 @@ def _with_values(fit: Fit, values: Mapping[str, float]) -> Fit:
 
 
 def _lasting(typical: Recorded, fit: Fit, step_s: float, watched_s: float) -> Workload:
-    """The workload with the share of its host time with which a step lasts ``step_s``.
+    """The workload with its host time scaled so that a step takes ``step_s``.
 
     Raises UsageError if that cannot be the time of the step that was found.
     """

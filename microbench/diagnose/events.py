@@ -1,4 +1,4 @@
-"""Finds which streams wait for events of other streams, and which work was held back by that, where a trace says it."""
+"""Finds the waits of streams for events of other streams in a trace, and the work that these waits held back."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ NEVER = np.iinfo(np.int64).min
 def stream_waits(trace: Trace) -> Table:
     """The waits of streams for events of other streams, rows of SYNCS in the order of their calls.
 
-    Left out are waits whose call, stream or event the trace does not name. A wait for an event that is recorded later
-    is none: the recorder has confused two uses of that event.
+    Waits whose call, stream or event the trace does not name are omitted. So are waits for an event that is recorded
+    later, because the recorder has confused two uses of that event.
     """
     waits = trace.syncs[trace.syncs["kind"] == SYNC_KINDS.index("stream_wait_event")]
     known = (waits["stream"] != NONE) & (waits["on_stream"] != NONE) & (waits["on_call"] != NONE)
@@ -24,10 +24,9 @@ def stream_waits(trace: Trace) -> Table:
 
 
 def held_by_events(trace: Trace, device: int) -> npt.NDArray[np.bool_]:
-    """For each piece of work whether another stream's event was the last thing that its stream waited for.
+    """For each piece of work, whether an event of another stream held it back.
 
-    That is work of the device behind a wait for an event that happened after the end of the work before it in its
-    stream.
+    That is so for work of the device behind a wait whose event happened after the stream's earlier work had ended.
     """
     work, waits = trace.work, stream_waits(trace)
     held = np.zeros(len(work), dtype=bool)
@@ -38,11 +37,11 @@ def held_by_events(trace: Trace, device: int) -> npt.NDArray[np.bool_]:
     call = np.concatenate([waits["on_call"], waits["call"], work["call"][own]])
     kind = np.repeat([0, 1, 2], [len(waits), len(waits), len(own)])
     stream = np.concatenate([waits["on_stream"], waits["stream"], work["stream"][own]])
-    what = np.concatenate([waits["on_call"], waits["on_call"], own])  # the event by its call, or the work
+    what = np.concatenate([waits["on_call"], waits["on_call"], own])  # an event is named by the call that records it
     order = np.lexsort((kind, call))
-    ended_ns: dict[int, int] = {}  # the last work of each stream
-    awaited_ns: dict[int, int] = {}  # the latest event that each stream waits for since then
-    happened_ns: dict[int, int] = {}  # each event
+    ended_ns: dict[int, int] = {}  # when each stream's last work ended
+    awaited_ns: dict[int, int] = {}  # the latest event that each stream has waited for since
+    happened_ns: dict[int, int] = {}  # when each event happened
     for kind_, stream_, what_ in zip(kind[order].tolist(), stream[order].tolist(), what[order].tolist(), strict=True):
         before_ns = ended_ns.get(stream_, NEVER)
         if kind_ == 0:

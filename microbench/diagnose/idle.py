@@ -180,10 +180,10 @@ def _until_call(trace: Trace, of: Slices, begins_ns: IntArray, ends_ns: IntArray
 def _behind_call(
     trace: Trace, on_the_way: BoolArray, held: BoolArray, begins_ns: IntArray, ends_ns: IntArray
 ) -> Iterator[Stretches]:
-    """The rest of each gap, when the call had returned: the way to the GPU, a gap between queued work, or a stream that
-    waits for another.
+    """The rest of each gap, after the call returned: the way to the GPU, a device gap, or a wait for another stream.
 
-    Where ``held``, an event held the work back, unless that was still on its way when the event happened.
+    ``held`` marks work that an event held back. If this work was still on its way when the event happened, it counts as
+    on its way.
     """
     event = held & ~on_the_way
     yield _alike(begins_ns[event], ends_ns[event], "another stream's event")

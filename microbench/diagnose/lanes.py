@@ -28,7 +28,7 @@ What = Cause | Literal["work"]
 class Piece(NamedTuple):
     """A stretch of time on a lane: begin and end in s, its name, what it is, and whether it is a range of host code.
 
-    Calls and code are the cause of idle time that they would be.
+    For calls and host code, ``what`` is the cause to which idle time during them would be attributed.
     """
 
     begin_s: float

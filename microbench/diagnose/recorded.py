@@ -17,14 +17,14 @@ from microbench.diagnose.steps import PAUSE_S, Steps
 from microbench.predict.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, RangeKind, Table, Trace, name_of
 
-# With this many launches outstanding, a launch call may wait for room in the queue; then it counts as a median one.
+# With this many launches outstanding, a launch call may wait for room in the queue, so it counts with the median time.
 MANY_OUTSTANDING = 500
 # Steps whose calls are less alike than this, place by place, are represented by the ones nearest to the mean.
 ALIKE = 0.99
 DEFAULT_STREAM = 7  # as CUPTI numbers it
-KEPT_BYTES = 64 << 10  # of a pageable copy to the GPU, which CUDA's guide says returns at once
-# Pauses that are so many seconds shorter for each second that the rest of the step is longer wait for something. That
-# takes a few steps to see, and is looked for in the last ones.
+KEPT_BYTES = 64 << 10  # CUDA's guide says that a pageable copy of up to so many bytes to the GPU returns at once
+# If pauses shrink by so many seconds for each second that the rest of the step grows, they wait for something that
+# comes at its own pace. The fewest steps that show this, and the most (the last ones of the trace) that are examined.
 PACED, FEWEST_PACED, MOST_PACED = 0.5, 6, 500
 # Blockers end a graph: what a stream capture refuses, or what the host must see before it can go on.
 BLOCKING: Mapping[Doing, str] = {"wait": "waits for the GPU", "allocation": "allocates", "module": "loads code"}
@@ -46,13 +46,13 @@ class Blocker(msgspec.Struct, frozen=True):
 class Recorded(msgspec.Struct, frozen=True):
     """A step as it was recorded, with the recorder's costs in it.
 
-    ``workload`` holds ``steps`` steps and has a part for each launch. Its ``host_s`` is the whole host time since the
-    call before it, the launch call included: a layer's call is not to be added. ``calls``, ``operators`` and
-    ``functions`` are how many records of each the recorder made in a step, ``work`` those of the GPU. ``replays``
+    ``workload`` holds ``steps`` steps and has a part for each launch. The ``host_s`` of a part is the whole host time
+    since the call before it. It includes the launch call, so a layer's call must not be added. ``calls``, ``operators``
+    and ``functions`` are how many records of each the recorder made in a step, ``work`` those of the GPU. ``replays``
     counts launches of graphs, ``launches`` those of kernels. ``threads`` is how many threads submit. ``pauses_s`` is
     host time in a step that no graph removes; ``paced_s`` is the time from one step to the next where the pauses wait
-    for something that comes at its own pace, like batches of a loader, None where they do not. ``changes`` has, for
-    each remedy, what becomes of the parts at these places; None stands for a part that is gone.
+    for something that comes at its own pace, like batches of a loader, None where they do not. ``changes`` has the
+    replaced parts of each remedy by their places in the workload; None stands for a part that is removed.
     """
 
     workload: Workload
@@ -73,7 +73,7 @@ class Recorded(msgspec.Struct, frozen=True):
 class _Call(msgspec.Struct):
     """A call of the step: host time before it and inside it in s, and the work that it submitted.
 
-    The time inside a pageable copy that waits for all earlier work is that after this work had ended. ``events`` are
+    For a pageable copy that waits for all earlier work, the time inside begins when that work has ended. ``events`` are
     those that it records, or waits for, with the streams' own numbers.
     """
 
@@ -381,7 +381,7 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
         place = max(places, key=lambda one: (one != "", places[one]))
         whole[why, call_name, place] += places.total()
     for (why, call_name, place), count in whole.most_common():
-        if count > 1 or steps.count == 1:  # what comes once, like the wait behind the last step, is no part of a step
+        if count > 1 or steps.count == 1:  # a single call, like the wait at the end, is not part of a step
             yield Blocker(why, call_name, place, count / steps.count)
 
 

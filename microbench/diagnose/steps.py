@@ -15,11 +15,11 @@ from microbench.traces.trace import NONE, RANGE_KINDS, Trace, name_of
 
 IntArray = npt.NDArray[np.int64]
 
-FEWEST = 3  # steps; with fewer nothing repeats
+FEWEST = 3  # the fewest steps that count as a repetition
 COVERED = 0.6  # the share of the trace that annotated steps must cover
 LIKE = 0.9  # the share of a step's calls that the next one must repeat
 REPEATED = 0.5  # the share of all calls of a trace that must be in such steps
-AHEAD = 33  # a step may make the same call up to this many times less one
+AHEAD = 33  # a step may make the same call fewer than this many times
 MOST_SHAPES = 16  # steps of this many kinds may take turns
 SAME = 0.01  # shares of equal calls that differ by less are the same
 CANDIDATES = 400  # distances between equal calls that are tried as a step's length

@@ -102,7 +102,8 @@ def _counts(step: Recorded) -> dict[str, float]:
 def unwatched(step: Recorded, costs: Mapping[str, Constant]) -> Unwatched:
     """The step as it runs when nobody records it: less host time for its launches, as long pauses, waits and copies.
 
-    The ends are those of all costs together, because what makes one record dear makes the others dear.
+    The interval takes all costs at their least or all at their most, because a host that makes one record expensive
+    makes all expensive.
     """
     calls = (part for part in step.workload.parts if isinstance(part, Kernels | Copies))
     launching_s = sum(part.host_s or 0.0 for part in calls) / step.steps

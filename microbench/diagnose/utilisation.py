@@ -31,7 +31,7 @@ class Compared(NamedTuple):
 
 
 def lines(readings: Sequence[GpuReadings], traces: Sequence[Trace], reason: str) -> list[str]:
-    """What NVML said, beside the kernels of the recordings; ``reason`` says why it said nothing, "" if it did."""
+    """NVML's utilisation next to that of the recorded kernels; ``reason`` says why NVML gave none, "" if it did."""
     told = [line for gpu in readings for line in _of_gpu(gpu, traces, alone=len(readings) == 1)]
     shown = [gpu for gpu in readings if gpu.busy.values]
     if told and shown:

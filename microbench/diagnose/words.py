@@ -109,7 +109,7 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _better(format: Format, step: Step) -> str:
-    """How else the recorder's costs become known."""
+    """Other ways to learn the recorder's costs."""
     if format == "microbench recording":
         return ", or let microbench watch find it: --window 2s --every 20s"
     return ", or measure the profiler's costs: microbench run launch_watched" if assumes(step) else ""

@@ -11,7 +11,8 @@ from microbench.core.units import percent, round_percent, times
 from microbench.explain import compute_units as units
 
 LASTS = 0.03
-# NVML also names the power limit at less than half of it: from this share of the limit on, power really is at it.
+# NVML reports the power limit as a reason even below half of the limit, so it only counts from this share of the limit
+# on.
 AT_LIMIT = 0.9
 DIFFERENT = 0.02
 

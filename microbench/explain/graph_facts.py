@@ -156,7 +156,7 @@ def libraries(evidence: Evidence) -> list[Library]:
 
 
 WAYS = ("set_params", "set_grid", "exec_update", "rebuild")
-AROUND = ("record", "dispose")  # of ways that need a new capture
+AROUND = ("record", "dispose")  # ways that need a new capture
 
 
 class Cost(NamedTuple):

@@ -201,7 +201,7 @@ class Reached(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Copies held against their ceiling in one or both directions, and what may slow them down."""
+    """Copies compared with their ceiling in one or both directions, and what may slow them down."""
 
     reached: tuple[Reached, ...]
     causes: tuple[Cause, ...]

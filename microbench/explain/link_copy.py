@@ -8,13 +8,13 @@ from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, list
 from microbench.core.units import about_size, as_time, percent, quantity, round_percent, size, times
 from microbench.explain import link_facts as links
 
-WIDE = 0.25  # a fit that misses a size by more
-TAKES_TURNS = 0.65  # of both directions alone: less is no overlap
-GIVES_WAY = 0.05  # by which one direction keeps less of its rate than the other
-WORTH = 0.1  # of a step: pieces that save less are not worth it
+WIDE = 0.25  # the error at one size above which a fit counts as poor
+TAKES_TURNS = 0.65  # as a share of both directions alone; below it they do not overlap
+GIVES_WAY = 0.05  # how much less of its rate one direction keeps than the other
+WORTH = 0.1  # the least share of a step that pieces must save
 FAULTS_LOSE = 0.2
 ACCESS_LOSS = 0.05
-GROWS = 1.2  # of the latency within the smallest footprint
+GROWS = 1.2  # times the latency within the smallest footprint
 
 
 def copy_size(evidence: Evidence) -> Finding | None:

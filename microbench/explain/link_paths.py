@@ -1,7 +1,7 @@
 """Which network device this GPU's rank should use: a model of GPUDirect's rates over each path of the PCIe bus.
 
 Nothing here is measured, except rates between GPUs that link_peer measured, which stand beside the model in the report.
-Each reduction is a published figure; where there is none only the ceiling of the path is given.
+Each reduction is a published figure; without a published figure only the ceiling of the path is given.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ACROSS = "SYS"
 # A switch level adds this to the round trip of a read. A write does not wait for an answer: half of it.
 # Source: Alibaba Cloud, Elastic computing technical guide (two levels 0.6 us; a write has half the path of a read).
 SWITCH_ROUND_TRIP_S = 0.3e-6
-READ_REQUEST_BYTES = 512  # the guide's network device; used where the configuration space is not shown
+READ_REQUEST_BYTES = 512  # of the network device in NVIDIA's guide; used if the configuration space is hidden
 # Requests under way at once without extended tags: a tag has five bits then (PCI Express base specification).
 PLAIN_TAGS = 32
 MOST_PATHS = 1000
@@ -209,7 +209,7 @@ def _carried(path: DevicePath, facts: links.LinkFacts) -> float | None:
 
 
 def _unknown(path: DevicePath) -> str:
-    """Says what nobody knows about the device; empty if all is known."""
+    """Says what is unknown about the device; empty if nothing is."""
     if path.rdma is None:
         return "it is not known whether RDMA works"
     return "the port's rate is not known" if path.port_bytes_per_s is None else ""

@@ -30,11 +30,11 @@ NEAR_SHARE = 0.6
 TAIL_SHARE = 0.15
 MOST_LINES = 8
 TAILS: tuple[Literal["p90", "p99"], ...] = ("p90", "p99")
-L2_RANGE = (1 / 8, 1 / 2)  # working sets that the L2 surely holds and the L1s surely do not
+L2_RANGE = (1 / 8, 1 / 2)  # working sets that fit the L2 for certain, and the L1s for certain not
 # A gate opens by itself after half a second.
 GATE_S = 0.4
 WARP = 32
-ELSEWHERE = "its work runs in streams of the library's own"  # the end of the reason why a gate cannot time it
+ELSEWHERE = "its work runs in streams of the library's own"  # how the reason ends if a gate cannot time it
 L2_CEILING = "the L2 as measured"
 MEASURE_THEM = "microbench run memory compute measures them"
 Limit = Literal["launch", "bandwidth", "compute", "tail", "latency", "unknown"]
@@ -141,7 +141,7 @@ def steps(evidence: Evidence) -> list[Step]:
 
 
 class Kernel(NamedTuple):
-    """One measured case of a kernel, and the ceilings that its bytes and operations are held against."""
+    """One measured case of a kernel, and the ceilings that its bytes and operations are compared with."""
 
     duration: Row
     kernel: Row | None
@@ -198,12 +198,12 @@ class Kernel(NamedTuple):
 
     @property
     def near(self) -> Ceiling | None:
-        """The ceiling of which it reaches most."""
+        """The ceiling of which the kernel reaches the largest share."""
         return max(self.ceilings, key=lambda ceiling: ceiling.share, default=None)
 
     @property
     def limit_words(self) -> str:
-        """The same as a clause with its figure."""
+        """What limits it, as a clause with its figure."""
         near = self.near
         reached = f"{percent(near.share)} of {near.name} ({quantity(near.rate, near.unit)})" if near else ""
         if self.limit in ("bandwidth", "compute"):
@@ -316,7 +316,7 @@ def _step_line(one: Step) -> Words:
 
 
 def _is_colder(cold: Row, warm: Row) -> bool:
-    """Whether a cold L2 makes a call longer than the two events around a single one do."""
+    """Whether the time with a cold L2 exceeds a call by more than the two events around a single call add."""
     events_s = cold.measurement.floor_s or 0.0
     return cold.value >= COLD_FROM * warm.value and cold.value - warm.value > 2 * events_s
 

@@ -88,7 +88,7 @@ NOISE = ".noise"
 def noise(evidence: Evidence, suite: str, *, reference: bool = False) -> Finding | None:
     """How far a suite's figures can be trusted: a warning if many are noisy, a note if each comes from one process.
 
-    Nobody can repeat a bundled run (``reference``), so it is only said how to read it.
+    A bundled run (``reference``) cannot be repeated, so its advice only says how to read the figures.
     """
     measured = evidence.suite(suite)
     if not measured:

@@ -32,14 +32,14 @@ MOST_FACTS = 4
 OWN = ("gpu pci_bus_id", "submit_core", "watcher_core", "parent_cores", "load_average_1min", "swap_used_bytes")
 LINK_NOW = {"lanes": ("link lanes_now", "link lanes_max"), "generation": ("link generation_now", "link generation_max")}
 
-# Facts that the causes themselves tell.
+# Facts that causes report themselves.
 TOLD = (
     "gpu power_limit_w", *(name for pair in LINK_NOW.values() for name in pair),
     *(f"memory {name}" for name in MemoryErrors.__struct_fields__),
 )  # fmt: skip
 ELSEWHERE = "elsewhere"
 TRAFFIC_RULES = ("environment.other_processes", "environment.load", "environment.mps")
-# Findings that say again what is told from facts.
+# Findings that repeat what causes report from facts.
 TOLD_RULES = ("environment.memory_errors", "environment.narrow_link")
 
 Finding = tuple[str, str, str, str]  # rule, severity, title, advice
@@ -108,7 +108,7 @@ def seen(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float], where: str)
 
 
 def facts(gpu: Gpu, others: Sequence[Gpu], where: str, told: Collection[str] = ()) -> list[str]:
-    """A few facts that nearly all others agree in and this GPU does not, without those of the names ``told``."""
+    """A few facts in which this GPU differs although nearly all others agree, without the names in ``told``."""
     found = []
     for name, value in gpu.facts.items():
         common = usual(others, name)
@@ -171,7 +171,7 @@ def _throttled(gpu: Gpu, others: Sequence[Gpu], where: str) -> Iterator[Cause]:
 
 
 def _memory_errors(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float]) -> Iterator[Cause]:
-    """Its memory has errors or repairs that healthy memories do not have, or many more of them than others."""
+    """Its memory has errors or repairs that healthy memory does not have, or far more of them than others."""
     if not any(map(_is_memory, slow)):
         return
     own, due = gpu.memory_errors, repair_due(gpu.memory_errors)
@@ -187,7 +187,7 @@ def _memory_errors(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float]) -
 
 
 def _unusual(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float]) -> Iterator[Cause]:
-    """Findings of this GPU's run that fit to what is slow and that few others have."""
+    """Findings of this GPU's run that concern what is slow and that few others have."""
     for rule, _, title, advice in _own_findings(gpu, others):
         suite = rule.partition(".")[0]
         kind = None

@@ -1,9 +1,9 @@
 """Finds where a GPU became slower or faster over campaigns. It works on arrays only, so that simulations can test it.
 
 A series says how slow one GPU was in one group of figures, campaign after campaign, as a logarithm. The newest change
-of its level is looked for in the newest 6, 12, 24, … campaigns: the place that leaves the least distance from the
-medians of both sides. It is told if the medians differ by LEAST_LOSS or more, and by too much for chance, given the
-scatter, among all places of all series. Earlier changes are then looked for in the campaigns before it.
+of its level is searched in the newest 6, 12, 24, … campaigns: it is the place with the least total distance from the
+medians of both sides. It is reported if the medians differ by LEAST_LOSS or more, and by more than chance explains,
+given the scatter and the number of places in all series. Earlier changes are then searched in the campaigns before it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 from microbench.analysis.quantiles import FloatArray
 from microbench.fleet.outliers import LEAST_LOSS, LEAST_SCATTER, NORMAL_MAD, medians, tail
 
-# The most that the chance of telling any change may be if no GPU changed.
+# The largest probability of reporting any change if no GPU changed.
 ANY_TOLD = 0.01
-# As few campaigns before a change, and after it, say that it is one.
+# The fewest campaigns before a change, and after it, that show it.
 LEAST_SIDE = 3
 LEAST_CAMPAIGNS = 2 * LEAST_SIDE
-# Figures with this share of the campaigns that any has are set against each other first.
+# Figures with at least this share of the most campaigns that a figure has are the reference for the others.
 OFTEN = 0.75
 # The variance of a median over that of a mean, of many values with a normal distribution.
 OF_MEDIAN = math.pi / 2
@@ -42,8 +42,8 @@ def levels(logarithms: FloatArray) -> FloatArray:
     """The series of a group: how slow its figures were in each campaign, in the middle, against what each usually is.
 
     A row is a figure, a column a campaign, NaN is not measured. A figure counts if one of the newest campaigns has it.
-    What it usually is comes from the campaigns that it shares with the figures that most campaigns have, so that a
-    figure that comes or goes is no change.
+    Its usual value comes from the campaigns that it shares with the figures that most campaigns have, so that a figure
+    that appears or disappears does not count as a change.
     """
     measured = ~np.isnan(logarithms)
     here = measured[:, -LEAST_SIDE:].any(axis=1)
@@ -61,8 +61,9 @@ def scatters(several: Sequence[FloatArray], repeated: Sequence[float]) -> list[f
     """The scatter of the series of a class in one group, as standard deviations.
 
     It is the largest of three: that of ``repeated`` measurements, that of the series by the differences between
-    neighbours, which a few changes do not move, and that of the class. The last is taken as large as it may well be,
-    because few differences tell little: a median of m of them is known to 1.2/√m, of which two are added.
+    neighbours, which a few changes do not move, and that of the class. The last one is taken at its upper end, because
+    few differences are a poor estimate: the relative error of a median of m of them is 1.2/√m, and two such errors are
+    added.
     """
     own = [NORMAL_MAD * float(np.median(np.abs(np.diff(series)))) / math.sqrt(2) for series in several]
     count = sum(len(series) - 1 for series in several)
@@ -76,7 +77,9 @@ def places(campaigns: int) -> int:
 
 
 def bar(tests: int) -> float:
-    """How many times its standard error a change must be, so that of so many places any is told with ANY_TOLD."""
+    """How many times its standard error a change must be, so that with that many places the probability of any false
+    report is ANY_TOLD.
+    """
     least = 0.0
     while 2 * tail(least) > ANY_TOLD / max(tests, 1):
         least += 0.01
@@ -84,7 +87,7 @@ def bar(tests: int) -> float:
 
 
 def smallest(scatter: float, before: int, after: int, least_times: float) -> float:
-    """The smallest change that is told, with that many campaigns on both sides."""
+    """The smallest change that is reported, with that many campaigns on both sides."""
     return max(LEAST_LOSS, least_times * _error(scatter, before, after))
 
 
@@ -141,7 +144,9 @@ def _distance(side: FloatArray) -> float:
 
 
 def _middle(side: FloatArray, towards: float) -> float:
-    """What more than half of the campaigns, and at least LEAST_SIDE, lie at or beyond, seen from the other side."""
+    """The level at or beyond which (seen from the other side) more than half of the campaigns lie, and at least
+    LEAST_SIDE.
+    """
     agree = max(len(side) // 2 + 1, LEAST_SIDE)
     return float(np.sort(side)[agree - 1 if towards > 0 else len(side) - agree])
 

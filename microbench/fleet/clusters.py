@@ -33,8 +33,8 @@ SQUEUE_S = 20.0
 WORKER = {"nthreads": 1, "memory_limit": 0}
 WORKER_MEMORY = "4GB"  # dask-jobqueue needs a limit; it is for the worker, not for the run that it starts
 HOSTS_SHOWN = 3
-# Its dask_setup ends what Dask starts by SSH with its connection. Else an interruption at the wrong moment, or a client
-# that is killed, would leave it on all hosts.
+# The module whose dask_setup ends a process started by SSH when its connection ends. Otherwise an interruption at the
+# wrong moment, or a killed client, would leave such processes on all hosts.
 ON_HOST = "microbench.fleet.node"
 # What the Python of a host must have; this is tried before Dask starts there.
 NEEDED = f"import distributed, {ON_HOST}"
@@ -57,7 +57,7 @@ class Where:
 
     @property
     def arguments(self) -> list[str]:
-        """The options that say the same."""
+        """The command-line options for these fields."""
         given = {
             "--local": self.local,
             "--scheduler": self.scheduler,
@@ -123,7 +123,7 @@ def connected(where: Where) -> Iterator[Connection]:
             )
         except (OSError, ValueError, RuntimeError, TypeError) as error:
             verb = "reached" if where.scheduler is not None else "started"
-            words = plain(str(error).rpartition("stderr:\n")[2].strip()) or type(error).__name__  # of sbatch, its own
+            words = plain(str(error).rpartition("stderr:\n")[2].strip()) or type(error).__name__  # by sbatch
             cause = f"{plain(' '.join(where.arguments))} cannot be {verb}: {words}"
             raise MicrobenchError(cause, NEXT_STEPS[where.arguments[0]]) from None
         absent = _absent_hosts if where.ssh else _absent_jobs if where.slurm else lambda cluster, came: {}
@@ -131,7 +131,7 @@ def connected(where: Where) -> Iterator[Connection]:
 
 
 def _check_certificates(address: str) -> None:
-    """Raise UsageError for an address with TLS without certificates, with which a client of Dask's would never end."""
+    """Raise UsageError for a TLS address without certificates, with which a Dask client would never end."""
     from distributed import Security
 
     if address.startswith("tls://") and not Security().get_connection_args("client").get("ssl_context"):
@@ -177,7 +177,7 @@ def _unusable(hosts: Sequence[str]) -> dict[str, str]:
 
 
 def _cluster(where: Where, hosts: Sequence[str]) -> Any:
-    """A cluster of Dask's that does not exist yet."""
+    """A Dask cluster that is not started yet."""
     if where.ssh:
         return _ssh(hosts)
     if where.slurm is not None:
@@ -195,7 +195,7 @@ def _cluster(where: Where, hosts: Sequence[str]) -> Any:
 
 
 def _ssh(hosts: Sequence[str]) -> Any:
-    """What Dask's SSHCluster makes, but workers bear the names of their hosts, and not all of them must start."""
+    """Like Dask's SSHCluster, but workers have the names of their hosts, and not all of them must start."""
     from distributed import SpecCluster, Status
     from distributed.deploy import ssh
 
@@ -215,7 +215,7 @@ def _ssh(hosts: Sequence[str]) -> Any:
 
 
 def _close(cluster: Any) -> None:
-    """Close a cluster, of which something may be lost, or may never have started: then Dask's assertions fail."""
+    """Close a cluster. Dask's assertions may fail, because a part of it was lost or never started."""
     cluster.shutdown_on_close = False  # else Dask tries again when the program ends
     with suppress(OSError, TimeoutError, AssertionError):
         cluster.close()
@@ -228,10 +228,10 @@ def _absent_hosts(cluster: Any, came: Collection[str]) -> dict[str, str]:
 
 
 def _slurm(jobs: int) -> Any:
-    """A cluster of so many jobs, which end with it. Raises RuntimeError with the words of sbatch."""
+    """A cluster of that many jobs, which end with it. Raises RuntimeError with the words of sbatch."""
     on_interrupt = signal.getsignal(signal.SIGINT)
     try:
-        from dask_jobqueue import SLURMCluster  # from here on Ctrl-C would end the program with exit code 0
+        from dask_jobqueue import SLURMCluster  # otherwise Ctrl-C would end the program with exit code 0
     except ImportError:
         raise _missing("dask_jobqueue", "dask-jobqueue") from None
     except SystemExit:

@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 0.5
 DESCRIBE_S = 120.0  # a probe is ended after 90 s
-GRACE_S = 60.0  # for the end of a run after its limit, and for its file
+GRACE_S = 60.0  # for a run to end after its limit and to return its file
 FETCH_S = 60.0
 RETURN_S = 20.0  # Dask's nanny starts a lost worker anew
 MOST_TRIES = 2
-FETCHES, MOST_AT_ONCE = 32, 128  # results that are fetched at a time, and before the campaign's file is written
+FETCHES, MOST_AT_ONCE = 32, 128  # results that are fetched at a time, and that are recorded in one look
 LOST = "the worker was lost"
 NODE_HUNG = "the node gave no answer in the task before"
 
 
 @dataclass
 class Machine:
-    """One machine: its workers that are there, and the tasks that it still has to run.
+    """One machine: its present workers, and the tasks that it still has to run.
 
-    ``absent_s`` is the time since when it has no worker. It is ``stuck`` if it gave no answer once.
+    ``absent_s`` is the time at which it lost its last worker. It is ``stuck`` after a task without an answer.
     """
 
     workers: set[str] = field(default_factory=set)
@@ -150,10 +150,10 @@ class Engine:
         return [begun.task.name for begun in self._running.values() if begun.task is not None]
 
     def _expects(self) -> bool:
-        """True while tasks wait on machines that came, or nodes may still come."""
+        """True while tasks wait on machines that have joined, or more nodes may join."""
         if any(machine.tasks for machine in self._machines.values()):
             return True
-        # Workers are counted, of which a machine may have several, and hosts from which none comes: without versions.
+        # Counted are workers (a machine may have several) and hosts without a worker, whose tasks have no versions.
         came = sum(max(1, len(machine.workers)) for machine in self._machines.values())
         came += sum(task.status == "failed" and not task.versions for task in self.campaign.tasks)
         return came < self.expected and time.monotonic() - self._began_s < self.wait_s
@@ -283,7 +283,7 @@ class Engine:
         return task
 
     def _give_up(self) -> bool:
-        """End what gives no answer, and what waits for a worker that does not return. True if there was any."""
+        """End calls without an answer, and tasks whose worker does not return. True if there were any."""
         now_s, given_up = time.monotonic(), False
         for key, begun in list(self._running.items()):
             if now_s - begun.began_s > begun.limit_s and begun.future.status == "pending":

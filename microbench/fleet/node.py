@@ -75,7 +75,7 @@ def describe(device: str | None) -> Values:
         "node": socket.gethostname(), "machine": machine, "worker": name, "versions": versions, "gpus": [],
         "no_gpu": "",
     }  # fmt: skip
-    if device == FAKE:  # a simulated node is nothing but a worker
+    if device == FAKE:  # a simulated node is just a worker
         return described | {"node": f"simulated-{name}" if name.isdecimal() else name}
     seams = Seams()
     job = Job("probe", None, seams.benchmarks, seams.backend, os.getpid())
@@ -107,7 +107,7 @@ def measure(order: Values) -> Values:
         variables = {"MICROBENCH_FAKE_COSTS": json.dumps(order["costs"])} if order["costs"] else {}
         variables["MICROBENCH_FAKE_SEED"] = str(zlib.crc32(order["task"].encode()))
         if order["fault"] == "dies":
-            time.sleep(0.5)  # so that the word of its begin has left
+            time.sleep(0.5)  # so that the message of its begin is sent first
             os.kill(os.getpid(), signal.SIGKILL)
     code = HANGS if simulated and order["fault"] == "hangs" else GUARDED
     try:
@@ -134,13 +134,13 @@ def _worker() -> Any:
 
 
 def _say_begun(order: Values) -> None:
-    """Tell the client that the task has begun: if the node is lost later, it is not started again."""
+    """Tell the client that the task has begun, so that it is not started again if the node is lost later."""
     if worker := _worker():
         worker.log_event(order["topic"], order["task"])
 
 
 def _wanted() -> Callable[[], bool]:
-    """Whether a client still waits for the task that this thread runs, and its worker stays.
+    """Whether a client still waits for the task that this thread runs, and its worker is not closing.
 
     Dask itself does not end what runs if its client cancels the task, is interrupted or dies.
     """
@@ -161,7 +161,7 @@ def _wanted() -> Callable[[], bool]:
 
 @contextlib.contextmanager
 def _alone(simulated: bool) -> Iterator[None]:
-    """Hold this machine's lock, so that two campaigns of a user never measure at a time. Raises TimeoutError."""
+    """Hold this machine's lock, so that two campaigns of a user never measure at the same time. Raises TimeoutError."""
     if simulated:
         yield
         return

@@ -17,15 +17,15 @@ import numpy as np
 
 from microbench.analysis.quantiles import FloatArray
 
-# compare calls smaller changes not worth acting on, too.
+# The same as the smallest change that compare reports.
 LEAST_LOSS = math.log(1.015)
-# The most that the chance of naming any GPU may be if all of them are equal.
+# The largest probability of naming any GPU if all of them are equal.
 ANY_NAMED = 0.01
 # Degrees of freedom of the Student's t that is assumed for losses: tails longer than those of recorded rounds.
 FREEDOM = 20
 # No group is known better than to this share, even if all GPUs agree to the last digit.
 LEAST_SCATTER = 0.001
-# Fewer GPUs of a class are not compared: nobody could say which of them are the odd ones.
+# Fewer GPUs of a class are not compared, because it would be unclear which of them are the odd ones.
 LEAST_GPUS = 5
 # The standard deviation of a normal distribution over its median absolute deviation.
 NORMAL_MAD = 1.4826
@@ -80,7 +80,7 @@ def losses(values: FloatArray, rate: FloatArray) -> FloatArray:
 
 
 def scores(figures: Figures, groups: int) -> Scores:
-    """How each GPU does in each group."""
+    """The scores of each GPU in each group."""
     gpus = figures.loss.shape[1]
     loss, beyond, times = (np.full((groups, gpus), np.nan) for _ in range(3))
     middle, doubt = np.full(groups, np.nan), np.full(groups, np.nan)
@@ -138,7 +138,7 @@ def tail(times: float) -> float:
 
 
 def smallest(one: Scores, tests: int) -> FloatArray:
-    """The smallest loss of each group that would be named among so many tests."""
+    """The smallest loss of each group that would be named with that many tests."""
     bar = 0.0
     while tail(bar) > ANY_NAMED / max(tests, 1):
         bar += 0.01

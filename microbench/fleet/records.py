@@ -80,7 +80,7 @@ def records(source: Source) -> dict[str, list[Record]]:
 
 
 def digest(path: Path) -> str:
-    """What tells the content of a run file from another. Raises OSError."""
+    """A digest of a run file's content. Raises OSError."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
 
 
@@ -173,7 +173,7 @@ def _gpu(run: Run, group: Evidence, gpu: GpuInfo) -> Record:
 def class_of(gpu: GpuInfo, machine: Environment) -> str:
     """What GPUs must have in common to be compared: the model, its size, the number of GPUs beside it, and the CPU.
 
-    The speed of the link is not part of it, because a link that came up too slow is what is looked for.
+    The speed of the link is not part of it, because a link that came up too slow is one of the faults to find.
     """
     memory = f", {gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
     units = f", {gpu.sm_count} SMs" if gpu.sm_count else ""

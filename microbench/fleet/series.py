@@ -1,6 +1,6 @@
 """Reads from a store how slow each GPU was in each group of figures, campaign after campaign.
 
-Compared are campaigns that asked for the same.
+Only campaigns with the same settings are compared.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class Series(NamedTuple):
 
 
 class Campaigns(NamedTuple):
-    """Campaigns that asked for the same as ``newest``, and their series; ``others`` among them asked for other things.
+    """Campaigns with the same settings as ``newest``, and their series; ``others`` counts campaigns in between with
+    other settings.
 
     ``points`` has the points of each GPU next to each other, the oldest first.
     """

@@ -36,7 +36,7 @@ from microbench.report.page import sheet
 # How much the screen and the page show.
 MOST_NAMED, MOST_SLOW, MOST_CURVES, MOST_FAILED = 8, 3, 12, 20
 LONGEST = 60
-# From this factor on a loss is a factor, below it a share.
+# Losses from this factor on are shown as factors, smaller ones as shares.
 FACTOR = 1.5
 STATES: dict[str, tuple[Tone, str]] = {
     "slow": ("problem", "slower than the others"),

@@ -37,7 +37,7 @@ SUITE = re.compile(r"[a-z][a-z_]{0,39}")
 OTHER = "other"
 # Runs that are held in memory and written together.
 BATCH = 256
-# So few runs are read faster in this process than other processes start.
+# Reading this few runs takes less time than starting other processes.
 FEW = 32
 ENDING = ".parquet"
 HELP = f"the views are {', '.join(TABLES)}; the query `DESCRIBE rows` lists columns"

@@ -49,7 +49,8 @@ class Moved(NamedTuple):
 
 
 class Event(NamedTuple):
-    """GPUs that changed at one time, and in what. They are all of a class or of a ``node`` ``but`` a few, or one alone.
+    """GPUs that changed at one time, and in what. They are all GPUs of a class or of a ``node``, except those in
+    ``but``, or a single one.
 
     ``since`` is the time of the first campaign after it, and ``campaigns`` how many there are from then on.
     """
@@ -70,7 +71,7 @@ class Event(NamedTuple):
 
 
 class Swapped(NamedTuple):
-    """A GPU that came in the place of another one, and the time of its first campaign."""
+    """A GPU that replaced another one, and the time of its first campaign."""
 
     gpu: Board
     since: str
@@ -80,8 +81,8 @@ class Trend(NamedTuple):
     """What changed over the campaigns until ``campaign``, of those that asked for the same as it.
 
     ``others`` counts campaigns with other settings among them. ``gpus`` are there, ``judged`` of them have enough
-    campaigns, the most that any has is ``longest``. ``smallest`` has of each group the smallest change that is told
-    LEAST_SIDE campaigns after it, as a logarithm. Times are UTC in ISO 8601.
+    campaigns, the most that any has is ``longest``. ``smallest`` has for each group the smallest change that is
+    reported LEAST_SIDE campaigns after it, as a logarithm. Times are UTC in ISO 8601.
     """
 
     campaign: str
@@ -148,7 +149,7 @@ def trend(directory: Path, campaign: str | None, last: int) -> Trend:
 
 
 def _swapped(points: Iterable[Point]) -> tuple[list[Swapped], set[Key]]:
-    """GPUs that came in the place of others that were not seen again, and the keys of the others."""
+    """GPUs that replaced others that were not seen again, and the keys of the replaced ones."""
     first: dict[Key, Point] = {}
     newest: dict[Key, Point] = {}
     for point in points:
@@ -168,7 +169,7 @@ def _swapped(points: Iterable[Point]) -> tuple[list[Swapped], set[Key]]:
 
 
 def _steps(several: Sequence[Series]) -> tuple[list[_Step], list[tuple[str, float]]]:
-    """The changes that are told, and the smallest that would be told in each group."""
+    """The changes that are reported, and the smallest that would be reported in each group."""
     by_class: dict[tuple[str, str], list[Series]] = {}
     for one in several:
         if len(one.points) >= LEAST_CAMPAIGNS:
@@ -185,7 +186,7 @@ def _steps(several: Sequence[Series]) -> tuple[list[_Step], list[tuple[str, floa
 
 
 def _lasting(newest_first: Iterable[Change]) -> Iterator[Change]:
-    """The changes that no later one undid."""
+    """The changes that no later change undid."""
     later = 0.0
     for change in newest_first:
         if (change.size + later) / change.size >= 0.5:
@@ -202,7 +203,7 @@ def _step(one: Series, change: Change) -> _Step:
     )  # fmt: skip
 
 
-# What changed together is told together.
+# Changes that came together are reported together.
 
 Told = tuple[list[_Step], str, tuple[Board, ...]]  # the changes, the node or class they are of, and its other GPUs
 
@@ -242,7 +243,7 @@ def _by(steps: Iterable[_Step], key: Callable[[_Step], Any]) -> Mapping[Any, lis
 
 
 def _moments(steps: Sequence[_Step]) -> Iterator[list[_Step]]:
-    """The changes by when they came: each time as many as may have come at one moment."""
+    """The changes grouped by time: each group is the largest one that may have come at one moment."""
     left = list(steps)
     while left:
         begins, ends = sorted(one.early for one in left), sorted(one.late for one in left)

@@ -17,7 +17,7 @@ from microbench.report.heading import SIMULATED
 MINUTE = 16
 MOST_CAUSES, MOST_EXCEPT, MOST_GROUPS = 3, 3, 3
 UNEXPLAINED = "no recorded fact changed with it"
-# Of several GPUs the range is told if the largest change is so many times the smallest.
+# For several GPUs the range is shown if the largest change is at least this many times the smallest.
 WIDE = 1.5
 THRESHOLD = (
     f"a change of {percent(math.expm1(LEAST_LOSS))} or more between at least {LEAST_SIDE} campaigns before it and "

@@ -19,7 +19,7 @@ from microbench.fleet.campaign import Task, read_folder
 from microbench.fleet.causes import Cause, Gpu
 from microbench.fleet.outliers import LEAST_GPUS, Figures, Outlier, Scores, losses, outliers, scores, smallest
 
-# From this share of its ceiling on, the class's median figure is bound by what the ceiling limits.
+# A figure counts as bound by its ceiling if the class's median reaches at least this share of it.
 BOUND = 0.5
 # What figures that are bound by a ceiling are called, by the first part of the ceiling's name.
 BOUNDS = {
@@ -28,7 +28,7 @@ BOUNDS = {
     "tensor": "tensor cores", "alu": "arithmetic units",
 }  # fmt: skip
 HOST = "calls on the host"
-# By chance GPUs share a label less often than this.
+# A label is named if GPUs share it by chance less often than this.
 CHANCE_SHARED = 0.05
 # The figures that are judged: times and rates of benchmarks whose scatter is known.
 JUDGED = (
@@ -187,7 +187,7 @@ def _table(rows: Sequence[tuple[Any, ...]], members: Sequence[Gpu]) -> _Table:
 def group_of(benchmark: str, metric: str, suite: str, clock: str, bound: str | None, share: float) -> str:
     """The group of a figure: what it is bound by if it has a large share of that ceiling, else its benchmark's metric.
 
-    Of what the host's clock times there is one group, but for the benchmarks of the host itself.
+    All figures that the host's clock times form one group, except those of the host suite.
     """
     name = HOST if clock == "host" and suite != "host" else f"{benchmark} {metric}"
     return BOUNDS.get((bound or "").partition(":")[0], name) if share >= BOUND else name

@@ -18,7 +18,7 @@ from microbench.host.memory import memory_facts, virtualization_facts
 
 # Slowest first: of several CPUs' governors the slowest is reported.
 GOVERNORS = ("powersave", "conservative", "userspace", "ondemand", "schedutil", "performance")
-# The same for the preference that intel_pstate and amd-pstate have in place of a governor.
+# Slowest first, too: the energy preferences that intel_pstate and amd-pstate have in place of a governor.
 ENERGY_PREFERENCES = ("power", "balance_power", "default", "balance_performance", "performance")
 IDLE_OPTIONS = ("intel_idle.max_cstate", "processor.max_cstate", "idle", "cpuidle.off", "nohlt")
 CLOCKS = "/sys/devices/system/clocksource/clocksource0"
@@ -62,7 +62,7 @@ def host_facts(
 
 
 def worst(values: tuple[str, ...], from_worst: tuple[str, ...]) -> str:
-    """The value that comes first in ``from_worst``; a value that is not in it is worse than all."""
+    """The value that comes first in ``from_worst``; a value that is not listed there counts as worse than all."""
     return min(values, key=lambda word: from_worst.index(word) if word in from_worst else -1)
 
 

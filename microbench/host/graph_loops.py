@@ -42,7 +42,7 @@ class Entry(IntEnum):
     SET_PARAMS = 11
 
 
-# Plain integers, which numba compiles as constants.
+# Plain integers, because numba compiles them as constants.
 (
     BEGIN_CAPTURE, END_CAPTURE, CREATE, ADD_KERNEL, INSTANTIATE, UPLOAD,
     LAUNCH, SYNCHRONIZE, DESTROY_EXECUTABLE, DESTROY, UPDATE, SET_PARAMS,
@@ -116,7 +116,7 @@ def run_first(
 
 @compiled
 def dispose(entries: IntArray, executable: int, graph: int) -> int:
-    """Destroy an executable graph and a graph; a handle of 0 is none."""
+    """Destroy an executable graph and a graph; handles of 0 are skipped."""
     code = 0
     if executable != 0:
         code = call_narrow(entries[DESTROY_EXECUTABLE], executable, 0, 0, 0)

@@ -298,9 +298,10 @@ def signal_rounds(
     """Rounds of several calls and a synchronise; ``rows[round, call]`` holds the 11 arguments of a call.
 
     ``out`` gets a stamp after the calls, one when the flag ``watched`` shows the round's number (from 1 on), and one
-    before the host sets ``answered`` to it, ``held_ns`` after the round's begin at the earliest. An address of 0 leaves
-    that out. A failed call, a flag that is not seen within ``timeout_ns`` (code -1) and an answer that another thread
-    has given already (code -2) end the rounds. The answer is given first, because the stream may be waiting for it.
+    before the host sets ``answered`` to it, ``held_ns`` after the round's begin at the earliest. With an address of 0
+    that step is skipped. A failed call, a flag that is not seen within ``timeout_ns`` (code -1) and an answer that
+    another thread has given already (code -2) end the rounds. The answer is given first, because the stream may be
+    waiting for it.
     """
     for index in range(out.shape[0]):
         code = 0

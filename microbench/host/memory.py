@@ -205,7 +205,7 @@ USE_FILES = ("memory.current", "memory.usage_in_bytes")
 GIVEN_BACK = ("total_inactive_file", "inactive_file")
 STEP_BYTES = 256 << 20
 LONGEST_WAIT_S = 3.0
-LONGEST_FILL_S = 15.0  # well under the time that a worker may be silent
+LONGEST_FILL_S = 15.0  # far shorter than the time after which a silent worker is ended
 LOOK_S = 0.05
 
 
@@ -227,7 +227,7 @@ def host_room(machine: Machine | None = None) -> Room:
 
 
 def require_room(size_bytes: int, what: str, machine: Machine | None = None) -> None:
-    """Raise Skip if so much host memory may not be taken; the text says how much may be, and what limits it.
+    """Raise Skip if that much host memory may not be taken; the text says how much may be taken, and what limits it.
 
     Some virtual machines start small and get more memory as they fill it. There, memory beyond MemAvailable is tried:
     allocated step by step while each step becomes available, then released.

@@ -29,7 +29,7 @@ from microbench.traces.reading import read
 
 # Files of a folder that may be traces.
 ENDINGS = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".pb", ".pb.gz", ".rows")
-# Which verdicts each limit of compare means. SUSPECTED also takes what is worse without being confirmed.
+# The verdicts that each limit of --fail-on covers. SUSPECTED also covers changes for the worse that nothing confirms.
 SUSPECTED = "suspected"
 LIMITS = {"slower": WORSE, SUSPECTED: WORSE, "faster": BETTER, "any": (*WORSE, *BETTER, *COUNTED)}
 
@@ -110,7 +110,7 @@ def predicted(step: Workload, name: str | None) -> Side:
 
 
 class Costs(NamedTuple):
-    """Constants of a run, the name of their GPU, in words whose they are, and whether they are a bundled run's."""
+    """Constants of a run, the name of their GPU, their origin in words, and whether they are from a bundled run."""
 
     fit: Fit
     gpu: str
@@ -136,7 +136,8 @@ def _whose(run: Run, *, reference: bool) -> str:
 
 
 class Diagnosed(NamedTuple):
-    """The diagnoses of ``files``, whose costs they use, and the errors of the files of a folder that were left out."""
+    """The diagnoses of ``files``, the origin of the costs that they use, and the errors of files of a folder that were
+    left out."""
 
     several: list[Diagnosis]
     files: list[Path]

@@ -1,4 +1,5 @@
-"""Measures a user's own kernel or function: a benchmark whose parameters name it gets the axes that were asked for."""
+"""Measures a user's own kernel or function: a benchmark takes its name as a parameter, and the axes that were asked
+for."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from microbench.run.session import RunResult
 
 AXIS = re.compile(r"[A-Za-z_]\w*")
-GIVEN = ("gpu", "meter")  # what every benchmark gets
+GIVEN = ("gpu", "meter")  # parameters that every benchmark has
 LONGEST_LIMIT_S = 86400.0
 FOR_EXAMPLE = 'name one as text, for example "train.py::step"'
 

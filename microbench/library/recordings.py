@@ -144,7 +144,7 @@ def columns(trace: Trace, table: Table) -> dict[str, Any]:
     found = {}
     for name in table.dtype.names or ():
         found[name] = table[name]
-        if name in words:  # the last of the words stands for none
+        if name in words:  # NONE (-1) is the last of the words
             found[name] = np.array(words[name], object)[table[name]]
     return found
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # Rows that a list of rows draws.
 MOST_DRAWN = 40
-# What helps where no package for tables is installed.
+# The next step if no package for tables is installed.
 OR_COLUMNS = ", or use columns()"
 # Names that an error lists.
 MOST_NAMED = 12

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 REFERENCE_RUN = "nvidia-h200"
 NEWEST_SEARCHED = 20
 LAST = "last"
-# compare gives a verdict from so many rounds of each run on.
+# compare needs this many rounds of each run for a verdict.
 ROUNDS_TO_COMPARE = 5
 # The benchmarks of a user's own functions and kernels.
 STEP, KERNEL = "own_step", "own_kernel"
@@ -273,7 +273,8 @@ def catalogue_of(run: Run) -> dict[str, Benchmark]:
 
 
 def ceilings_of(run: Run) -> Evidence | None:
-    """The run that has the ceilings for a user's kernel: the newest one with this GPU's memory, or a bundled one.
+    """The run that gives the ceilings of a user's kernel: the newest one with the memory bandwidth of such a GPU, or a
+    bundled one.
 
     None for a run without own kernels, and where no such run is known.
     """

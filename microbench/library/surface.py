@@ -258,7 +258,9 @@ def watch(path: str | Path | None = None, *, stacks: bool = False) -> Recording:
 
 
 def _name(run: RecordedRun | str | Path | None) -> str | None:
-    """The name by which a run is found. One that a program holds has its file's, if its own does not lead there."""
+    """The name by which a run is found. For a RecordedRun this is its own name, or its file if that name leads
+    elsewhere.
+    """
     if run is None or isinstance(run, str | Path):
         return None if run is None else str(run)
     from microbench.core.errors import RunUnreadableError

@@ -1,4 +1,5 @@
-"""Times several things in turn, so that drift affects all alike: steps made in several ways, long and short chains."""
+"""Times several things in turn, so that drift affects all equally: steps submitted in several ways, long and short
+chains."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ def steps(
     """
 
     def batch(submit: RoundTrips, calls: int) -> IntArray:
-        """Room for the pieces of a sample, one row a step. The second piece sizes it: the first one loads code."""
+        """An array for the pieces of a sample, one row a step. The time of the second piece decides its length, because
+        the first one loads code.
+        """
         warm = np.zeros(2, dtype=np.int64)
         submit.round_trips(warm, calls)
         step_s = max(int(warm[-1]) * waits * NANOSECOND_S, NANOSECOND_S)

@@ -22,7 +22,8 @@ from microbench.gpu.layers.culprit import called
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.own import OwnCall
 
-# A parameter of this name gets the GPU of microbench's own protocol, with which a function runs on a simulated one too.
+# A parameter of this name gets the GPU object of microbench's own protocol, so that the function also runs on the
+# simulated GPU.
 GPU = "gpu"
 
 

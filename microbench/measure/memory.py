@@ -30,17 +30,17 @@ LARGER_THAN_ANY_L2_BYTES = 512 << 20
 ON_CHIP = ("shared", "l1", "l2")
 SAMPLE_S = 3e-4
 READ_CHECK = "the sum over all words read is that of the set"
-# SMs begin about a microsecond apart, and many %globaltimers have steps of one microsecond: each SM reads enough bytes
-# for both not to matter.
+# SMs begin about a microsecond apart, and many %globaltimers have steps of one microsecond, so each SM reads enough
+# bytes that both are negligible.
 FIRST_BYTES = 1 << 20
 READS = 4000
-# Steps of a full SM: without conflicts they take about 65 us, so that begin and end do not matter.
+# Steps of a full SM: without conflicts they take about 65 us, so that begin and end are negligible.
 BANK_READS = 1000
 # A walk takes at least this long, because it is also timed by %globaltimer.
 WALK_S = 2e-4
 LONGEST_STEP_S = 1e-6
 SINGLE_READS = 2000
-# Longer chains (beyond 64 MiB) fit no cache and would take long to walk, so they are not warmed whole.
+# Longer chains (beyond 64 MiB) fit no cache and would take long to walk, so only a part of them is warmed up.
 MOST_WARMED = 1 << 19
 LINE_REPEATS = 11
 # Latencies of an L2's lines are close together: this ratio gives about 24 bins from the nearest to the farthest line.
@@ -55,7 +55,7 @@ VALLEY_WIDTH = 1 / 3
 
 
 def answering_level(gpu: Gpu, touched_bytes: int) -> str | None:
-    """The bound of repeated passes over so many bytes: "dram", "l2", or None in between.
+    """The bound of repeated passes over a set of that many bytes: "dram", "l2", or None in between.
 
     If the size of the L2 is unknown, only sets larger than any L2 are "dram".
     """
@@ -68,7 +68,9 @@ def answering_level(gpu: Gpu, touched_bytes: int) -> str | None:
 def streamed(
     meter: Meter, make: Callable[[str], Transfer], shapes: Sequence[str], touched_bytes: int
 ) -> Iterator[Measurement | Fact]:
-    """The rate of the fastest kernel shape. The winner of the trials is measured again, so that luck does not count."""
+    """The rate of the fastest kernel shape. The winner of the trials is measured again, because the best of several
+    trials is partly luck.
+    """
     best, shape = _fastest(meter, make, shapes)
     yield shape
     yield from moved(meter, best, device="bandwidth", bound=answering_level(meter.gpu, touched_bytes))

@@ -24,10 +24,10 @@ SHORTEST_THROUGHPUT = 10
 GRAPH_CALLS = 20
 MOST_REPLAYS = 20
 # A board's slower power control averages over about a second (see REST_S), so ratios of sustained rates need blocks as
-# long. In half of a short block the clock at least falls to what the product lets it have at first.
+# long. In half of a short block the clock at least falls to the level that the product allows at first.
 BLOCK_S, SHORT_BLOCK_S = 1.0, 0.2
 BATCHES_PER_BLOCK = 20
-# Products that take long, or gates that time out, may lengthen a block, but not for ever.
+# Slow products and gates that time out may lengthen a block up to this factor.
 LONGEST_BLOCKS, VOID_BLOCK_S = 10, 20.0
 
 
@@ -94,7 +94,7 @@ def against_cublaslt(meter: Meter, problem: Problem, dtype: GemmType, library: L
     )
     first = _settled(meter, their_batch, block_s)
     our = _settled(meter, our_batch, block_s)
-    theirs.fresh()  # so that the result to check is this library's
+    theirs.fresh()  # the last block, so that the result that is checked is this library's
     last = _settled(meter, their_batch, block_s)
     checked = theirs.check()
     their, pairs = [*first, *last], [pair for block in (first, last) for pair in zip(block, our, strict=False)]

@@ -22,8 +22,8 @@ HISTOGRAM_RATIO = 1.05
 class SamplingLimits:
     """A measurement ends after ``seconds``, or once the median's interval is within ``half_width`` of the median.
 
-    The interval counts the effective number of samples, because neighbouring ones resemble each other. A few samples
-    show too little of that, so it does not end before ``least_share`` of the time. It never takes more samples than
+    The interval counts the effective number of samples, because neighbouring ones resemble each other. A few samples do
+    not show this resemblance, so it does not end before ``least_share`` of the time. It never takes more samples than
     are stored, so that a reader sees the same interval.
     """
 

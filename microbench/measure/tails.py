@@ -16,11 +16,11 @@ from microbench.core.ops import IntArray
 SLOW_TIMES = 2.0
 # Periods of the kernel's timer, whose interrupts come at whole multiples: CONFIG_HZ is 1000, 300, 250 or 100.
 TICKS_NS = (1_000_000, 10_000_000 / 3, 4_000_000, 10_000_000)
-# Where calls are slow at a tick, a window of this share of its period holds many more of them than it would by chance.
+# If calls are slow at a tick, a window of this share of its period contains far more of them than by chance.
 WINDOW = 0.05
-# Less than this share of the slow calls is not worth telling.
+# A cause of less than this share of the slow calls is not reported.
 HELD = 0.2
-# The chance of as many in one window, of some hundred that are looked at.
+# The largest probability of that many slow calls in one window by chance; about a hundred windows are examined.
 ANY_WINDOW = 1e-6
 # Fewer slow calls may have anything in common by chance.
 FEWEST = 20
@@ -64,7 +64,7 @@ def _fullest(phases: FloatArray) -> tuple[float, float]:
 
 
 def _chance(count: int, expected: float) -> float:
-    """The chance of so many or more where so many are expected (Poisson)."""
+    """The probability of at least this many events if that many are expected (Poisson)."""
     most = range(count, count + 200)
     return sum(math.exp(i * math.log(max(expected, 1e-9)) - expected - math.lgamma(i + 1)) for i in most)
 

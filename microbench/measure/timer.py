@@ -1,7 +1,8 @@
 """The Meter: warms up, sizes a burst, samples until the median is certain or time is up, and returns a Measurement.
 
-A sample's way: a benchmark's ``measure`` calls a method such as ``submit_time``; that defines ``take``, which times one
-burst of calls, and hands it to ``collect``, which calls ``sample``: the one loop that all measurements share.
+The path of a sample: a benchmark's ``measure`` calls a method such as ``submit_time``. This defines ``take``, which
+times one burst of calls, and passes it to ``collect``. ``collect`` calls ``sample``, the one loop that all measurements
+share.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ SHORTEST_BURST = 10
 STAMPED_BURSTS = 20
 GAP_STEPS = 5
 VOID_SAMPLES = 20
-# A memset of so many times the L2's size leaves nothing else in it; the size is assumed where the driver does not say.
+# A memset of this many times the L2's size replaces everything in it; this size is assumed if the driver does not
+# report one.
 L2S_TO_CLEAR, ASSUMED_L2_BYTES = 2, 128 << 20
 # The display takes a minute's silence for a hang, so samples that take seconds are reported one by one.
 LONG_SAMPLE_S = 1.0
@@ -53,7 +55,7 @@ class Fields(TypedDict, total=False):
 
 
 class ClockedFields(Fields):
-    """The same with the clock, which must be given."""
+    """Fields with the clock, which must be given."""
 
     clock: Required[Clock]
 

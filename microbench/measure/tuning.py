@@ -20,7 +20,7 @@ MOST_CALLS = 100
 # With random data an H200's clock falls within the first 70 to 120 ms of steady work; a shorter warm-up would measure
 # that fall.
 WARM_S = 0.15
-# A product may take several slots of the launch queue, because kernels of their own add up splits of the depth.
+# A product may take several slots of the launch queue, because separate kernels add up the splits of its depth.
 SLOTS_PER_CALL = 4
 
 TRIALS = 3
@@ -34,7 +34,7 @@ HELD_BACK_ALONE = 0.985
 LEFT_ALONE = ("fp64", "fp32")
 NEAR = 1.08
 MOST_SETTLED, FEWEST_SETTLED = 4, 2
-# A run in a hurry (--quick) samples a metric for less than this.
+# A quick run (--quick) samples each metric for less than this.
 HURRY_S = 0.1
 SETTLED_S = 0.02
 # A board's slower power control averages over about a second: right after seconds of trials an H200's fp64 was measured
@@ -80,7 +80,7 @@ def _working(meter: Meter, problem: Problem, library: Library, ways: Sequence[st
     gemms: dict[str, Gemm] = {}
     for way in ways:
         try:
-            gemms[way] = problem.gemm(library, way)  # calls it, which may take seconds
+            gemms[way] = problem.gemm(library, way)  # this calls it, which may take seconds
         except MeasurementError:
             if way == ways[-1] and not gemms:
                 raise
@@ -162,5 +162,5 @@ def as_clock(measured: Measurement) -> Measurement:
 
 
 def _report_life(meter: Meter, calls: int) -> None:
-    """A tick that no metric shows. Without it a worker would be taken for hung: trials may last a minute."""
+    """A tick without a metric. Without it the worker would count as hung, because trials may last a minute."""
     meter.tick("trial", calls, 0.0)

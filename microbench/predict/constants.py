@@ -217,11 +217,11 @@ ONE_SIZE = "only one size of graph was measured"
 SPINNING = {"kernel": "spin", "blocks": "one", "functions": "same", "launch_streams": "two"}
 KERNELS = ("empty", "spin", "add")
 SPIN_NS = 2000
-# What a program's own kernels are taken for: they write. Other grids have nearly the same gap (docs/validation.md).
+# A program's own kernels are assumed to write memory. Other grids have nearly the same gap (docs/validation.md).
 WRITING = {"kernel": "add", "blocks": "one"}
 # A profiler's duration of a kernel less the time between the kernel's first and last instruction, where launch_gap did
-# not measure it: 0.46 to 0.51 us on three H200s (docs/validation.md). It has no interval: the run's steps have it in
-# their kernels' durations and, with the other sign, in the gaps.
+# not measure it: 0.46 to 0.51 us on three H200s (docs/validation.md). It has no interval, because it cancels out: a
+# larger value makes the kernels of the run's steps longer and their gaps shorter.
 PROFILED_LONGER = Constant(
     0.5e-6, 0.5e-6, 0.5e-6, (), "a profiler's duration is 0.5 us longer than a kernel's own stamps"
 )
@@ -367,7 +367,7 @@ ONE_STREAM = Constant(0.0, 0.0, 0.2e-6, (), "how much shorter gaps are in a proc
 
 WIDE = Constant(0.0, 0.0, 0.25e-6, (), "how much shorter gaps behind large grids are, was not measured")
 WIDE_BLOCKS_AN_SM = 8  # launch_gap measures grids of that size
-MOST_SMS = 1 << 20  # stands for a GPU whose number of SMs nobody knows
+MOST_SMS = 1 << 20  # used where the GPU's number of SMs is unknown
 
 
 def _wide(evidence: Evidence) -> Found:
@@ -432,7 +432,7 @@ def _gaps_without_profiler(evidence: Evidence) -> Found:
 
 
 def _as_measured(constant: Constant) -> Constant:
-    """The same without its assumption: what is assumed of profilers cancels out in the steps of a run."""
+    """The constant without its assumption, because what profilers are assumed to add cancels out in a run's steps."""
     return msgspec.structs.replace(constant, assumed="")
 
 
@@ -462,8 +462,8 @@ def _lives(evidence: Evidence) -> Found:
 def front_end(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
     """The time between the begins of kernels side by side, from the fork of empty kernels with most branches.
 
-    Subtracting the begin and end of the replay and the last kernel leaves one begin after the other. The first and the
-    last kernel are chained to the others, so the gap may be what parts those.
+    The replay less its begin, its end and the last kernel leaves the times between the kernels' begins. The first and
+    the last kernel depend on the others, so the graph gap may decide when these two begin.
     """
     around_it = (replay_name(LOOP_LAYER), "replay_way", "complete")
     forks = evidence.curve("graph_shape", "graph", "branches", shape="fork_join", duration_ns=0)

@@ -128,11 +128,11 @@ def steps(evidence: Evidence) -> list[Step]:
     return result
 
 
-# A constant measured by itself is known no better than this share of it when it is held against whole steps.
+# When a constant's own measurement is weighed against whole steps, it is known no better than this share of its value.
 LEAST_PRIOR = 0.02
 # Constants that may be negative: kernels' durations as profilers report them may overlap.
 GAPS = ("gap_stream", "gap_graph")
-# Steps off by more standard deviations than this weigh less the further they are off.
+# Steps off by more standard deviations than this get less weight, the less the further they are off.
 HUBER = 1.5
 ROUNDS = 50
 CALIBRATION_SETTLED = 1e-6
@@ -257,13 +257,13 @@ class _System:
         )
 
 
-# The misfit where no step was measured, and the least that any number of steps promises; shares of what scatters.
+# The misfit where no step was measured, and the smallest misfit that is ever claimed; shares of what scatters.
 ASSUMED = Misfit(0.05, 0.10)
 LEAST = 0.01
 WITHIN = 0.95
 # A group with fewer steps than this uses all steps of its way.
 FEWEST = 8
-# Steps with a larger share of kernels do not test the law: their residual is that of their kernels.
+# Steps with a larger share of kernels do not test the law: their residual comes from their kernels.
 MOSTLY = 0.9
 REGIMES = ("host", "gpu")
 
@@ -301,9 +301,9 @@ def regime(step: Step, gpu_paced: bool, values: Mapping[str, float]) -> str:
 def misfit(off: Iterable[float]) -> Misfit:
     """The median of residuals, as shares of what scatters, and the share that the next one stays within at 95 %.
 
-    The order statistic of rank ceil((n + 1) * 0.95) holds a further one for any distribution (split conformal
-    prediction, Lei et al. 2018; of residuals each over a scale of its own: their section 5.2). Under 19 there is none:
-    then Student's t on their root mean square, and at least the largest.
+    The residual of rank ceil((n + 1) * 0.95) bounds the next one for any distribution (split conformal prediction, Lei
+    et al. 2018; section 5.2 for residuals that each have their own scale). Fewer than 19 residuals have no such rank,
+    so the bound is Student's t on their root mean square, and at least the largest residual.
     """
     ordered = sorted(off)
     n = len(ordered)
@@ -335,8 +335,9 @@ SHOWN_BY = {
 UNLIKE = 0.1
 # Steps settle a constant that something else stood in for when they narrow its interval to this share.
 SETTLED = 0.5
-# A stand-in's interval is widened by this factor before it is compared with steps. Steps that are sure of the constant
-# decide then; steps of many kernels, whose gaps are hardly better known than the constant, leave it near the stand-in.
+# A stand-in's interval is widened by this factor before it is compared with steps. Steps that determine the constant
+# well then decide. Steps of many kernels, whose gaps are hardly better known than the constant, leave it near the
+# stand-in.
 LOOSELY = 10.0
 
 

@@ -20,10 +20,11 @@ from microbench.predict.model import LIMITS, UNPLAYED, Limit, Played, Way, acts,
 from microbench.predict.unknowns import HostTime
 from microbench.predict.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
 
-# Without a synchronise steps flow into one another: the time of one is the difference of many and half as many. Two are
-# enough where each fills the queue.
+# Without a synchronise, steps overlap, so the time of one is the difference between many steps and half as many, per
+# step. Two steps are enough if each fills the queue.
 FLOWING_STEPS, FLOWING_CALLS = 8, 8000
-# An interval needs many plays, so a long step is shortened for it. Flowing steps are played several times each.
+# An interval needs many plays, so a long step is shortened for it. Overlapping steps are shortened more, because each
+# play has several of them.
 LONGEST_PERTURBED, LONGEST_FLOWING = 600, 150
 # A shortened step has at least this many pieces between waits, so that a wait keeps its share of the step.
 FEW_PIECES = 4
@@ -38,7 +39,8 @@ WARM_UPS: Mapping[str, int] = {"torch_eager": 3, "torch_out": 3}
 LONGEST_LAUNCH_S, HALVINGS = 1e-3, 16
 ENDS: tuple[unknowns.End, unknowns.End] = ("low", "high")
 
-# What a what-if does to a step whose host time and shares of the SMs are filled in; the fit has the calls of both.
+# The change that a what-if makes to a step after unknown host times and shares of the SMs are filled in; the fit has
+# the launch calls of both steps.
 Change = Callable[[Workload, Fit], Workload]
 
 
@@ -110,7 +112,7 @@ class Forecast(msgspec.Struct, frozen=True):
     description leaves out. If that makes a range, ``ends`` are the forecasts at all its ends by their time in the
     stream, and the forecast's own figures are those of typical model code with kernels side by side. ``host`` is the
     range of the host time for each launch where nobody gave it, and ``launch_bound_s`` the shortest with which the step
-    is launch-bound, None if it never is. ``change`` was made to the filled workload: of a what-if, ``workload`` and
+    is launch-bound, None if it never is. ``change`` was applied to the filled workload: in a what-if, ``workload`` and
     ``host`` are those before the change.
     """
 
@@ -153,7 +155,7 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 def forecast(workload: Workload, fit: Fit, change: Change = unchanged) -> Forecast:
-    """Both ways, and what to change. ``change`` is made once it is filled in what the workload leaves out.
+    """Both ways, and what to change. ``change`` is applied after unknown host times and SM shares are filled in.
 
     Raises UsageError where the fit lacks a constant; ``fit.missing`` tells which benchmarks measure it.
     """
@@ -166,7 +168,7 @@ def forecast(workload: Workload, fit: Fit, change: Change = unchanged) -> Foreca
 
     @cache
     def replayed(share: unknowns.End) -> Prediction | None:
-        """A replay spends no host time between kernels, so it is the same for any."""
+        """The graph's prediction, which is the same for any host time: a replay has none between kernels."""
         replays = known("typical", share)
         return predict(replays, fit, "graph") if graphs(replays) else None
 

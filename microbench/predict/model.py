@@ -66,10 +66,10 @@ class Span(NamedTuple):
     lane: Literal["host", "wait", "gpu", "h2d", "d2h"]
 
 
-# A span before it is made: most plays need none, and making them takes as long as the rest of the play.
+# The fields of a Span as a tuple: most plays need no spans, and creating them takes as long as the rest of the play.
 Interval = tuple[float, float, int, Literal["host", "wait", "gpu", "h2d", "d2h"]]
-# A moment of a played step: its time, the moment that it waited for, and what the time between was spent on. The first
-# moment has waited for none. Plain tuples, because a step may have a hundred thousand kernels.
+# A moment of a played step: its time, the moment that it waited for (None for the first), and what the time between was
+# spent on. Plain tuples, because a step may have a hundred thousand kernels.
 Moment = tuple[float, "Moment | None", Limit]
 
 
@@ -300,7 +300,7 @@ CONSTANTS: Mapping[str, tuple[str, str]] = {
 }
 COMMON = ("way", "empty", "complete", "sync", "gap_stream", "queue")
 IN_GRAPHS = ("gap_graph", "replay_node", "replay_way", "make", "make_node")
-# The needed constants that do not change how a step is played.
+# Constants that a step needs, but that do not change its played time.
 UNPLAYED: Mapping[Way, tuple[str, ...]] = {"stream": (), "graph": ("way", "gap_stream", "make", "make_node")}
 # Layers whose programs launch and capture in a stream of their own choice. Frameworks warm up a capture in a side
 # stream, which lengthens every later gap.
@@ -332,7 +332,9 @@ def one_stream(workload: Workload, way: Way) -> bool:
 
 
 def _longer(workload: Workload, part: Kernels, way: Way) -> str:
-    """The constant by which the gap behind kernels that write is longer: in graphs, frameworks' kernels differ more."""
+    """The constant that writing kernels add to the gap behind them; in graphs, frameworks' kernels have one of their
+    own.
+    """
     in_graph = way == "graph" and (part.layer or workload.layer) in ARRAY_LAYERS
     return "code_graph" if in_graph else f"write_{way}"
 

@@ -72,7 +72,7 @@ def findings(evidence: Evidence, forecast: Forecast) -> list[Finding]:
 
 
 def _gain(evidence: Evidence, forecast: Forecast) -> Finding:
-    """The predicted gain, held against the measured step that is most like this one."""
+    """The predicted gain, compared with the measured step that is most like this one."""
     predicted, step = gain(forecast), alike(forecast.filled)
     near = nearest(evidence, step.kernels, step.duration_s, step.layer) if step is not None else None
     text, rows = "No measured step is like this one.", predicted.rests_on

@@ -1,6 +1,6 @@
 """Fills in what a step's description leaves out: host time for each launch, and the share of the SMs a kernel fills.
 
-Either is only known to the program. Where nobody gave it, the step is predicted at both ends of what it can be.
+Only the program determines them. Where they are not given, the step is predicted at both ends of their range.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def unknown_shares(workload: Workload, sms: int | None) -> bool:
 
 
 def _lacks_share(part: Part, workload: Workload, sms: int | None) -> bool:
-    """Kernels with bytes share the GPU's memory, which bounds them; empty ones take no time worth sharing."""
+    """Whether the share of the SMs is needed and unknown: not for kernels bounded by memory or without a length."""
     if not isinstance(part, Kernels) or workload.streams < 2 or part.sm_share is not None:
         return False
     return not (part.blocks is not None and sms) and not part.bytes and any(part.durations_s)

@@ -28,12 +28,12 @@ HOST_TIME = "host time of its own"
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What is to be different; None leaves a quantity as it is.
+    """The quantities that a what-if changes; None leaves a quantity as it is.
 
-    ``submit_s`` is the launch call of the workload's layers, ``gap_s`` and ``graph_gap_s`` lie between two kernels,
-    ``replay_s`` is the replay call, ``memory_rate`` the GPU memory's bytes a second. ``pcie_generation`` and ``lanes``
-    are the link's. ``kernel_time`` and ``host_time`` are factors of the kernels' lengths and of the program's own time
-    (between launches, and by itself). ``layer`` launches all kernels.
+    ``submit_s`` is the launch call of the workload's layers, ``gap_s`` and ``graph_gap_s`` are the gaps between two
+    kernels in a stream and in a graph, ``replay_s`` is the replay call, ``memory_rate`` the GPU memory's bytes a
+    second. ``pcie_generation`` and ``lanes`` are the link's. ``kernel_time`` and ``host_time`` are factors of the
+    kernels' lengths and of the program's own time (between launches, and by itself). ``layer`` launches all kernels.
     """
 
     submit_s: float | None = None
@@ -48,7 +48,7 @@ class Changes(msgspec.Struct, frozen=True):
     layer: str | None = None
 
     def __bool__(self) -> bool:
-        """Whether anything is to be different."""
+        """Whether anything changes."""
         return any(getattr(self, name) is not None for name in self.__struct_fields__)
 
 

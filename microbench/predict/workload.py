@@ -69,8 +69,8 @@ class HostWork(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, frozen=True):
     """An event of a stream, by its number: recorded behind the work before it, or ``awaited`` by the work behind it.
 
-    An event that has not been recorded yet holds nothing back. Its call takes no host time but that of the parts. With
-    ``earlier`` the work waits for the event as it was recorded the time before the last.
+    An event that has not been recorded yet holds nothing back. Its call takes no host time of its own. With ``earlier``
+    the work waits for the event as it was recorded the time before the last.
     """
 
     number: int

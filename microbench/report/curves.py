@@ -19,7 +19,7 @@ MOST_LINES = 3
 LOG_RATIO = 20.0
 # A logarithmic axis over more than this factor has ticks at powers of ten only.
 FEW_DECADES = 30.0
-# Stands for 0 on a logarithmic scale.
+# Replaces 0 on a logarithmic scale.
 LEAST = 1e-300
 FLAT = 1e-12
 

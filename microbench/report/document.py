@@ -28,8 +28,8 @@ Tone = Literal[
 class Cell(msgspec.Struct, frozen=True):
     """A figure or words in a table.
 
-    ``note`` follows the text quietly (its spread). ``trust`` is the figure's grade. ``of`` names the measured row
-    behind the figure, as findings do ("case-id metric"), so that the page can show its details.
+    ``note`` follows the text in a quiet tone (the spread of a figure). ``trust`` is the figure's grade. ``of`` names
+    the measured row behind the figure, as findings do ("case-id metric"), so that the page can show its details.
     """
 
     text: str
@@ -257,7 +257,7 @@ class Study(msgspec.Struct, frozen=True):
 class Section(msgspec.Struct, frozen=True):
     """One suite on one GPU (``device`` is its UUID): pictures first, then tables, then findings.
 
-    The title of ``verdict``, the finding that sums up the suite, stands above all of it.
+    ``verdict`` is the finding that sums up the suite; its title comes first.
     """
 
     suite: str

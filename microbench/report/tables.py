@@ -36,7 +36,7 @@ QUANTILES: dict[Tail, Literal["p1", "p90", "p99", "min", "max"]] = {
     "p1": "p1", "p90": "p90", "p99": "p99", "worst": "max", "min": "min", "max": "max",
 }  # fmt: skip
 
-# Of fewer calls, p99 is little else than the slowest one.
+# With fewer calls p99 is hardly different from the slowest one.
 FEWEST_FOR_P99 = 200
 
 LEFT = Column("", "left")

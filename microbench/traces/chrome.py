@@ -17,7 +17,7 @@ from microbench.traces.events import FACT_KEYS, MALFORMED, ChromeReader, Event
 from microbench.traces.stream import open_trace
 from microbench.traces.trace import Trace
 
-SMALL_BYTES = 32 << 20  # up to here, decoding the whole is quicker than loading the scanner, and takes 0.2 GB at most
+SMALL_BYTES = 32 << 20  # decoding smaller files whole is faster than loading the scanner, and takes 0.2 GB at most
 
 
 class Document(msgspec.Struct):
@@ -39,7 +39,9 @@ decode_array = msgspec.json.Decoder(list[Event]).decode
 
 
 def read(path: Path) -> Trace:
-    """Read a file. Raises UsageError for one that is no trace, has nothing of a GPU, or is of an AMD GPU."""
+    """Read a file. Raises UsageError for a file that is not a trace, has no work of a GPU, or was recorded on an AMD
+    GPU.
+    """
     with open_trace(path) as stream:
         reader = ChromeReader(path.name)
         head = stream.peek(SMALL_BYTES + 1)

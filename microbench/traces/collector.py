@@ -1,8 +1,8 @@
 """Collects the records of a recording in columns and makes a Trace of them.
 
 Readers hand over numbers only, a row a record, in the columns of FIELDS. The collector keeps the tables in arrays whose
-pages cost memory only once they are written, leaves out what goes beyond ROW_LIMITS and counts it, and at the end finds
-which call submitted which work.
+pages cost memory only once they are written, counts the rows beyond ROW_LIMITS instead of keeping them, and at the end
+finds which call submitted which work.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ MEMORY_WORDS = {
     "pageable": "pageable", "pinned": "pinned", "device": "device", "array": "device", "device static": "device",
     "managed": "managed", "managed static": "managed",
 }  # fmt: skip
-# At most as many rows are kept, by what they are: 0.4 GB in all. Those beyond are counted in Trace.unread.
+# The most rows of each kind that are kept: 0.4 GB in all. Further ones are counted in Trace.unread.
 ROW_LIMITS = {
     "work": 1_500_000, "call": 1_500_000, "sync": 500_000, "annotation": 500_000, "operator": 1_500_000,
     "python": 1_500_000, "overhead": 100_000, "driver": 100_000,
@@ -101,9 +101,9 @@ MAX_TEXT_BYTES = 64_000_000  # of all names together
 MAX_NAMES = 500_000
 MAX_THREADS = 65_536
 MAX_NAME = 16_384  # characters of a name that are kept
-LONGEST_ZERO_NS = 60_000_000_000  # a time of 0 is no time if all others are later than this
-MAX_TIME_NS = 1 << 61  # times beyond are nonsense: Unix times of today are below 2^61 ns
-SURELY_UNIX_NS = 10**18  # a time beyond, of the year 2001, does not count from a computer's start
+LONGEST_ZERO_NS = 60_000_000_000  # records at time 0 are invalid if all others are later than this
+MAX_TIME_NS = 1 << 61  # later times are invalid: Unix times of today are below 2^61 ns
+SURELY_UNIX_NS = 10**18  # a later time (from 2001 on) is a Unix time, not the time since the computer's start
 NO_DURATION = NONE
 AT_ONCE = 1 << 16
 
@@ -384,10 +384,10 @@ class Collector:
             self.unread[AT_ZERO] += len(start) - len(timed)
             if len(timed) < len(start):
                 table.reorder(timed)
-        self.unread = +self.unread  # without those that are 0
+        self.unread = +self.unread  # unary plus drops the counts of 0
 
     def _sort_calls(self) -> CallFinder:
-        """Sort the calls, drop those that are part of another one, and give what finds each by its correlation.
+        """Sort the calls, drop those that are part of another one, and return a finder of calls by correlation.
 
         A call inside another one of its thread is part of it (a driver call below the runtime): the outer one counts
         once, and takes the place of the inner one.
@@ -404,7 +404,7 @@ class Collector:
             before[0] = np.iinfo(np.int64).min
             np.maximum.accumulate(ends[:-1], out=before[1:])
             inside = ends <= before
-            inside &= ends > begin[place]  # one of no length may just touch the next
+            inside &= ends > begin[place]  # a call of no length may just touch the next one
             inside &= begin[place] < before
             if inside.any():
                 leader = np.maximum.accumulate(np.where(ends > before, np.arange(len(place), dtype=np.int32), 0))
@@ -461,7 +461,7 @@ def _resolution(tables: tuple[Table, ...]) -> int:
 
 
 def product(sizes: object) -> int:
-    """The product of a grid's or block's three sizes; NONE if they are no positive integers."""
+    """The product of a grid's or block's three sizes; NONE if they are not positive integers."""
     if not isinstance(sizes, list) or not 0 < len(sizes) <= 3:
         return NONE
     if not all(isinstance(size, int) and 0 < size < 2**31 for size in sizes):

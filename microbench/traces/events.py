@@ -311,7 +311,7 @@ class ChromeReader:
             self.collector.thread_names[process, _key(event.tid)] = name
 
     def _edge(self, event: Event, row: tuple[int, ...] | None, *, begins: bool) -> None:
-        """Keep the begin or the end of something until all of its thread are known."""
+        """Keep a begin or end event until all of its thread are known."""
         begin = nanoseconds(bytes(event.ts))
         if begin is None or self._edge_count >= MAX_EDGES:
             self.collector.unread["begin and end events"] += 1
@@ -321,7 +321,7 @@ class ChromeReader:
         self._edges.setdefault(thread, []).append((begin, self._edge_count, row, begins))
 
     def _join_edges(self) -> None:
-        """Make one record of each begin and its end: of those that are open in a thread, the last one ends first."""
+        """Make one record of each begin and its end: an end belongs to the last open begin of its thread."""
         for edges in self._edges.values():
             open_rows: list[tuple[int, ...] | None] = []
             for time_ns, _, row, begins in sorted(edges, key=lambda edge: edge[:2]):
@@ -356,7 +356,7 @@ class ChromeReader:
             facts.versions[key] = plain(value)
 
     def finish(self) -> Trace:
-        """The recording. Raises UsageError if it is none that microbench can judge."""
+        """The recording. Raises UsageError if microbench cannot judge it."""
         if not self.found_events:
             raise UsageError(
                 f"{self._name} is no trace: it is JSON without a list of trace events",

@@ -28,7 +28,7 @@ FORMATS = (
 
 
 def read(path: Path) -> Trace:
-    """Read one file. Raises UsageError if it is no recording, cannot be read, or is of another maker's GPU."""
+    """Read one file. Raises UsageError if it is not a recording, cannot be read, or was made on another maker's GPU."""
     with open_trace(path) as stream:
         head, compressed, fault = stream.peek(HEAD_BYTES), stream.compressed, stream.fault
     if JSON.match(head):

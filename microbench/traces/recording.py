@@ -87,8 +87,9 @@ class Growing:
         return self._path.stat().st_size // cells.CELL_BYTES - self._read
 
     def newest(self, most: int, longest_ns: int) -> Trace:
-        """The last ``most`` rows of calls, waits and work at most, none older than ``longest_ns``. A kernel has no name
-        if its name is among cells that were never read, because there were more than LAST_CELLS new ones."""
+        """The last ``most`` rows of calls, waits and work at most, none older than ``longest_ns``. If there are more
+        than LAST_CELLS new cells, some are never read, and kernels whose names are among them have none.
+        """
         new = self.new_cells()
         if self._read == 1:
             self._take(1, min(new, FIRST_CELLS))
@@ -327,10 +328,10 @@ class _Reader:
         return msgspec.structs.replace(collector.finish(self._name, facts), samples=samples)
 
     def _read_samples(self) -> Samples | None:
-        """Make ranges of the samples of each thread that submits; of very many, of those that make most calls.
+        """Make ranges of the samples of each thread that submits work; of many threads, only of those with most calls.
 
-        While such a thread runs no Python, as that of PyTorch's backward pass, the main thread mostly waits for it. So
-        its ranges say where the main thread is.
+        While such a thread runs no Python (like the thread of PyTorch's backward pass), the main thread mostly waits
+        for it. Its ranges then say where the main thread is.
         """
         calls, collector = self._collector.calls.rows, self._collector
         if not self._samples or not len(calls):

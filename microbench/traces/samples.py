@@ -1,4 +1,5 @@
-"""Turns samples of the lines that threads were in into ranges, as well as samples can say when a line ends."""
+"""Turns samples of the lines that threads were in into ranges. Their ends are estimates, because samples do not show
+when a line ends."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def lines(rows: Table, name: Callable[[int], int]) -> Lines:
 
 
 def filled(own: Lines, other: Lines) -> Lines:
-    """The lines of one thread, and where it has none those of another one."""
+    """The lines of one thread, with the gaps filled by those of another one."""
     edges = np.unique(np.concatenate([own.begin_ns, own.end_ns, other.begin_ns, other.end_ns]))
     begin, end = edges[:-1], edges[1:]
     name = _at(other, begin)
@@ -66,14 +67,16 @@ def _at(of: Lines, times_ns: Integers) -> Integers:
 
 
 def within(of: Lines, first_ns: int, last_ns: int) -> Lines:
-    """What of the lines lies between two times."""
+    """The parts of the lines that lie between two times."""
     begin, end = np.maximum(of.begin_ns, first_ns), np.minimum(of.end_ns, last_ns)
     kept = begin < end
     return Lines(begin[kept], end[kept], of.name[kept])
 
 
 def counted(each: list[Table]) -> Samples | None:
-    """How many samples these rows of several threads stand for, and their distance; the rows of each are in order."""
+    """The number of samples in these rows of several threads, and the mean time between two; the rows of each are in
+    order.
+    """
     count = late = distances = total_ns = 0
     for rows in each:
         sizes = np.minimum(rows["size"], np.uint64(1 << 40)).astype(np.int64)

@@ -16,7 +16,7 @@ LONGEST_NAME = 4096  # characters; the names of templated kernels reach some tho
 MOST_NAMES = 100_000
 MOST_THREADS = 65_536
 ALL_OTHERS = "(one of too many names)"
-FURTHEST_NS = 1 << 62  # times beyond are no times; differences of two within it fit 64 bits
+FURTHEST_NS = 1 << 62  # later times are invalid; differences of two valid ones fit 64 bits
 NUMBER = re.compile(r"\d+")
 AT_ONCE = 1 << 20  # rows whose calls are looked up together
 
@@ -24,8 +24,8 @@ AT_ONCE = 1 << 20  # rows whose calls are looked up together
 class Names:
     """Names by their place, each kept once.
 
-    After MOST_NAMES different names, those that differ only in numbers share one place; after twice as many, all new
-    names do.
+    After MOST_NAMES different names, names that differ only in numbers share one place; after twice as many, all new
+    names share one.
     """
 
     def __init__(self) -> None:

@@ -42,13 +42,13 @@ from microbench.traces.trace import (
 )
 
 GZIP = b"\x1f\x8b"
-LARGEST_BYTES = 2 << 30  # protobuf reads no message beyond
+LARGEST_BYTES = 2 << 30  # the largest message that protobuf reads
 MOST_NAMES_OF_A_PLANE = 2_000_000
 MOST_LINES = 100_000
 MOST_ROWS = 8_000_000
 LONGEST_VARINT = 10
 SIGN = 1 << 63
-FIRST_UNIX_NS = 10**17  # in 1973; times relative to a recording's begin are smaller
+FIRST_UNIX_NS = 10**17  # a time in 1973; times since a recording's begin are smaller
 
 # Field numbers of xplane.proto.
 SPACE_PLANE, SPACE_WARNING = 1, 3
@@ -96,7 +96,7 @@ Bytes = bytes | mmap.mmap
 def read(path: Path) -> Trace:
     """The Trace of an .xplane.pb file.
 
-    Raises UsageError for a file that is none, is damaged, or was recorded on another maker's GPU.
+    Raises UsageError for a file that is not a profile, is damaged, or was recorded on another maker's GPU.
     """
     try:
         with ExitStack() as stack:

@@ -64,17 +64,17 @@ from microbench.watch.state import (
     WRITTEN_BYTES,
 )
 
-# Small buffers, because CUPTI delivers only full ones while the program runs, and a killed program loses the others.
-# Where many are out, as a program has many threads or the disk is slow, they become smaller, and then there are none:
-# CUPTI then drops records, and counts them.
+# Small buffers, because CUPTI delivers only full ones while the program runs, and a killed program loses the others. If
+# many bytes are handed out (many threads, a slow disk), buffers become smaller; beyond MOST_BYTES none is given, and
+# CUPTI drops records and counts them.
 BUFFER_BYTES, SMALL_BUFFER_BYTES = 1 << 18, 1 << 15
 MANY_BYTES, MOST_BYTES = 256 << 20, 1 << 30
 # Rows are written before the longest name might not fit any more.
 FULL_CELLS = (ROWS_BYTES >> 6) - LONGEST_TEXT // TEXT_BYTES - 2
-TRIES = 64  # slots of the table of names that are looked at for one name
+TRIES = 64  # slots that are tried for one name in the table of names
 EINTR, EBADF, ENOSPC = 4, 9, 28
 SEEK_CURRENT = 1
-LOW = 0xFFFFFFFF  # of a word in which a function returns 32 bits
+LOW = 0xFFFFFFFF  # mask for functions that return 32 bits
 I64 = ir.IntType(64)
 
 (
@@ -82,10 +82,11 @@ I64 = ir.IntType(64)
     STREAM_ID,
 ) = FUNCTIONS.values()  # fmt: skip
 RUNTIME_DOMAIN, DRIVER_DOMAIN = 2, 1
-# A lock that is not free for so many tries may be held by a thread that is no more, in a forked child. In the process
-# itself its holder waits for a processor, or this is a handler of a signal that came to the holder: so many rounds.
+# After LOCK_TRIES tries, a lock in a forked child counts as held by a thread that no longer exists. In the process
+# itself the holder may be waiting for a processor, or be interrupted by the signal handler that runs this, so there are
+# LOCK_ROUNDS rounds.
 LOCK_TRIES, LOCK_ROUNDS = 20_000, 200
-UNKNOWN = LOW  # of a stream or an event
+UNKNOWN = LOW  # an unknown stream or event
 
 
 def _loader(bits: int) -> Any:
@@ -145,7 +146,7 @@ def call4(typing_context, function, a, b, c, d):  # type: ignore[no-untyped-def]
 
 @njit
 def call(function, a, b, c):  # type: ignore[no-untyped-def]
-    """The same for a function of at most three arguments."""
+    """Like ``call4``, for a function of at most three arguments."""
     return call4(function, a, b, c, 0)
 
 
@@ -187,7 +188,7 @@ def called(user, domain, number, data, unused, state):  # type: ignore[no-untype
     """The program enters a call that is recorded, or leaves it. ``data`` is a CUpti_CallbackData: 0 at its begin for
     the former, the call's parameters at 16, a word for us at 56, and the correlation at 64.
 
-    Within a call of the runtime, one of the driver with the same correlation is no call of the program.
+    A driver call with the same correlation as the runtime call around it is not the program's own and is not recorded.
     """
     domain, number, correlation, kept = domain & LOW, number & LOW, u32(data + 64), u64(data + 56)
     begun = state + BEGUN + ((correlation & (BEGUN_SLOTS - 1)) << 3)
@@ -232,7 +233,7 @@ def _stream_and_event(state, action, data, kept):  # type: ignore[no-untyped-def
         return stream, event
     first = u64(parameters)
     if type in (WAITS_FOR_EVENT, RECORDS_EVENT):
-        event = first >> 4 & LOW  # of an address, whose low bits say nothing
+        event = first >> 4 & LOW  # the low bits of an address are always 0
     elif type == STREAM_WAITS:
         event = u64(parameters + 8) >> 4 & LOW
     if type != WAITS_FOR_EVENT:
@@ -245,7 +246,7 @@ def _stream_and_event(state, action, data, kept):  # type: ignore[no-untyped-def
 
 @njit
 def _lock_calls(state):  # type: ignore[no-untyped-def]
-    """Lock the rows of calls. Returns whether that was possible, which it always is but in a forked child."""
+    """Lock the rows of calls. Returns whether that was possible; it can fail only in a forked child."""
     if u64(state + LOCKED_OUT) != 0:
         return False
     for _ in range(LOCK_ROUNDS):

@@ -27,20 +27,20 @@ ROW = (
     ("node", "<u8"),
 )  # fmt: skip
 MEMCPY, MEMSET, DRIVER, RUNTIME, KERNEL, OVERHEAD, PEER_MEMCPY, CUDA_EVENT, SYNC = 1, 2, 4, 5, 10, 17, 22, 36, 38
-# Of these CUPTI makes records. The rows of calls (RUNTIME, DRIVER), of what they wait for (SYNC) and of events are made
+# CUPTI makes records of these kinds. The callbacks make the rows of calls (RUNTIME, DRIVER), waits (SYNC) and events
 # while the program calls, because CUPTI's own records of them cost several times as much.
 KINDS = (KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, OVERHEAD)
-# What is done about a call: it is recorded, and the low bits say whether it records an event or waits, which is then
-# one of CUPTI's types of waits. Calls of the variant with a default stream for each thread have one more bit.
+# The action for a call: RECORDED, plus RECORDS_EVENT or one of CUPTI's types of waits in the low bits. PER_THREAD marks
+# calls of the variant with a default stream for each thread.
 WAITS_FOR_EVENT, STREAM_WAITS, WAITS_FOR_STREAM, WAITS_FOR_ALL = 1, 2, 3, 4
 RECORDS_EVENT, PER_THREAD, RECORDED = 8, 16, 32
 
-# A row of this kind stands for samples of one thread that follow each other and found it in one line of Python. It has
-# no record of CUPTI. ``begin_ns`` and ``end_ns`` are the times of the first and the last of them, ``size`` is their
-# number, ``flags`` how many of them were taken too late, ``place`` the thread, and ``name`` the key of the line.
+# A row of this kind represents consecutive samples that found a thread in one line of Python. CUPTI does not make it.
+# ``begin_ns`` and ``end_ns`` are the times of the first and the last of them, ``size`` is their number, ``flags`` how
+# many of them were taken too late, ``place`` the thread, and ``name`` the key of the line.
 SAMPLES = 0xFF03
 SAMPLE_NS = 2_000_000  # from one sample to the next, as intended
-FOLLOWING_NS = 10_000_000  # samples further apart do not follow each other
+FOLLOWING_NS = 10_000_000  # samples further apart are not consecutive
 SAMPLES_ROW = struct.Struct("<HHIqqIIIIQQQ")
 
 # A text: its kind, the number of this part, the bytes of the whole text, its key, and TEXT_BYTES of it.

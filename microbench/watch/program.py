@@ -50,8 +50,8 @@ OTHERS_INJECTION = Reason(
 class How(NamedTuple):
     """How processes are recorded. ``for_s`` is the time after which a process ends its recording, in s.
 
-    With ``window_s`` and ``every_s`` a process of Python records the first ``window_s`` of each ``every_s``, and waits
-    alone otherwise. With ``stacks`` its recording also says which lines of Python the threads were in.
+    With ``window_s`` and ``every_s`` a Python process records everything in the first ``window_s`` of each ``every_s``,
+    and only waits in the rest. With ``stacks`` its recording also says which lines of Python the threads were in.
     """
 
     for_s: float | None = None
@@ -89,9 +89,9 @@ def watch(
     """Run a command to its end; each process that imports a GPU package of Python, or that starts CUDA in another way,
     writes a recording into ``folder``. The latter needs the library of ``injection``.
 
-    ``when_begun`` is called once the command has begun, which inherits no file that is opened from then on;
-    ``meanwhile`` is called about once a second until it ends, and signals wait for it. Neither may raise. Raises
-    UsageError, before the command begins, if the recorder or the command cannot be started.
+    ``when_begun`` is called after the command has begun, which inherits no file opened in it. ``meanwhile`` is called
+    about once a second until the command ends; signals wait until it returns. Neither may raise. Raises UsageError,
+    before the command begins, if the recorder or the command cannot be started.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -115,10 +115,10 @@ def watch(
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Hold signals back, also from threads that begin here and live on, as those of NumPy.
+    """Block signals, also in threads that start here and live on, such as those of NumPy.
 
-    Import NumPy within this, if before ``watch``, which holds signals back in its own thread alone. A Ctrl-C that
-    another thread takes ends this process.
+    A program that imports NumPy before ``watch`` must import it within this block: ``watch`` blocks signals in its own
+    thread only, and a Ctrl-C that another thread receives ends this process.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     try:
@@ -170,7 +170,7 @@ def _run(
                 os.kill(process, received.si_signo)
         return os.waitstatus_to_exitcode(status)
     finally:
-        while signal.sigtimedwait(PASSED_ON, 0):  # what came too late for the program ends nothing else
+        while signal.sigtimedwait(PASSED_ON, 0):  # signals that came too late for the program must not end this process
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -1,8 +1,8 @@
 """Records what this process submits to the GPU into a file of its own. Runs inside of the program that is watched.
 
-This file and those that it imports use the standard library alone, because the program's Python may be another one.
-The recording ends in a handler of atexit, after a given time, or by ``end``. Programs are recorded from before CUDA is
-initialised; a block of microbench.watch() may begin later.
+This file and its imports use only the standard library, because the program's Python may be another one. The recording
+ends in a handler of atexit, after a given time, or by ``end``. Programs are recorded from before CUDA is initialised; a
+block of microbench.watch() may begin later.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from . import cells, state
 from .cupti import NotRecorded, checked, load
 from .sampler import THREAD, Sampler, start_thread
 
-# Calls that submit, wait, allocate or load code are recorded: parts of their names. The others take no time worth it.
+# Parts of the names of calls that are recorded: calls that submit, wait, allocate or load code. Others take too little
+# time to matter.
 PARTS_OF_CALLS = (
     "Launch", "Memcpy", "Memset", "Synchronize", "WaitEvent", "EventRecord", "Malloc", "MemAlloc", "MemFree",
     "cudaFree", "HostAlloc", "HostRegister", "HostUnregister", "MemCreate", "MemMap", "MemRelease", "MemPrefetch",
     "ModuleLoad", "ModuleUnload", "LibraryLoad", "LibraryUnload", "GraphInstantiate", "GraphExecUpdate",
 )  # fmt: skip
-# What those do that are more than a call, the first that fits.
+# The action of a call by a part of its name; the first match counts.
 ACTIONS = (
     ("EventSynchronize", cells.WAITS_FOR_EVENT), ("StreamSynchronize", cells.WAITS_FOR_STREAM),
     ("Synchronize", cells.WAITS_FOR_ALL), ("WaitEvent", cells.STREAM_WAITS), ("EventRecord", cells.RECORDS_EVENT),
@@ -42,8 +43,8 @@ RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 FLUSH_MS = 200
 FORCED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED
-FAR_FILE = 900  # numbers of files that programs do not expect to be taken
-MOST_RESERVE_BYTES = 1 << 30  # of the disk stay free, and no less than a twentieth of a smaller one
+FAR_FILE = 900  # file descriptors from here on, which programs seldom use
+MOST_RESERVE_BYTES = 1 << 30  # that stay free on the disk, or a twentieth of a smaller disk
 MOST_GPUS = 64
 READINGS = 3
 READ_WRITE, READ_EXECUTE, PRIVATE_ANONYMOUS, DONT_NEED = 3, 5, 0x22, 4  # of mmap, mprotect and madvise
@@ -55,11 +56,11 @@ ELSEWHERE = "record into a folder on another disk by -o"
 def begin(package: str, settings: dict[str, Any], tell: Any) -> Recorder:
     """Record from now on, because the program imports this package.
 
-    ``settings`` are those of program.watch: "folder" for the recording or "file" its whole path, "code" the file of
-    the compiled callbacks, "for_s" the time after which the recording ends, or None. With "window_s" only the first so
-    many seconds of each "every_s" are recorded whole, and waits alone otherwise. With "stacks" the lines that Python is
-    in are sampled too. ``tell`` is called with a cause and a next step if the recording ends early. Raises NotRecorded
-    and OSError.
+    ``settings`` are those of program.watch: "folder" for the recording or "file" its whole path, "code" the file of the
+    compiled callbacks, "for_s" the time after which the recording ends, or None. With "window_s" everything is recorded
+    in the first "window_s" of each "every_s" seconds, and only waits in the rest. With "stacks" the lines that Python
+    is in are sampled too. ``tell`` is called with a cause and a next step if the recording ends early. Raises
+    NotRecorded and OSError.
     """
     recorder = Recorder(tell)
     with contextlib.ExitStack() as failed:
@@ -149,7 +150,7 @@ class Recorder:
         return ctypes.c_int64.from_address(self._state + place)
 
     def _open(self, folder: str, file: str | None) -> None:
-        """Make the file, with a number that the program does not expect to be taken."""
+        """Create the file, with a descriptor that the program is unlikely to use."""
         program = re.sub(r"[^\w.-]", "_", os.path.basename(_program()))[:80].lstrip("-.") or "python"
         start = os.path.join(folder, f"{program}-{self._process}")
         several = ("", *(f"-{number}" for number in range(2, 1000)))  # a process that execs itself keeps its number
@@ -298,7 +299,7 @@ class Recorder:
                 self._take(self._window_cell())
 
     def _window_cell(self, end: str = "") -> bytes:
-        """The fact that a window has begun, or when it ended; a later fact of the same name counts."""
+        """The fact that a window has begun, or when it ended; the later of two facts with one name counts."""
         return cells.fact(f"window.{self._windows}", f"{self._window_begin_ns}-{end}")
 
     def stop_after(self, seconds: float) -> None:
@@ -308,7 +309,7 @@ class Recorder:
         self._cupti.cuptiUnsubscribe(self._subscriber)
 
     def end(self) -> None:
-        """End the recording of a block. Work that the block has submitted is waited for, and CUPTI is free then."""
+        """End the recording of a block: wait for the work that it submitted, and release CUPTI."""
         if os.getpid() != self._process:
             return
         atexit.unregister(self.stop_at_exit)
@@ -331,7 +332,7 @@ class Recorder:
                 self._stop()
 
     def _stop(self) -> None:
-        """Take what CUPTI still has, and write what is known only now."""
+        """Flush CUPTI's records, and write the facts that are known only at the end."""
         with self._lock:
             if self._file < 0:
                 return
@@ -369,14 +370,14 @@ class Recorder:
 
 
 def action(name: str) -> int:
-    """What is done about a call of this name that is recorded."""
+    """The action for a recorded call of this name (see cells.py)."""
     more = next((more for part, more in ACTIONS if part in name), 0)
     return cells.RECORDED | more | (cells.PER_THREAD if name.endswith(PER_THREAD) else 0)
 
 
 def _main_thread() -> int:
     """The number of the main thread, as CUPTI writes it."""
-    threading = sys.modules.get("threading")  # its first import must be the program's own: it looks for the main thread
+    threading = sys.modules.get("threading")  # not imported here: the first import decides which thread is the main one
     thread = threading.main_thread().ident if threading is not None else None
     return (thread or _thread.get_ident()) & THREAD
 

@@ -2,9 +2,9 @@
 
 It needs Python's lock (GIL) for a sample. A thread that calls PyTorch or waits gives the lock up often; one that
 computes in Python gives it up after 5 ms, and such samples are late. A thread that has given the lock up waits for the
-sample, of some 30 us, and then for its turn: where this was tried, a program that gives the lock up every 4 us took 8 %
-longer with a sample each millisecond, so there is one each 2 ms. After a sample the sampler leaves the lock alone for
-LEAST_PAUSE times as long as samples take, so that many threads or deep stacks do not make the program slower.
+sample (about 30 us), and then for its turn. In a test, a program that gives the lock up every 4 us took 8 % longer with
+a sample each millisecond, so there is one each 2 ms. After a sample the sampler pauses for at least LEAST_PAUSE times
+as long as samples take, so that many threads or deep stacks do not slow the program down.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_WAITING = 1000  # cells
 MOST_LINES = 50_000  # lines and files that are remembered
 MOST_FRAMES = 200  # of a stack that are looked at
 WITHOUT_LOCK_S = 0.1
-# Python's library, its programs, such as torchrun, and microbench are not the program's own code.
+# Python's library, its scripts (such as torchrun) and microbench are not the program's own code.
 OTHERS = tuple(
     os.path.join(os.path.dirname(path), "")
     for path in (os.__file__, sys.executable, os.path.dirname(os.path.abspath(__file__)))

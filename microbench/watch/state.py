@@ -1,8 +1,7 @@
 """Defines the memory that the recorder and the compiled callbacks share, by the places of its parts in bytes.
 
-Each part is a word of 8 bytes but for those of the third and fourth line: the mutexes, what fstatvfs writes, a table of
-the names that have been seen, the rows that wait for being written, what is done about each call, the runtime's calls
-that have begun, and the rows of calls that wait.
+Most parts are words of 8 bytes. The larger ones are the mutexes, what fstatvfs writes, the table of names seen, the
+rows to be written, the action for each call, the runtime calls that have begun, and the rows of calls to be written.
 """
 
 FILE, STOPPED, ENDING, PROCESS, WRITTEN_BYTES, HANDED_OUT_BYTES, ERROR, LEAST_FREE_BYTES = range(0, 64, 8)
@@ -10,7 +9,7 @@ WAITING_CALLS, DROPPED_CALLS, LOCKED_OUT = 320, 328, 336
 MUTEX, CALLS_MUTEX, DISK, SEEN_NAMES, ROWS = 256, 384, 512, 1024, 1024 + (1 << 19)
 NAME_SLOTS = 1 << 16
 ROWS_BYTES = 1 << 19
-MOST_CALLS = 1200  # numbers of an API's calls (cbid) lie below
+MOST_CALLS = 1200  # above the number (cbid) of any call
 BEGUN_SLOTS = 1 << 10
 CALL_ROWS = 2048
 ACTIONS = ROWS + ROWS_BYTES

@@ -112,7 +112,7 @@ class TopicFigures:
 
 
 def in_unit(unit: str) -> Shown:
-    """Shows a value of that unit as people read it."""
+    """Shows a value with that unit and a prefix."""
     return partial(quantity, unit=unit)
 
 

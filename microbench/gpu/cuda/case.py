@@ -118,7 +118,7 @@ class Case:
         return check(driver.cuStreamCreateWithPriority(STREAM_NON_BLOCKING, highest))
 
     def adopt(self, handle: int) -> int:
-        """The stream index of a CUstream that belongs to somebody else."""
+        """The stream index of a CUstream that this case did not create."""
         index = max((0, *self._streams)) + 1
         self._streams[index] = handle
         return index

@@ -26,7 +26,7 @@ SEED = 20261123
 # Where packages and toolkits have the headers that kernels include.
 PACKAGE_FOLDERS = ("nvidia/cu13/include", "nvidia/cuda_runtime/include")
 SPILLS = re.compile(r"entry function '([^']+)'.*?(\d+) bytes spill stores", re.DOTALL)
-OCCUPANCY_STEP_REGISTERS = 256  # a warp's registers are given out in steps of so many
+OCCUPANCY_STEP_REGISTERS = 256  # registers of a warp are allocated in units of this many
 WARP = 32
 
 
@@ -83,7 +83,7 @@ def compile_file(spec: KernelSpec, architecture: str) -> Compiled:
 
 
 def _first_errors(log: str, most: int = 2) -> str:
-    """The first lines of a compiler's log that say error; a missing kernel is said in words."""
+    """The first lines of a compiler's log that contain "error"; a missing kernel is described in words."""
     missing = re.search(r'__nv_name_map\(\d+\): error: identifier "([^"]+)" is undefined', log)
     if missing is not None:
         return f"it has no kernel {missing[1]}"

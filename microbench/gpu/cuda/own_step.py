@@ -37,8 +37,9 @@ class CudaStep:
     """An OwnStep.
 
     The function runs with a stream of microbench's as the current one of PyTorch and CuPy, unless it gets a stream as
-    an argument. Ours is a blocking stream: work that goes into the legacy default stream instead is then held by a gate
-    before it, is waited for by an event behind it, and is an error in a capture rather than missing from the graph.
+    an argument. This stream is a blocking one, so that work in the legacy default stream behaves as if it were in this
+    stream: a gate in front of it holds it, an event behind it waits for it, and in a capture it is an error instead of
+    being missing from the graph.
     """
 
     def __init__(self, case: Case, own: OwnCall, record: Callable[[Callable[[], object]], IntArray]) -> None:
@@ -248,7 +249,7 @@ class CudaOwnGraph:
 
 
 def _blocker(ran: Followed, code: int) -> Blocker:
-    """What stopped a capture: the library's own words, else the driver's."""
+    """The reason why a capture stopped: the library's own words, else the driver's."""
     words = f"{type(ran.error).__name__}: {ran.error}" if ran.error is not None else error_name(code)
     first = next((line.strip() for line in words.splitlines() if line.strip()), words)
     return Blocker(plain(first, MOST_WORDS), plain(ran.called, 80), ran.line)

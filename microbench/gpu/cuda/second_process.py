@@ -105,7 +105,7 @@ def _last_words(errors: IO[bytes]) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let the process end by itself, then kill it if it has not."""
+    """Wait until the process ends, and kill it if it does not."""
     assert process.stdin is not None
     process.stdin.close()
     with suppress(subprocess.TimeoutExpired):

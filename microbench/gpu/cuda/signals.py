@@ -139,7 +139,7 @@ def on_host_clock(gpu_ns: IntArray, before: ClockTie, after: ClockTie) -> IntArr
 
 
 def _recording_launch(case: Case, count: int, cycles: int) -> tuple[DriverSubmit, int]:
-    """The launch of ``count`` kernels that spin so long, and the address of the 2 words that each of them writes."""
+    """The launch of ``count`` kernels that spin for ``cycles``, and the address of the 2 words that each one writes."""
     out, function = case.device_memory(16 * count), case.function("launch", "record")
     launch(case, function, Launch(), Parameters([(out, 0, 0)]))(1)  # loads the code
     return launch(case, function, Launch(), Parameters([(out, index, cycles) for index in range(count)])), out

@@ -25,8 +25,8 @@ NOT_SEEN, RELEASED = -1, -2  # codes of loops.signal_rounds
 # Where launches block until their kernel has run, a launch behind a wait would never return: another thread releases
 # the stream after this time, a thousand times that of all rounds.
 RELEASE_S = 10.0
-# So long before the first kernel's end the last call must have returned, and so long the stream must have been waiting
-# when the host answers late: a launch reaches an idle GPU within 3 us.
+# The last call must have returned at least this long before the first kernel's end, and the stream must have been
+# waiting at least this long when the host answers late: a launch reaches an idle GPU within 3 us.
 EARLY_NS = 10_000
 # The argument of a call that counts the rounds: kernelParams of a launch, the value or the data of other calls.
 PARAMETERS, VALUE = 9, 2

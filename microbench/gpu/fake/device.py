@@ -151,7 +151,7 @@ class Hold:
 
     @property
     def end_ns(self) -> float | None:
-        """When the gate lets go; None while that is not known."""
+        """When the gate opens; None while that is not known."""
         if self.started_ns is None or self.opened_ns is None:
             return None
         return min(max(self.started_ns, self.opened_ns), self.started_ns + self.timeout_ns)

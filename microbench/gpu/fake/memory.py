@@ -130,7 +130,7 @@ def occupied(machine: Machine, blocks_per_sm: int, block_threads: int, loads: in
 
 
 def _through_ns(costs: FakeCosts, moved_bytes: int, in_flight_bytes: int, dram_bytes_per_s: float) -> float:
-    """All SMs go through so many bytes together, each with so many in flight."""
+    """The time in which all SMs together go through that many bytes, each with that many in flight."""
     requests = -(-moved_bytes // (WARP_BYTES * costs.sm_count))
     dram_bytes = WARP_BYTES if moved_bytes > costs.memory.l2_bytes else 0
     return answered_ns(costs, requests, in_flight_bytes // WARP_BYTES, WARP_BYTES, dram_bytes, dram_bytes_per_s)

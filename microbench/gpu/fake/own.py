@@ -27,7 +27,7 @@ WARM_UPS = 4
 LIBRARY = "the simulated GPU"
 COMPARED = "SIMULATED: nothing is computed"
 EMPTY = "the graph is empty: nothing was submitted to the captured stream"
-# Invented, and alike for every kernel.
+# Invented, and the same for every kernel.
 REGISTERS = 32
 
 

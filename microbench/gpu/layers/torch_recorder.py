@@ -51,7 +51,7 @@ class TorchRecorder:
             activities = [known.CUDA] if self._kind == "torch_cuda" else [known.CPU, known.CUDA]
             profile = self._profiler.profile(activities=activities, with_stack=self._kind == "torch_stack")
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that an earlier recording's events are gone
+                warnings.simplefilter("ignore")  # warns that an earlier recording's events are gone
                 profile.start()
         try:
             yield profile

@@ -202,7 +202,7 @@ class NvLinks(NamedTuple):
 
     @property
     def none_up(self) -> nvml.Answer:
-        """The answer to a question about the links when none is up."""
+        """The answer about the links if none is up."""
         return nvml.Answer(None, self.reason or "no NVLink is up")
 
 

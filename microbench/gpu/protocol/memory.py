@@ -186,7 +186,7 @@ class DeviceMemory(Protocol):
         """Every SM copies pieces of its own of a set in device memory into its shared memory, round and round the set.
 
         ``tile_bytes`` of the Level is a piece. A part of what was copied is added up and compared. Raises Skip for
-        pieces that are no power of two from 512 B to 32 KiB.
+        pieces whose size is not a power of two from 512 B to 32 KiB.
         """
 
     def chase(self, space: Space, footprint_bytes: int, cluster_blocks: int = 1) -> LocalChase:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from microbench.analysis.evidence import Evidence, Finding
     from microbench.report.document import Bars, Curve, Table, TimeLine
 
-# --help imports this module for the names alone, so the functions import what they need.
+# --help imports this module for the names only, so each function imports its own modules.
 
 Words = Callable[[float], str]
 BANDWIDTH = partial(quantity, unit="B/s")

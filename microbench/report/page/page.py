@@ -24,7 +24,7 @@ from microbench.report.page.details import Details, details
 from microbench.report.page.machine import commands, machine_tables
 from microbench.report.page.templates import HALF_WIDTH, NARROW_WIDTH, WHOLE_WIDTH, environment, script, slug, style
 
-# A browser opens this at once, and mail still takes it.
+# A page of this size opens at once in a browser and can be sent by mail.
 MOST_BYTES = 3_000_000
 # How many samples of a measurement stay on the page: the most of these that fit.
 SAMPLE_STEPS = (SAMPLES_KEPT, 256, 128, 64, 32)
@@ -176,7 +176,8 @@ def _context(parts: Sequence[_Part], figures: Sequence[Figure]) -> dict[str, Any
     return {
         "version": __version__,
         "title": ", ".join(dict.fromkeys(part.report.title for part in parts)),
-        # Of figures from all runs: SIMULATED if any is, else the mark that all of them have.
+        # The mark of a figure from several runs: SIMULATED if one of them is simulated, else the mark that all of them
+        # share.
         "mark": SIMULATED if SIMULATED in marks else marks[0] if len(set(marks)) == 1 else "",
         "style": style(),
         "contents": _contents(parts, figures),

@@ -36,7 +36,7 @@ def screen(
 ) -> Screen:
     """The answer of a run. ``name`` is what the commands in the last line call it, "" for the last run.
 
-    ``ceilings`` is what own kernels are held against if the run has none.
+    ``ceilings`` gives the ceilings of own kernels if the run has none.
     """
     found = rows(run) if found is None else found
     groups = evidence_by_device(run, found, ceilings)

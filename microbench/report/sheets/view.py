@@ -48,8 +48,8 @@ def build(
     """The report of a run.
 
     ``reference`` marks a bundled run, ``unfinished`` a run that was cut off. A caller that has the run's rows passes
-    them as ``run_rows``; the samples are not read again then. ``ceilings`` is what own kernels are held against if the
-    run has none.
+    them as ``run_rows``; the samples are not read again then. ``ceilings`` gives the ceilings of own kernels if the run
+    has none.
     """
     run_rows = rows(run) if run_rows is None else run_rows
     groups = evidence_by_device(run, run_rows, ceilings)

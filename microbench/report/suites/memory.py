@@ -27,7 +27,7 @@ LEVEL_TONES: dict[str, Tone] = {"L1": "first", "L2": "second", "DRAM": "third"}
 QUIET: Tone = "quiet"
 Levels = dict[str, memory_levels.Plateau]  # by the words for each level's line
 HEADROOM = 1.6
-# Marks closer together than this ratio say the same.
+# Of marks closer together than this ratio only one is drawn.
 APART = 1.05
 
 

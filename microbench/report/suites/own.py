@@ -54,7 +54,7 @@ def roofline(evidence: Evidence, found: list[Kernel]) -> Curve | None:
     values = [rate for _, rate in points]
     first = min(range(-4, 6), key=lambda power: abs(math.log10(begin) - power))
     roofs = {f"{memory.name} {quantity(memory.value, memory.unit)}": memory.value}
-    # A kernel whose bytes fit the L2 is held against its rate, and may be above the DRAM's roof.
+    # A kernel whose bytes fit the L2 is compared with the L2's rate, so it may be above the DRAM's roof.
     cached = (ceiling for one in chosen for ceiling in one.ceilings if ceiling.name == L2_CEILING)
     roofs |= {f"{ceiling.name} {quantity(ceiling.rate, ceiling.unit)}": ceiling.rate for ceiling in cached}
     return Curve(

@@ -157,7 +157,7 @@ MOST_ROWS = 4
 APART, LEAST_APART, UNUSUAL = 0.03, 0.01, 3.0
 # A GPU that is busy for more than this share of a stretch is drawn as busy throughout.
 ALL = 0.995
-# Sums of the same seconds in another order differ by less.
+# Rounding makes sums of the same seconds differ by less than this.
 ROUNDING_S = 1e-12
 
 

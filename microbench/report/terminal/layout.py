@@ -110,7 +110,7 @@ def _wrapped(words: Iterable[list[Piece]], width: int) -> Drawn:
 
 
 class Widths:
-    """The widths of a table's columns, with the notes of cells or without."""
+    """The widths of a table's columns, with or without the notes of cells."""
 
     def __init__(self, table: Table, *, fine: bool, notes: bool = True) -> None:
         self._drops = [column.drop for column in table.columns]

@@ -142,7 +142,7 @@ class LiveProgress:
         )
 
     def __enter__(self) -> Self:
-        with suppress(OSError):  # as in __exit__: without a terminal the run goes on
+        with suppress(OSError):  # as in __exit__: the run goes on without a terminal
             self._live.start()
         return self
 

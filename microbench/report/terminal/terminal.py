@@ -90,8 +90,8 @@ def draw(
     most_lines: int | None = None,
     whole: str = "",
 ) -> None:
-    """Draw the whole report; ``brief`` leaves out the tables of benchmarks, ``why`` adds the rule of each finding.
-    With ``most_lines`` pictures that would make the page longer are left out, and it says that the command ``whole``
+    """Draw the whole report; ``brief`` leaves out the tables of benchmarks, ``why`` adds the rule of each finding. With
+    ``most_lines``, pictures that would make the page longer are left out, and a line names the command ``whole`` that
     shows them."""
     Painter(console, why=why, most_lines=most_lines, whole=whole).report(report, brief)
 

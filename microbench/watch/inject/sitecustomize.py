@@ -90,7 +90,7 @@ def _taken(library: str) -> bool:
 
 
 def _hand_on() -> None:
-    """Import the sitecustomize that this one hides. What it raises, Python itself reports, as without this file."""
+    """Import the sitecustomize that this one hides. Python reports its exceptions as it would without this file."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != HERE]
     own = sys.modules.pop("sitecustomize")
     try:

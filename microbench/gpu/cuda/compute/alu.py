@@ -218,7 +218,7 @@ def compare(operation: AluOperation, operands: Operands, repeats: int, results: 
 
 
 def expected(operation: AluOperation, operands: Operands, repeats: int) -> tuple[Bits, Bits]:
-    """x and y after so many repetitions: exact, for special functions to FAR_OFF."""
+    """x and y after that many repetitions: exact, or within FAR_OFF for special functions."""
     x, y = operands.x, operands.y
     function = FUNCTIONS.get(operation)
     for _ in range(repeats):

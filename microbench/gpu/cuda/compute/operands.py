@@ -156,7 +156,8 @@ def _share(difference: float, size: float) -> float:
     return error if np.isfinite(error) else float(np.inf)
 
 
-# Data with random signs: their rounding errors add up as a random walk. In other data all errors may go the same way.
+# Data whose signs are random, so that rounding errors add up as a random walk. In other data all errors may have one
+# sign.
 CENTRED: tuple[GemmData, ...] = ("normal", "uniform", "sparse", "zeros")
 FP32_UNIT, FP64_UNIT = 2.0**-24, 2.0**-53
 FP16_UNIT, BF16_UNIT = 2.0**-11, 2.0**-8

@@ -71,7 +71,7 @@ def needed_bytes(case: Case, dtype: GemmType, rows: int, columns: int, depth: in
 
 
 def free_bytes(case: Case) -> int:
-    """Less a reserve for what libraries take for themselves."""
+    """The free device memory, less a reserve for what libraries take for themselves."""
     return max(int(check(driver.cuMemGetInfo())[0]) - RESERVE_BYTES, 0)
 
 
@@ -146,7 +146,7 @@ class Bracket:
         self._end(1)
 
     def hz(self) -> float:
-        """SMs that only one of the kernels ran on do not count."""
+        """The SM clock in Hz. SMs on which only one of the kernels ran do not count."""
         first, last = (self._case.read(ticks, self._blocks, TICKS) for ticks in self._ticks)
         return clock_hz(first, last)
 

@@ -26,7 +26,7 @@ Call = Callable[[], object]
 
 
 def in_turn(calls: Sequence[Call]) -> Call:
-    """One call that makes the next of these each time, and starts again after the last."""
+    """One call that makes the next of these calls each time, and starts again after the last."""
     if len(calls) == 1:
         return calls[0]
     following = cycle(calls).__next__
@@ -111,7 +111,7 @@ SCALARS: dict[Element, npt.DTypeLike] = {
 
 
 class Blocks(NamedTuple):
-    """One scale for so many elements of a row: the name of its mode, and the byte that stands for 1."""
+    """One scale for this many elements of a row: the name of its mode, and the byte that means 1."""
 
     mode: str
     elements: int
@@ -178,7 +178,7 @@ class CublasLt:
 
     @property
     def refusals(self) -> tuple[type[Exception], ...]:
-        """What a call raises for an algorithm that cuBLASLt suggested and then does not run."""
+        """The errors of a call for an algorithm that cuBLASLt suggested and then does not run."""
         return (self._lt.cuBLASLtError,)
 
     def _owned(self, handle: int, destroy: Any) -> int:

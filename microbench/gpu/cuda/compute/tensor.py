@@ -118,7 +118,7 @@ class CudaTensor:
         return "every result of every SM compared in float64"
 
 
-# The same product so many times in a repetition.
+# How many times a repetition computes the same product.
 WGMMA_TIMES = 4
 WGMMA_ROW_BYTES, WGMMA_ROWS, WGMMA_COLUMNS, WARPGROUPS, WARPGROUP_THREADS = 128, 64, 256, 2, 128
 SWIZZLE_BYTES, SWIZZLE_ROWS, ALIGNMENT_BYTES = 16, 8, 1024
@@ -173,7 +173,7 @@ def mma_plan(dtype: TensorType, seed: int, capability: tuple[int, ...]) -> Plan:
     )
 
 
-# One sparse instruction of 16-bit types takes so many columns, with the zeros; a chunk of four has two elements.
+# The columns of one sparse instruction of 16-bit types, zeros included; a chunk of four columns has two elements.
 SPARSE_COLUMNS, CHUNK = 32, 4
 PLACES = np.array([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)])
 SPARSE_TILES, SPARSE_TIMES = 8, 8

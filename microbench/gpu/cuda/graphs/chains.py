@@ -41,7 +41,7 @@ NODE_TYPES: dict[str, str] = {
 
 
 def effects_of(case: Case, kind: NodeKind, count: int) -> effects.Effects:
-    """What shows the effect of that kind. Raises Skip if driver or GPU have no such node."""
+    """The Effects that show that nodes of that kind ran. Raises Skip if driver or GPU have no such node."""
     if kind in PROGRAMMATIC:
         case.require_capability(9, 0, "programmatic dependent launch")
         case.require_driver(PROGRAMMATIC_VERSION, "programmatic edges of graphs")

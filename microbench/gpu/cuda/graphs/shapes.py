@@ -21,7 +21,7 @@ from microbench.gpu.protocol.submit import Submit
 from microbench.host import graph_loops
 from microbench.host.native import c_address
 
-# Kernels side by side: a graph built from nodes and edges, and the same work on streams that part and join.
+# Kernels side by side: a graph built from nodes and edges, and the same work on streams that fork and join.
 
 ORDER_CHECK = "every kernel recorded its begin and end; none began before those it depends on had ended"
 
@@ -59,7 +59,7 @@ class CudaShaped:
         return CallRow.of(launch(self._case, self._function, Launch(stream=stream), self._parameters[kernel]))
 
     def _stream_calls(self) -> list[CallRow]:
-        """What a program with streams and events does: branch b in stream b, parted and joined by stream 0.
+        """The calls of a program with streams and events: branch b in stream b, forked from stream 0 and joined by it.
 
         The branches are submitted in turn, one kernel of each at a time: none waits until another is submitted whole.
         """

@@ -230,7 +230,7 @@ def take_and_release(
 ) -> tuple[int, int]:
     """``take(a, b, c, d)``, which may write held[0], then ``release(held[0], last)``: the codes of both.
 
-    out = the clock before and after each call. If the first fails, the second is not made.
+    ``out`` gets the clock before and after each call. If the first call fails, the second one is not made.
     """
     out[0] = now_ns(clock)
     taken = call_narrow(take, a, b, c, d)

@@ -174,7 +174,7 @@ class CudaCollective:
         return np.resize(self._pattern(index), self._ranks[index].send_count)
 
     def _alike(self) -> Values:
-        """What every rank receives alike: the sum, or all parts behind each other."""
+        """The data that every rank receives: the sum, or all parts one after another."""
         if self._name == "all_gather":
             return np.concatenate([self._sent(index) for index in range(self.ranks)])
         patterns = np.array([self._pattern(index) for index in range(self.ranks)])

@@ -203,7 +203,7 @@ class Flow:
         check(driver.cuMemcpyPeerAsync(self._to, to, self._from, source, self._size_bytes, self._mover.stream))
 
     def by_sms(self) -> Callable[[], None]:
-        """What launches one copy by all of the mover's SMs."""
+        """The Submit of one copy by all of the mover's SMs."""
         with self._mover.current():
             submit = copy_by_sms(self._mover.case, self._from, self._to, self._size_bytes, SM_WIDTH_BYTES)
         return lambda: submit(1)
@@ -240,7 +240,7 @@ class CudaPeer:
             self._begin, self._end = (self._first.case.event(timed=True) for _ in range(2))
 
     def take_s(self, count: int) -> float | None:
-        """Without peer access there is no gate: the driver's way through the host might wait for it."""
+        """No gate is used without peer access, because the driver's copy through the host might wait for it."""
         with self._first.current():
             if self._gated:
                 self._first.gate.shut()

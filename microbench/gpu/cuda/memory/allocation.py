@@ -115,7 +115,7 @@ def _cupy_pool(case: Case, size_bytes: int, out: IntArray) -> None:
 # What the driver hands out in one piece: its large pages.
 STEP_BYTES = 2 << 20
 MOST_BLOCKS = 64
-# More than a context of this package takes. If NVML shows no process, more than that is taken for another process's.
+# More than a context of this package takes. If NVML shows no process, usage above this may be another process's.
 MOST_OWN_BYTES = 2 << 30
 TAKEN = ("largest_block_bytes", "obtainable_bytes")
 TAKEN_SOURCE = f"blocks of cuMemAlloc until it refused, {MOST_BLOCKS} at most"
@@ -125,7 +125,7 @@ Take = Callable[[int], int | None]
 
 
 def capacity(case: Case, nvml: NvmlGpu) -> tuple[Fact, ...]:
-    """All free memory is taken for a moment, unless another process could miss it."""
+    """Facts about the memory. All free memory is allocated for a moment, unless another process might need it."""
     case.context.make_current()
     case.synchronize()
     free_bytes, total_bytes = (int(count) for count in check(driver.cuMemGetInfo()))
@@ -147,7 +147,7 @@ def capacity(case: Case, nvml: NvmlGpu) -> tuple[Fact, ...]:
 
 
 def why_not_all(answer: Answer, used_bytes: int, *, shared_with_host: bool) -> str | None:
-    """Why free memory must not be taken whole, even for a moment; None if nobody would miss it.
+    """Why not all free memory may be allocated, even for a moment; None if it may be.
 
     ``answer`` is that of memory_holders, ``used_bytes`` what is not free now.
     """
@@ -228,7 +228,7 @@ def holders(nvml: NvmlGpu) -> Fact:
 
 
 def held_by(nvml: NvmlGpu) -> str:
-    """The same as part of a sentence, also if NVML does not know."""
+    """The holders as part of a sentence, or why they are unknown."""
     fact = holders(nvml)
     return f"others not known ({fact.reason})" if fact.value is None else str(fact.value)
 

@@ -37,7 +37,8 @@ def shared_bytes(way: Filling) -> int:
 
 
 def prefix_sums(way: Filling, piece_bytes: int, rows: Words) -> Sums:
-    """What the kernel adds up of the first pieces, in each round: shape (rows of a part, pieces + 1), modulo 2**64.
+    """The sum that the kernel forms of the first n pieces, in each round: shape (rows of a part, pieces + 1), modulo
+    2**64.
 
     Of the part with number n, counted over the set, it takes row (n + round) % rows of a part. ``rows`` are the sums of
     the set's rows.
@@ -54,7 +55,7 @@ def prefix_sums(way: Filling, piece_bytes: int, rows: Words) -> Sums:
 
 
 def expected_sum(sums: Sums, total: int) -> int:
-    """The sum over so many pieces, counted round and round the set, modulo 2**32."""
+    """The sum over ``total`` pieces, going round the set again and again, modulo 2**32."""
     rounds, rest = divmod(total, sums.shape[1] - 1)
     turns = len(sums)
     whole, left = divmod(rounds, turns)
@@ -67,7 +68,7 @@ class CudaFill:
     """A Level with one block on each SM, which copies pieces of its own into its shared memory.
 
     A row of 512 bytes of each part of a piece is added up once it has arrived, another one in each round. Raises Skip
-    for a way that the GPU does not have, and for pieces that are no power of two from 512 B to 32 KiB.
+    for a way that the GPU does not have, and for pieces whose size is not a power of two from 512 B to 32 KiB.
     """
 
     def __init__(self, case: Case, way: Filling, piece_bytes: int, footprint_bytes: int) -> None:

@@ -135,7 +135,7 @@ Words = npt.NDArray[np.uint32]
 
 
 def fill_tiles(case: Case, tiles: int, vectors: int) -> tuple[int, Words]:
-    """The address of a set with a pattern, and the sum of each tile of so many vectors, from the pattern alone."""
+    """The address of a set with a pattern, and the sum of each tile of that many vectors, from the pattern alone."""
     base = case.device_memory(tiles * vectors * VECTOR_BYTES)
     Patterns(case).fill(base, tiles * vectors * VECTOR_BYTES, READ_SEED)
     sums = case.device_memory(4 * tiles)

@@ -144,7 +144,7 @@ class Arrays:
         return self._answer(0, "add_up", (parts, count))
 
     def _answer(self, start: int, kernel: str, arguments: tuple[int, ...]) -> int:
-        """What a kernel makes of a word that begins as ``start``; the word's address is its last argument."""
+        """The value that a kernel leaves in a word that was ``start``; the word's address is its last argument."""
         self._case.upload(self._word, np.array([start], dtype=np.uint64))
         self._run(kernel, (*arguments, self._word))
         return int(self._case.read(self._word, 1, np.uint64)[0])
@@ -419,7 +419,7 @@ SUM_TYPES: dict[DataType, type[np.float64] | type[np.uint64]] = {
 
 
 class DeviceVector:
-    """Device memory in the CUDA array interface. It names no stream, so that nobody waits for one."""
+    """Device memory in the CUDA array interface. It names no stream, so that libraries synchronise with none."""
 
     def __init__(self, address: int, count: int, dtype: npt.DTypeLike) -> None:
         self.__cuda_array_interface__ = {
