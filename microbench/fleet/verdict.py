@@ -17,7 +17,7 @@ from microbench.core.units import plain
 from microbench.fleet import causes, store
 from microbench.fleet.campaign import Task, read_folder
 from microbench.fleet.causes import Cause, Gpu
-from microbench.fleet.outliers import LEAST_GPUS, Figures, Outlier, Scores, losses, outliers, scores, smallest
+from microbench.fleet.outliers import LEAST_GPUS, Figures, Outlier, losses, outliers, scores, smallest
 
 # A figure counts as bound by its ceiling if the class's median reaches at least this share of it.
 BOUND = 0.5
@@ -109,7 +109,7 @@ def judged(directory: Path, campaign: str | None = None) -> Verdict:
     named = [
         each
         for members, table, one, several in zip(by_class.values(), tables, scored, found, strict=True)
-        for each in _named(members, table, one, several)
+        for each in _named(members, table, several)
     ]
     named.sort(key=lambda each: -each.slow[0].loss)
     return Verdict(
@@ -193,7 +193,7 @@ def group_of(benchmark: str, metric: str, suite: str, clock: str, bound: str | N
     return BOUNDS.get((bound or "").partition(":")[0], name) if share >= BOUND else name
 
 
-def _named(members: Sequence[Gpu], table: _Table, one: Scores, several: Sequence[Outlier]) -> list[Named]:
+def _named(members: Sequence[Gpu], table: _Table, several: Sequence[Outlier]) -> list[Named]:
     """The GPUs of a class that were found, each with all that it is slow in."""
     by_gpu: dict[int, list[Slow]] = {}
     for each in several:

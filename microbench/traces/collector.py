@@ -247,14 +247,14 @@ class Collector:
         for range_category, kind in RANGE_KIND.items():
             self._add_ranges(fields[category == range_category], kind)
 
-    def _room(self, rows: Rows, fields: Integers, what: str, room: int) -> Integers:
+    def _room(self, fields: Integers, what: str, room: int) -> Integers:
         """The fields that may still be kept."""
         if len(fields) > room:
             self.unread[what] += len(fields) - room
         return fields[:room]
 
     def _add_work(self, fields: Integers) -> None:
-        fields = self._room(self.work, fields, "work", len(self.work.table) - self.work.count)
+        fields = self._room(fields, "work", len(self.work.table) - self.work.count)
         place = self.work.extend(len(fields))
         table = self.work.table[place]
         _times(table, fields)
@@ -269,7 +269,7 @@ class Collector:
         self.work.correlation[place] = fields[:, Field.CORRELATION]
 
     def _add_calls(self, fields: Integers) -> None:
-        fields = self._room(self.calls, fields, "call", len(self.calls.table) - self.calls.count)
+        fields = self._room(fields, "call", len(self.calls.table) - self.calls.count)
         place = self.calls.extend(len(fields))
         table = self.calls.table[place]
         _times(table, fields)
@@ -279,7 +279,7 @@ class Collector:
         self.calls.other[place] = fields[:, Field.CATEGORY] == Category.DRIVER
 
     def _add_syncs(self, fields: Integers) -> None:
-        fields = self._room(self.syncs, fields, "sync", len(self.syncs.table) - self.syncs.count)
+        fields = self._room(fields, "sync", len(self.syncs.table) - self.syncs.count)
         if not len(fields):
             return
         place = self.syncs.extend(len(fields))
@@ -307,7 +307,7 @@ class Collector:
     def _add_ranges(self, fields: Integers, kind: int) -> None:
         what = RANGE_KINDS[kind]
         room = min(self.limits[what] - self.range_counts[what], len(self.ranges.table) - self.ranges.count)
-        fields = self._room(self.ranges, fields, what, room)
+        fields = self._room(fields, what, room)
         self.range_counts[what] += len(fields)
         table = self.ranges.table[self.ranges.extend(len(fields))]
         _times(table, fields)

@@ -190,7 +190,7 @@ class _Export:
             self.tables[name] = frozenset(column for column, _ in columns)
             self._not_null.update({(name, column): bool(not_null) for column, not_null in columns})
 
-    def rows(self, table: str, columns: Sequence[str], where: str = "", texts: int = 0) -> Iterator[tuple[Any, ...]]:
+    def rows(self, table: str, columns: Sequence[str], where: str = "") -> Iterator[tuple[Any, ...]]:
         """Rows of a table; none if the export lacks the table or a column that ``where`` does not guard."""
         if table not in self.tables or not self.tables[table].issuperset(columns):
             return

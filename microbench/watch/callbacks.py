@@ -81,7 +81,7 @@ I64 = ir.IntType(64)
     MALLOC, FREE, COPY, LENGTH, WRITE, SEEK, DISK_OF, GETPID, LOCK, UNLOCK, TRY_LOCK, SELF, YIELD, ERRNO, NEXT, STAMP,
     STREAM_ID,
 ) = FUNCTIONS.values()  # fmt: skip
-RUNTIME_DOMAIN, DRIVER_DOMAIN = 2, 1
+RUNTIME_DOMAIN = 2
 # After LOCK_TRIES tries, a lock in a forked child counts as held by a thread that no longer exists. In the process
 # itself the holder may be waiting for a processor, or be interrupted by the signal handler that runs this, so there are
 # LOCK_ROUNDS rounds.
