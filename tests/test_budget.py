@@ -189,6 +189,18 @@ def test_a_fresh_process_is_paid_for_and_its_cost_is_learned() -> None:
     assert None not in cheap
 
 
+def test_no_process_is_started_in_advance_for_which_the_time_does_not_suffice() -> None:
+    planned = cases("launch", each=10, fresh=True, rounds=2)
+    assert len(budget_of(planned, None)[0].reached(planned)) == 20
+    budget, clock = budget_of(planned, 12.0)
+    assert budget.seconds(0, running=False) is not None
+    assert [case.turn for case in budget.reached(planned)].count(0) == 3, "half of the time is the first round's"
+    clock.time_s += 10.0
+    assert len(budget.reached(planned[10:])) == 1
+    core = cases("launch", each=10, fresh=True, core=True)
+    assert len(budget_of(core, 2.0)[0].reached(core)) == 10
+
+
 def test_one_odd_case_does_not_end_a_suite() -> None:
     planned = cases("launch", each=50)
     budget, clock = budget_of(planned, 20.0)

@@ -17,9 +17,9 @@ import msgspec
 import pytest
 from worker_run import Recorder, outcomes, run
 
-from microbench.core.errors import ExitCode
+from microbench.core.errors import ExitCode, MicrobenchError
 from microbench.run import session, supervisor
-from microbench.run.events import CaseDone, Event, RunEnded
+from microbench.run.events import CaseDone, CaseStarted, Event, RunEnded
 from microbench.run.messages import Busy, Job, Message, Waiting
 from microbench.run.process import Patience, UnkillableWorkerError, WorkerProcess, WorkerSilentError
 from microbench.run.request import Intent, RunRequest
@@ -218,6 +218,54 @@ def test_ctrl_c_during_the_probe_leaves_nothing(data: Path, monkeypatch: pytest.
         signal.signal(signal.SIGALRM, previous)
     assert caught.value.exit_code == ExitCode.INTERRUPTED
     assert list(data.iterdir()) == []
+
+
+def test_ctrl_c_before_the_first_case_leaves_no_empty_run_or_session(data: Path) -> None:
+    with pytest.raises(NothingMeasuredError):
+        run("calm", listener=Recorder(interrupt_at=CaseStarted))
+    assert list(data.iterdir()) == []
+    path = run("calm").path
+    with pytest.raises(NothingMeasuredError):
+        run("wild", into=str(path), listener=Recorder(interrupt_at=CaseStarted))
+    kept = store.load(path)
+    assert [info.name for info in kept.benchmarks] == ["calm"]
+    assert len(kept.sessions) == 1
+    assert list(data.iterdir()) == [path]
+
+
+def test_a_run_that_cannot_start_another_process_is_finished(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path, listener, start, started = tmp_path / "run.json", Recorder(), WorkerProcess.__init__, list[WorkerProcess]()
+
+    def few(self: WorkerProcess, *arguments: Any) -> None:
+        if len(started) == 2:
+            raise MicrobenchError("no worker process can be started", "free memory")
+        started.append(self)
+        start(self, *arguments)
+
+    monkeypatch.setattr(WorkerProcess, "__init__", few)
+    with pytest.raises(MicrobenchError) as caught:
+        run("calm", out=path, rounds=2, listener=listener)
+    assert caught.value.next_step == f"what was measured is in {path}; free memory"
+    assert listener.events[-1] == RunEnded(path, "stopped")
+    assert [outcome.round for outcome in store.load(path).outcomes] == [0, 0]
+
+
+def test_a_run_goes_on_where_the_kernel_reaps_its_workers() -> None:
+    """A program that ignores SIGCHLD leaves that to all that it starts."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        result = run("wild", how="nothing,exit,print")
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert [outcome.status for outcome in outcomes(result)] == ["ok", "crashed", "ok"]
+
+
+def test_a_process_that_hangs_before_its_first_case_is_tried_once() -> None:
+    result = run("apart", "warm", device="hanging", patience=Patience(silent_s=1, busy_s=3, leave_s=0.5))
+    hung = [outcome for outcome in outcomes(result) if outcome.status == "timed_out"]
+    assert [outcome.case.id for outcome in hung] == ["warm", "apart[mode=spin,size=1]", "apart[mode=yield,size=1]"]
+    others = {(outcome.status, outcome.reason) for outcome in outcomes(result) if outcome not in hung}
+    assert others == {("skipped", "its process did not start: no sign of life for 3 s")}
 
 
 def test_a_killed_parent_leaves_a_readable_run_and_no_worker(tmp_path: Path) -> None:

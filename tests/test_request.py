@@ -12,6 +12,7 @@ from worker_run import Recorder, outcomes, run
 from microbench.analysis.stats import rows
 from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
 from microbench.core.model import Environment, GpuInfo, Settings
+from microbench.run import plan
 from microbench.run.events import CaseDone
 from microbench.runs import schema, store
 
@@ -50,6 +51,30 @@ def test_the_rounds_of_a_resumed_run_are_one_row(tmp_path: Path) -> None:
     assert len(store.load(path).outcomes) == 1
     found = rows(run(resume=str(path)).run)
     assert [(row.params["size"], len(row.outcomes)) for row in found] == [(1, 3), (2, 3)]
+
+
+def test_a_resumption_that_was_killed_leaves_nothing_twice(tmp_path: Path) -> None:
+    """Its growing file has what the run held before, and behind it what was measured again."""
+    path = tmp_path / "run.json"
+    finished = run("calm", out=path).run
+    late, *rest = (msgspec.structs.replace(one, status="skipped", reason="time budget") for one in finished.outcomes)
+    head = schema.encode(msgspec.structs.replace(finished, outcomes=(late, *rest)))
+    store.growing_path(path).write_bytes(head + schema.encode_outcome(finished.outcomes[0]))
+    resumed = run(resume=str(path)).run
+    assert [(one.case.params["size"], one.status) for one in resumed.outcomes] == [(1, "ok"), (2, "ok")]
+
+
+def test_a_package_that_was_installed_meanwhile_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.json"
+    with monkeypatch.context() as before:
+        before.setattr(plan, "_missing", lambda one, *_: "needs a package" if one.name == "warm" else None)
+        first = run("warm", "calm", device="one", out=path).run
+    assert [one.status for one in first.outcomes] == ["skipped", "ok", "ok"]
+    assert [(one.case.benchmark, one.status) for one in run(resume=str(path)).run.outcomes] == [
+        ("calm", "ok"), ("calm", "ok"), ("warm", "ok"),
+    ]  # fmt: skip
 
 
 def test_only_the_last_session_is_resumed(tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def open_gpu(device: str) -> TinyGpu | Gpu:
     """The stubborn one is simulated whole, with a driver that refuses to update graphs."""
     if device == STUBBORN:
         return open_fake(FakeCosts(refuses_updates=True))
+    if device == "GPU-hanging":
+        time.sleep(600)
     if device == "GPU-refusing":
         raise Skip("this GPU does not like us")
     return TinyGpu(device)
@@ -105,6 +107,7 @@ def probe_environment(device: str | None) -> Environment:
         "two": (ONE, OTHER),
         "fake": ("GPU-fake",),
         "refusing": ("GPU-refusing",),
+        "hanging": ("GPU-hanging",),
         "stubborn": (STUBBORN,),
     }[asked]
     return Environment(gpus=tuple(gpu(uuid) for uuid in found))

@@ -113,6 +113,20 @@ class Budget:
         needed_s = self._cost_s(case, seconds) + (0.0 if running else self._start.value)
         return None if needed_s > left_s and not case.core else seconds
 
+    def reached(self, coming: Sequence[PlannedCase]) -> Sequence[PlannedCase]:
+        """Those of the cases, the next ones in their order, for which the time will suffice as far as is known."""
+        if self.limit_s is None:
+            return coming
+        reached: list[PlannedCase] = []
+        time_s = self._now_s()
+        for case in coming:
+            same = bool(reached) and reached[-1].process == case.process
+            after_s = time_s + self._cost_s(case, self._cap_s * LEAST_OF_CAP) + (0.0 if same else self._start.value)
+            if case.core or after_s <= self._ends_s.get((case.turn, case.core), self._began_s + self.limit_s):
+                reached.append(case)
+                time_s = after_s
+        return reached
+
     def _divide(self, coming: Sequence[PlannedCase], turn: int, left_s: float) -> None:
         """Set when a round ends and when its core does.
 

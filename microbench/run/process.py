@@ -179,7 +179,10 @@ class WorkerProcess:
         """A process that ended is not reaped, so that its group's number stays its own until the group is killed."""
         if self._process.returncode is not None:
             return "ended"
-        found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT | os.WNOHANG)
+        try:
+            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT | os.WNOHANG)
+        except ChildProcessError:  # where SIGCHLD is ignored, the kernel has reaped it already
+            return "ended"
         if found is None or found.si_code == os.CLD_TRAPPED:  # a debugger may hold it for as long as it likes
             return "running"
         return "stopped" if found.si_code == os.CLD_STOPPED else "ended"

@@ -12,7 +12,7 @@ import msgspec
 
 from microbench.core.bench import Benchmark, Preset
 from microbench.core.errors import UsageError
-from microbench.core.model import BenchmarkInfo, Param, Run, Settings
+from microbench.core.model import BenchmarkInfo, Outcome, Param, Run, Settings
 from microbench.core.units import plain
 from microbench.run.plan import AlreadyMeasured, Selected, select
 from microbench.runs import store
@@ -96,7 +96,7 @@ def examine(request: RunRequest, catalogue: Mapping[str, Benchmark], now: dateti
     path, earlier = _file_to_grow(request)
     resumed = earlier if request.resume else None
     if resumed:  # what its damaged lines held is measured again
-        earlier = msgspec.structs.replace(resumed, damaged_lines=0)
+        resumed = earlier = msgspec.structs.replace(resumed, outcomes=current(resumed.outcomes), damaged_lines=0)
     settings = _resumed(request, resumed.sessions[-1].settings) if resumed else _settings(request)
     _check_limits(settings)
     selected = select(catalogue, settings.select, settings.preset, settings.overrides)
@@ -152,6 +152,29 @@ def _resumed(request: RunRequest, stored: Settings) -> Settings:
         if getattr(given, name) not in (getattr(defaults, name), getattr(stored, name)):
             raise UsageError(f"--resume keeps the settings of the run, so {word} cannot be changed", "use --into")
     return msgspec.structs.replace(stored, time_limit_s=request.time_limit_s)
+
+
+def current(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    """The outcomes, in their order, without those that a later one replaces.
+
+    What was measured again replaces what its session had of the same case, round and GPU, and every skip of it. A skip
+    of a case that needs a GPU may name none: then the case on any GPU replaces it. A skip replaces only skips.
+    """
+    kept: list[Outcome] = []
+    later: set[object] = set()
+    for outcome in reversed(outcomes):
+        place = outcome.device, outcome.case.id, outcome.round
+        if outcome.status == "skipped":
+            replaced = place in later or (outcome.device is None and outcome.case.id in later)
+        else:
+            replaced = (outcome.session, place) in later
+            later.add((outcome.session, place))
+        later.add(place)
+        if outcome.device is not None:
+            later.add(outcome.case.id)
+        if not replaced:
+            kept.append(outcome)
+    return tuple(reversed(kept))
 
 
 def _check_limits(settings: Settings) -> None:

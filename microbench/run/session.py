@@ -33,8 +33,8 @@ from microbench.run.budget import LIMITS_S, Budget
 from microbench.run.events import CaseDone, Event, Listener, NotLocked, PlanMade, Probed, RunEnded, RunStatus
 from microbench.run.messages import EnvironmentFound, FloorsFound, Job, Ready, Refused
 from microbench.run.plan import Plan, PlannedCase, Process, make_plan
-from microbench.run.process import Patience, UnkillableWorkerError, WorkerCrashedError, WorkerProcess, WorkerSilentError
-from microbench.run.request import Intent, RunRequest, examine
+from microbench.run.process import Patience, WorkerCrashedError, WorkerProcess, WorkerSilentError
+from microbench.run.request import Intent, RunRequest, current, examine
 from microbench.run.supervisor import Supervisor
 from microbench.runs import processes, store
 from microbench.runs.damage import without_damage
@@ -86,9 +86,9 @@ def execute(
     ``catalogue`` replaces the benchmarks that are found, by ones of the same names whose axes differ.
     Raises before anything is measured: UsageError (also if none of the named cases can be measured on this machine's
     GPUs), RunUnreadableError, ResultNotWrittenError, DeviceAbsentError if the named device is absent or all that is
-    named needs a GPU and there is none, NothingMeasuredError on Ctrl-C during the probe. Raises later, with everything
-    measured on disk: ResultLostError if the file cannot be written (it says where the results are),
-    UnkillableWorkerError if a worker hangs for good. Ctrl-C after the probe finishes the file and returns.
+    named needs a GPU and there is none, NothingMeasuredError on Ctrl-C. Raises later, with everything measured on disk:
+    ResultLostError if the file cannot be written (it says where the results are), UnkillableWorkerError if a worker
+    hangs for good, MicrobenchError if none can be started. Ctrl-C after the first case finishes the file and returns.
     """
     seams = seams or Seams()
     now = datetime.now(UTC)
@@ -151,17 +151,19 @@ class _Session:
         try:
             self._measure(plan, environment, floors)
         except KeyboardInterrupt:
+            if not intent.resumed and all(outcome.status == "skipped" for outcome in self.outcomes):
+                self.file.abandon(intent.earlier)
+                raise NothingMeasuredError("interrupted before anything was measured", "start again") from None
             status = "interrupted"
         except ResultLostError as error:
             self._finish(head, "stopped")  # says where everything is, unless the file can be written again
             raise ResultLostError(
                 error.cause, f"what was measured is in {plain(self.file.path)}: --resume it"
             ) from None
-        except UnkillableWorkerError as error:
+        except MicrobenchError as error:
             self._finish(head, "stopped")
-            raise UnkillableWorkerError(
-                error.cause, f"what was measured is in {self.file.path}; {error.next_step}"
-            ) from None
+            next_step = f"what was measured is in {plain(self.file.path)}; {error.next_step}"
+            raise type(error)(error.cause, next_step) from None
         return RunResult(self._finish(head, status), self.file.path, self._exit_code(status), environment)
 
     def _measure(self, plan: Plan, environment: Environment, floors: Floors) -> None:
@@ -246,16 +248,7 @@ class _Session:
         )
 
     def _finish(self, head: Run, status: RunStatus) -> Run:
-        # What was measured again replaces what the session had of it, and every earlier skip of it.
-        again = {_place(outcome) for outcome in self.outcomes}
-        measured = {_place(outcome) for outcome in self.outcomes if outcome.status != "skipped"}
-        earlier = [
-            outcome
-            for outcome in head.outcomes
-            if _place(outcome) not in (again if outcome.status == "skipped" else measured)
-            or (outcome.status != "skipped" and outcome.session != self.intent.session)
-        ]
-        run = msgspec.structs.replace(head, outcomes=(*earlier, *self.outcomes))
+        run = msgspec.structs.replace(head, outcomes=current((*head.outcomes, *self.outcomes)))
         self.file.finish(run)
         run = without_damage(run)
         processes.learn(run, store.data_folder())
@@ -268,11 +261,6 @@ class _Session:
             return ExitCode.INTERRUPTED
         failed = any(outcome.status not in ("ok", "skipped") for outcome in self.outcomes)
         return ExitCode.SOME_FAILED if failed else ExitCode.MEASURED
-
-
-def _place(outcome: Outcome) -> tuple[str | None, str, int]:
-    """What a session measures once."""
-    return outcome.device, outcome.case.id, outcome.round
 
 
 def check_same(begun: Session, now: Session) -> None:

@@ -118,7 +118,7 @@ class Supervisor:
             before.leave()
         try:
             if process.seam == "gpu" and process not in self._waiting and self.side_by_side > 1:
-                self._import_next(coming)
+                self._import_next(self.budget.reached(coming))
             waited = self._waiting.pop(process, None)
             import_s = self._import_s if waited is not None else 0.0
             if waited is not None:
@@ -139,12 +139,16 @@ class Supervisor:
         return refused
 
     def _refusal(self) -> Refused | None:
-        """Wait until the worker is ready, or close it and return its refusal."""
-        assert self._worker is not None
-        while not isinstance(message := self._worker.receive(self.budget.wait_s), Ready):
-            if isinstance(message, Refused):
-                self._close_worker()
-                return message
+        """Wait until the worker is ready, or close it and return its refusal. One that hangs is not tried again."""
+        assert self._worker is not None and self._process is not None
+        try:
+            while not isinstance(message := self._worker.receive(self.budget.wait_s), Ready):
+                if isinstance(message, Refused):
+                    self._close_worker()
+                    return message
+        except WorkerSilentError as silence:
+            self._refused[self._process] = f"its process did not start: {silence}"
+            raise
         return None
 
     def _import_next(self, coming: Sequence[PlannedCase]) -> None:

@@ -141,6 +141,14 @@ class RunFile:
         finally:
             self.close()
 
+    def abandon(self, earlier: Run | None) -> None:
+        """Leave the run as it was before this process: ``earlier``, or no run at all."""
+        if earlier is not None:
+            self.finish(earlier)
+        else:
+            self._begun = False
+            self.close()
+
     def _saved_elsewhere(self, data: bytes) -> Path | None:
         """A new file with ``data`` in the first folder that takes it; None if none does."""
         name = f"{self.path.stem}-{secrets.token_hex(4)}{FINISHED}"
