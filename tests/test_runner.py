@@ -51,6 +51,16 @@ def test_a_run_is_measured_shown_and_saved() -> None:
             os.kill(process, 0)
 
 
+def test_the_run_before_tells_how_long_a_run_will_take() -> None:
+    forecasts = []
+    for _ in range(2):
+        listener = Recorder()
+        run("calm", listener=listener)
+        forecasts += [plan.expected_s for plan in listener.of(PlanMade) if isinstance(plan, PlanMade)]
+    first_s, second_s = forecasts
+    assert (second_s or 0.0) < (first_s or 0.0)
+
+
 def several(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Let ``count`` processes import side by side, whatever the number of CPUs."""
     monkeypatch.setattr(session, "min", lambda most, cpus: count, raising=False)

@@ -146,10 +146,12 @@ class _Session:
         )
         if not plan.cases and not intent.measured:
             raise _nothing_to_measure(plan.skipped, environment)
-        self.file.begin(head)
+        # With a limit cases sample less than their cap, so that their wall times forecast little.
+        earlier_s = earlier_walls(intent.preset, environment) if self._limit_s() is None else {}
+        self.file.begin(head)  # from here on this run is the last one
         status: RunStatus = "complete"
         try:
-            self._measure(plan, environment, floors)
+            self._measure(plan, environment, floors, earlier_s)
         except KeyboardInterrupt:
             if not intent.resumed and all(outcome.status == "skipped" for outcome in self.outcomes):
                 self.file.abandon(intent.earlier)
@@ -166,8 +168,7 @@ class _Session:
             raise type(error)(error.cause, next_step) from None
         return RunResult(self._finish(head, status), self.file.path, self._exit_code(status), environment)
 
-    def _measure(self, plan: Plan, environment: Environment, floors: Floors) -> None:
-        earlier_s = earlier_walls(self.intent.preset, environment)
+    def _measure(self, plan: Plan, environment: Environment, floors: Floors, earlier_s: Mapping[str, float]) -> None:
         budget = self._budget(plan.cases, earlier_s)
         suites = tuple(dict.fromkeys(planned.benchmark.suite for planned in plan.cases))
         core = sum(planned.core for planned in plan.cases)
