@@ -20,7 +20,7 @@ from microbench.diagnose.unwatched import Known, between_windows, beyond_calls, 
 from microbench.diagnose.window import middle, one_window
 from microbench.predict.constants import Constant, Fit, around
 from microbench.predict.fit import missing, with_calls
-from microbench.predict.forecast import predict, step_time
+from microbench.predict.forecast import making, predict, step_time
 from microbench.predict.model import WAYS, Way, call_name, copy_name, graphs, needed
 from microbench.predict.unknowns import filled
 from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
@@ -269,7 +269,7 @@ def _foreseen(
     step = Step(
         count=steps.count,
         found=steps.found,
-        kernels=sum(isinstance(part, Kernels) for part in typical.workload.parts) / typical.steps,
+        kernels=typical.kernels,
         work=typical.work,
         likeness=steps.likeness,
         every=steps.every,
@@ -372,9 +372,8 @@ def _lasting(typical: Recorded, fit: Fit, step_s: float, watched_s: float) -> Wo
     Raises UsageError if that cannot be the time of the step that was found.
     """
     if not LEAST_GIVEN * watched_s <= step_s <= MOST_GIVEN * watched_s:
-        kernels = sum(isinstance(part, Kernels) for part in typical.workload.parts)
         raise UsageError(
-            f"the step of {kernels} kernels that repeats in this trace takes {as_time(watched_s)} there",
+            f"the step of {typical.kernels:.0f} kernels that repeats in this trace takes {as_time(watched_s)} there",
             "give --step the time of one such step without a profiler",
         )
     low, high = 0.0, 1.0
@@ -404,7 +403,12 @@ def _remedies(workload: Workload, typical: Recorded, fit: Fit) -> Iterator[tuple
             msgspec.structs.replace(part, host_s=min(part.host_s or 0.0, call_s)) if isinstance(part, Kernels) else part
             for part in workload.parts
         )
-        yield "layer", "launch from compiled code", msgspec.structs.replace(workload, parts=calls), "stream"
+        yield (
+            "layer",
+            "submit the whole step from compiled code, without Python",
+            msgspec.structs.replace(workload, parts=calls),
+            "stream",
+        )
 
 
 def _in_pairs(workload: Workload) -> Workload:
@@ -426,14 +430,13 @@ def _graph(
     workload: Workload, typical: Recorded, fit: Fit, step: Step, longer: float, off: float, beyond: float
 ) -> Graph:
     """The step as graphs, with its interval, and what making them takes."""
-    found, nodes, values = predict(workload, fit, "graph"), graphs(workload), fit.values
+    found = predict(workload, fit, "graph")
     less_s, more_s = _unknown(workload, fit, found.step_s)
     less_s += math.hypot(found.step_s - found.low_s, off * found.step_s) + beyond * found.step_s
     more_s += math.hypot(found.high_s - found.step_s, off * found.step_s) + beyond * found.step_s
     ends = found.step_s, max(found.step_s - less_s, 0.0), found.step_s + more_s
     step_s, low_s, high_s = (each * longer / typical.steps for each in ends)
-    calls_s = sum(part.host_s or 0.0 for part in workload.parts if isinstance(part, Kernels | Copies))
-    making_s = calls_s + sum(values["make"] + values["make_node"] * count for count in nodes)
+    making_s = sum(making(workload, fit, step.unwatched_s * typical.steps))
     speedup, before_s = step.unwatched_s / step_s, step.unwatched_s
     fewer = math.hypot(1 - step.low_s / before_s, 1 - step_s / high_s)
     more = math.hypot(step.high_s / before_s - 1, step_s / low_s - 1) if low_s > 0 else math.inf
@@ -444,7 +447,7 @@ def _graph(
         speedup=speedup,
         speedup_low=max(speedup * (1 - fewer), 0.0),
         speedup_high=speedup * (1 + more),
-        graphs=len(nodes),
+        graphs=len(graphs(workload)),
         making_s=making_s,
         break_even=max(math.ceil(making_s / typical.steps / (step.unwatched_s - step_s)), 1),
         blockers=typical.blockers,

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from microbench.core.units import as_time
 from microbench.diagnose.host_time import doing
 from microbench.diagnose.steps import Steps
+from microbench.traces.events import CUT_TAIL
 from microbench.traces.trace import NONE, WORK_KINDS, Trace
 
 IntArray = npt.NDArray[np.int64]
@@ -71,8 +72,11 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             ("prediction",),
         )  # fmt: skip
     for kind, count in trace.lost.items():
+        cut = kind == CUT_TAIL
         yield Check(
-            f"lost: {kind}", count, count / max(len(work), 1), "the recorder says that it lost records",
+            f"lost: {kind}", count, count / max(len(work), 1),
+            "the file ends inside an event: copy it again, or let the program end its profiler" if cut
+            else "the recorder says that it lost records",
             ("idle time", "prediction"),
         )  # fmt: skip
     if trace.resolution_ns >= 1000:

@@ -48,7 +48,8 @@ class Recorded(msgspec.Struct, frozen=True):
 
     ``workload`` holds ``steps`` steps and has a part for each launch. The ``host_s`` of a part is the whole host time
     since the call before it. It includes the launch call, so a layer's call must not be added. ``calls``, ``operators``
-    and ``functions`` are how many records of each the recorder made in a step, ``work`` those of the GPU. ``replays``
+    and ``functions`` are how many records of each the recorder made in a step, ``work`` those of the GPU, ``kernels``
+    those of kernels among them. ``replays``
     counts launches of graphs, ``launches`` those of kernels. ``threads`` is how many threads submit. ``pauses_s`` is
     host time in a step that no graph removes; ``paced_s`` is the time from one step to the next where the pauses wait
     for something that comes at its own pace, like batches of a loader, None where they do not. ``changes`` has the
@@ -62,6 +63,7 @@ class Recorded(msgspec.Struct, frozen=True):
     operators: float
     functions: float
     work: float
+    kernels: float
     launches: float
     replays: float
     threads: int
@@ -167,6 +169,7 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
         operators=_ranges(trace, steps, "operator"),
         functions=_ranges(trace, steps, "python"),
         work=sum(len(call.work) for call in calls) / steps.every,
+        kernels=sum(work.kind == "kernel" for call in calls for work in call.work) / steps.every,
         launches=(sum(doing(name) == "launch" for name in names) - replays) / steps.count,
         replays=replays / steps.count,
         threads=len(np.unique(trace.calls["thread"][begin:end])),

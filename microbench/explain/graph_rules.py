@@ -300,7 +300,7 @@ def update(evidence: Evidence) -> Finding | None:
     title = f"Changing all of {_nodes(nodes)} takes {as_time(best.seconds)}"
     text = "Making the graph anew is the cheapest way."
     if best.way != "rebuild":
-        title += f", making the graph anew {as_time(rebuilt.seconds)}"
+        title += f", replacing the graph by a new one {as_time(rebuilt.seconds)}"
         text = f"The cheapest way, {WAY_WORDS[best.way]}, is {times(ratio)} as fast."
     return Finding(
         rule="graph.update",

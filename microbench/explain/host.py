@@ -64,11 +64,7 @@ def memory(evidence: Evidence) -> Finding | None:
             f"A copy by one core reads and writes {quantity(one_core.value, 'B/s')}, by all cores "
             f"{quantity(all_cores.value, 'B/s')}"
         ),
-        text=f"One core reaches {percent(share)} of that."
-        + (
-            " Pageable copies are staged by one core and reach at most half of its rate, because they count each byte "
-            "once." * limited
-        ),
+        text=f"One core reaches {percent(share)} of that." + " Pageable copies are staged by one core." * limited,
         advice="Use pinned memory for copies to and from the GPU." if limited else "",
         threshold=f"one core under {percent(ONE_CORE_SHARE)} of all",
         rests_on=rests_on(one_core, all_cores),

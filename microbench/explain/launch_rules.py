@@ -33,7 +33,10 @@ SHORTENED_S = 50e-9
 
 PARTS = {
     "submit": ("The call itself (submit)", "Make fewer calls: fuse kernels, or replay a graph."),
-    "start": ("The way to the GPU (start)", "Queue launches ahead, so that running kernels hide it."),
+    "start": (
+        "The way to the GPU (from the call's return to the kernel's begin)",
+        "Queue launches ahead, so that running kernels hide it.",
+    ),
     "complete": ("Noticing its end (complete)", "Synchronise once after many launches, not after each."),
 }
 

@@ -16,7 +16,20 @@ from microbench.core.ops import LOOP_LAYER
 from microbench.predict import unknowns
 from microbench.predict.constants import Fit, scattering_s
 from microbench.predict.fit import with_calls
-from microbench.predict.model import LIMITS, UNPLAYED, Limit, Played, Way, acts, call_name, graphs, needed, play, wide
+from microbench.predict.model import (
+    LIMITS,
+    UNPLAYED,
+    Limit,
+    Played,
+    Way,
+    acts,
+    call_name,
+    graphs,
+    needed,
+    one_stream,
+    play,
+    wide,
+)
 from microbench.predict.unknowns import HostTime
 from microbench.predict.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
 
@@ -195,10 +208,10 @@ def forecast(workload: Workload, fit: Fit, change: Change = unchanged) -> Foreca
 
 def _known(known: Workload, fit: Fit, stream: Prediction, graph: Prediction | None) -> Forecast:
     """The forecast, without advice, of a workload that leaves nothing out, from its predictions."""
-    making = _making(known, fit, stream.step_s) if graph is not None else Making(0.0, 0.0, 0.0)
+    made = making(known, fit, stream.step_s) if graph is not None else Making(0.0, 0.0, 0.0)
     saved_s = stream.step_s - graph.step_s if graph is not None else 0.0
-    break_even = max(math.ceil(sum(making) / saved_s), 1) if saved_s > 0 else None
-    return Forecast(known, fit, stream, graph, making, break_even, (), known)
+    break_even = max(math.ceil(sum(made) / saved_s), 1) if saved_s > 0 else None
+    return Forecast(known, fit, stream, graph, made, break_even, (), known)
 
 
 def _between(middle: Prediction, ends: Sequence[Prediction]) -> Prediction:
@@ -229,7 +242,7 @@ def launch_bound_s(found: Forecast, host: HostTime, share: unknowns.End = "typic
     return high_s
 
 
-def _making(workload: Workload, fit: Fit, stream_s: float) -> Making:
+def making(workload: Workload, fit: Fit, stream_s: float) -> Making:
     """A capture makes every call of its layer, with the host time between them; the compiled loop's are the driver's
     part. Calls take as long as in a stream, or the share of that which model code was measured to take."""
     values = fit.values
@@ -286,7 +299,8 @@ def _own_s(workload: Workload, values: Mapping[str, float], way: Way) -> float:
     Durations as profilers report them overlap where the gap is negative, and in a graph large grids end while the next
     node begins.
     """
-    overlap_s = max(-values[f"gap_{way}"], 0.0)
+    gap_s = values[f"gap_{way}"] - (values[f"one_stream_{way}"] if one_stream(workload, way) else 0.0)
+    overlap_s = max(-gap_s, 0.0)
     streams = [0.0] * workload.streams
     dealt = itertools.cycle(range(workload.streams))
     for part in workload.parts:

@@ -407,7 +407,8 @@ def read(name: str | Path, layers: LayerNames) -> Workload:
             raise UsageError(f"{file_name} is too large to describe a step", AN_EXAMPLE)
         text = data.decode()
     except UnicodeDecodeError:
-        raise UsageError(f"{file_name} is not UTF-8", AN_EXAMPLE) from None
+        next_step = "if it is a profiler's trace: microbench diagnose FILE --save step.toml"
+        raise UsageError(f"{file_name} is not UTF-8, so it does not describe a step", next_step) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{file_name} cannot be read: {plain(reason)}", "check the path") from None

@@ -227,7 +227,7 @@ def _host(forecast: Forecast) -> Iterator[Finding]:
 
 def _pace(forecast: Forecast, way: Prediction) -> Finding:
     """What limits the step submitted one way, and how long GPU and host or link are busy."""
-    busy_s = dict.fromkeys(("host", "gpu", "h2d", "d2h"), 0.0)
+    busy_s = dict.fromkeys(("host", "gpu"), 0.0)
     for span in (*way.played.host, *way.played.work):
         busy_s[span.lane] = busy_s.get(span.lane, 0.0) + span.end_s - span.begin_s
     other = f"calls take the host {as_time(busy_s['host'])}"
@@ -235,7 +235,7 @@ def _pace(forecast: Forecast, way: Prediction) -> Finding:
         other += " in typical model code"
     summed = ", summed over streams" if forecast.workload.streams > 1 else ""
     if way.limit == "link":
-        other = f"copies take the link {as_time(busy_s['h2d'] + busy_s['d2h'])}"
+        other = f"copies take the link {as_time(way.shares['link'])}"
     name = "In the stream" if way.way == "stream" else "As a graph"
     return Finding(
         rule=f"prediction.{way.way}",

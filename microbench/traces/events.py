@@ -360,7 +360,8 @@ class ChromeReader:
         if not self.found_events:
             raise UsageError(
                 f"{self._name} is no trace: it is JSON without a list of trace events",
-                "give a trace of torch.profiler (export_chrome_trace), Nsight Systems, JAX or microbench",
+                "give a trace of torch.profiler (export_chrome_trace), Nsight Systems, JAX or microbench; "
+                "`microbench show FILE` shows a run",
             )
         deferred, self._deferred = self._deferred, []
         for event in deferred:

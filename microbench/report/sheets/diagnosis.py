@@ -47,7 +47,10 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     alike = f"hardly alike ({percent(step.likeness)})"
     if step.likeness >= ALIKE:
         alike = f"alike to {percent(step.likeness)}" + (f", every {step.every} steps" if step.every > 1 else "")
-    parts = [Cell(f"{step.count} of {step.kernels:.0f} kernels, {alike}")]
+    other = round(step.work - step.kernels)
+    pieces = f"{step.kernels:.0f} kernel{'' if round(step.kernels) == 1 else 's'}"
+    pieces += f" and {other} other piece{'' if other == 1 else 's'} of work" if other else ""
+    parts = [Cell(f"{step.count} of {pieces}, {alike}")]
     parts.append(Cell(f"{as_time(step.watched_s)} as recorded"))
     if step.given:
         parts.append(Cell(f"{as_time(step.unwatched_s)} without the profiler, as given"))

@@ -192,7 +192,10 @@ def alone(evidence: Evidence) -> Table | None:
         (
             Cell(dtype, tone="strong"),
             *(limited_cell(evidence, row, lambda row: units.figure(row).split()[0], "plain") for row in paths),
-            *(_rate(evidence, dtype, load) for load in (units.SUSTAINED, units.BURST)),
+            *(
+                _rate(evidence, max(filter(None, paths), key=lambda row: row.value), load)
+                for load in (units.SUSTAINED, units.BURST)
+            ),
         )
         for dtype, paths in by_path.items()
     )
@@ -202,8 +205,9 @@ def alone(evidence: Evidence) -> Table | None:
     return Table(title, f"{share}; rate and clock by the faster path", titles, rows, (ACCUMULATORS,))
 
 
-def _rate(evidence: Evidence, dtype: str, load: str) -> Cell:
-    row = max(units.rates(evidence, units.TENSORS, dtype=dtype, load=load), key=lambda one: one.value, default=None)
+def _rate(evidence: Evidence, faster: Row, load: str) -> Cell:
+    """The rate of the path that this row of operations per cycle is of."""
+    row = units.one_rate(evidence, units.TENSORS, **{**faster.params, "load": load})
     if row is None:
         return NOTHING
     clock = units.same_case(evidence, row, "sm_clock")
