@@ -12,7 +12,7 @@
 #endif
 
 // Each thread works on CHAINS pairs of numbers; an instruction changes one number of a pair. A repetition has STEPS
-// instructions on each pair. Special functions converge to one number, so they restart after a few steps, which keeps
+// instructions on each pair. Special functions converge to one number, so they restart after a few steps to keep
 // results distinct.
 const bool SPECIAL = KIND >= 6;
 const u32 THREADS = 1024, CHAINS = 8, STEPS = SPECIAL ? 4 : 64, CHAIN_STEPS = 512;

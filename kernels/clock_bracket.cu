@@ -1,5 +1,6 @@
 // arch: 75+
-// Reads the clock of every SM and the GPU's time at one moment; two launches around work give the clock in between.
+// Reads the cycle counter of every SM and the GPU's time at one moment. Launches before and after some work give the
+// mean SM clock in between.
 
 struct Tick {
     u64 clock, time_ns;

@@ -24,7 +24,7 @@ struct Stamps {
     u32 sm, sum;
 };
 
-// A 32-bit hash without collisions: words at different places, or of different seeds, look random.
+// A 32-bit hash without collisions, so that words at different places, or of different seeds, look random.
 __device__ __forceinline__ u32 hash32(u32 x) {
     x ^= x >> 16;
     x *= 0x7feb352du;

@@ -60,7 +60,7 @@ __device__ __forceinline__ double drawn(u64 place, u32 seed, u32 data, bool whol
     if (data == ZEROS || (data == SPARSE && left_out(place, seed))) return 0.0;
     if (data == ONES) return 1.0;
     if (data == CONSTANT) return whole ? 48.0 : 0.75;
-    const u32 first = hash32(word_at(place, seed) ^ seed * 0x85EBCA6Bu);  // two hashes: seeds do not shift one sequence
+    const u32 first = hash32(word_at(place, seed) ^ seed * 0x85EBCA6Bu);  // twice, as one would shift a sequence
     const u32 second = hash32(first + 0x9E3779B9u), third = hash32(second + 0x9E3779B9u);
     if (data == UNIFORM) {
         if (whole) return (double)(int)(first % 255) - 127.0;
@@ -91,7 +91,7 @@ extern "C" __global__ void draw(void* matrix, u64 elements, u32 seed, u32 data, 
     }
 }
 
-// out[v][k] += sum over rows n of matrix[n][k] vectors[v][n]. A thread takes one k of a stripe, a block some of the
+// out[v][k] += sum over rows n of matrix[n][k] vectors[v][n]. A thread computes one k of a stripe, a block some of the
 // rows.
 extern "C" __global__ void __launch_bounds__(128) transposed_times(
     const void* matrix, u64 rows, u64 width, const double* vectors, double* out, u64 block_rows, u32 bits, u32 fraction,
@@ -111,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(128) transposed_times(
     for (u32 v = 0; v < VECTORS; ++v) atomicAdd(out + v * width + k, sums[v]);
 }
 
-// out[v][i] += sum over k of matrix[i][k] vectors[v][k]. A block takes one row i.
+// out[v][i] += sum over k of matrix[i][k] vectors[v][k]. A block computes one row i.
 extern "C" __global__ void __launch_bounds__(128) times(
     const void* matrix, u64 rows, u64 width, const double* vectors, double* out, u32 bits, u32 fraction, u32 bias, u32 most) {
     const Format format = {bits, fraction, bias, most};

@@ -1,14 +1,14 @@
 // arch: 75+
 // Kernels of the graph suite. Each leaves evidence of whether it ran, when, and with which arguments.
 
-// Adds 1 to what the kernel before wrote: the last word shows that each kernel waited for its predecessor.
+// Adds 1 to what its predecessor wrote, so that the last word shows that each kernel waited for its predecessor.
 extern "C" __global__ void append(volatile u32 *words, u32 index) {
     if (threadIdx.x == 0) words[index + 1] = words[index] + 1;
 }
 
-// The same with `cycles` of work that does not depend on the kernel before. Launched with programmatic stream
-// serialisation, it does that work while its predecessor runs and waits for it before it reads; with `trigger` it lets
-// its successor start at once. Launched without, there is nothing to wait for.
+// The same after `cycles` of work that does not depend on the predecessor. With programmatic stream serialisation it
+// does that work while its predecessor runs, and waits for the predecessor before it reads; with `trigger` it lets its
+// successor start at once. In a normal launch the predecessor has ended already.
 extern "C" __global__ void append_dependent(volatile u32 *words, u32 index, u32 trigger, u64 cycles) {
 #if __CUDA_ARCH__ >= 900
     if (trigger) asm volatile("griddepcontrol.launch_dependents;");

@@ -23,13 +23,14 @@ extern "C" __global__ void spin(u64 cycles) {
     }
 }
 
-// Writes a value to host memory as its first act. The store is volatile; a release store would add a fence.
+// Writes a value to host memory as its first instruction. The store is volatile, because a release store would add a
+// fence.
 extern "C" __global__ void mark(volatile u32 *flag, u32 value) {
     if (threadIdx.x == 0) *flag = value;
 }
 
-// Holds its stream until the flag reaches `want` or its own time-out has passed. Values of `want` rise, so that an old
-// gate never holds a new batch. `late` counts the time-outs; a time-out voids the sample.
+// Holds its stream until the flag reaches `want` or its own time-out has passed. `want` increases with each gate, so
+// that an old gate never holds a new batch. `late` counts the time-outs, which make a sample invalid.
 extern "C" __global__ void gate(const u32 *flag, u32 want, u64 timeout_ns, u32 *late) {
     u64 begin = globaltimer_ns();
     while ((int)(load_acquire_system(flag) - want) < 0) {
@@ -40,7 +41,7 @@ extern "C" __global__ void gate(const u32 *flag, u32 want, u64 timeout_ns, u32 *
     }
 }
 
-// Records %globaltimer as its first and last act and spins `cycles` in between. Block b of call i has two words of
+// Records %globaltimer at its begin and end, and spins for `cycles` in between. Block b of call i has two words of
 // `out`.
 extern "C" __global__ void record(u64 *out, u64 index, u64 cycles) {
     u64 begin_ns = globaltimer_ns();
@@ -90,8 +91,8 @@ extern "C" __global__ void globaltimer_steps(u64 *out) {
     for (int i = 0; i < 64; i++) out[i] = seen[i];
 }
 
-// One thread a block records the SM number, and %globaltimer and clock cycles over `timeout_ns`: the SM clock as the SM
-// counts it.
+// One thread per block records the SM's number, and how far %globaltimer and the cycle counter advance in `timeout_ns`,
+// which gives the SM clock.
 extern "C" __global__ void sm_clock(u64 *out, u64 timeout_ns) {
     u64 begin_ns = globaltimer_ns(), now_ns;
     while ((now_ns = globaltimer_ns()) == begin_ns) {
@@ -117,7 +118,7 @@ extern "C" __global__ void resident(u32 *now, u32 *most, u64 cycles) {
     atomicSub(now, 1);
 }
 
-// Answers the host's flag `rounds` times. The fence after the store pushes it out, which saves 0.6 us.
+// Answers the host's flag `rounds` times. The fence after the store makes it visible 0.6 us earlier.
 extern "C" __global__ void answer(const u32 *question, volatile u32 *reply, u32 rounds, u64 timeout_ns) {
     u64 begin = globaltimer_ns();
     for (u32 round = 1; round <= rounds; round++) {
@@ -129,7 +130,8 @@ extern "C" __global__ void answer(const u32 *question, volatile u32 *reply, u32 
     }
 }
 
-// The same, and notes %globaltimer when it sees a question. The note follows the reply, so that it does not delay it.
+// The same, and records %globaltimer when it sees a question. The time is stored after the reply, so that the reply is
+// not delayed.
 extern "C" __global__ void answer_timed(const u32 *question, volatile u32 *reply, u64 *seen_ns, u32 rounds,
                                         u64 timeout_ns) {
     u64 begin = globaltimer_ns();

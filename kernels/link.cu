@@ -76,12 +76,12 @@ extern "C" __global__ void copy16(const uint4 *source, uint4 *destination, u64 s
     copy_by(source, destination, size_bytes);
 }
 
-// Dependent reads by one thread of block `target`, where each line holds the address of the next. The walk begins at
-// place[0] and leaves its end there for the next one. Volatile reads bypass the SM's cache.
+// Dependent reads by one thread of block `target`. Each line holds the address of the next. The walk begins at place[0]
+// and leaves its end there for the next one. Volatile reads bypass the SM's cache.
 extern "C" __global__ void walk(u64 *place, u32 reads, u32 target, u64 *out_ns) {
     if (blockIdx.x != target) return;
     const u64 *line = (const u64 *)place[0];
-    if (line == 0) return;  // as below: the first line must arrive before the timer is read
+    if (line == 0) return;  // the comparison makes the timer wait for the first line
     u64 begin_ns = globaltimer_ns();
     for (u32 i = 0; i < reads; i++) line = (const u64 *)*(const volatile u64 *)line;
     if (line == 0) return;  // the comparison makes the timer wait for the last line

@@ -39,7 +39,7 @@ __device__ __forceinline__ u32 sum_of(const uint4 &v) {
     return v.x + v.y + v.z + v.w;
 }
 
-// The rest of a size that is no multiple of 16: whole words, then the last bytes as the low bytes of a word.
+// The remainder of a size that is not a multiple of 16: whole words, then the last bytes as the low bytes of a word.
 __device__ __forceinline__ u32 sum_of_tail(const uint4 *set, u64 size_bytes) {
     const u32 *words = (const u32 *)set;
     u32 sum = 0;
@@ -137,7 +137,7 @@ extern "C" __global__ void write_apart(u32 *words, u64 count, u64 stride, u32 pa
     }
 }
 
-// Writes the complement of what will be written, including the bytes behind the last whole word.
+// Writes the complement of what will be written, also to the bytes after the last whole word.
 extern "C" __global__ void poison(u32 *words, u64 size_bytes, u32 seed) {
     u64 whole = size_bytes / 4;
     for (u64 i = thread_index(); i < whole; i += grid_threads()) words[i] = ~written(i, seed);
@@ -176,9 +176,9 @@ extern "C" __global__ void expected_sum(u64 count, u64 stride, u32 passes, u32 s
 
 // -- words of 8 bytes in the order of a hash --------------------------------------------------------------------------
 
-// The place of access i: a bijection of the numbers below 2**bits, as multiplications by odd numbers and xors of a word
-// with its own upper bits can be undone. It hashes at most 32 bits. Further bits are taken from the low end of i, so
-// that neighbouring threads are far apart in larger sets as well.
+// The place of access i. It is a bijection of the numbers below 2**bits, because multiplications by odd numbers and
+// xors of a word with its own upper bits are invertible. It hashes at most 32 bits. Further bits are taken from the low
+// end of i, so that neighbouring threads are far apart in larger sets as well.
 __device__ __forceinline__ u64 place(u64 i, u32 bits) {
     u32 within = bits < 32 ? bits : 32, beyond = bits - within;
     u32 mask = ~0u >> (32 - within), shift = (within + 1) / 2;
@@ -193,8 +193,8 @@ __device__ __forceinline__ u64 place(u64 i, u32 bits) {
     return (u64)top << 32 | x;
 }
 
-// `count` accesses go round the 2**bits words as often as `count` is a multiple of them. They bypass the SM's own
-// cache, so that the L2 or the DRAM answers, in small sets as well.
+// `count` accesses pass through the 2**bits words count / 2**bits times. They bypass the SM's own cache, so that the L2
+// or DRAM serves them even in small sets.
 extern "C" __global__ void gather(const uint2 *words, u32 bits, u64 count, u32 *parts) {
     const int ahead = 8;
     u64 step = grid_threads();
@@ -240,8 +240,8 @@ extern "C" __global__ void growth(const u64 *words, u64 count, u32 seed, u64 *bo
 
 // -- atomic additions -------------------------------------------------------------------------------------------------
 
-// The threads of a warp add different numbers, to a word known only at run time, so that no compiler can add up a
-// warp's numbers beforehand.
+// The threads of a warp add different numbers to a word that is known only at run time, so that the compiler cannot
+// combine the additions of a warp.
 __device__ __forceinline__ void add(int *word, int value) {
     asm volatile("red.global.add.s32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
@@ -265,7 +265,7 @@ __device__ __forceinline__ int number_of_thread() {
 }
 
 // A thread's word is its number masked by `keep`: no bits, those of its warp, or all. Every second call subtracts what
-// the one before has added; the thread whose number is that of the word adds 1 in each call. The last block to end
+// the previous call added; the thread whose number equals that of the word adds 1 in each call. The last block to end
 // counts the call, after all blocks have read the count.
 template <typename Word>
 __device__ __forceinline__ void add_to_global(Word *words, u32 keep, u32 adds, u32 *calls, u32 *ended) {
@@ -312,9 +312,9 @@ extern "C" __global__ void add_shared_fp32(const float *first, float *last, u32 
 
 // -- bank conflicts of shared memory ----------------------------------------------------------------------------------
 
-// Each chain of reads goes round 32 words that are `stride` words apart. A word holds the address of the next one, so
-// that every load waits for the one before it. In each step the lanes of a warp are at all 32 words or, with `apart` 0,
-// at one word together; either way each step has the conflicts of the stride. Where a chain has ended is left in `ends`.
+// Each chain of reads cycles through 32 words that are `stride` words apart. A word holds the address of the next one,
+// so that every load waits for the one before it. In each step the lanes of a warp read all 32 words or, with `apart`
+// 0, all the same word; either way each step has the conflicts of the stride. `ends` gets the end of each chain.
 template <u32 chains>
 __device__ __forceinline__ void round_the_words(u32 stride, u32 apart, u32 reads, u64 *cycles, u32 *ends) {
     extern __shared__ u32 memory[];

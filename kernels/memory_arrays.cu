@@ -27,7 +27,7 @@ __device__ __forceinline__ Element element(u32 value) {
 #endif
 }
 
-// Whole numbers below 16: every result and every sum of the kernels is exact in every type.
+// The values are whole numbers below 16, so that every result and every sum of the kernels is exact in every type.
 __device__ __forceinline__ u32 value_at(u64 index, u32 seed) {
     return word_at(index, seed) & 15;
 }
@@ -63,7 +63,7 @@ extern "C" __global__ void expected_sum(u64 count, u32 first, u32 second, u32 mu
     atomicAdd(sum, own);
 }
 
-// Adds up the sums of all blocks; poison that a block did not overwrite puts the total far off.
+// Adds up the sums of all blocks. A block that did not overwrite its poison makes the total far too large or small.
 extern "C" __global__ void add_up(const u64 *parts, u64 count, u64 *sum) {
     u64 step = gridDim.x * (u64)blockDim.x, own = 0;
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += step) own += parts[i];

@@ -13,8 +13,8 @@
 #error "this GPU has no such copies"
 #endif
 
-// A warp copies parts of pieces into memory of its own, one row of 16 bytes a lane at a time, or asks for a whole piece.
-// So many bytes of an SM are in flight: 64 KiB, by bulk copies 128 KiB.
+// A warp copies parts of pieces into memory of its own, one row of 16 bytes a lane at a time, or asks for a whole
+// piece. Bytes in flight per SM: 64 KiB, with bulk copies 128 KiB.
 const u32 ROW = 512, WARPS = WAY == 0 ? 32 : WAY == 1 ? 16 : 4, OWN = WAY == 0 ? 2048 : WAY == 1 ? 4096 : 32768;
 const u32 MOST = WAY == 2 ? 32768 : 2048, PART = PIECE < MOST ? PIECE : MOST;
 const u32 ROWS = PART / ROW, PARTS = PIECE / PART, STAGES = OWN / PART;
@@ -24,7 +24,7 @@ extern __shared__ __align__(128) u8 ring[];
 
 __device__ __forceinline__ uint4 load_shared(u32 at) {
     uint4 found;
-    // Volatile, as the assembler would take what the same lane has stored from its registers.
+    // Volatile, because the assembler would otherwise reuse the registers that the same lane has stored.
     asm volatile("ld.volatile.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w)
                  : "r"(at)
@@ -32,7 +32,7 @@ __device__ __forceinline__ uint4 load_shared(u32 at) {
     return found;
 }
 
-// A warp's place in its sequence of parts: every step-th piece, round and round the set.
+// A warp's place in its sequence of parts: every step-th piece, wrapping around the set.
 struct Place {
     u32 piece, round;
 
@@ -45,7 +45,7 @@ struct Place {
     }
 };
 
-// One row of a part that has arrived goes into the sum, another one for each part and round.
+// Adds one row of an arrived part to the sum; which row depends on the part and the round.
 __device__ __forceinline__ u32 row_sum(u32 stage, Place place, u32 part, u32 lane) {
     u32 row = (place.piece * PARTS + part + place.round) % ROWS;
     uint4 found = load_shared(stage + row * ROW + lane * 16);
@@ -70,7 +70,8 @@ __device__ __forceinline__ void wait_for(u32 barrier, u32 parity) {
 }
 #endif
 
-// One block for each SM. Of `total` pieces, counted round and round the set, block b takes b, b + gridDim, and so on.
+// One block per SM. Of `total` pieces, counted over all rounds through the set, block b copies b, b + gridDim, and so
+// on.
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) fill(const u8 *set, u32 pieces, u64 total, Stamps *out) {
     __shared__ u32 all;
     u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = warp % PARTS;
@@ -124,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) fill(const u8 *set, 
         }
     }
 #else
-    // STAGES parts are on their way. One that has arrived makes room for the next.
+    // STAGES parts are in flight. A part that has arrived makes room for the next.
     for (u32 turn = 0; turn < count + STAGES; turn++) {
         u32 stage = turn % STAGES, at = own + stage * PART;
         if (turn >= STAGES) {
@@ -146,13 +147,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) fill(const u8 *set, 
                              : "memory");
             }
 #else
-            __syncwarp();  // all lanes have asked for their words of what is overwritten
+            __syncwarp();  // all lanes have read their words of the row that is overwritten
             if (lane == 0) fetch(from, at, barriers + stage * 8);
 #endif
             asked.move(step, pieces);
         }
 #if WAY == 1
-        asm volatile("cp.async.commit_group;" ::: "memory");  // also an empty one, so that groups are counted
+        asm volatile("cp.async.commit_group;" ::: "memory");  // empty groups count too
 #endif
     }
 #endif

@@ -1,6 +1,5 @@
 // arch: 75+
-// Reads of a working set by every SM again and again, writes of one, and dependent reads by one thread. The SMs stamp
-// the time.
+// Repeated reads and writes of a working set by every SM, and dependent reads by one thread. The SMs stamp the time.
 
 extern __shared__ uint4 own[];
 
@@ -31,7 +30,8 @@ __device__ __forceinline__ uint4 read(const uint4 *set, u32 at) {
     return found;
 }
 
-// Reads `count` tiles of a block's width, from `at` on and round the set, with four reads of each thread in flight.
+// Reads `count` tiles of a block's width, starting at `at` and wrapping around the set, with four reads of each thread
+// in flight.
 template <Way way>
 __device__ __forceinline__ u32 round_the_set(const uint4 *set, u32 vectors, u32 &at, u32 count) {
     const u32 ahead = 4;
@@ -148,7 +148,7 @@ __device__ __forceinline__ void walk_stamped(u64 *place, u32 warm, u32 reads, u3
         if (line == (Address)~0ull) return;
         u64 now = clock64();
         cycles[i] = (u32)(now - before);
-        before = clock64();  // after the store, which is not part of a read
+        before = clock64();  // after the store, so that a read does not include it
     }
     place[0] = line;
 }
@@ -199,14 +199,15 @@ __device__ __forceinline__ uint4 read_l2(const uint4 *from) {
     return v;
 }
 
-// A warp of the load: begin and end, how often it read BATCH vectors a lane, its SM, and the sum of the words it read.
+// The record of a warp of the load: begin and end, how many batches (BATCH vectors per lane) it read, its SM, and the
+// sum of the words it read.
 struct Load {
     u64 begin_ns, end_ns, batches;
     u32 sm, sum;
 };
 
 const u32 BATCH = 4;
-// How many warps of the load have read, and whether they shall stop.
+// How many warps of the load have read a batch, and whether they should stop.
 enum Flag { READING, STOP };
 
 __device__ __forceinline__ void wait_until(u64 time) {
@@ -214,9 +215,9 @@ __device__ __forceinline__ void wait_until(u64 time) {
     }
 }
 
-// Each warp begins a batch every `interval` cycles, or later where the memory cannot keep up, until it is told to stop.
-// The warps of a block read neighbouring batches: a row. Each block goes round `rows` rows of its own: if two SMs asked
-// for one line at the same time, they would share its answer, and the L2 would send less than arrives.
+// Each warp begins a batch every `interval` cycles, or later if the memory cannot keep up, until it is told to stop.
+// The warps of a block read neighbouring batches, which form a row. Each block cycles through `rows` rows of its own:
+// if two SMs asked for one line at the same time, they would share one answer, and the L2 would send less than arrives.
 __device__ __forceinline__ void
 read_until_stopped(const uint4 *set, u32 rows, u64 interval, volatile u32 *flags, Load *loads) {
     __shared__ volatile u32 stop;
@@ -225,14 +226,14 @@ read_until_stopped(const uint4 *set, u32 rows, u64 interval, volatile u32 *flags
     Load own = {0, 0, 0, smid(), 0};
     if (threadIdx.x == 0) stop = 0;
     __syncthreads();
-    // Warps begin at different times of an interval, or their batches would come in waves.
+    // Warps begin at different times within an interval, because otherwise their batches would come in waves.
     u64 next = clock64() + (hash32(block * warps + warp) * interval >> 32);
     wait_until(next);
     own.begin_ns = globaltimer_ns();
     do {
         const uint4 *batch = set + (((u64)block * rows + row) * warps + warp) * BATCH * 32 + lane;
-        // One warp of the block asks whether to stop, and waits for that with its reads: if all did, they would crowd
-        // the flag's place in the L2.
+        // Only one warp of the block reads the stop flag, together with its data: reads of the flag by all warps would
+        // contend for one place in the L2.
         u32 told = warp == 0 ? flags[STOP] : 0;
         uint4 found[BATCH];
 #pragma unroll
@@ -252,9 +253,9 @@ read_until_stopped(const uint4 *set, u32 rows, u64 interval, volatile u32 *flags
     if (lane == 0) loads[block * warps + warp] = own;
 }
 
-// Block 0 walks with one thread, as soon as every warp of the other blocks reads; its end stops them. All blocks must
-// run at the same time, each on its own SM: with registers for two blocks an SM, the compiler would also wait between
-// the reads of a batch.
+// One thread of block 0 walks once every warp of the other blocks reads, and stops them at its end. All blocks must run
+// at the same time, each on its own SM. If two blocks had to fit on an SM, the compiler would have too few registers
+// and would wait between the reads of a batch.
 extern "C" __global__ void __launch_bounds__(1024, 1) walk_loaded(
     u64 *place, u32 warm, u32 reads, Stamps *walked, const uint4 *set, u32 rows, u64 interval, volatile u32 *flags,
     Load *loads
@@ -277,15 +278,15 @@ extern "C" __global__ void __launch_bounds__(1024, 1) walk_loaded(
 // -- writes of a set, a part of it by each SM -------------------------------------------------------------------------
 
 const u32 ODD = 0x9E3779B1u;
-// Tiles that a thread writes at a time; no part has fewer.
+// Tiles that a thread writes at a time; each part has at least as many.
 const u32 AHEAD = 4;
 
-// The first tile of a block's part of the set; that of the block behind it ends the part.
+// The first tile of a block's part of the set. The part ends at the first tile of the next block.
 __device__ __forceinline__ u32 part_begin(u32 block, u32 tiles) {
     return (u32)(block * (u64)tiles / gridDim.x);
 }
 
-// The first word that is written to a vector in a round; each further word is ODD more.
+// The first word that is written to a vector in a round; each further word is larger by ODD.
 __device__ __forceinline__ u32 written(u32 vector, u32 seed, u32 round) {
     return vector * 4 * ODD + seed + round;
 }
@@ -296,8 +297,8 @@ __device__ __forceinline__ void write(uint4 *to, const uint4 &v) {
     );
 }
 
-// One block for each SM writes `count` tiles of its part, from its begin on and round it, in full lines. With `update`
-// it reads each word and adds 1.
+// One block per SM writes `count` tiles of its part, from its begin and wrapping around it, in full lines. With
+// `update` it reads each word and adds 1.
 template <bool update>
 __device__ __forceinline__ void write_part(uint4 *set, u32 tiles, u32 count, u32 seed, Stamps *out) {
     u32 begin_tile = part_begin(blockIdx.x, tiles), part = part_begin(blockIdx.x + 1, tiles) - begin_tile;
@@ -338,7 +339,8 @@ update_set(uint4 *set, u32 tiles, u32 count, u32 seed, Stamps *out) {
     write_part<true>(set, tiles, count, seed, out);
 }
 
-// Lowers `first_wrong` to the first word that is not what one of the kernels above leaves of the pattern of that seed.
+// Lowers `first_wrong` to the first word that differs from what one of the kernels above makes of the pattern of that
+// seed.
 extern "C" __global__ void __launch_bounds__(1024)
 differ_written(const u32 *words, u32 tiles, u32 count, u32 seed, u32 update, u64 *first_wrong) {
     u32 begin_tile = part_begin(blockIdx.x, tiles), part = part_begin(blockIdx.x + 1, tiles) - begin_tile;
@@ -369,20 +371,20 @@ __device__ __forceinline__ u32 cluster_blocks() {
     return value;
 }
 
-// An address of this block's shared memory as the same place in another block's.
+// Maps an address of this block's shared memory to the same place in another block's.
 __device__ __forceinline__ u32 in_block(u32 address, u32 rank) {
     u32 there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
 }
 
-// Waits for every thread of the cluster. Only after a first wait have all of its blocks begun.
+// Waits for every thread of the cluster. All of its blocks have begun only after the first wait.
 __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
 }
 
 // Each block reads the 64 KiB of every other block of its cluster in turn, the next one first, with four reads of each
-// thread in flight. Block b has words of its own: those of the pattern from b times 64 KiB on.
+// thread in flight. The words of block b are those of the pattern from b times 64 KiB on.
 extern "C" __global__ void __launch_bounds__(1024) read_cluster(u32 seed, u32 passes, Stamps *out) {
     const u32 ahead = 4, vectors = 4096, words = vectors * 4;
     __shared__ u32 total;
@@ -400,7 +402,7 @@ extern "C" __global__ void __launch_bounds__(1024) read_cluster(u32 seed, u32 pa
         uint4 found[ahead];
 #pragma unroll
         for (u32 k = 0; k < ahead; k++) {
-            // Each pass begins elsewhere, so that no pass has the addresses of the one before.
+            // Each pass begins at another place, so that its addresses differ from those of the previous pass.
             u32 at = (k * (vectors / ahead) + threadIdx.x + pass * 32) % vectors;
             asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
                          : "=r"(found[k].x), "=r"(found[k].y), "=r"(found[k].z), "=r"(found[k].w)
@@ -413,10 +415,10 @@ extern "C" __global__ void __launch_bounds__(1024) read_cluster(u32 seed, u32 pa
     __syncthreads();
     u64 cycles = clock64() - begin, end_ns = globaltimer_ns();
     if (threadIdx.x == 0) out[blockIdx.x] = {begin_ns, end_ns, cycles, smid(), total};
-    cluster_wait();  // the others may still read
+    cluster_wait();  // other blocks may still be reading
 }
 
-// A line of the ring lies in one of the other blocks, neighbouring lines in different ones.
+// Each line of the ring is in one of the other blocks, and neighbouring lines are in different ones.
 __device__ __forceinline__ u32 line_in_cluster(u32 line) {
     u32 base = (u32)__cvta_generic_to_shared(own);
     return in_block(base + line * 128, 1 + line % (cluster_blocks() - 1));

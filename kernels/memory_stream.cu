@@ -147,8 +147,8 @@ __device__ __forceinline__ Vector constant() {
 
 // -- loads, stores and tiles ----------------------------------------------------------------------------------------
 
-// No word is read twice, so written data may leave the L2 first (.cs). Loads may bypass the L1 (`past_l1`): kernels
-// that only read do, while others gained or lost a percent on an H200, which the search over shapes settles.
+// No word is read twice, so written data may leave the L2 first (.cs). Loads may bypass the L1 (`past_l1`). Kernels
+// that only read always do. Others gained or lost a percent by it on an H200, so the search over shapes decides.
 #define STORE "st.global.cs"
 
 #if WIDE == 32
@@ -197,8 +197,8 @@ __device__ __forceinline__ void leave(Sum sum, u64 *parts) {
     if (threadIdx.x == 0) parts[blockIdx.x] = total;
 }
 
-// Processes single vectors from `at` on in steps. Elements behind the last whole vector are copied byte by byte into a
-// vector, so that every type is computed in one place.
+// Processes single vectors from `at` on in steps. Elements after the last whole vector are copied byte by byte into a
+// vector, so that the arithmetic of a type is written only once.
 __device__ __forceinline__ void rest(
     const Vector *x, const Vector *y, Vector *out, u64 at, u64 step, u64 size_bytes, Sum &sum
 ) {
@@ -221,8 +221,8 @@ __device__ __forceinline__ void rest(
     for (u32 k = 0; k < left; k++) ((unsigned char *)(out + whole))[k] = ((unsigned char *)&result)[k];
 }
 
-// A tile is a block's width times `ahead` vectors, all in flight at once. A grid with as many blocks as tiles takes
-// each tile once; a smaller one goes on in steps of the grid.
+// A tile is a block's width times `ahead` vectors, all in flight at once. In a grid with as many blocks as tiles each
+// block processes one tile; in a smaller grid it continues in steps of the grid.
 template <int ahead, bool past_l1>
 __device__ __forceinline__ void by_tiles(const Vector *x, const Vector *y, Vector *out, u64 size_bytes, u64 *parts) {
     Sum sum = 0;
@@ -330,7 +330,7 @@ bulk(const Vector *x, const Vector *y, Vector *out, u64 size_bytes, u64 *parts, 
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
     __syncthreads();
-    // Where nothing is computed one thread does everything: the others would wait for phases that are over.
+    // If nothing is computed, one thread does everything: the others would wait for phases that are already over.
     if ((KIND == COPY || KIND == WRITE) && threadIdx.x) mine = 0;
     for (u64 turn = 0; turn < mine; turn++) {
         u64 tile = first + turn * step;

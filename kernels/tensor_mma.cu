@@ -12,8 +12,8 @@
 #endif
 
 // Each warp works on TILES tiles of results, each with its own fragment of B, and multiplies each by TIMES fragments of
-// A in turn: as many as registers hold. The fragments differ, as a compiler that emulates an instruction (8-bit floats
-// on 9.0) would compute equal products only once.
+// A in turn, as many as fit in registers. The fragments differ, because a compiler that emulates an instruction (8-bit
+// floats on 9.0) would compute equal products only once.
 const u32 TILES = KIND == 7 ? 4 : 8, TIMES = KIND == 7 ? 2 : 8, THREADS = 512;
 
 // A has 16 rows (8 for FP64 before 9.0) of a fragment's depth, B has 8 columns. A lane holds 32-bit words (64-bit for

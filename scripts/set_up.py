@@ -1,4 +1,4 @@
-"""Makes .venv ready for the other scripts: builds it, adds packages, or finds that it is complete.
+"""Makes .venv ready for the other scripts: builds it or adds packages, unless it is complete.
 
 It uses the standard library only.
 """
@@ -49,7 +49,7 @@ def packages_for(cuda: int | None) -> str | None:
 
 
 def state_wanted(root: Path, gpu_packages: str | None, tests: bool) -> State:
-    """What .venv must be made of. Its scripts name the checkout and the Python, so both belong to it."""
+    """What .venv must be made of, including the paths of checkout and Python, which its scripts contain."""
     declared = b"".join((root / name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))
     return {
         "gpu_packages": gpu_packages,

@@ -1,4 +1,5 @@
-"""Our figures against those of another program on the same GPU, in turn: medians of both, and ours over theirs.
+"""Compares our figures with those of another program on the same GPU, measured in turn: medians of both, and ours over
+theirs.
 
 Run by hand on a machine with a GPU: ``python tests/against.py WHAT FOLDER [TIMES]``. WHAT is one of
 - nvbandwidth, peers (copies between GPU 0 and GPU 1): NVBANDWIDTH names a built nvbandwidth. Sizes are nvbandwidth's:
@@ -62,7 +63,8 @@ def compare(
     theirs: Callable[[int], Figures],
     unit_of: Callable[[str], Unit],
 ) -> None:
-    """Print a line for each figure that both have; who goes first changes with each turn. The pairs go to ``out``."""
+    """Print a line for each figure that both have. The program that runs first changes each turn. Pairs go to
+    ``out``."""
     pairs: dict[str, list[tuple[float, float]]] = {}
     for turn in range(times):
         if turn % 2:
@@ -93,7 +95,7 @@ def printed(out: Path, *command: str) -> str:
 
 
 SIZE_BYTES = 512 << 20
-# One test prints several matrices, whose names go on behind the test's.
+# One test prints several matrices, whose names begin with the test's name.
 SECOND_MATRIX = re.compile("_(read|write)[12]$")
 
 
@@ -255,7 +257,7 @@ ITERATIONS, TRIALS = 100, 20
 STREAM_ORDER: Mapping[StreamKernel, str] = {
     "copy": "Copy", "scale": "Mul", "add": "Add", "triad": "Triad", "dot": "Dot",
 }  # fmt: skip
-# Sets that one level answers as a whole; between two levels the order of the walk decides.
+# Sets that one level holds completely. Between two levels the result would depend on the order of the walk.
 CHASES = (
     ("shared", 16 * KIB), ("global", 16 * KIB), ("global", 128 * KIB), ("global", 4 * MIB), ("global", 16 * MIB),
     ("global", 256 * MIB), ("global", 1024 * MIB),

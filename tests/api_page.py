@@ -18,7 +18,7 @@ from microbench.predict import workload
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 LONGEST_SIGNATURE = 100
-# Every public name in the order of the page; a test says which one is missing.
+# Every public name in the order of the page; a test reports missing ones.
 SECTIONS = {
     "Functions": ("run", "measure", "load", "compare", "predict", "diagnose", "watch"),
     "Runs and their rows": ("RecordedRun", "Rows", "Row", "Problem", "Finding", "Sheet"),
@@ -97,7 +97,7 @@ def member(name: str, value: Any) -> str:
 
 
 def alias_words(alias: Any) -> str:
-    """What an annotation stands for."""
+    """The type that an alias stands for."""
     return " | ".join(one.__name__ if inspect.isclass(one) else f'"{one}"' for one in get_args(alias))
 
 

@@ -1,4 +1,4 @@
-"""Injects faults into simulated runs, reads hostile files, and counts what comes of it, by kind.
+"""Injects faults into simulated runs, reads hostile files, and counts the outcomes by kind.
 
     scripts/campaign --minutes 30 --seed 0    # faults for at most two thirds of the time, hostile files for the rest
     scripts/campaign --only KIND --seed N     # one fault or file again, as a failure prints it

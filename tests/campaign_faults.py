@@ -1,7 +1,8 @@
-"""The faults of the campaign: each one meets a simulated run in real processes, and says what must still be true.
+"""The faults of the campaign. Each is injected into a simulated run in real processes, and states what must hold
+afterwards.
 
-After each fault: every outcome that was announced is in a file, --resume measures the rest and nothing twice, no
-process and no temporary file is left, nobody saw a traceback, and the exit code is a documented one.
+After each fault every announced outcome is in a file, --resume measures the rest and nothing twice, no process and no
+temporary file remains, no traceback was printed, and the exit code is a documented one.
 """
 
 import os
@@ -41,7 +42,7 @@ AS_NOBODY = (
     "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
     "--inh-caps=-all,+dac_read_search", "--ambient-caps=+dac_read_search", "--bounding-set=-all,+dac_read_search",
 )  # fmt: skip
-# Ctrl-C while Python itself starts is not for microbench, so it is ignored until microbench listens.
+# Python itself would handle Ctrl-C while it starts, so it is ignored until microbench handles it.
 START = """
 import os, resource, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -150,7 +151,7 @@ class Place:
         return [schema.decode(content) for content in contents if content not in (b"", PRECIOUS)]
 
     def check(self, *runs: Started, killed: bool = False) -> None:
-        """What must be true after any fault; ``killed`` says that the process could not clear its temporary files."""
+        """Check what must hold after any fault; a ``killed`` process could not remove its temporary files."""
         deadline_s = time.monotonic() + 5
         while orphans := self._processes():
             assert time.monotonic() < deadline_s, f"orphans: {orphans}"
@@ -171,7 +172,7 @@ class Place:
         return found
 
     def complete(self) -> None:
-        """Resume what is there, or measure if nothing is: then every case is measured, and each only once."""
+        """Resume the run, or measure anew if there is none, and check that every case is measured exactly once."""
         before: tuple[Outcome, ...] = ()
         with suppress(RunUnreadableError):
             before = store.load(self.out).outcomes
@@ -193,7 +194,7 @@ class Place:
 
 
 class Bench:
-    """What all faults share: the folder, a run that nothing happened to, and how long it takes here."""
+    """What all faults share: the folder, an undisturbed run, and how long it takes here."""
 
     def __init__(self, folder: Path, threads: int) -> None:
         self.folder, self.own_s, self.cases = folder, 60.0, set[tuple[str, int]]()
@@ -203,7 +204,8 @@ class Bench:
             run.ended(OK)
         self.own_s = time.monotonic() - began_s
         self.run = store.load(places[0].out)
-        # Limits and permissions do not bind root, so these faults meet a user without an account; None if none can be.
+        # Limits and permissions do not bind root, so these faults run as a user without an account; None if that is
+        # impossible.
         tried = os.getuid() == 0 and subprocess.run([*AS_NOBODY, "true"], capture_output=True, check=False).returncode
         self.user = None if tried else AS_NOBODY if os.getuid() == 0 else ()
         self.cases = {(outcome.case.id, outcome.round) for outcome in self.run.outcomes}
@@ -241,7 +243,7 @@ def worker_signalled(place: Place, seed: random.Random, number: int) -> None:
 
 
 def killed_again(place: Place, seed: random.Random) -> None:
-    """The run is killed, its continuation too, and so on."""
+    """The run is killed, then its continuation, and so on."""
     for _ in range(seed.randrange(2, 4)):
         begun = any(path.exists() and path.stat().st_size for path in (place.out, place.growing))
         run = place.start("--resume", place.out) if begun else place.start()

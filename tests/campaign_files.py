@@ -277,7 +277,7 @@ class Reader:
         ))  # fmt: skip
 
     def odd(self, seed: random.Random) -> None:
-        """What is no regular file, or far larger unpacked than packed, where a file is read."""
+        """A path that is not a regular file, or a file that unpacks to far more, in the place of a file."""
         target = seed.choice(
             (self.run, self.growing, self.step, remarks.place(self.run), self.folder / processes.LEARNED)
         )
@@ -306,7 +306,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BOMBS = (b'{"a":{}},', b"1,", b" ", b"[", b'"x",', b'{"case":{"benchmark":"b"},"session":0,"round":0,"status":"ok"},')
 
 
-# Of each kind of file, how often it comes among all.
+# The relative frequency of each kind of file.
 KINDS: dict[str, tuple[Callable[[Reader, random.Random], None], float]] = {
     "json": (Reader.json, 350), "jsonl": (Reader.jsonl, 200),
     "xz": (Reader.xz, 50), "head": (Reader.head, 100), "toml": (Reader.toml, 200), "notes": (Reader.notes, 90),

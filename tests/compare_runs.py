@@ -20,7 +20,7 @@ GPU = model.GpuInfo(
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure and how its rounds scatter (a logarithm's deviation). ``on_clock``: it follows the SM clock."""
+    """A figure and the scatter of its rounds (deviation of the logarithm). ``on_clock``: it follows the SM clock."""
 
     benchmark: str
     suite: str
@@ -70,7 +70,7 @@ Change = Callable[[Figure], float]
 
 
 def changed(factor: float, **of: object) -> Change:
-    """What multiplies figures with these fields (benchmark, metric, kind, …) and leaves the others."""
+    """A change that multiplies figures with these fields (benchmark, metric, kind, …) and leaves the others."""
     return lambda one: factor if all(getattr(one, name) == value for name, value in of.items()) else 1.0
 
 

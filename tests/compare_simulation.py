@@ -1,7 +1,8 @@
 """Simulated rounds of two runs on one machine, as awkward as real ones: for the tests of the comparison's decision.
 
-Every figure is SIMULATED. How rows scatter was laid out after the recorded H200 runs: the deviation of a row's rounds
-spans three decades, rows of one family scatter alike, and what a process scatters inside tells a little about it.
+Every figure is SIMULATED. The scatter follows the recorded H200 runs: the deviation of a row's rounds spans three
+decades, rows of one family scatter alike, and the scatter inside a process says a little about the scatter between
+processes.
 """
 
 import math
@@ -18,14 +19,14 @@ LAUNCH, MEMORY_SUITE, COMPUTE, CONTROLS = 0, 3, 4, 5
 HOST_DEVIATION, DEVICE_DEVIATION = 0.012, 0.002
 FAMILY_SCATTER, ROW_SCATTER, WITHIN_SCATTER = 0.9, 0.7, 0.8
 LARGEST_DEVIATION = 0.2
-# Of each round's noise this part (as a deviation) is common to a family, measured in the same few seconds.
+# The part of each round's noise (as a deviation) that is common to a family, which is measured in the same few seconds.
 COMMON = 0.5
 OUTLIERS, OUTLIER_SIZE = 0.02, 8.0
-# The host from run to run and from process to process (with memory), and how much of it a row feels.
+# How the host varies from run to run and from process to process (correlated), and how strongly rows depend on it.
 RUN_DRIFT, PROCESS_DRIFT, MEMORY = 0.025, 0.015, 0.7
 FEELS = (0.6, 1.2)
 WARMTH = 0.002
-# Rows that a process puts on one of two levels: each by itself, or a family together.
+# Rows that are on one of two levels in each process: single rows, or whole families.
 OWN_LEVELS = 0.01
 OWN_APART, SHARED_APART = (0.03, 0.20), (0.03, 0.10)
 HIGH_SHARE = (0.1, 0.9)
@@ -34,7 +35,7 @@ LOW_CLOCK, CLOCK_ERROR = 1755 / 1980, 0.001
 
 @dataclass(frozen=True)
 class Effects:
-    """What else may differ between the runs and the rounds of one machine, beside the scatter of every world.
+    """What else may differ between the runs and rounds of one machine, besides the scatter that every World has.
 
     ``run_rows`` and ``run_common`` are deviations between runs: of each row timed by the device, and of all of them
     together. ``drift_rows`` and ``drift_common`` are changes a round: of each of these rows, up or down, and of all
@@ -56,7 +57,7 @@ NO_EFFECTS = Effects()
 
 @dataclass(frozen=True)
 class World:
-    """What one machine's rows are like, run after run. ``deviation`` is that of a row's noise between processes."""
+    """The properties of one machine's rows. ``deviation`` is that of a row's noise between processes."""
 
     suite: IntArray
     family: IntArray
@@ -72,7 +73,7 @@ class World:
 
     @property
     def quiet(self) -> IntArray:
-        """Rows of the device that scatter by at most 0.5 % and know no levels."""
+        """Device-timed rows that scatter by at most 0.5 % and have no levels."""
         level = (self.apart == 0) & (self.shared_apart == 0)
         return np.flatnonzero(~self.host & level & (self.deviation <= 0.005) & (self.suite != COMPUTE))
 
@@ -138,7 +139,7 @@ def rounds(
 
 
 def _host(random: np.random.Generator, count: int) -> FloatArray:
-    """How slow the host is in each round: a state of the run, and one that processes pass on to the next."""
+    """How slow the host is in each round: a state of the run, plus one that is correlated from process to process."""
     state = np.empty(count)
     state[0] = random.normal(0, PROCESS_DRIFT)
     for index in range(1, count):

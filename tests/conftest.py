@@ -65,7 +65,8 @@ def remember_runs() -> None:
     for module in (store, runs):
         module.read = once_for(bundled, module.read)
     stats.rows = remembered(stats.rows)
-    from microbench.report.sheets import view  # only now: modules that import rows by name get the remembered ones
+    # Imported only now, so that modules that import rows by name get the remembered function.
+    from microbench.report.sheets import view
 
     assert view.rows is stats.rows
     view.build = remembered(view.build)
@@ -87,7 +88,7 @@ def remembered(function: Callable[..., Result]) -> Callable[..., Result]:
             return function(run, *more, **options)
         found = results.pop(id(run), None) or (run, function(run))
         if len(results) >= REMEMBERED:
-            results.pop(next(iter(results)))  # the one whose last use is longest ago
+            results.pop(next(iter(results)))  # the least recently used one
         results[id(run)] = found
         return found[1]
 

@@ -30,7 +30,7 @@ class Names:
 
 
 class CublasLtError(Exception):
-    """As the bindings': no RuntimeError."""
+    """Like the error of the bindings, not a RuntimeError."""
 
 
 class Bindings:

@@ -38,7 +38,7 @@ def stub(order: dict[str, Any]) -> dict[str, Any]:
 
 
 async def serve(address: str, first: int, count: int) -> None:
-    """Be so many workers until the scheduler ends."""
+    """Run ``count`` workers until the scheduler ends."""
     stub.__module__, stub.__qualname__ = node.measure.__module__, node.measure.__qualname__
     node.measure = stub
     workers = [Worker(address, nthreads=1, name=first + n, memory_limit=0, dashboard=False) for n in range(count)]

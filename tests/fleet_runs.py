@@ -18,7 +18,7 @@ BIG = 1 << 26
 
 @cache
 def one_run() -> Run:
-    """Copies both ways, four kernels over DRAM, and a launch."""
+    """A run with copies both ways, four DRAM kernels, and a launch."""
     cases: list[tuple[str, dict[str, int | str]]] = [
         ("link_copy", {"direction": direction, "memory": "pinned", "size_bytes": BIG}) for direction in ("h2d", "d2h")
     ]

@@ -49,7 +49,7 @@ def recorded() -> tuple[Recorded, ...]:
             if row.metric.kind == "count" or len(medians) < LEAST_ROUNDS or (medians <= 0).any() or deviation is None:
                 continue
             sign = 1 if row.metric.kind == "time" else -1
-            # The median of a few rounds is nearer to them than that of many would be.
+            # The median of a few rounds is nearer to these rounds than the true median is.
             wider = np.sqrt(len(medians) / (len(medians) - 1))
             losses = wider * sign * np.log(medians / np.median(medians))
             limit = _ceiling(run, row.outcomes[0], row.measurement)

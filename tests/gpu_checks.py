@@ -1,4 +1,4 @@
-"""What work on a real GPU must show: its check fails before the calls and passes after them."""
+"""Checks on a real GPU: the check of some work fails before its calls and passes after them."""
 
 import re
 from typing import Protocol

@@ -1,4 +1,5 @@
-"""Measures steps that the model is not fitted to on a real GPU, in turn with those that it is, and compares.
+"""Measures steps on a real GPU, some that the model is fitted to and some that it is not, and compares its predictions
+with the latter.
 
 ``python tests/held_out.py measure FILE [SECONDS [DEVICE]]`` measures everything in one worker process, three rounds,
 each in an order of its own. ``python tests/held_out.py compare FILE [OTHER …]`` fits the model to FILE and prints how
@@ -33,9 +34,10 @@ Values = Mapping[str, tuple[int | str, ...]]
 ROUNDS = 3
 AXES = ("layer", "kernels", "duration_ns", "waits", "copy_bytes")
 PYTHON = ("cuda_core", "cupy_raw", "numba_configured")
-# What the model is fitted to, and the steps that it must predict. The fit knows none of the grid's seven lengths,
-# neither size of its copies and no step with a copy. It knows steps with one wait at the end, also of 10 kernels, as
-# many as lie between the waits of 60 with 6. New to it are 20, 40, 60, 240, 600 and 1100 kernels and several waits.
+# What the model is fitted to, and the steps that it must predict. The fit contains none of the grid's seven lengths,
+# neither size of its copies and no step with a copy. It contains steps with one wait at the end, also of 10 kernels,
+# which is the number between two waits in a step of 60 kernels and 6 waits. It contains no steps of 20, 40, 60, 240,
+# 600 or 1100 kernels, and none with several waits.
 FITTED: tuple[tuple[str, Values], ...] = (
     ("launch_cost", {}),
     ("launch_duration", {"duration_ns": (0, 500, 1000, 2000, 5000, 20_000, 50_000)}),

@@ -1,4 +1,4 @@
-"""Stand-ins of the libraries that the Python layers measure: one list records launches; a refused capture is broken."""
+"""Stand-ins for the libraries of the Python layers. One list records all launches; a refused call breaks a capture."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Launches(list[Launch]):
         self.captured, self.broken = [], False
 
     def end_capture(self) -> list[Launch] | None:
-        """What was captured, None after a broken capture, which has ended all the same."""
+        """What was captured; None after a broken capture, which is ended too."""
         captured, self.captured = self.captured, None
         return None if self.broken else captured
 

@@ -52,7 +52,7 @@ def without(benchmark: str, run: Run = WHOLE, **params: Param) -> Run:
 
 
 def peer_outcomes(run: Run, status: str, reason: str, **params: int) -> Run:
-    """The run with that end of every link_peer case that has these parameters."""
+    """The run in which every link_peer case with these parameters ended with this status."""
 
     def change(one: Outcome) -> Outcome:
         if one.case.benchmark != "link_peer" or not params.items() <= one.case.params.items():

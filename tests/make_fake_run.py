@@ -1,4 +1,4 @@
-"""A run whose cases the simulated machine measured, by the benchmarks themselves: for fits to its constants."""
+"""A run whose cases the benchmarks measured on the simulated machine, for fits to its constants."""
 
 from collections.abc import Iterable
 

@@ -14,7 +14,7 @@ from microbench.core.model import Environment, Fact, GpuInfo, Measurement, Outco
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SMS, SM_CLOCK_HZ = 132, 1.98e9
-# What an SM's own cache holds, and from which set on SMs are far enough apart for the L2 to answer each.
+# The size of an SM's own cache, and the set size from which SMs are so far apart that the L2 answers each of them.
 CACHE_BYTES, APART_BYTES = 228 * KIB, 16 * MIB
 L2_BYTES = 48 * MIB
 # 2500 MHz x 2 x 6400 bit are 4 TB/s.
@@ -182,7 +182,7 @@ def latency(params: dict[str, Param]) -> Figures:
 
 
 def loaded(params: dict[str, Param]) -> Figures:
-    """A read waits 5 % longer for each share of the load over what is left of the limit, of which all SMs get 95 %."""
+    """The wait grows by 5 % times load / (1 - load), as shares of the limit; all SMs together reach 95 % of it."""
     dram, load = params["level"] == "dram", 0.95 * int(params["load_percent"]) / 100
     idle_s = (560.0 if dram else 262.0) / SM_CLOCK_HZ
     most = 0.95 * DRAM_PEAK if dram else RATES["l2"] * (SMS - 1) * SM_CLOCK_HZ
@@ -197,7 +197,7 @@ def loaded(params: dict[str, Param]) -> Figures:
 def occupancy(params: dict[str, Param]) -> Figures:
     blocks, threads, loads = (int(params[name]) for name in ("blocks_per_sm", "block_threads", "loads"))
     under_way = blocks * threads * loads * 16
-    # 32 KiB under way fill it; below, bandwidth follows them.
+    # 32 KiB in flight saturate it; with fewer, the bandwidth is proportional to them.
     value = DRAM_SHARE["read"] * DRAM_PEAK * min(under_way / (32 * KIB), 1.0)
     fact = Fact("under_way_per_sm", under_way, "made up", unit="B")
     return [rate("bandwidth", value, int(params["size_bytes"]), "dram")], (fact,)

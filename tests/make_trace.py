@@ -26,11 +26,11 @@ from microbench.traces.trace import (
 
 WAY_NS, GAP_NS = 2000, 900
 EVENT_NS = 1300  # from the end of a stream's work to the begin of another stream's that waits for its event
-OFF_NS = 7  # in a file, so that its times are no whole microseconds
+OFF_NS = 7  # added in files, so that times are not whole microseconds
 
 
 class Recorder:
-    """A host of one clock, ``now_ns``, and a GPU. Times are in ns."""
+    """A host with one clock, ``now_ns``, and a GPU. Times are in ns."""
 
     def __init__(self) -> None:
         self.now_ns, self.thread = 0, 0
@@ -90,7 +90,7 @@ class Recorder:
     def work_at(
         self, call: int, begin_ns: int, duration_ns: int, size: int, memories: tuple[Memory, Memory], stream: int = 7
     ) -> None:
-        """A copy at a time of its own, also within its call."""
+        """A copy at a given time, which may be within its call."""
         self.submit(call, "Memcpy", duration_ns, stream, kind="copy", memories=memories, size=size)
         _, _, *more = self.work[-1]
         self.work[-1] = (begin_ns, begin_ns + duration_ns, *more)

@@ -61,7 +61,7 @@ class StandIn:
         return receive
 
     def _run(self) -> int:
-        """All ranks' parts must be there; a type other than float32 or an operation other than sum is refused."""
+        """Runs a group. All ranks must take part; only float32 and sums are accepted."""
         pending, self._pending = self._pending, []
         sent: dict[tuple[int, int], npt.NDArray[np.float32]] = {}
         for name, rank, *arguments in pending:

@@ -1,4 +1,4 @@
-"""A stand-in for pynvml: every function answers as an H200 with 18 NVLinks would, but for those that a test changes."""
+"""A stand-in for pynvml: every function answers as an H200 with 18 NVLinks would, except those that a test changes."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -106,7 +106,7 @@ USUAL: dict[str, Any] = {
 
 
 def library(**functions: Any) -> SimpleNamespace:
-    """A pynvml in which every function answers, but for those given. A non-callable is what the function answers."""
+    """A pynvml with some functions replaced. A value that is not callable is the function's answer."""
     made = {
         name: value if callable(value) else answering(value)
         for name, value in {**USUAL, **functions}.items()

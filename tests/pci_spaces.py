@@ -1,4 +1,4 @@
-"""Makes PCI configuration spaces and puts them into the recorded trees: they are binary, no text file holds them."""
+"""Makes PCI configuration spaces and puts them into the recorded trees, whose text files cannot hold binary data."""
 
 import struct
 from collections.abc import Sequence

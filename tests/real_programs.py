@@ -50,7 +50,7 @@ class Child(NamedTuple):
 
 
 def measure(folder: Path, seconds: float = SECONDS, programs: tuple[Program, ...] = PROGRAMS) -> None:
-    """Measures the programs. All processes import first; then one after the other runs, and nothing beside it."""
+    """Measures the programs. All processes import first; then they run one at a time."""
     began = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     versions = {one.name: one.version for one in distributions() if one.name in LIBRARIES}

@@ -251,7 +251,7 @@ def median_of(take, least=15, most=400):
 
 
 def timed(run):
-    """Time until the step is submitted, and until it has ended: the same run, so that the host's drift is in both."""
+    """Time until the step is submitted, and until it has ended; both of one run, so that drift affects both."""
     torch.cuda.synchronize()
     began = time.perf_counter_ns()
     run()

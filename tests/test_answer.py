@@ -1,4 +1,4 @@
-"""The answer on one screen: its lines, what they say of missing figures, and the findings that come first."""
+"""The answer on one screen: its lines, their words for missing figures, and the findings that come first."""
 
 import re
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_a_line_has_the_figures_of_a_recorded_run(run: str, name: str, words: st
 
 
 def test_the_cheapest_layer_has_one_figure_on_the_screen_and_in_the_finding() -> None:
-    """The screen showed calls with four arguments, the finding calls with none, and named another layer."""
+    """Once the screen showed calls with four arguments, the finding calls with none, so they named different layers."""
     run = store.load("nvidia-h200")
     (title,) = (each.title for each in findings(run) if each.rule == "launch.layers")
     cheapest, figure = re.fullmatch(r"4 arguments: (\S+) ([\d.]+ µs) · .*", line(run, "from Python")).groups()

@@ -101,7 +101,7 @@ def test_sampling_shrinks_until_everything_fits() -> None:
     assert min(seconds or 0 for seconds in given) < CAPS_S["quick"]
 
 
-def test_it_does_not_shrink_below_a_share_of_the_cap_and_then_leaves_the_rest_out() -> None:
+def test_times_do_not_shrink_below_a_share_of_the_cap_and_then_cases_are_left_out() -> None:
     given = spend(cases("launch", each=400), 5.0, overhead_s=0.05)
     assert None in given
     reached = given[: given.index(None)]

@@ -24,8 +24,8 @@ LAYER_3 = "launch_layers[layer=layer_3]"
 
 
 def verdicts(comparison: Comparison) -> dict[str, int]:
-    """How many figures have each verdict. One in twenty intervals misses no change by chance, and then "within 10 %" is
-    what "same" would have been: they count as one here, and a test of their own tells them apart."""
+    """How many figures have each verdict. One in twenty intervals excludes "no change" by chance, and the verdict is
+    then "within 10 %" instead of "same". Both count as one verdict here; a test of their own tells them apart."""
     words = ("same" if change.verdict == "within 10 %" else change.verdict for change in comparison.changes)
     return dict(Counter(words))
 
@@ -190,7 +190,7 @@ def in_turn(change: Multiplied, drift: float = 1.005) -> tuple[Run, Run]:
 
 
 def test_no_drift_is_subtracted_from_rounds_taken_in_turn() -> None:
-    """Their own scatter shows the drift, so a host that is 12 % slower in NEW alone is a change."""
+    """Their own scatter includes the drift, so a host that is 12 % slower only in NEW is a change."""
     comparison = compare(*in_turn(changed(1.12, clock="host")))
     assert verdicts(comparison) == {"same": ALL - 24, "slower": 24}
     (suite,) = comparison.suites
@@ -526,7 +526,7 @@ def test_a_figure_that_chance_may_have_sorted_is_unclear_if_its_family_jumps() -
 
 
 def test_rows_that_jump_speak_against_their_family() -> None:
-    """Chance sorts a row that jumps once in some hundred: among many such rows a sorted one proves nothing."""
+    """One jumping row in some hundred separates the runs by chance: among many, one separation proves nothing."""
     low, high = [0.0, 0.001, -0.001, 0.0005, 0.0], [0.05, 0.051, 0.049, 0.0505, 0.05]
     mixed = ([*low[:3], *high[:2]], [*high[:3], *low[:2]])
     rows = [(low, high), *[mixed] * 9, *[(low, low[::-1])] * 10]
@@ -540,7 +540,7 @@ def test_rows_that_jump_speak_against_their_family() -> None:
     assert math.isfinite(chance.sum())
 
 
-def test_attention_goes_where_little_scatter_is_expected() -> None:
+def test_rows_with_little_expected_scatter_get_more_weight() -> None:
     """The same p-value in a row that is expected to be quiet and in a loud one: the first is a discovery. With equal
     attention two small ones support each other, as Benjamini and Hochberg have it, and one alone is too few."""
     p = np.full(40, 0.5)

@@ -215,7 +215,7 @@ def many(benchmarks: int, figures: int) -> list[Figure]:
 
 @pytest.mark.parametrize(("benchmarks", "figures", "rows", "single"), [(1, 60, 1, 0), (20, 3, 0, 40)])
 def test_many_changes_are_listed_until_it_is_enough(benchmarks: int, figures: int, rows: int, single: int) -> None:
-    """Many figures of a benchmark are one row, and single ones are listed until it is enough."""
+    """Many changed figures of a benchmark share one row; single ones are listed up to a limit."""
     of_memory = many(benchmarks, figures)
     found = compare(made(1, figures=of_memory), made(2, changed(0.8, suite="memory"), figures=of_memory))
     few, everything = tables_of(found, everything=False), tables_of(found, everything=True)

@@ -1,4 +1,4 @@
-"""Does the comparison cry wolf, and does it see one: on simulated pairs of runs, and on the recorded rounds."""
+"""False alarms and missed changes of the comparison, on simulated pairs of runs and on the recorded rounds."""
 
 import itertools
 import math
@@ -52,7 +52,7 @@ def test_at_most_one_of_a_hundred_pairs_of_equal_runs_reports_any_change() -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("effects", EFFECTS.values(), ids=EFFECTS.keys())
-def test_at_most_one_of_fifty_does_if_runs_differ_in_what_rounds_do_not_show(effects: Effects) -> None:
+def test_at_most_one_of_fifty_pairs_reports_a_change_if_rounds_do_not_show_how_runs_differ(effects: Effects) -> None:
     assert alarms(effects, PAIRS) <= PAIRS / 50
 
 
@@ -63,7 +63,7 @@ def test_what_rounds_do_not_show_is_no_change(effects: Effects) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("effects", EFFECTS.values(), ids=EFFECTS.keys())
-def test_alternating_sessions_cry_wolf_as_rarely(effects: Effects) -> None:
+def test_alternating_sessions_have_as_few_false_alarms(effects: Effects) -> None:
     assert alarms(effects, PAIRS, in_turn=True) <= PAIRS / 50
 
 
@@ -221,7 +221,7 @@ def test_more_rounds_see_smaller_changes_and_both_ways_are_alike() -> None:
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    """95 of 100, of what scatters from process to process: no rounds show what moves a whole run."""
+    """95 of 100 for scatter between processes. Rounds cannot show what shifts a whole run."""
     random = np.random.default_rng(8)
     held: list[bool] = []
     for _ in range(40):
@@ -247,7 +247,7 @@ def test_rounds_of_a_recorded_run_split_in_two_are_all_but_silent(recorded: Run)
 
 
 def recorded_figures(run: Run, *bindings: str) -> Figures:
-    """The rows of a run with five rounds, each held against itself; those that the SM clock binds in this way."""
+    """The rows of a run with five rounds, each compared with itself; those that the SM clock binds in this way."""
     gpus = {gpu.uuid: gpu for session in run.sessions for gpu in session.environment.gpus}
     pairs = [Pair(row, row) for row in rows(run) if len(row.outcomes) == 5 and clock_binding(row) in bindings]
     return figures([pair for pair in pairs if has_ratio(*pair[:2])], gpus)

@@ -186,7 +186,7 @@ def test_no_roof_no_roofline() -> None:
     assert (rooflines(evidence(unknown)), len(shapes(evidence(unknown)))) == ([], 2)
 
 
-def test_what_holds_each_shape_up_is_a_table_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limits_of_the_shapes_are_one_table_per_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(made, "CALL_S", 20e-6)
     small, large = shapes(evidence(make_compute_run()))
     assert small.title == "What limits products of a model of 7 billion parameters, bf16"

@@ -293,7 +293,7 @@ def test_a_pool_pays_once(way: AllocationWay) -> None:
     assert figures["free"] == pytest.approx(released_ns * 1e-9, abs=1e-7)
 
 
-def test_what_can_be_had_is_what_nobody_holds() -> None:
+def test_all_memory_that_nobody_holds_can_be_allocated() -> None:
     memory = COSTS.memory
     figures = facts("memory_capacity", COSTS)
     free_bytes = memory.total_bytes - memory.context_bytes

@@ -77,7 +77,7 @@ def played(workload: Workload, way: str, **changed: float) -> model.Played:
 
 
 def works(of: Sequence[model.Act]) -> list[tuple[int, int, model.Work]]:
-    """Everything submitted, in its order: the act, the stream, the work."""
+    """Everything submitted, in order: the act, the stream, the work."""
     return [
         (index, act.stream + work.branch, work)
         for index, act in enumerate(of)
@@ -246,7 +246,7 @@ def test_streams_share_the_memory(streams: int, lengths: list[tuple[float, float
 
 
 def test_memory_keeps_no_kernel_that_leaves_it_free() -> None:
-    """What queues in one stream does not hold up the other as long as the memory moves the bytes of both."""
+    """A queue in one stream does not delay the other stream as long as the memory can move the bytes of both."""
     slow, quick = (model.Act("launch", 0.0, 0.0, (model.Work("gpu", length, memory_s=1e-6),), stream)
                    for stream, length in ((0, 100e-6), (1, 3e-6)))  # fmt: skip
     found = model.play([slow] * 20 + [quick] * 20)
@@ -293,7 +293,7 @@ def test_work_behind_an_awaited_event_begins_behind_the_events_stream(way: str) 
 
 @pytest.mark.parametrize("way", model.WAYS)
 def test_an_event_covers_only_the_work_before_it(way: str) -> None:
-    """The next copy or kernel of that stream is under way while the other stream waits for the one before."""
+    """The next copy or kernel of that stream runs while the other stream waits for the previous one."""
     more = Kernels(1, (90e-6,), stream=0)
     first, later, second = played(in_turn(20e-6, 5e-6, RECORDED, more, AWAITED), way).work
     assert first.end_s < second.begin_s < later.end_s
@@ -381,7 +381,7 @@ def test_kernels_of_many_lengths_take_the_longest_way_through_calls_and_kernels(
 
 
 @given(workloads, st.sampled_from(model.WAYS))
-def test_what_is_needed_is_enough_and_has_a_meaning(workload: Workload, way: str) -> None:
+def test_the_needed_constants_are_known_names_and_suffice(workload: Workload, way: str) -> None:
     names = model.needed(workload, way)
     assert len(names) == len(set(names))
     assert all(name in model.CONSTANTS or name.startswith(("call.", "replay.")) for name in names)

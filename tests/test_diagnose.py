@@ -342,7 +342,7 @@ def test_a_stream_without_work_hands_an_event_on() -> None:
 
 
 def test_an_event_that_the_recorder_confused_explains_nothing() -> None:
-    """A wait for what is recorded only later, or for work that ended only after the waiting work had begun."""
+    """This is a wait for an event that is recorded later, or for work that ended after the waiting work had begun."""
     made = Recorder()
     for stream in (7, 20):
         made.launch("first", 9000, stream=stream)
@@ -516,7 +516,7 @@ def test_the_call_of_a_pinned_copy_counts_once() -> None:
     assert found.step is not None
     assert found.recorded is not None
     assert found.step.watched_s == pytest.approx(10 * 38e-6)
-    # Nothing but the host's own time makes this step as long as it is, less what the recorder took of each call.
+    # The length of this step comes only from the host's own time, and from the recorder's cost of each call.
     taken_s = found.recorded.calls * USUAL_S["call"] + found.recorded.operators * USUAL_S["operator"]
     assert found.step.unwatched_s == pytest.approx(10 * 38e-6 - taken_s, rel=1e-6)
 

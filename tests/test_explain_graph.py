@@ -187,7 +187,7 @@ def test_the_usual_count_is_the_nearest_by_ratio(counts: list[int], wanted: int,
     assert usual_kernels(counts, wanted) == usual
 
 
-def test_break_even_is_making_over_saving() -> None:
+def test_break_even_is_the_time_to_make_a_graph_over_the_saving_per_replay() -> None:
     assert [chain.replays for chain in graphs.break_evens(evidence(WHOLE))] == [18, 2, 1, 1]
     assert [chain.replays for chain in graphs.break_evens(evidence(WHOLE), 10e-6)] == [18, 5, 4, 3]
     for chain in graphs.break_evens(evidence(WHOLE)):

@@ -31,7 +31,7 @@ def test_no_rule_raises_for_odd_facts(odd: dict[str, bool | int | str | None]) -
     rules.findings(with_facts({**two_switches(), **odd}, SEVERAL), ROWS)  # link_state has no rows
 
 
-def test_words_rest_on_facts_and_nothing_rests_on_words() -> None:
+def test_no_file_imports_a_file_of_link_findings() -> None:
     folder = Path(links.link_facts.__code__.co_filename).parent
     paths = [path for path in folder.rglob("*.py") if path.stem not in ("rules", "answer")]  # they collect findings
     sources = {path.stem: path.read_text(encoding="utf-8") for path in paths}

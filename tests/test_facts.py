@@ -1,4 +1,4 @@
-"""Host facts from recorded trees, each with its source or a reason, and which CPU goes to whom."""
+"""Host facts from recorded trees, each with its source or a reason, and the assignment of CPUs to threads."""
 
 import os
 from collections.abc import Sequence

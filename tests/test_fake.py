@@ -357,7 +357,7 @@ def test_the_queue_holds_its_depth_and_half_of_it_may_stand_behind_a_gate(op: Op
 
 @dataclass
 class PlainStream:
-    """A stream of the plain simulation: when it is free, and (start, buffer bytes) of all that entered its queue."""
+    """A stream of the plain simulation: when it is free, and (start, buffer bytes) of every item of its queue."""
 
     free_ns: float = -math.inf
     entered: list[tuple[float, float]] = field(default_factory=list)

@@ -271,7 +271,7 @@ CONES = [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451
          [0.0883024619, 0.2817188376, 0.6299787005]]  # fmt: skip
 OKLAB = [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099],
          [0.0259040371, 0.7827717662, -0.8086757660]]  # fmt: skip
-# Distances in Oklab: 0.02 is just seen side by side. One in ten thousand is blind to blue.
+# Distances in Oklab: side by side, 0.02 is just visible. One person in ten thousand is blind to blue.
 APART = {"all": 0.15, "no red": 0.10, "no green": 0.10, "no blue": 0.06}
 
 
@@ -406,7 +406,7 @@ def test_a_single_count_of_a_histogram_can_be_seen() -> None:
     assert low == 2.0
 
 
-def test_columns_of_bars_give_way_to_their_labels() -> None:
+def test_columns_beside_bars_are_dropped_to_make_room_for_labels() -> None:
     columns = (Column("one"), Column("two", drop=2), Column("three", drop=1))
     bar = Bar("a label of some length", 1.0, 2.0, tuple(Cell(text) for text in ("1.00 µs", "2.00 µs", "3.00 µs")))
 

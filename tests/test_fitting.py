@@ -387,7 +387,7 @@ def constants(*values: float, half: float = 0.1) -> list[Constant]:
     return [Constant(value, value - half, value + half, (f"row {value}",)) for value in values]
 
 
-def test_a_middle_reaches_over_most_of_the_others() -> None:
+def test_the_interval_of_a_middle_covers_most_of_the_other_constants() -> None:
     one = middle(constants(1.0, 1.2, 1.1, 1.3, 1.4, 1.25, 9.0))
     assert (one.value, one.low) == (1.25, pytest.approx(1.25 - (1.4 - 1.1) / 2, abs=0.11))
     assert middle([*constants(1.0, half=0.5), *constants(2.0, half=0.1)]).value == 2.0

@@ -104,7 +104,9 @@ def test_more_scatter_than_is_known_and_wild_campaigns_are_no_changes(larger: fl
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("larger", "wild"), [(3, 0), (10, 0), (1, 0.02)])
 @pytest.mark.parametrize(("gpus", "campaigns"), [(1, LEAST_CAMPAIGNS), (1, 12), (8, 12)])
-def test_they_are_none_in_99_of_100_reports(gpus: int, campaigns: int, larger: float, wild: float) -> None:
+def test_at_most_one_of_a_hundred_reports_has_a_false_alarm(
+    gpus: int, campaigns: int, larger: float, wild: float
+) -> None:
     assert alarms(200, gpus, campaigns, larger, wild) <= 2
 
 

@@ -104,7 +104,7 @@ def test_a_loss_must_be_worth_acting_on_and_beyond_repeated_measurement() -> Non
     assert equal(10, 0.03, doubt=0.031) == []  # within the interval of its own figure
     assert equal(10, 0.03, deviation=0.01) == []  # three deviations between repeated measurements
     assert equal(10, -0.5) == []  # faster
-    assert equal(LEAST_GPUS - 1, 0.5) == []  # nobody could say which of so few are the odd ones
+    assert equal(LEAST_GPUS - 1, 0.5) == []  # with so few GPUs it is unknown which of them are outliers
     assert equal(5, math.nan) == []
 
 

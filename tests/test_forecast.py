@@ -196,7 +196,7 @@ def test_advice_is_what_the_changed_step_would_take() -> None:
         assert advice.saves == pytest.approx(1 - advice.step_s / found.stream.step_s)
 
 
-def test_fusing_keeps_the_work_and_its_odd_one() -> None:
+def test_fusing_pairs_of_kernels_keeps_an_odd_one_alone() -> None:
     kernels = Kernels(5, (1e-6, 2e-6), bytes=100.0)
     found = advised(Workload((kernels, Wait())))
     by_hand: tuple[Part, ...] = (

@@ -1,4 +1,4 @@
-"""Tests that odd machines, odd files in the data folder and forged files end in one line, soon and in little memory."""
+"""Tests that unusual machines, unusual files and forged files give a one-line error, quickly and in little memory."""
 
 import lzma
 import os

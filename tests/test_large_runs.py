@@ -36,7 +36,7 @@ def test_samples_are_decoded_once_for_each_figure(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_file_is_gone_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The version is not asked for first: that would be another pass over 200 MB."""
+    """The version is not read first, because that would be another pass over 200 MB."""
     data = schema.encode(make_run())
     passed: list[int] = []
     decode = msgspec.json.decode

@@ -148,7 +148,7 @@ def test_peers_are_a_matrix_with_reasons_and_topology() -> None:
 
 
 def test_each_gpu_is_held_against_its_own_link() -> None:
-    """GPU 1 hangs on half as many lanes and NVLinks: its rates are twice the share of its limit."""
+    """GPU 1 has half as many lanes and NVLinks, so its rates are twice the share of its limit."""
     wide = LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256, nvlinks=18, nvlink_bytes_per_s=25e9)
     half = replace(wide, lanes_max=8, nvlinks=9)
     run = with_gpu(lambda gpu: replace(gpu, link=half if gpu.index == 1 else wide), SEVERAL)
@@ -172,7 +172,7 @@ def test_what_has_no_footprint_shows_none() -> None:
     assert {row[offset].text for row in split.rows} == {"0 B", "32 B"}, "an offset of 0 is one"
 
 
-def test_what_is_kept_beside_others() -> None:
+def test_a_table_shows_the_share_of_its_rate_that_a_gpu_keeps_beside_others() -> None:
     full = make_link_run(gpus=4, nodes=2, preset="full")
     table, _ = link.uplinks(evidence(full))
     assert headings(table) == ["", "all others", "GPU 0", "GPU 1", "GPU 2", "GPU 3"]

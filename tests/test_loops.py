@@ -165,7 +165,7 @@ def test_a_cached_loop_is_right_in_another_process_with_other_addresses(tmp_path
     assert runs[1].stdout.split() == ["7", "1"]
 
 
-def test_calls_hand_offs_and_copies_of_the_host_take_time() -> None:
+def test_host_calls_hand_offs_and_copies_take_time() -> None:
     host = NativeHost()
     for how in ("spin", "event", "pipe"):
         assert (host.wakeup_stamps(how, 20) > 0).all()

@@ -1,4 +1,4 @@
-"""The model on runs of an H200 with a quiet and with a busy host: how far it is off steps, fitted and left out."""
+"""The model on runs of an H200 with a quiet and with a busy host: its error on fitted steps and on steps left out."""
 
 from collections.abc import Callable, Iterator
 from functools import cache

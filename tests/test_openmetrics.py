@@ -1,4 +1,4 @@
-"""Tests of the export as OpenMetrics: a parser reads it, names do not change, and hostile text stays inside of labels.
+"""Tests of the export as OpenMetrics: a parser reads it, names do not change, and hostile text stays inside labels.
 
 The dashboard for Grafana asks only for what an export has.
 """

@@ -1,4 +1,4 @@
-"""The page: what is on it and in which order, that nothing on it can break out, what it carries, how large it gets."""
+"""The page: its parts in order, hostile text that stays text, the run that it contains, and its size."""
 
 import base64
 import hashlib
@@ -237,7 +237,7 @@ def test_figures_lead_to_the_details_of_their_row(run: Run, html: str) -> None:
         ("2026-11-21 11:03", None), ("580.159.04", None), ("0000:1a:00.0", None), ("11:03", None), ("5.0 x16", 5.0),
     ],
 )  # fmt: skip
-def test_words_stand_for_numbers(text: str, key: float | None) -> None:
+def test_cells_are_sorted_by_their_numbers(text: str, key: float | None) -> None:
     assert sort_key(text) == (key if key is None else pytest.approx(key))
 
 

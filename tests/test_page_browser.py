@@ -1,4 +1,4 @@
-"""The page in a real browser: it draws, sorts, filters, tells more, changes its colours, hands its run on."""
+"""The page in a real browser: drawing, sorting, filtering, details, colours, and downloading its run."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,7 +110,7 @@ def test_words_filter_rows_in_folded_tables_as_well(tab: Any) -> None:
     assert tab.get_by_role("status").inner_text().startswith("0 of ")
 
 
-def test_a_figure_tells_more_of_itself(tab: Any) -> None:
+def test_a_figure_opens_its_details(tab: Any) -> None:
     button = layers(tab).locator("button[data-detail]").first
     button.click()
     dialog = tab.get_by_role("dialog", name="launch_layers: submit")
@@ -131,7 +131,7 @@ def test_a_finding_leads_to_what_it_rests_on(tab: Any) -> None:
     tab.get_by_role("dialog", name="launch_cost: submit").wait_for()
 
 
-def test_a_table_takes_one_stop_of_the_tab_key_and_arrows_walk_it(tab: Any) -> None:
+def test_a_table_is_one_tab_stop_and_arrow_keys_move_in_it(tab: Any) -> None:
     table = layers(tab)
     buttons = table.locator("button[data-detail]")
     assert [one.get_attribute("tabindex") for one in buttons.all()].count("0") == 1
@@ -159,7 +159,7 @@ def test_a_table_can_be_reached_however_it_is_sorted_or_filtered(tab: Any) -> No
         assert stop.is_visible()
 
 
-def test_what_is_told_stays_until_it_is_closed_or_left(tab: Any) -> None:
+def test_details_stay_open_until_they_are_closed_or_left(tab: Any) -> None:
     layers(tab).locator("button[data-detail]").first.click()
     dialog = tab.get_by_role("dialog", name="launch_layers: submit")
     dialog.wait_for()
@@ -201,7 +201,7 @@ def test_no_width_makes_the_page_itself_scroll_sideways(tab: Any, width: int) ->
     assert max(tab.evaluate(widths)) <= width
 
 
-def test_paper_shows_what_is_folded_on_light_ground(tab: Any) -> None:
+def test_a_printed_page_is_unfolded_on_a_light_background(tab: Any) -> None:
     tab.emulate_media(color_scheme="dark")
     assert tab.pdf(format="A4").startswith(b"%PDF")
     tab.emulate_media(media="print", color_scheme="dark")
@@ -231,7 +231,7 @@ def test_hostile_text_does_nothing(browser: Any, tmp_path: Path) -> None:
 
 
 def test_the_reference_fits_and_is_soon_usable(browser: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """How soon is recorded beside the result, never judged: this may be a busy machine."""
+    """The time is recorded with the result but not judged, because the machine may be busy."""
     run = store.read(store.bundled()["nvidia-h200"])
     path = written(tmp_path, run)
     assert path.stat().st_size <= MOST_BYTES

@@ -188,7 +188,7 @@ def test_distances(tmp_path: Path) -> None:
     assert distance("0000:27:00.0", "0000:27:00.1", root).value == "PIX", "functions of one device share its port"
 
 
-def test_without_nodes_two_roots_are_apart_by_what_nobody_says(tmp_path: Path) -> None:
+def test_without_numa_nodes_the_distance_of_two_roots_is_unknown(tmp_path: Path) -> None:
     root = unpack("two_switches", tmp_path)
     found = distance(DEEP, "0000:a1:00.0", root)
     assert (found.value, found.reason) == (None, "the firmware does not say on which NUMA nodes they are")

@@ -1,4 +1,4 @@
-"""What is measured, in which order and process; and that every wrong name gets the nearest right one."""
+"""What is measured, in which order and process, and that the error for a wrong name suggests the nearest right one."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -257,7 +257,7 @@ def test_too_few_gpus_is_said_before_what_else_is_not_here() -> None:
     assert [(one.case.id, one.reason) for one in without.skipped] == [("nodes", "no driver")]
 
 
-def test_what_is_here_is_asked_of_the_machine_that_is_measured() -> None:
+def test_the_cases_that_can_run_are_those_of_the_measured_machine() -> None:
     def by_count(environment: Environment, params: Mapping[str, Param]) -> str | None:
         return None if int(params["gpu"]) < len(environment.gpus) else "no such GPU"
 

@@ -1,4 +1,4 @@
-"""How far fresh processes lie apart: single rounds of the bundled runs hold the other rounds once they are widened."""
+"""How much fresh processes differ: widened intervals of single rounds of the bundled runs contain the other rounds."""
 
 import csv
 import io

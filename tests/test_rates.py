@@ -1,4 +1,5 @@
-"""Rates of tensor cores and ALUs: published figures come back, boards that halve them are told, unknown ones say so."""
+"""Rates of tensor cores and ALUs agree with published figures; boards with halved rates, and unknown ones, are
+named."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The fit gives back what the simulated machine was built with; the machine knows nothing of the model."""
+"""The fit recovers the constants of the simulated machine, which does not use the model."""
 
 from typing import Any
 

@@ -185,7 +185,7 @@ def test_a_run_by_another_method_is_not_grown(tmp_path: Path) -> None:
         {"into": "a", "resume": "b"},
     ],
 )
-def test_what_cannot_be_is_a_usage_error_before_anything_is_measured(more: dict[str, object]) -> None:
+def test_an_impossible_request_is_a_usage_error_before_anything_is_measured(more: dict[str, object]) -> None:
     listener = Recorder()
     with pytest.raises(UsageError) as caught:
         run("calm", listener=listener, **more)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The file format: what was ever written is read, and nothing that is no run gets further than one line of cause."""
+"""The file format: every old file is read, and any file that is not a run gives a one-line error."""
 
 import contextlib
 import json

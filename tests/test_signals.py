@@ -31,7 +31,7 @@ OTHER = FakeCosts(
     gap_stream_ns=2300,
     signals=SignalCosts(2000, 1900, 2600, 21_000, 8000, 900, 2100, 800, 2400),
 )
-# A reading of the host's clock and a step of %globaltimer.
+# A reading of the host's clock, and a step of %globaltimer.
 APART_S = 70e-9
 CLOCK = c_address("clock_gettime")
 

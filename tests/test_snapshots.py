@@ -166,7 +166,7 @@ DRAWN: dict[str, tuple[str, ...]] = {
     "run": ("run", "launch"),
     "run-no-gpu": ("run", "--quick"),
 }
-# Long ones, whose words other tests hold: here only how they are laid out is looked at.
+# Long outputs, whose words other tests check. Here only their layout is checked.
 LAID_OUT: dict[str, tuple[str, ...]] = {
     "explain-tensor": ("explain", "tensor", "--run", "compute.json"),
     "show-compute": ("show", "compute.json", "compute"),
@@ -212,7 +212,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", LOOKS)
 def test_what_a_command_draws(name: str, width: int, folder: Path) -> None:
-    """Without colour as it did; in a pipe nothing but characters; on a terminal the same characters in colour."""
+    """Apart from styles the output is the same without colour, in a pipe and on a terminal."""
     shown = called_anew(LOOKS[name], folder, NO_COLOR="1", COLUMNS=str(width))
     assert "\x1b" not in shown
     check_lines(shown, width)
@@ -304,7 +304,7 @@ def test_a_plot_says_nothing_and_a_page_how_large_it_is() -> None:
 
 @pytest.mark.parametrize("command", ["", *sorted({arguments[0] for arguments in LOOKS.values()}), "plot", "report"])
 def test_help_fits_the_page(command: str) -> None:
-    """Its words are the parser's in part, so only how it is laid out is looked at."""
+    """Some of its words are the parser's, so only the layout is checked."""
     for variables in ({"NO_COLOR": "1", "COLUMNS": "80"}, {"COLUMNS": "120", **TERMINAL}):
         result = call((*command.split(), "--help"), **variables)
         assert result.exit_code == ExitCode.MEASURED

@@ -38,7 +38,7 @@ def _rate(found: Measurement | Fact) -> float:
     return summarize(Metric("bandwidth", "rate", "B/s", ""), found).interval.median
 
 
-def test_what_answers_is_known_by_what_is_touched() -> None:
+def test_the_answering_level_follows_from_the_touched_bytes() -> None:
     gpu = open_fake()
     l2_bytes = gpu.info.l2_bytes or 0
     assert answering_level(gpu, l2_bytes // 2) == "l2"

@@ -76,7 +76,7 @@ def slowest(costs: FakeCosts, beside: str = "nothing") -> Finding | None:
 
 
 def test_a_machine_that_stops_every_loop_is_told_from_slow_launches() -> None:
-    """The simulated host is late in one call of a thousand, whatever it calls; so queries are stopped more often."""
+    """The simulated host is late in one call of a thousand of any kind, so queries are stopped more often a second."""
     told = slowest(FakeCosts())
     assert told is not None
     assert told.title.startswith("One launch in 10 000 takes ")

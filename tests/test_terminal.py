@@ -1,4 +1,4 @@
-"""Ink: widths, marks, colour or none, ASCII, and text that would rather be something else."""
+"""Ink: widths, marks, colour or none, ASCII, and text with control characters or markup."""
 
 import io
 import re
@@ -116,7 +116,7 @@ def test_a_page_of_no_width_is_drawn_all_the_same(monkeypatch: pytest.MonkeyPatc
     assert "Submission ladder" in stream.getvalue()
 
 
-def test_svg_asks_nobody_for_a_font() -> None:
+def test_svg_loads_no_font() -> None:
     picture = "".join(terminal.pictures(view.build(make_run())))
     assert "http://www.w3.org/2000/svg" in picture
     assert not any(words in picture for words in ("@font-face", "url(http"))

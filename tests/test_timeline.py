@@ -233,7 +233,7 @@ def test_a_beginning_without_kernels_is_left_out() -> None:
     assert copy.begin_s == 0
     assert 0 < copy.end_s < first.end_s / 4
     assert texts(lane(first, "GPU"), "solid") == [str(number) for number in range(1, 9)]
-    # What a copy engine does later is not in the beginning.
+    # The beginning shows nothing that a copy engine does later.
     later = pictures(step(Kernels(40, (3e-6,)), Copies("d2h", 4096), Wait()))
     assert ["d2h" in names(picture) for picture in later] == [False, True]
 

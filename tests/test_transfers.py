@@ -1,4 +1,5 @@
-"""How transfers are timed and checked: what is compared is what the timed calls moved; what is cold sets no length."""
+"""How transfers are timed and checked: checks compare what the timed calls moved, and cold calls set no sample
+length."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Each trust grade can be reached, by what it is meant for and by nothing else."""
+"""Each trust grade is given for its own condition and for nothing else."""
 
 import msgspec
 import pytest

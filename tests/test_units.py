@@ -1,4 +1,4 @@
-"""Numbers for people, and text made safe to show."""
+"""Numbers in readable units, and text made safe to show."""
 
 import re
 import unicodedata

@@ -106,7 +106,7 @@ def test_without_examples_the_range_is_assumed_and_says_so() -> None:
 
 @pytest.mark.parametrize(("layer", "ranged"), [("torch_eager", True), ("loop", False), ("cupy_raw", False)])
 def test_only_a_framework_s_launches_have_a_range(layer: str, ranged: bool) -> None:
-    """Kernels of one's own are called as the program calls them; what lies between them no example stands for."""
+    """Programs call their own kernels in their own way, so no example can stand for the host time between them."""
     assert (forecast(chain(layer=layer), with_examples()).host is not None) == ranged
     assert forecast(chain(layer=layer, host_s=0.0), with_examples()).host is None
 

@@ -1,4 +1,4 @@
-"""Tests of the C library that records programs which are not Python: as the recorder of Python does, and harmless."""
+"""Tests of the C library that records other programs than Python: it writes the recorder's rows and does no harm."""
 
 from __future__ import annotations
 

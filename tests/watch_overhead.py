@@ -1,8 +1,7 @@
 """What recording adds to a step: each way to record in turn with none, in fresh processes, on a real GPU.
 
-By hand: ``python tests/watch_overhead.py FOLDER [ROUNDS [PROGRAM]]``. All processes of a round import first; then one
-after the other measures its eager step and its replayed graph, and nothing runs beside it. FOLDER gets overhead.json
-and overhead.md.
+By hand: ``python tests/watch_overhead.py FOLDER [ROUNDS [PROGRAM]]``. All processes of a round import first; then they
+measure their eager step and their replayed graph one at a time. FOLDER gets overhead.json and overhead.md.
 """
 
 from __future__ import annotations

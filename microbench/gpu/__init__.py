@@ -1,1 +1,1 @@
-"""Everything that imports a GPU package: the protocol, the real GPU, the simulated GPU and the Python layers."""
+"""GPUs, real and simulated, and the Python layers that launch on them. Only this room imports GPU packages."""

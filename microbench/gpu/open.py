@@ -41,7 +41,7 @@ def open_host(device: str | None) -> Host:
 
 
 def open_cold(device: str) -> ColdStarts:
-    """First acts on the GPU with this UUID, or on the simulated one, in a process that has not touched it yet."""
+    """First uses of the GPU with this UUID, or of the simulated one, in a process that has not touched it yet."""
     if device == FAKE:
         from microbench.gpu.fake.environment import costs_here, open_fake_cold, seed_here
 

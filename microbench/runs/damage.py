@@ -18,14 +18,14 @@ from microbench.core.errors import RunUnreadableError
 from microbench.core.model import NO_WORK, Fact, Measurement, MemoryErrors, Metric, Outcome, Run, Session
 
 DAMAGED = "damaged: "
-# No reading is below 1e-99 or from 1e100 on: such numbers overflow in what is derived from them.
+# No reading is below 1e-99 or at least 1e100: figures derived from such numbers overflow.
 LEAST, MOST = 1e-99, 1e100
 LARGE_EXPONENT = re.compile(rb"[eE][-+]?0*[1-9][0-9][0-9]")
-# Samples with all digits alike, which shows long and negative numbers faster than a pattern does.
+# Samples with all digits replaced by 9, which finds long and negative numbers faster than a pattern does.
 BLANKS, SHAPE, LONG = b"+ \t\r\n", bytes.maketrans(b"012345678E[]", b"999999999e,,"), b"9" * 40
-# Samples without what zeros consist of.
+# Samples without the characters that a zero consists of.
 PARTS_OF_ZERO, BRACKETS = b"0.-+ \t\r\n", bytes.maketrans(b"E[]", b"e,,")
-# Counts of these units are never below zero, like times.
+# Counts with these units are never below zero, and neither are times.
 NEVER_NEGATIVE = frozenset({"Hz", "W"})
 # Numbers above these are impossible, and so are numbers below 1; 0 means that there is none.
 MOST_OF_A_GPU = {
@@ -59,7 +59,7 @@ def without_damage(run: Run) -> Run:
 
 
 def _session(session: Session) -> Session:
-    """The session with its impossible numbers unknown; a new fact names each that is not a fact itself."""
+    """The session with impossible numbers set to unknown; a new fact names each that is not a fact itself."""
     environment, gpus, damage = session.environment, [], list[Fact]()
     for number, gpu in enumerate(environment.gpus):
         impossible = _beyond(gpu, MOST_OF_A_GPU)
@@ -85,7 +85,7 @@ def _beyond(part: msgspec.Struct, most: Mapping[str, float]) -> list[str]:
 
 
 def _without(part: Part, names: Iterable[str], prefix: str, damage: list[Fact]) -> Part:
-    """The part with these fields unknown, itself if there are none; a fact about each is added to ``damage``."""
+    """The part with these fields set to unknown (unchanged without any); a fact about each is added to ``damage``."""
     unknown = dict.fromkeys(names)
     damage += [_unknown(Fact(prefix + name, getattr(part, name))) for name in unknown]
     return msgspec.structs.replace(part, **unknown) if unknown else part
@@ -104,7 +104,7 @@ def _is_sound(value: object) -> bool:
 
 
 def _outcome(outcome: Outcome, metrics: Metrics) -> Outcome:
-    """The outcome; with an impossible number in it, a failed one that says which, without figures."""
+    """The outcome, or, if a number in it is impossible, a failed outcome that names the number, without figures."""
     if not all(_is_sound(fact.value) for fact in outcome.facts):
         outcome = msgspec.structs.replace(outcome, facts=tuple(map(_fact, outcome.facts)))
     damage = next(_damage(outcome, metrics), None)
@@ -144,7 +144,8 @@ def _is_impossible(measurement: Measurement, metric: Metric | None) -> bool:
     if LONG in shape or ((b"e-999" in shape or b"e999" in shape) and LARGE_EXPONENT.search(samples)):
         return True
     if b",-" in shape and metric is not None and (metric.kind != "count" or metric.unit in NEVER_NEGATIVE):
-        # Noise makes some samples of a difference of times negative, and most of one below what the clock resolves.
+        # Noise makes some samples of a difference of two times negative, and most samples of a difference below the
+        # clock's resolution.
         mostly = 2 * shape.count(b",-") >= shape.count(b",")
         if metric.kind == "rate" or (mostly and _median(measurement) < -(measurement.floor_s or 0)):
             return True

@@ -28,7 +28,7 @@ HEADER = (
 )  # fmt: skip
 QUANTILES: tuple[Quantile, ...] = ("p90", "p99", "min", "max", "tail")
 ALL_ROUNDS = "all"
-# What an interval covers: the differences between processes too, or not.
+# Whether an interval covers the differences between processes.
 OVER_PROCESSES, WITHIN_PROCESS = "over processes", "within this process"
 # A spreadsheet takes a cell that begins so for a formula; an apostrophe makes it text.
 FORMULA_BEGINNINGS = ("=", "+", "-", "@")

@@ -71,7 +71,7 @@ def _labels(run: Run, row: Row, models: Mapping[str, str]) -> dict[str, str]:
 
 
 def _about(run: Run, models: Mapping[str, str]) -> Iterator[Family]:
-    """When the run was measured, by which version, and what became of each GPU's cases."""
+    """When the run was measured, by which version, and how many cases of each GPU have each status."""
     if not run.sessions:
         return
     session = run.sessions[-1]
@@ -98,11 +98,11 @@ def _about(run: Run, models: Mapping[str, str]) -> Iterator[Family]:
         for gpu in dict.fromkeys((*measured, *(gpu for gpu, _ in counts)))
         for status in get_args(Status)
     ]
-    yield Family("microbench_run_cases", "rounds of cases by what became of them", "", samples)
+    yield Family("microbench_run_cases", "rounds of cases by status", "", samples)
 
 
 def _of_gpu(run: Run, gpu: str, models: Mapping[str, str]) -> dict[str, str]:
-    """The labels of what is said of a GPU, "" for the host, in this run."""
+    """The labels of a GPU ("": the host) in this run."""
     return {"gpu": gpu, "model": models.get(gpu, ""), "simulated": str(run.simulated).lower()}
 
 

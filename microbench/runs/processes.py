@@ -1,8 +1,8 @@
-"""Knows how far fresh processes lie apart: from the bundled runs, and from the user's own runs of three rounds.
+"""Knows how much figures vary between fresh processes, by the bundled runs and by the user's own longer runs.
 
-The package has the deviations of its bundled runs in a small file, because reading those runs takes a second:
-``scripts/process_deviations`` writes it anew, and a test compares the two. A run of three rounds or more
-replaces them for its own GPU in a file of the data folder, so that no command has to search old runs.
+The package includes the deviations of its bundled runs as a small file, because reading those runs takes a second.
+``scripts/process_deviations`` writes this file, and a test compares it with the runs. The deviations of a run of three
+rounds or more replace them for its own GPU, in a file of the data folder, so that no command has to search old runs.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _newest(shipped: dict[str, Deviation], learned: dict[str, Deviation]) -> dic
 
 
 def learn(run: Run, folder: Path) -> None:
-    """Remember how far the processes of a run's newest session lie apart, if it has enough rounds.
+    """Store how much the processes of a run's newest session vary, if it has enough rounds.
 
     A folder that cannot be written to is left as it is: intervals then rest on what was known before.
     """

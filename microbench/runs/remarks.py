@@ -1,4 +1,4 @@
-"""Reads and writes the label and note of a run, in a file next to the run's, which is never rewritten."""
+"""Reads and writes the label and note of a run, in a file next to the run file, which is never changed."""
 
 from __future__ import annotations
 

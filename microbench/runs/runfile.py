@@ -52,7 +52,7 @@ class RunFile:
         self._descriptor = self._locked()
         self._new = not _exists(path)
         status = os.fstat(self._descriptor)
-        self._begun = status.st_size > 0  # an empty file was left by a process that was killed while it probed
+        self._begun = status.st_size > 0  # a process that is killed during its probe leaves an empty file
         if not stat.S_ISREG(status.st_mode) or (self._begun and not grow):
             os.close(self._descriptor)
             raise _exists_already(self.growing)

@@ -219,7 +219,7 @@ def _fault(run: Run) -> str | None:
 def _within_64_bits(parts: Iterable[object]) -> bool:
     """True if msgpack, whose integers have 64 bits, can write every number: the fastest check of all of them.
 
-    JSON has neither NaN nor infinity, so the floats of a decoded run are finite.
+    JSON has neither NaN nor infinity, so all floats of a decoded run are finite.
     """
     encoder, buffer = msgspec.msgpack.Encoder(), bytearray()
     try:

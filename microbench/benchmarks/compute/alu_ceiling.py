@@ -4,8 +4,8 @@ Question
     How many multiply-adds, integer operations and special functions does an SM issue in a cycle, and after how many
     cycles can a result be used?
 Method
-    Each kernel repeats one instruction, on registers alone: independent ones on every SM for the rate, a chain of
-    dependent ones in one warp for the latency, both timed by the SMs' own clocks. Results are compared with the
+    Each kernel repeats one instruction on registers. For the rate every SM runs independent instructions; for the
+    latency one warp runs a chain of dependent ones. The SMs' own clocks time both. Results are compared with the
     host's.
 Reading
     A floating multiply-add counts as two operations, an integer one as one, as in the CUDA programming guide's

@@ -3,11 +3,12 @@
 Question
     Do zeros multiply faster than random numbers, and what does that mean for benchmarks that multiply zeros?
 Method
-    cuBLASLt's fastest candidate computes the same product of different data once the clock has settled. Then the same
-    work runs for seconds between two steps of the GPU's energy counter.
+    Once the clock has settled, cuBLASLt's fastest candidate computes the same product with different data. Then the
+    same work runs for seconds between two steps of the GPU's energy counter.
 Reading
-    The units do the same work each time. The number of bits that flip sets the power, and the power limit sets the
-    clock. Energy is power over operations, idle power included. Only normal random numbers show what a model gets.
+    The units do the same work each time, but the number of bits that flip sets the power, and the power limit sets the
+    clock. Energy is power over the rate of operations, idle power included. Only normal random numbers show what a
+    model gets.
 """
 
 from collections.abc import Iterator

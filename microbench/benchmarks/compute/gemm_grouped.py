@@ -1,17 +1,17 @@
-"""What do many small products take one by one, as a graph, and as one batch?
+"""How long do many small products take one by one, as a graph, and as one batch?
 
 Question
     How long do 128 independent products of 64 x 64 x 64 take if each is a call, if all calls are one graph, and if one
     call computes them all?
 Method
-    Every product has operands of its own. cuBLASLt's fastest candidate for one of them is called from Python for each
-    in turn, then in a graph of as many nodes; its fastest candidate for a strided batch computes all in one call. Times
-    are the host's, of calls back to back and one wait, over the number of products. stream is the GPU's own time for
-    the calls one by one, all of them queued behind a gate; rate is that of the batch on the GPU. All results are
-    compared in float64.
+    Every product has operands of its own. cuBLASLt's fastest candidate for one product is called from Python for each
+    product in turn (one_by_one), then replayed as a graph with one node per product (graph). Its fastest candidate for
+    a strided batch computes all products in one call (batch). These three are host times of calls back to back and one
+    wait, divided by the number of products. stream is the GPU time of the calls one by one, all queued behind a gate;
+    rate is that of the batch on the GPU. All results are compared in float64.
 Reading
-    One by one, a product takes what the call takes or what the GPU needs for a kernel and the gap after it, whichever
-    is longer. A graph spares the call, a batch also the gaps, and its products fill all SMs at the same time.
+    One by one, a product takes as long as its call, or as long as its kernel and the gap after it, whichever is longer.
+    A graph saves the calls. A batch also saves the gaps, and its products fill all SMs at the same time.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ BENCHMARK = Benchmark(
     axes={
         "dtype": Axis("type of the operands", (), ("bf16",), ("bf16", "fp16")),
         "size": Axis("rows, columns and depth", (), (64, 128, 256), (32, 64, 128, 256, 512), minimum=16, maximum=2048),
-        # All calls stand behind a gate, each in up to two slots of the launch queue.
+        # All calls are queued behind a gate, and each takes up to two slots of the launch queue.
         "products": Axis("independent products", (), (128,), (16, 128), minimum=2, maximum=250),
     },
     late=always,  # each case takes seconds

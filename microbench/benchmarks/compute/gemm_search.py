@@ -4,11 +4,11 @@ Question
     What is the highest rate that the library reaches over shapes and over all candidates of its heuristics, and at what
     clock and power?
 Method
-    A short search runs over large shapes, some of them cut to whole waves of this GPU's SMs. Each candidate of each
-    shape is tried once the clock has settled. The fastest of all is measured again, with its clock and its power.
+    A short search tries large shapes, some of which fill whole waves of this GPU's SMs. Each candidate of each shape is
+    tried after the clock has settled. The fastest is measured again, with its clock and its power.
 Reading
-    A square product need not be the fastest: less is lost where tiles fill the last wave and operands are read rarely.
-    This is the figure for comparing GPUs by one number.
+    A square product is not always the fastest: less time is lost if tiles fill the last wave and each operand is read
+    few times. This is the figure for comparing GPUs by one number.
 """
 
 from collections.abc import Iterator

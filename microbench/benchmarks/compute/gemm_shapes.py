@@ -3,13 +3,14 @@
 Question
     Is a product of that shape bound by its launch, by the memory's bandwidth, or by the tensor cores?
 Method
-    The projections of models with 7 and 70 billion parameters are multiplied by 1 to 512 rows (tokens). So many weights
-    are used in turn that none is in the L2 when its turn comes, as in a model. cuBLASLt's fastest candidate runs on the
-    device behind a gate, then in many calls from Python one after the other, then in as many calls in a graph.
+    The projections of models with 7 and 70 billion parameters are multiplied by 1 to 512 rows (tokens). As in a model,
+    so many copies of the weights are used in turn that none is in the L2 when its turn comes. cuBLASLt's fastest
+    candidate is timed on the device behind a gate, then as many calls from Python one after the other, then as calls in
+    a graph.
 Reading
-    With few rows each weight is read for little arithmetic, and the bandwidth decides. With many rows the arithmetic
-    does. Where a call from Python takes longer than the product, the product is launch-bound, and graph shows what it
-    could reach.
+    With few rows there is little arithmetic for each weight that is read, so bandwidth is the limit. With many rows
+    arithmetic is the limit. Where a call from Python takes longer than the product, the product is launch-bound, and
+    graph shows what it could reach.
 """
 
 from collections.abc import Iterator

@@ -1,14 +1,15 @@
 """How long does the burst rate last?
 
 Question
-    Which rate does a GPU that comes from rest reach in its first milliseconds, which rate remains after seconds of the
-    same work, and what took the rest?
+    Which rate does an idle GPU reach in its first milliseconds of work, which rate remains after seconds of the same
+    work, and what caused the loss?
 Method
-    After two seconds of rest one product repeats without a pause, first in short batches, then in longer ones. Kernels
-    around each batch read the SMs' clock; NVML is queried meanwhile.
+    After two idle seconds one product repeats without a pause, first in short batches, then in longer ones. Kernels
+    before and after each batch read the SMs' clock, and NVML is queried during the batch.
 Reading
-    burst is the first batch, sustained the second half, and turn the moment when half of the difference was lost. The
-    rate is clock times rate per cycle: where the rate falls with the clock, power or temperature took it.
+    burst is the rate of the first batch, sustained that of the second half of the time, and turn the moment when half
+    of the difference was lost. The rate is the clock times the rate per cycle: if it falls with the clock, power or
+    temperature is the cause.
 """
 
 from collections.abc import Iterator

@@ -1,19 +1,20 @@
 """What rate do matrix products reach in each type, and from which size on?
 
 Question
-    How many operations a second does the library's best kernel give for square products, and how close is that to what
-    the tensor cores can do at the clock that they really ran at?
+    How many operations a second does the library's best kernel reach for square products, and how close is that to the
+    peak of the tensor cores at the clock that they really ran at?
 Method
     cuBLASLt, through nvmath-python's bindings: each candidate of its heuristics is tried, and the fastest is measured.
-    CuPy's and PyTorch's own matmul, cuBLASLt and the former again run in a block each, and the second half of a block
-    counts. Operands are normal random numbers, new in each run. Calls are queued behind a gate and timed by events once
-    the clock has settled, with a kernel before and after them that reads the SMs' clock. The result's product with
-    random vectors is compared in float64. The order of the cases is drawn anew in each round.
+    To compare CuPy's or PyTorch's matmul, three blocks run: the library, cuBLASLt, and the library again. The second
+    half of each block counts. Operands are normal random numbers, new in each run. Calls are queued behind a gate and
+    timed by events once the clock has settled, with a kernel before and after them that reads the SMs' clock. The
+    result's product with random vectors is compared in float64. The order of the cases is drawn anew in each round.
 Reading
-    The rate is 2 size^3 operations over the time, always dense, never sparse. Its share of rate x SMs x measured clock
-    says how well the units are fed; the measured clock over the highest one says what power costs. against_per_clock
-    compares the kernels of two libraries at any clock. At the power limit the one that draws less runs at a higher
-    clock, so their sustained rates may have another ratio: against, which needs blocks of a second (--full).
+    The rate is 2 size^3 operations over the time, always dense, never sparse. Divided by peak rate per clock x SMs x
+    measured clock, it says how well the units are fed; the measured clock over the highest one says what power costs.
+    against_per_clock compares the kernels of two libraries independently of the clock. At the power limit the library
+    that draws less power runs at a higher clock, so their sustained rates may have another ratio: against, which needs
+    blocks of a second (--full).
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,7 @@ DTYPES = (
 LIBRARIES = ("cublaslt", "cupy", "torch")
 # The verdict and the roofline rest on these; other types, sizes and libraries run late.
 FIRST_DTYPES, FIRST_SIZE = DTYPES[:7], 8192
-# Libraries are compared from this size on: below it the difference is the cost of a call.
+# Libraries are compared from this size on: below it they differ mainly in the cost of a call.
 COMPARED_FROM = 4096
 
 
@@ -61,7 +62,7 @@ BENCHMARK = Benchmark(
         Metric("integer_rate", "rate", "OP/s", "the same for integers"),
         Metric("sm_clock", "count", "Hz", "mean SM clock during the measurement, counted by the SMs"),
         Metric("against_per_clock", "count", "1", "another library's rate over cuBLASLt's, for each clock cycle"),
-        Metric("against", "count", "1", "the same of sustained rates, each at its own clock in blocks of a second"),
+        Metric("against", "count", "1", "ratio of the sustained rates, each at its own clock in blocks of a second"),
     ),
     measure=measure,
     axes={

@@ -1,15 +1,15 @@
-"""How fast are the tensor cores with nothing to wait for?
+"""How fast are the tensor cores if they wait for nothing?
 
 Question
     Which rate do tensor instructions alone reach on operands in registers or shared memory, and at what clock?
 Method
     Kernels run only these instructions, on every SM, on normal random operands, timed by the SMs' own clocks. wgmma: a
-    warpgroup's instructions from shared memory (compute capability 9.0); mma: a warp's from registers. burst:
-    launches of a millisecond after a rest each; sustained: one after the other, once power has settled the clock.
-    The result of one repetition is compared in float64.
+    warpgroup's instructions from shared memory (compute capability 9.0); mma: a warp's from registers. burst: launches
+    of a millisecond, with a rest before each; sustained: launches one after the other, after the clock has settled. The
+    result of one repetition is compared in float64.
 Reading
-    Operations a clock cycle and SM are the hardware's own figure at any clock; the rate also depends on the clock. No
-    matrix product can be faster than sustained. Where mma is slower than wgmma, so is every kernel written with it.
+    Operations per clock cycle and SM do not depend on the clock; the rate does. No matrix product can be faster than
+    sustained. Where mma is slower than wgmma, so is every kernel written with it.
 """
 
 from collections.abc import Iterator, Mapping

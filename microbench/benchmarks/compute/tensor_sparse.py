@@ -3,13 +3,13 @@
 Question
     Which rate do sparse tensor instructions (2:4 structured sparsity) reach alone, and is it twice the dense one?
 Method
-    As tensor_ceiling, with a first operand of which two of every four elements are zero, at places drawn at random.
-    wgmma: wgmma.sp (compute capability 9.0) with the sparse operand in registers; mma: mma.sp (from 8.0 on). Operations
-    count as if nothing was skipped, as in data sheets. The result is compared in float64 with that of the whole
-    operand.
+    The method is that of tensor_ceiling, but two of every four elements of the first operand are zero, at random
+    places. wgmma: wgmma.sp (compute capability 9.0) with the sparse operand in registers; mma: mma.sp (from 8.0 on).
+    Operations count as if nothing was skipped, as in data sheets. The result is compared in float64 with that of the
+    whole operand.
 Reading
-    Twice the dense rate is possible. A sustained gain also depends on the clock that the power limit leaves. It is the
-    most that a pruned model can gain; a product also moves operands, of which only one is half as large.
+    At most the rate doubles. The sustained gain also depends on the clock that the power limit allows. A pruned model
+    cannot gain more than that: a product also moves operands, and only one of them is half as large.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,8 +37,8 @@ def late(params: Mapping[str, Param]) -> bool:
 BENCHMARK = Benchmark(
     title="Sparse tensor cores alone",
     metrics=(
-        Metric("rate", "rate", "FLOP/s", "operations of all SMs, skipped ones counted, over the time on the device"),
-        Metric("per_clock", "rate", "FLOP/clk/SM", "operations of one SM, skipped ones counted, over its clock cycles"),
+        Metric("rate", "rate", "FLOP/s", "operations of all SMs, with skipped ones, over the time on the device"),
+        Metric("per_clock", "rate", "FLOP/clk/SM", "operations of one SM, with skipped ones, over its clock cycles"),
         Metric("sm_clock", "count", "Hz", "SM clock during the measurement, counted by the SMs"),
     ),
     measure=measure,

@@ -1,15 +1,15 @@
 """How much time per kernel does a chain take in a stream, and as a graph?
 
 Question
-    What is the time per kernel of a step of n kernels and one synchronise, launched into a stream and replayed as a
-    graph, over the kernel's duration and the number of kernels?
+    A step has n kernels and one synchronise. How much time per kernel does it take, launched into a stream and replayed
+    as a graph, for different kernel durations and numbers of kernels?
 Method
-    Spin kernels have a calibrated length; profilers report some 0.6 us more for each. A step in the stream is n calls
+    Spin kernels have a calibrated length; profilers report about 0.6 us more for each. A step in the stream is n calls
     and a synchronise; a step as a graph is one replay and a synchronise. Both run in turn in one process, so that drift
     affects both. The calls come from a compiled loop, or from Python (steps of 10 and 100 kernels): cuda.core, CuPy,
     Numba and PyTorch, each with its own capture and replay (Numba has none and uses cuda.bindings). PyTorch's kernel is
-    x + 1 on as many elements as take that long. Steps longer than 20 ms are left out: the kernels' own time is all that
-    matters there.
+    x + 1 on as many elements as take that long. Steps longer than 20 ms are left out, because only the kernels' own
+    time matters there.
 Reading
     The speed-up is stream / graph. In a stream a kernel costs the longer of submit and duration + gap; in a graph it
     costs duration + a shorter gap. Both share one launch and one completion among n kernels.

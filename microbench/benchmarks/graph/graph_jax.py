@@ -1,17 +1,17 @@
 """What do XLA's command buffers gain for a jitted JAX step?
 
 Question
-    XLA replays parts of a jitted program as CUDA graphs (command buffers, on by default). What is the time per kernel
-    of a step of n kernels with them and without them, and how long does the call keep the host?
+    XLA replays parts of a jitted program as CUDA graphs (command buffers, on by default). How much time per kernel does
+    a step of n kernels take with them and without them, and how long does the call keep the host busy?
 Method
     One jitted function adds 1 to one number n times, with lax.optimization_barrier behind each addition, so that XLA
-    cannot fuse them. It is compiled twice in one process, with xla_gpu_enable_command_buffer=FUSION and a least size
-    of 1, and without command buffers; XLA's dump of each program must show n kernels, and command buffers in one
-    alone. Calls with one wait (block_until_ready) are timed in turn. output: the result is new memory at each call, or
+    cannot fuse them. It is compiled twice in one process: with xla_gpu_enable_command_buffer=FUSION and a minimum graph
+    size of 1, and without command buffers. XLA's dump of each program must show n kernels, and only that of the first
+    command buffers. Calls with one wait (block_until_ready) are timed in turn. output: each result gets new memory, or
     the argument is donated and the result takes its place.
 Reading
-    The gain is stream / graph; JAX's own call is part of both. A command buffer holds addresses: where the result lies
-    elsewhere at each call, XLA updates the graph before it replays it. submit is the host's part.
+    The gain is stream / graph; JAX's own call is part of both. A command buffer contains addresses: if each result gets
+    new memory, XLA updates the graph before each replay. The two submit times are the host's part.
 """
 
 from collections.abc import Iterator

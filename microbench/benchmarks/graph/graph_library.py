@@ -1,20 +1,19 @@
-"""What does a graph cost to make and to replay through each Python library?
+"""What does it cost to make and to replay a graph through each Python library?
 
 Question
-    How long does a Python library take to capture n kernels and make a graph of them, what does the first replay take,
-    and what does every further replay cost the host?
+    How long does a Python library take to capture n kernels and make a graph of them, how long does the first replay
+    take, and what does every further replay cost the host?
 Method
-    Whole lives of graphs of empty kernels by the library's own means, one after another: capture, instantiate, upload,
-    first replay. Each graph is destroyed before the next is made, so they do not accumulate; the first life is dropped.
-    replay: bursts of ten of one more graph, with the GPU idle before each; in longer bursts a call may wait for the
-    GPU. Numba has no graphs, so cuda.bindings captures its calls. PyTorch's kernel is x + 1 on one element; its
-    torch.cuda.graph also waits for the GPU and empties the allocator's cache (before 2.9 it collects garbage too),
-    which is part of the capture. PyTorch has no upload: its first replay does that. CuPy captures and instantiates by
-    one call. The nodes of every graph are counted.
+    The library captures, instantiates, uploads, replays and destroys graphs of empty kernels, one after another, by its
+    own functions. Times of the first graph are dropped. replay: bursts of ten replays of one more graph, with the GPU
+    idle before each burst; in longer bursts a call may wait for the GPU. Numba has no graphs, so cuda.bindings captures
+    its calls. PyTorch's kernel is x + 1 on one element; its torch.cuda.graph also waits for the GPU and empties the
+    allocator's cache (before 2.9 it collects garbage too), which is part of the capture. PyTorch has no upload call, so
+    its first replay uploads. CuPy captures and instantiates by one call. The nodes of every graph are counted.
 Reading
-    The driver's own figures are those of graph_lifecycle: capture, instantiate and first_replay, and relaunch for
-    replay. The difference is the library's. Compare make + first_replay, because libraries leave different parts of
-    the work to the first replay.
+    graph_lifecycle has the driver's own costs: capture, instantiate and first_replay, and relaunch for replay. The rest
+    is the library's. Compare make + first_replay, because libraries leave different parts of the work to the first
+    replay.
 """
 
 from collections.abc import Iterator
@@ -60,8 +59,8 @@ def measure(gpu: Gpu, meter: Meter, submitter: str, nodes: int) -> Iterator[Meas
 BENCHMARK = Benchmark(
     title="What a graph costs through a library",
     metrics=(
-        Metric("make", "time", "s", "from the begin of the capture until the graph can be replayed"),
-        Metric("first_replay", "time", "s", "the first replay with a synchronise, an upload included if it is open"),
+        Metric("make", "time", "s", "from the beginning of the capture until the graph can be replayed"),
+        Metric("first_replay", "time", "s", "the first replay with a synchronise, and an upload if none came before"),
         Metric("replay", "time", "s", "the call of a further replay, in bursts"),
         Metric("capture", "time", "s", "of make: the capture of all calls"),
         Metric("instantiate", "time", "s", "of make: the library's instantiation"),

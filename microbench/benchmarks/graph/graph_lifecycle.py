@@ -1,18 +1,18 @@
-"""What does a graph cost to make, and how does that grow with its nodes?
+"""What does it cost to make a graph, and how does that grow with its nodes?
 
 Question
-    How long do capture, explicit build, instantiate, upload, first launch, relaunch and destroy take the host, how long
-    does the GPU need for a node, and how much memory does a graph take?
+    How much host time do capture, explicit build, instantiate, upload, first launch, relaunch and destroy take, how
+    long does the GPU need for a node, and how much memory does a graph take?
 Method
-    The graph is a straight line of empty kernels. A compiled loop runs whole lives and reads the host's clock after
-    each call: one graph is captured and uploaded, another is built node by node and launched without an upload.
-    relaunch: bursts, with the GPU idle before each. node: replays behind a gate, between two events. Memory: the free
-    device memory and the process's own memory that many copies of the graph take while all of them exist, before the
-    process makes any others. The driver reuses the memory of earlier lives, as in a program that makes graphs again
-    and again.
+    The graph is a straight line of empty kernels. A compiled loop makes, launches and destroys graphs and reads the
+    host's clock after each call. One graph is captured and uploaded, another is built node by node and launched without
+    an upload. relaunch: bursts, with the GPU idle before each. node: replays behind a gate, between two events. Memory:
+    what many copies of the graph, all alive at once, take of the free device memory and add to the process's own
+    memory. This is measured before the process makes any other graph, because the driver reuses the memory of destroyed
+    graphs.
 Reading
     A chain pays for itself after (capture + instantiate + upload) / (what a replay saves) replays. Each cost is a
-    constant and a slope; the report fits both and shows the misfit.
+    constant and a slope over the nodes; the report fits both and shows the misfit.
 """
 
 from collections.abc import Iterator, Mapping
@@ -49,7 +49,7 @@ BUILT = {
 
 
 def late(params: Mapping[str, Param]) -> bool:
-    """Each count needs a process; LINE_NODES are enough to fit a line."""
+    """Each number of nodes needs a process of its own, and LINE_NODES are enough to fit a line."""
     return params["nodes"] not in LINE_NODES
 
 

@@ -4,14 +4,14 @@ Question
     A step allocates, uses and frees device memory. What does it cost with allocation nodes in a graph, with
     stream-ordered allocation, and with memory that was allocated before?
 Method
-    A use is a kernel that sends a value through the first and the last word of the block to where it is checked.
-    graph_nodes: allocate and free nodes. stream_kept: cuMemAllocAsync from a pool that keeps freed memory.
-    stream_released: from a pool that returns it at each synchronise, which is the driver's default. graph_outside and
-    stream_outside: memory allocated before. A step ends with a synchronise; submit is the same without it (for
-    stream_released one step behind a synchronise).
+    To use a block, a kernel passes a value through its first and last word to a place where it is checked. graph_nodes:
+    allocate and free nodes. stream_kept: cuMemAllocAsync from a pool that keeps freed memory. stream_released: from a
+    pool that returns it at each synchronise, which is the driver's default. graph_outside and stream_outside: memory
+    allocated before. A step ends with a synchronise. submit is the host time of a step without it; for stream_released,
+    of one step right after a synchronise.
 Reading
-    The difference to _outside is what allocation costs. Graphs and pools that keep memory cost the same at any size
-    and hold it between steps. A pool that releases memory pays for its pages in each step.
+    The difference from graph_outside or stream_outside is the cost of allocation. Graphs and pools that keep memory
+    cost the same at any size and hold it between steps. A pool that releases memory pays for its pages in each step.
 """
 
 from collections.abc import Iterator

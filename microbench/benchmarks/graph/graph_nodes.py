@@ -1,22 +1,22 @@
-"""What does each kind of node cost, and a loop that the GPU controls itself?
+"""What do graph nodes of each kind cost, and loops that the GPU controls itself?
 
 Question
-    How long does a node of each kind take the GPU in a graph, and the same call in a stream? What does programmatic
-    dependent launch save? What does an iteration cost that the device decides on, and one that the host decides on?
+    How much GPU time does a node of each kind take in a graph, and the same call in a stream? What does programmatic
+    dependent launch save? What does an iteration cost if the device decides whether to go on, and if the host does?
 Method
-    Each graph is a chain of one kind. node: two replays behind a gate, between events; a short chain is subtracted from
-    a long one to remove the launch itself. stream: the same calls behind a gate. Copies and memsets have 4 bytes.
-    Kernels add 1 to what the kernel before wrote, so the last value shows that each waited for its predecessor. The
-    other kinds are checked word by word, and their order in a separate chain with snapshots between them. pdl:
-    programmatic dependent launch; pdl_trigger: with a trigger at the start of the preceding kernel; _prologue: with
-    1 us of work before the wait for that kernel. host: from one host function to the next, in one thread of the driver.
-    Event waits find their event completed. if_taken and if_skipped are
-    IF nodes around one kernel. iteration: a counter runs until it is full. host_sync launches, synchronises and looks;
-    host_poll watches mapped memory; while is a WHILE node; tail_launch is a graph that launches itself from the device.
-    At the end every graph is updated to other values and checked again.
+    Each graph is a chain of nodes of one kind. node: replays of a long and of a short chain behind a gate, between
+    events; the difference excludes the launch itself. stream: the same calls behind a gate. Copies and memsets have 4
+    bytes. Each kernel adds 1 to what its predecessor wrote, so the last value shows that each waited for its
+    predecessor. The effects of other kinds are checked word by word; a separate chain with snapshots between the nodes
+    checks their order. pdl: programmatic dependent launch; pdl_trigger: with a trigger at the start of the preceding
+    kernel; _prologue: with 1 us of work before the wait for that kernel. host: from one host function to the next, in
+    one thread of the driver. Event waits wait for a completed event. if_taken and if_skipped are IF nodes around one
+    kernel. iteration: a kernel is repeated until its counter is full. host_sync launches, synchronises and reads the
+    counter; host_poll polls the counter in mapped memory; while is a WHILE node; tail_launch is a graph that launches
+    itself from the device. At the end every graph is updated to other values and checked again.
 Reading
-    A graph saves what a kind costs in a stream less what it costs as a node. An iteration decided on the device pays
-    off where it is shorter than the host's round trip.
+    A graph saves the difference between stream and node. A loop that the device controls pays off if its iteration is
+    shorter than the host's round trip.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ QUICK = ("kernel_empty", "kernel", "pdl_trigger", "memset", "copy_h2d", "host_sy
 
 
 def iterations(gpu: Gpu, meter: Meter, decider: Decider) -> Iterator[Measured]:
-    """Times many iterations less a few, which removes what begins and ends the loop."""
+    """The time of many iterations less that of a few, which excludes the begin and end of the loop."""
     loop = gpu.graphs.loop(decider)
     loop.run_ns(FEW)
 
@@ -95,7 +95,7 @@ def measure(gpu: Gpu, meter: Meter, kind: str) -> Iterator[Measured]:
 BENCHMARK = Benchmark(
     title="What each kind of node costs",
     metrics=(
-        Metric("node", "time", "s/launch", "GPU time of one node behind another of its kind"),
+        Metric("node", "time", "s/launch", "GPU time of one node after another of its kind"),
         Metric("stream", "time", "s/launch", "GPU time of the same call in a stream, queued behind a gate"),
         Metric("iteration", "time", "s", "one iteration, including the decision whether it was the last"),
         Metric("launch", "time", "s", f"launch call of a graph of {LONG} such nodes"),

@@ -1,11 +1,11 @@
-"""Does a graph gain more where kernels may run side by side?
+"""Does a graph gain more if kernels may run side by side?
 
 Question
-    The same kernels form one chain, branches between a first and a last kernel, or are all independent. How long does a
-    replay take, and how long the same work on as many streams with events?
+    The same kernels form one chain, or branches between a first and a last kernel, or are all independent. How long
+    does a replay take, and how long does the same work take on one stream per branch, with events?
 Method
-    Kernels record their own begin and end. The graph is built node by node. The streams fork and join by event records
-    and waits, submitted from a compiled loop; independent kernels need none. Both run in turn, each with the same
+    Kernels record their own begin and end. The graph is built node by node. The streams fork and join by events,
+    submitted from a compiled loop; independent kernels need none. Graph and streams run in turn, with the same
     synchronise. The records show that every kernel ran, and that it began after the kernels it depends on had ended.
 Reading
     Streams pay a launch for each kernel and two event calls for each branch, all from one thread; in a graph the GPU

@@ -2,14 +2,15 @@
 
 Question
     How long does it take to give nodes of an executable graph new arguments or a new grid: node by node, by an update
-    from a new capture, and by a new capture and instantiate? What does the next replay pay for it?
+    from a new capture, and by a new capture and instantiate? How much longer does the next replay take?
 Method
-    A chain of kernels, each of which writes an argument and its grid's size to memory of its own. Each change brings
-    new values; after the next replay every value is read back and checked. A compiled loop makes all calls and reads
-    the host's clock between them.
+    Each kernel of a chain writes an argument and its grid's size to memory of its own. Each change sets new values, and
+    after the next replay every value is read back and checked. A compiled loop makes all calls and reads the host's
+    clock between them.
 Reading
-    A change costs record + change + dispose, and what the next replay takes more than the one after it. Node by node
-    pays for the nodes that change, an update for the whole graph, a rebuild for both halves of the graph's life.
+    A change costs record + change + dispose + (next_replay - later_replay). The cost grows with the changed nodes if
+    they are changed node by node, and with all nodes for an update. A rebuild pays for a new capture and instantiate
+    and for destroying the old graph.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
 """How long does a whole step take, and does the model predict it?
 
 Question
-    A step has n kernels with some synchronises among them, or a copy to the GPU before them and one back behind them.
+    A step has n kernels with some synchronises among them, or a copy to the GPU before them and one back after them.
     How long does it take, launched one by one and replayed as graphs?
 Method
     Spin kernels have a calibrated length. The step has as many pieces as synchronises, each with the same number of
@@ -39,7 +39,7 @@ def combines(params: Mapping[str, Param]) -> bool:
 
 
 def late(params: Mapping[str, Param]) -> bool:
-    """All of it only checks the model."""
+    """Every case runs late, because it only checks the model."""
     return True
 
 

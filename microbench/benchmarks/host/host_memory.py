@@ -4,10 +4,10 @@ Question
     Which rate do one core and all cores reach when they copy between buffers of their own?
 Method
     Each thread is pinned to a core and runs memcpy on buffers that it touched before; all threads start together. The
-    size is that of all source buffers together and is larger than most last-level caches.
+    source buffers together have the given size, which exceeds most last-level caches.
 Reading
-    The rate counts bytes read and bytes written. A pageable copy to the GPU passes through such a copy first and counts
-    its bytes once, so half of the rate of one core limits it.
+    The rate counts bytes read and bytes written. For a pageable copy to the GPU the host first makes such a copy. The
+    rate of a pageable copy counts each byte once, so half of the rate of one core limits it.
 """
 
 from collections.abc import Iterator

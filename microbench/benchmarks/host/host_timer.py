@@ -5,7 +5,7 @@ Question
 Method
     A compiled loop reads CLOCK_MONOTONIC with nothing between the readings.
 Reading
-    A sample that is as short as a few readings describes the clock, not the GPU.
+    A sample that is only as long as a few readings says more about the clock than about the GPU.
 """
 
 from collections.abc import Iterator

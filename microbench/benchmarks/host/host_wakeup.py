@@ -3,7 +3,7 @@
 Question
     How long does a round trip to a thread on another core take: through a flag it spins on, threading.Event, or a pipe?
 Method
-    Two pinned threads take turns. One sample is one turn of each.
+    Two pinned threads wake each other in turn. One sample is the way to the other thread and back.
 Reading
     A blocking wait for the GPU cannot return faster than the kernel wakes a thread.
 """

@@ -4,8 +4,8 @@ Question
     How long do the context, compilation, module loading, the first launch and the first call of each JIT take in a new
     process?
 Method
-    A fresh process with empty compilation caches performs one act once; several processes repeat it. What the act
-    needs beforehand is done untimed. Lazy and eager module loading are processes with that setting.
+    A fresh process with compilation caches off or empty does one first use once, and several processes repeat it. Its
+    preparation is not timed. Lazy and eager are processes with that setting of CUDA_MODULE_LOADING.
 Reading
     A process pays these costs once. No other figure includes them.
 """
@@ -34,7 +34,7 @@ PROCESSES = 5
 
 
 def empty_caches(case: Case) -> dict[str, str]:
-    """Disables the compilers' caches and sets module loading as the act's name says; "{scratch}" is a fresh folder."""
+    """Disables the compilers' caches or moves them to a fresh folder ("{scratch}"); ``what`` sets module loading."""
     loading = "EAGER" if str(case.params["what"]).endswith("eager") else "LAZY"
     return {
         "CUDA_MODULE_LOADING": loading,
@@ -50,7 +50,7 @@ def measure(cold: ColdStarts, meter: Meter, what: str) -> Iterator[Measured]:
 
 BENCHMARK = Benchmark(
     title="First-use costs",
-    metrics=(Metric("seconds", "time", "s", "one act, once in a fresh process"),),
+    metrics=(Metric("seconds", "time", "s", "one first use, in a fresh process"),),
     measure=measure,
     axes={"what": Axis("what is done for the first time", QUICK, DEFAULT, FULL)},
     cold=True,

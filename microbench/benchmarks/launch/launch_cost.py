@@ -5,9 +5,9 @@ Question
 Method
     cuLaunchKernel launches an empty kernel of one block of 32 threads from a compiled loop. submit: bursts far below
     the queue depth, with the GPU idle before each. start, complete and round trip: one launch and one synchronise at a
-    time, while a second, pinned thread watches a flag that the kernel writes to host memory as its first act.
-    to_kernel and from_kernel: the kernel stamps its begin and end by %globaltimer, which exchanges of flags tie to the
-    host's clock; the fact clock_tie_ns bounds the error of that tie.
+    time, while a second, pinned thread watches a flag that the kernel writes to host memory as its first act. to_kernel
+    and from_kernel: the kernel stamps its begin and end by %globaltimer. Exchanges of flags between host and GPU give
+    the offset of that timer from the host's clock; the fact clock_tie_ns bounds the error of the offset.
 Reading
     round trip = start + complete. The flag needs about 0.9 us to reach the host, so to_kernel is shorter than start. A
     program that synchronises after each kernel pays the round trip. One that queues kernels pays submit or the gap
@@ -49,7 +49,7 @@ def watched(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
 
 
 def tied(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
-    """Times to the kernel's first and from its last instruction, by its own stamps on the host's clock."""
+    """Times until the kernel's first instruction and from its last one, by its stamps on the host's clock."""
     round_trips_ns: list[int] = []
 
     def stamps() -> IntArray:

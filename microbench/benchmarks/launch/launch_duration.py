@@ -1,14 +1,14 @@
 """How long must a kernel run for the GPU not to wait for the host?
 
 Question
-    What is the time per kernel of a long stream of kernels, as each kernel grows longer?
+    How much time per kernel does a long stream of kernels take, as each kernel grows longer?
 Method
     A compiled loop launches spin kernels of calibrated length. period: launches and one synchronise by the host's
     clock. gated: the same kernels queued behind a gate and timed by device events, which excludes submission. duration:
-    what such a kernel records of itself.
+    the time between the begin and the end that such a kernel records.
 Reading
-    period = max(submit, duration + gap). Where period equals submit, launches limit the rate; where it meets gated,
-    the kernels hide them.
+    period = max(submit, duration + gap). Where period equals submit, launches limit the rate; where it equals gated,
+    the kernels hide the launches.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ BENCHMARK = Benchmark(
     metrics=(
         Metric("period", "time", "s/launch", "time per kernel in an open stream, including submission"),
         Metric("gated", "time", "s/launch", "time per kernel on the device, without submission"),
-        Metric("duration", "time", "s", "what a kernel of that length records of itself"),
+        Metric("duration", "time", "s", "time from begin to end that a kernel of that length records"),
     ),
     measure=measure,
     axes={

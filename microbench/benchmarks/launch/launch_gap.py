@@ -1,15 +1,16 @@
 """How long is the GPU idle between two kernels?
 
 Question
-    What is the period of a chain of kernels in a stream and as a graph, and how much of it is gap: for kernels that
-    write memory and kernels that do not, for small and large grids, for one function and two in turn?
+    What is the time from one kernel of a chain to the next (the period), in a stream and as a graph, and how much of it
+    is gap? Does that depend on whether kernels write memory, on the grid, and on whether two functions alternate?
 Method
-    stream and graph: a long chain less a short one, each behind a gate and between events, so that begin and end cancel
-    out. duration: what profilers report for such a kernel in a stream, which is CUPTI's kernel record. It is taken
-    after the periods, as recording lengthens them. stamped: what a spinning kernel stamps between its first and its
-    last instruction, which is shorter than CUPTI's duration by a constant. launch_streams: about eight kernels launched
-    into a second stream lengthen every later gap for the rest of the process, and so does CUPTI. "one" has a process
-    that launches into one stream only and is never recorded; "two" one that has launched into a second stream before.
+    stream and graph: the time of a long chain less that of a short one, each behind a gate and between events, so that
+    begin and end cancel out. duration: the length of CUPTI's kernel record in a stream, which profilers report. It is
+    measured after the periods, because recording lengthens them. stamped: the time between the first and the last
+    instruction of a spinning kernel, by its own stamps; it is shorter than CUPTI's duration by a constant.
+    launch_streams: about eight kernels launched into a second stream lengthen every later gap for the rest of the
+    process, and so does CUPTI. "one" is a process that launches into one stream only and is never recorded; "two" is a
+    process that has launched into a second stream before.
 Reading
     gap = period - duration, for durations as profilers report them; a kernel's duration is the same in both processes.
     In a graph the gap may be negative: the GPU begins a kernel while the record of the one before is still open. All
@@ -34,8 +35,8 @@ from microbench.measure.timer import Meter, duration
 LONG_GRAPH, SHORT_GRAPH = 1000, 200
 LONG_STREAM, SHORT_STREAM = 400, 100
 RECORDED = 200
-# Blocks (an SM, or in all) and threads of a block. Eight blocks leave an SM half empty: a kernel that fills it runs in
-# two waves while CUPTI records it (H200).
+# Blocks ("one": in total; the others: per SM) and threads per block. Eight blocks fill half of an SM: a kernel that
+# fills all of it runs in two waves while CUPTI records it (H200).
 BLOCKS = {"one": (1, 32), "an_sm": (1, 256), "eight_an_sm": (8, 128)}
 
 
@@ -45,7 +46,8 @@ def combines(params: Mapping[str, Param]) -> bool:
 
 
 def process(params: Mapping[str, Param]) -> str:
-    """A process of one stream measures at most three cases: the sixth or seventh found it in the state of two."""
+    """The process of a case. Processes of one stream measure at most three cases, because the sixth or seventh case
+    found such a process in the state "two"."""
     few = params["functions"] if params["functions"] == "alternating" else params["blocks"]
     return f"launch_gap one {few}" if params["launch_streams"] == "one" else "launch_gap two"
 

@@ -1,15 +1,15 @@
 """Do other kinds of launch cost more: default stream, cooperative, cluster, programmatic?
 
 Question
-    What do launches into the legacy default stream, by cuLaunchKernelEx, cooperative ones, clusters and programmatic
-    dependent ones cost the host, and which gap do they leave between two kernels?
+    How much host time do launches into the legacy default stream, by cuLaunchKernelEx, cooperative, cluster and
+    programmatic dependent launches cost, and how long is the gap between two such kernels?
 Method
     submit: an empty kernel in bursts. gap: kernels behind a gate that stamp their own start and end and do nothing
     else. A cluster has two blocks. A programmatic dependent kernel lets its successor start at once and waits for its
     predecessor at its end.
 Reading
     A negative gap means that kernels overlap. What a programmatic dependent launch saves between longer kernels depends
-    on what they do before they need each other: graph_nodes measures that.
+    on the work that they do before they wait for each other: graph_nodes measures that.
 """
 
 from collections.abc import Iterator

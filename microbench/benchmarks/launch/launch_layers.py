@@ -6,12 +6,12 @@ Method
     Two families answer different questions. same_kernel: each way to launch a kernel of one's own launches an empty
     kernel with 0 or 4 arguments (three pointers and an integer); Numba, Triton and Warp compile theirs. one_op: an
     array library computes x + 1 on one float32 element, which includes a type look-up and the allocation of the result.
-    A plain Python loop holds the call and nothing else. Each library has a process of its own. A capture checks that a
-    call is one kernel. The compiled loop calls the driver (cuLaunchKernel); CUDA runtime is the same loop with
-    cudaLaunchKernel, which <<<>>> in C++ becomes.
+    A plain Python loop makes the calls and does nothing else. Each library has a process of its own. A stream capture
+    checks that a call is one kernel. The compiled loop calls the driver (cuLaunchKernel); CUDA runtime is the same loop
+    with cudaLaunchKernel, which <<<>>> in C++ becomes.
 Reading
-    The library adds its submit less the compiled loop's. A kernel that runs longer than submit hides it; a shorter one
-    waits for Python.
+    The library's overhead is its submit less that of the compiled loop. Kernels that run longer than submit hide it;
+    the GPU waits for Python between shorter ones.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ def combines(params: Mapping[str, Param]) -> bool:
 
 
 def environment(case: Case) -> dict[str, str]:
-    """What the layer's file declares that its process needs."""
+    """The environment variables that the layer's file declares."""
     name = str(case.params["layer"])
     return {} if name == LOOP_LAYER else dict(find_layer(name).environment)
 

@@ -7,12 +7,12 @@ Method
     The models are small, so that the GPU keeps up with the host. The submission of a step is timed with the GPU idle
     before it; the number of its launches is counted by capturing it into a torch.cuda.CUDAGraph. Steps with one
     synchronise are timed eagerly and as a replay, in turn. kernels: the durations that CUPTI records of an eager step's
-    kernels; the gap between kernels of model code is what the replay's GPU time is longer. Results of graphs and of
-    compiled steps are compared with an eager step's. torch.compile is measured with --full, each mode and model in a
-    process of its own.
+    kernels. The replay's GPU time less kernels is the sum of the gaps between the kernels of model code. Results of
+    graphs and of compiled steps are compared with an eager step's. torch.compile is measured with --full, each mode and
+    model in a process of its own.
 Reading
-    The difference between the host time of a launch here and PyTorch's call in launch_layers is what modules, dispatch
-    and Python take between two launches. predict takes it for programs that give no --host of their own.
+    The host time of a launch here less PyTorch's call in launch_layers is the time that modules, dispatch and Python
+    take between two launches. predict uses it for programs without --host.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ REPLAYS = 20
 
 
 def environment(case: Case) -> dict[str, str]:
-    """torch.compile compiles in this process, so that nothing else runs while a step is measured."""
+    """Makes torch.compile compile in this process, so that nothing else runs while a step is measured."""
     return {} if case.params["compiled"] == "eager" else {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
@@ -92,7 +92,7 @@ BENCHMARK = Benchmark(
         Metric("graph", "time", "s", "one replay of the step as a graph, with a synchronise"),
         Metric("gpu", "time", "s", "the GPU's time for one replay, replays following one another"),
         Metric("kernels", "time", "s", "the sum of the eager step's kernel durations as profilers report them (CUPTI)"),
-        Metric("capture", "time", "s", "the step's calls while they are captured"),
+        Metric("capture", "time", "s", "the calls of the step, while they are captured"),
         Metric("make", "time", "s", "everything until the graph can run: capture and instantiation"),
     ),
     measure=measure,

@@ -3,8 +3,8 @@
 Question
     At which number of outstanding launches does the launch call begin to block, for each size of the arguments?
 Method
-    A gate holds the stream and opens only by its own time-out. The first launch behind it that takes a quarter of that
-    time-out or longer found the queue full. Every call is stamped.
+    A gate holds the stream and opens only by its own time-out. Every launch call behind it is stamped. The first call
+    that takes a quarter of the time-out or longer found the queue full.
 Reading
     Beyond this depth the host waits for the GPU, and a loop around the launch times the device.
 """
@@ -21,7 +21,7 @@ from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.submit import Submit
 from microbench.measure.timer import WARM_UP_CALLS, Meter
 
-# Launches and time-out: queues of the usual depth fill in the first try; drivers can be told to make deeper ones.
+# Launches and time-out (s). Queues of the usual depth fill in the first try; drivers can be configured for deeper ones.
 TRIES = ((2200, 0.04), (9000, 0.2))
 
 

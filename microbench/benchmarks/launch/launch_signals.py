@@ -1,18 +1,19 @@
-"""What does a signal inside of a stream cost: to another stream, to the host and back?
+"""What does a signal inside a stream cost: to another stream, to the host and back?
 
 Question
-    How long after one kernel does the next one begin if an event of another stream, a host function, or a word in host
-    memory that the stream writes or waits for stands between them? How much of that is the way to the host and back?
+    An event of another stream, a host function, or a word in host memory that the stream writes or waits for comes
+    between two kernels. How long after the first kernel does the second one begin? How much of that is the way to the
+    host and back?
 Method
-    One pair of kernels at a time. The first spins for 50 us, so that all calls have been made before it ends; both
-    stamp their begin and end by %globaltimer, which exchanges of flags tie to the host's clock, as in launch_cost. A
-    compiled loop polls the written word and answers at once (write_wait), or writes the word that the stream waits for
-    40 us after the first kernel (wait_32, wait_64). wait_ready waits for a value that is there already.
+    One pair of kernels runs at a time. The first spins for 50 us, so that all calls have been made before it ends. Both
+    stamp their begin and end by %globaltimer, converted to the host's clock as in launch_cost. A compiled loop polls
+    the written word and answers at once (write_wait), or writes the word that the stream waits for 40 us after the
+    first kernel (wait_32, wait_64). wait_ready waits for a value that is there already.
 Reading
     same_stream is the gap without a signal. between = to_host + the host's own time + from_host. The fact clock_tie_ns
-    bounds the error of to_host and from_host, not that of between. Another way to the host and back is to synchronise
-    and launch again: from_kernel + to_kernel of launch_cost. A flag that a running kernel answers is its
-    flag_round_trip.
+    bounds the error of to_host and from_host, not that of between. Compare with two other ways to the host and back in
+    launch_cost: to synchronise and launch again (from_kernel + to_kernel), and a flag that a running kernel answers
+    (flag_round_trip).
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,8 +38,8 @@ BETWEEN, TO_HOST, FROM_HOST = Between(1, 2), Between(1, 3), Between(4, 2)
 
 
 def intervals(way: str) -> Mapping[str, Between]:
-    """What a way's stamps show."""
-    if way in ("wait_32", "wait_64"):  # how long they take in all is the host's choice
+    """The metrics of a way, as intervals between its stamps."""
+    if way in ("wait_32", "wait_64"):  # the total time depends on when the host answers
         return {"from_host": FROM_HOST}
     to_host = {"to_host": TO_HOST} if way == "host_function" or way.startswith("write") else {}
     from_host = {"from_host": FROM_HOST} if way in ("host_function", "write_wait") else {}
@@ -64,7 +65,7 @@ def measure(gpu: Gpu, meter: Meter, way: str) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    title="Signals inside of streams",
+    title="Signals inside streams",
     metrics=(
         Metric("between", "time", "s", "from the first kernel's last instruction to the second one's first"),
         Metric("to_host", "time", "s", "from the first kernel's last instruction until the host sees its signal"),

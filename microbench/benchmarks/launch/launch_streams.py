@@ -7,8 +7,7 @@ Method
     rate: a compiled loop launches empty kernels, each into the next stream, and then waits for all streams. resident:
     one-block kernels of 1 ms, one a stream and all behind one gate, count themselves in and out.
 Reading
-    The submission rate of one thread hardly rises with streams. What rises is the number of kernels that run side by
-    side.
+    More streams hardly raise the submission rate of one thread. They raise the number of kernels that run side by side.
 """
 
 from collections.abc import Iterator

@@ -4,14 +4,15 @@ Question
     How long after a kernel's end does the host return from a wait by spinning, by yielding and by blocking, after
     kernels of different lengths, and what do the calls around events cost?
 Method
-    from_kernel: one kernel at a time is launched and waited for. The kernel reads %globaltimer as its last act;
-    exchanges of flags before and after each batch tie that timer to the host clock, so neither the launch nor the
-    kernel's duration is in the figure, and no other thread runs meanwhile. A wait mode belongs to the context, so each
-    has a process of its own; blocking_event is an event with the flag for blocking waits, in a context that spins. The
-    other metrics: bursts of calls on an idle stream and on completed events, which use the mode of the context.
+    from_kernel: one kernel at a time is launched and waited for. The kernel reads %globaltimer at its end. Exchanges of
+    flags before and after each batch give the offset of that timer from the host's clock. So the figure includes
+    neither the launch nor the kernel's duration, and no other thread runs meanwhile. The wait mode is a setting of the
+    context, so each mode has a process of its own; blocking_event waits for an event with the flag for blocking waits,
+    in a context that spins. The other metrics are bursts of calls on an idle stream and on completed events, in the
+    mode of the context.
 Reading
-    A spin wait answers first and keeps a core busy. A blocking wait frees the core and pays for the wake-up, which
-    takes longer the longer the host slept. Where single waits fall into two groups, both belong to the answer.
+    A spin wait returns first but keeps a core busy. A blocking wait frees the core and pays for the wake-up, which
+    takes longer the longer the host slept. Where single waits fall into two groups, quote both.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,12 +33,12 @@ CALLS: dict[str, Op] = {
     "wait_event": Wait(),
 }
 MODES = ("spin", "yield", "blocking", "blocking_event")
-# A batch has up to so many waits and takes up to so long: waits of 20 ms are samples of their own.
+# The most waits of a batch, and the time that it may take. With kernels of 20 ms a batch is one wait.
 MOST_WAITS, BATCH_NS = 50, 5_000_000
 
 
 def context_mode(params: Mapping[str, Param]) -> str:
-    """The wait mode of the context: an event that blocks does so in every context."""
+    """The wait mode of the context. A blocking event blocks in every context, so its context spins."""
     return "spin" if params["wait"] == "blocking_event" else str(params["wait"])
 
 

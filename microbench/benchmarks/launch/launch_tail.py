@@ -1,8 +1,8 @@
 """How slow are the slowest launches of a million, and what do they share?
 
 Question
-    What do p99.9, p99.99 and the worst of many launch calls take? Is it the launch that is slow then, or does something
-    stop the core? Do slow calls repeat in time, as interrupts of a timer do, or after a number of calls?
+    How long are p99.9, p99.99 and the longest of many launch calls? Is the launch itself slow then, or does something
+    stop the core? Do slow calls repeat in time, as timer interrupts do, or after a number of calls?
 Method
     Bursts of stamped launches of an empty kernel, with the GPU idle before each; the first calls after a wait are not
     counted. After each burst the same core queries an event that has happened, which submits nothing, for about as
@@ -12,8 +12,9 @@ Method
     priority beside that kernel (priority); or a second process on a core of its own launches kernels on every SM
     (process).
 Reading
-    If both loops are stopped as often, the machine stops the core, and no launch is slow by itself. Percentiles are
-    those of each tenth of the calls, as are rates of stops. A call is slow from twice the median on.
+    If launches and queries are stopped equally often, the machine stops the core, and no launch is slow by itself.
+    Percentiles and rates of stops are taken over each tenth of the calls. A call is slow if it takes twice the median
+    or longer.
 """
 
 from collections.abc import Iterator
@@ -31,10 +32,10 @@ from microbench.measure import tails
 from microbench.measure.sampling import NANOSECOND_S, stored
 from microbench.measure.timer import Meter
 
-# The calls of a burst fit the launch queue, with those before it that are not counted.
+# All calls of a burst, including the LEAD_IN calls that are not counted, fit into the launch queue.
 LEAD_IN, BURST, QUERIES = 50, 400, 1500
 PARTS = 10
-TICK_BURSTS = 250  # from one line of progress to the next
+TICK_BURSTS = 250  # bursts between two lines of progress
 STOP_NS = 3000
 BESIDE_BYTES, BESIDE_NS = 64 << 20, 2_000_000
 QUANTILES = {"p999": 0.999, "p9999": 0.9999, "worst": 1.0}
@@ -42,7 +43,7 @@ BESIDE = {
     "nothing": "nothing", "copy": "a copy", "kernel": "a kernel", "priority": "a kernel of lower priority",
     "process": "a second process",
 }  # fmt: skip
-# What takes the thread off its core, in the order of the columns of ``left``.
+# Why the thread left its core: a fact and its source for each column of ``left``.
 LEAVING = {
     "waits": "voluntary context switches in bursts",
     "preemptions": "involuntary context switches in bursts",
@@ -156,7 +157,7 @@ BENCHMARK = Benchmark(
         Metric("p999", "time", "s/launch", "999 of 1000 calls take less"),
         Metric("p9999", "time", "s/launch", "9999 of 10 000 calls take less"),
         Metric("worst", "time", "s/launch", "the longest call"),
-        Metric("stops", "count", "1/s", "launch calls that take 3 µs longer than their median, in a second of calls"),
+        Metric("stops", "count", "1/s", "launch calls that take 3 µs longer than their median, per second of calls"),
         Metric("idle_stops", "count", "1/s", "the same for queries of an event, which submit nothing"),
     ),
     measure=measure,

@@ -3,8 +3,8 @@
 Question
     How many launches a second do several host threads reach together, each in its own stream?
 Method
-    Compiled loops run in threads without the Python lock, from a common start. Each stays well below its stream's
-    queue depth.
+    Compiled loops run in threads that do not hold Python's lock, from a common start. Each stays well below its
+    stream's queue depth.
 Reading
     The driver serialises a part of each launch: the rate rises less than the number of threads, and each call takes
     longer.

@@ -4,11 +4,11 @@ Question
     How many bytes does a launch move to and from the GPU, and do they depend on the kernel or on its arguments?
 Method
     The GPU's own PCIe byte counters (NVML fields 197 and 198; on older drivers sampled rates, marked coarse) are read
-    before and after several thousand calls. Idle traffic and that of the reading itself are subtracted. Packet headers
-    are included. In the same session pinned copies of known size check the counters in both directions.
+    before and after several thousand calls. Idle traffic and the traffic of reading the counters are subtracted. Packet
+    headers are included. In the same session pinned copies of known size check the counters in both directions.
 Reading
-    A few kilobytes a launch are nothing for the link's bandwidth. A launch costs the latency of its exchanges, not
-    their bytes.
+    A few kilobytes a launch hardly use the link's bandwidth. A launch costs the latency of its exchanges, not their
+    bytes.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,21 +1,23 @@
 """What does a profiler add to what it records?
 
 Question
-    How much longer does the host take for a call, an operator and a Python function while they are recorded, and the
-    GPU for a graph's node?
+    How much host time does recording add to a call, an operator and a Python function, and how much GPU time to a
+    graph's node?
 Method
-    Each row has a process of its own, because one that was recorded stays slower. Bursts of launches are timed before
-    the first recording and inside recordings, with the GPU idle before each. cupti: launches from the compiled loop,
-    with CUPTI's kernel records alone. torch: steps of three PyTorch models, recorded by torch.profiler with CUDA
-    activities and with CPU activities too, in turn. The first less the time before is what calls cost, the second less
-    the first what operators cost. torch_stack: the same with Python stacks less without, which is what functions cost.
-    watch: the same models with the recorder of microbench watch, which records launches and waits alone.
-    What a step records is counted in recordings of five steps. node: the period of a graph's kernels inside a recording
-    less before any; node_left: the same after a recording. The process launches into one stream only, because other
-    processes have longer gaps without any profiler.
+    Each row has a process of its own, because a process stays slower after it was recorded. Bursts of launches are
+    timed before the first recording and inside recordings, with the GPU idle before each. cupti: launches from the
+    compiled loop, with CUPTI's kernel records alone. torch: steps of three PyTorch models, recorded by torch.profiler
+    with CUDA activities only, and with CPU activities too, in turn. CUDA activities less the time before the first
+    recording is the cost of calls; with CPU activities less without them is the cost of operators. torch_stack: with
+    Python stacks less without them is the cost of functions. watch: the same models with the recorder of microbench
+    watch, which records launches and waits only. Recordings of five steps show how many records a step makes. node: the
+    period of a graph's kernels inside a recording less that before the first one; node_left: the same after a
+    recording. The process launches into one stream only, because other processes have longer gaps even without a
+    profiler.
 Reading
-    diagnose takes the costs of torch, torch_stack and watch off a recorded step. They are means over the three models;
-    the facts have each model's. How much longer than a kernel its record is, is duration less stamped in launch_gap.
+    diagnose subtracts the costs of torch, torch_stack and watch from a recorded step. They are means over the three
+    models; facts have the cost in each model. A kernel's record is longer than the kernel by duration less stamped of
+    launch_gap.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,13 +42,13 @@ from microbench.measure.timer import Meter
 # Samples before the first recording, bursts in a sample, and steps that are counted. A sample is the lower quartile of
 # its bursts, because a busy host lengthens most of them, by up to a factor of two for a second.
 BEFORE, BURSTS, COUNTED = 15, 25, 5
-SHORTER = 5  # than other benchmarks' bursts, so that no burst fills the GPU's queue
+SHORTER = 5  # times shorter than bursts of other benchmarks, so that none fills the launch queue
 LONG_GRAPH, SHORT_GRAPH = 600, 100
 # How long the GPU is kept busy while a graph is launched.
 HOLD_NS = 1_000_000
 GRAPH = "nodes of the graph"
-# PyTorch's profiler leaves CUPTI attached, which is its default up to 2.11. Detaching it between recordings crashes a
-# process with graphs before CUDA 12.6 (pytorch#150957).
+# Makes PyTorch's profiler leave CUPTI attached, as it does by default up to 2.11. Detaching it between recordings
+# crashes a process with graphs before CUDA 12.6 (pytorch#150957).
 KEEPS_CUPTI = {"TEARDOWN_CUPTI": "0"}
 UNRECORDED, LEFT = "unrecorded", "left"
 
@@ -64,9 +66,10 @@ RECORDERS: Mapping[str, tuple[RecorderKind, ...]] = {
 
 
 class Cost(NamedTuple):
-    """What each record of a field of Recorded costs: the time in one state of the process less that in another.
+    """The cost of a record of the kind ``field`` (of Recorded, or GRAPH): the time in ``state`` less that in ``base``.
 
-    States are the kinds of the recorder that records, UNRECORDED before the first recording and LEFT after one.
+    A state of the process is the kind of the recorder that records, UNRECORDED (before the first one), or LEFT (after
+    one).
     """
 
     metric: str
@@ -119,7 +122,7 @@ def measure(gpu: Gpu, meter: Meter, records: str) -> Iterator[Measured]:
         turn.reverse()
         for kind, recorder in turn:
             with recorder.recording():
-                program.warm_up()  # a recording begins by making buffers
+                program.warm_up()  # a recording allocates its buffers when it begins
                 states[kind] = program.seconds()
         states[LEFT] = program.seconds()
         sums = dict.fromkeys((cost.metric for cost in known), 0.0)
@@ -145,7 +148,7 @@ def measure(gpu: Gpu, meter: Meter, records: str) -> Iterator[Measured]:
             yield Fact(f"{cost.metric}_{name}", each_s, source=f"{count:.0f} {cost.field} a sample", unit="s")
 
 
-# How many records of a field of Recorded, or nodes of the graph, a sample has: by field and name of the step.
+# The number of records in a sample, by field of Recorded and name of the step; for GRAPH the number of its nodes.
 Counts = Mapping[str, Mapping[str, float]]
 
 
@@ -176,7 +179,7 @@ class _Program:
         self._gpu.synchronize()
 
     def seconds(self) -> dict[str, float]:
-        """Host time of a burst of each step, and device time of the nodes that the long graph has more, in s."""
+        """Host time of a burst of each step, and device time of the long graph less the short one, in s."""
 
         def burst_s(name: str) -> float:
             self._gpu.synchronize()
@@ -186,7 +189,7 @@ class _Program:
         return taken | {GRAPH: self._replayed_s(self._long) - self._replayed_s(self._short)}
 
     def _replayed_s(self, graph: Submit) -> float:
-        """Device time of one replay, which is queued behind a kernel. A gate could time out in a recording."""
+        """Device time of one replay, queued behind a kernel instead of a gate, which could time out in a recording."""
         self._gpu.synchronize()
         self._hold(1)
         self._events.start()
@@ -224,7 +227,7 @@ BENCHMARK = Benchmark(
         Metric("operator", "time", "s", "host time that recording adds to an operator of PyTorch"),
         Metric("function", "time", "s", "host time that recording adds to a Python function"),
         Metric("node", "time", "s", "GPU time that recording adds to a node of a graph"),
-        Metric("node_left", "time", "s", "the part of it that stays when the profiler has stopped"),
+        Metric("node_left", "time", "s", "the part of node that remains after the profiler has stopped"),
     ),
     measure=measure,
     axes={"records": Axis("what records", QUICK, tuple(RECORDS), tuple(RECORDS), labels=RECORDS)},

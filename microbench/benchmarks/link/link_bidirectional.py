@@ -1,14 +1,15 @@
 """How fast is each direction while the other one is busy?
 
 Question
-    The link moves data both ways at once: at which rate each way, and how much in total?
+    At which rate does the link move data each way, and in total, if it moves data both ways at once?
 Method
     Pinned copies run in two streams, one for each direction, from a common start behind a gate. The direction that is
     not measured copies twice as often, so that the measured one is never alone. The sum counts only what was moved
     while both were busy. Both destinations are compared with their sources at the end.
 Reading
-    Read requests travel against the data of writes, so the sum stays slightly below twice one direction. A sum of
-    little more than one direction means that the link, or a memory behind it, takes turns.
+    Read requests travel in the same direction as the data of writes, so the sum stays slightly below twice one
+    direction. A sum of little more than one direction means that the link, or a memory behind it, serves the directions
+    in turn.
 """
 
 from collections.abc import Iterator

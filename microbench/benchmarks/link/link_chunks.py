@@ -1,15 +1,15 @@
 """Does it help to cut a large copy into pieces?
 
 Question
-    How long does a buffer take to reach the GPU in n pieces on one or several streams, alone, and with a kernel that
-    works on each piece?
+    How long does a buffer take to reach the GPU in n pieces on one or several streams, without kernels and with a
+    kernel that works on each piece?
 Method
-    Host time of a whole step: all copies (and kernels) of 64 MiB and a wait for all streams, from a compiled loop. A
+    A compiled loop times whole steps on the host: all copies (and kernels) of 64 MiB, and a wait for all streams. A
     kernel follows its piece in the same stream, reads it whole, and then spins; all kernels together run as long as the
     whole copy. Every kernel must have seen its own piece, and the device's copy is compared with the host's.
 Reading
     Copies alone gain nothing from pieces and pay a fixed cost for each. With kernels, pieces on two streams let the
-    next copy run under the previous kernel: at best, copy and kernels take half as long as one after the other.
+    next copy overlap the previous kernel: at best this halves the time.
 """
 
 from collections.abc import Iterator, Mapping

@@ -3,12 +3,12 @@
 Question
     Which rate does one GPU's copy keep while the other GPUs copy as well?
 Method
-    Every GPU copies pinned memory near it. The copies are queued behind gates that open directly after each other, that
-    of the measured GPU last. Its own events time it; the other GPUs copy twice as often. Alone and together run in
-    turn. All data are compared at the end. The full preset also measures pair by pair.
+    Every GPU copies pinned memory near it. The copies are queued behind gates that open directly after each other; the
+    gate of the measured GPU opens last. Its own events time its copies; the other GPUs make twice as many. alone and
+    together are measured in turn. All data are compared at the end. The full preset also measures pair by pair.
 Reading
-    A GPU that keeps its rate has its own link up to the memory. Two GPUs that fall to half as a pair share an uplink (a
-    switch), or a processor whose memory is the limit.
+    A GPU that keeps its rate shares no link on the way to the memory. If two GPUs copying together fall to half of
+    their rates, they share an uplink (a switch), or a processor whose memory is the limit.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,12 +26,12 @@ EVERYBODY = "all"
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """A GPU does not copy beside itself."""
+    """The measured GPU and the other GPU differ."""
     return params["beside"] != str(params["gpu_index"])
 
 
 def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
-    """Only GPUs that this machine has."""
+    """Why this machine lacks one of the GPUs, or None."""
     count = len(environment.gpus)
     named = [int(params["gpu_index"])] + [int(params["beside"]) for _ in (0,) if params["beside"] != EVERYBODY]
     return None if count > 1 and max(named) < count else f"needs {max(*named, 1) + 1} GPUs, {count} here"

@@ -7,8 +7,8 @@ Method
     which excludes submission; pageable copies cannot be gated, as they block or return early. On the host: one copy and
     one synchronise from a compiled loop. Source and destination differ in every byte before and are compared after.
 Reading
-    A copy takes a fixed time and its bytes over the bandwidth, T = a + V / b. At V = a * b it reaches half the
-    bandwidth. The host also pays for the call and the synchronise.
+    The time of a copy is a fixed time plus its bytes over the bandwidth, T = a + V / b. At V = a * b it reaches half
+    the bandwidth. The host also pays for the call and the synchronise.
 """
 
 from collections.abc import Iterator

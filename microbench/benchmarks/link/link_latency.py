@@ -1,13 +1,14 @@
 """How long does the shortest exchange across the link take?
 
 Question
-    How long does a GPU wait for one word of host memory, and the host for one copy, one memset, one answer of a kernel?
+    How long does a GPU wait for one word of host memory, and the host for one copy, one memset, or one answer of a
+    kernel?
 Method
-    host_read: one GPU thread follows addresses through pinned host memory, one line of 128 bytes at a time, in one
-    block for each SM, one block after the other. The mean is over all reads; the percentiles are of single reads of one
-    SM, each stamped by its clock, which adds about 15 ns. flag: the host writes a flag and a running kernel answers
-    with another. copies and memset: one call of 4 bytes and a synchronise, and the call alone in bursts, from a
-    compiled loop; the copied data are compared.
+    host_read: one GPU thread follows a chain of addresses through pinned host memory, one line of 128 bytes at a time,
+    on each SM in turn. The mean is over all reads; the percentiles are of single reads of one SM, each stamped by its
+    clock, which adds about 15 ns. flag: the host writes a flag and a running kernel answers with another. copies and
+    memset: a compiled loop times one call of 4 bytes with a synchronise, and bursts of the call alone; the copied data
+    are compared.
 Reading
     A read crosses the link twice. Every switch on the way adds to it (0.1 to 0.3 us by rule of thumb), and so does
     address translation where the footprint exceeds its caches.

@@ -1,11 +1,11 @@
 """What does managed memory cost when it migrates, by faults and by prefetch?
 
 Question
-    At which rate do pages of managed memory reach the side that touches them: by faults, by prefetch, as read-mostly
-    copies, and once they are there?
+    At which rate do pages of managed memory reach the side that uses them: by page faults, by prefetch, as read-mostly
+    copies, and if they are already there?
 Method
-    Host time of the move and a synchronise. Before each one, outside the timing, the pages are put back where they come
-    from. fault_to_device: a kernel reads pages that are on the host. prefetch_to_device: cuMemPrefetchAsync.
+    The figure is the host time of the move and a synchronise. Before each move the pages are moved back, which is not
+    timed. fault_to_device: a kernel reads pages that are on the host. prefetch_to_device: cuMemPrefetchAsync.
     read_mostly_to_device: a kernel reads pages advised as read-mostly, which are then duplicated. again_on_device: a
     kernel reads pages that are on the device already. fault_to_host and prefetch_to_host: the way back, by a host
     thread that reads each page. The buffer never takes more than a quarter of the free device memory.

@@ -1,19 +1,19 @@
 """How fast are NCCL's operations between GPUs?
 
 Question
-    What do all-reduce, all-gather and send/receive take by size: the latency of small messages, and the bus bandwidth
-    of large ones against the limit of NVLink?
+    How long do all-reduce, all-gather and send/receive take, by size: the latency of small messages, and the bus
+    bandwidth of large ones compared with the limit of NVLink?
 Method
-    As nccl-tests does it (float32, out of place, -g GPUs): one thread drives all GPUs, the calls of all ranks in one
-    group. After a warm-up, a batch of 20 calls is timed by the host's clock until all GPUs are done. In send_recv each
-    rank sends to the next. loop calls NCCL's C interface from the compiled loop; nccl4py is nvidia's Python binding,
-    with CuPy arrays. Every received element is compared with its exact value.
+    The method is that of nccl-tests (float32, out of place, -g GPUs): one thread drives all GPUs, with the calls of all
+    ranks in one group. After a warm-up, a batch of 20 calls is timed by the host's clock until all GPUs are done. In
+    send_recv each rank sends to the next. loop calls NCCL's C interface from the compiled loop; nccl4py is NVIDIA's
+    Python binding, with CuPy arrays. Every received element is compared with its exact value.
 Reading
-    Algorithm bandwidth is size over time; all_gather counts the data of all ranks. Bus bandwidth is that times
-    2 (n - 1) / n for all_reduce, (n - 1) / n for all_gather and 1 for send_recv: what each GPU's links carry one way in
-    a ring. That of all_gather and send_recv is held against NVLink, because each GPU must receive these bytes over its
-    own links. With NVLink SHARP all_reduce may exceed NVLink's rate, because the switches add. A ring of one GPU copies
-    within its own memory: it has no bus bandwidth, and says nothing of links.
+    Algorithm bandwidth is size over time; all_gather counts the data of all ranks. Bus bandwidth is that times 2 (n -
+    1) / n for all_reduce, (n - 1) / n for all_gather and 1 for send_recv: what each GPU's links carry one way in a
+    ring. The bus bandwidth of all_gather and send_recv is compared with NVLink, because each GPU must receive these
+    bytes over its own links. With NVLink SHARP all_reduce may exceed NVLink's rate, because the switches add. A ring of
+    one GPU copies within its own memory: it has no bus bandwidth and does not measure links.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ from microbench.measure.transfers import collective_calls
 KIB, MIB = 1 << 10, 1 << 20
 EVERY_GPU = "all"
 SMALL_BYTES = 1 * KIB
-# 128 bytes are the 16 for each of 8 ranks that nccl-tests' all_gather needs at least.
+# 128 bytes are the minimum of nccl-tests' all_gather on 8 ranks, 16 for each.
 SIZES = (128, 64 * KIB, 16 * MIB, 256 * MIB)
 FULL_SIZES = (128, 1 * KIB, 8 * KIB, 64 * KIB, 512 * KIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)
 BINDINGS = ("loop", "nccl4py")
@@ -37,7 +37,7 @@ NCCL4PY = Package("nccl", "pip install nccl4py")
 
 
 def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
-    """Only as many GPUs as this machine has; all of them are ``all``."""
+    """Why a number of GPUs cannot be measured here, or None. All GPUs of the machine are ``all``."""
     count, asked = len(environment.gpus), params["gpus"]
     if asked == EVERY_GPU or int(asked) < count:
         return None
@@ -73,7 +73,7 @@ BENCHMARK = Benchmark(
     },
     needs=lambda params: NCCL4PY if params["binding"] == "nccl4py" else None,
     gpus="all",
-    own_process=lambda params: "nccl",  # NCCL's threads and buffers stay in a process
+    own_process=lambda params: "nccl",  # NCCL's threads and buffers remain in their process
     here=here,
     late=always,  # NCCL takes seconds to begin
 )

@@ -1,9 +1,9 @@
 """Does the NUMA node of the host's buffer matter?
 
 Question
-    At which rate does a copy run from and to the memory of each NUMA node?
+    How fast is a copy from and to the memory of each NUMA node?
 Method
-    As link_copy with pinned memory that a thread bound to the node allocates and touches.
+    The method is that of link_copy, with pinned memory that a thread bound to the node allocates and touches.
 Reading
     The GPU's own node is near. A far node adds the link between the processors, which can be narrower than the GPU's
     own and busy with other traffic.
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
-    """Only nodes that this machine has."""
+    """Why this machine lacks the node, or None."""
     nodes = environment.fact("numa_nodes")
     count = nodes if isinstance(nodes, int) else 1
     return None if int(params["node"]) < count else f"this machine has {count} NUMA node{'s' if count > 1 else ''}"

@@ -1,16 +1,16 @@
 """How fast do two GPUs exchange data?
 
 Question
-    For each pair: at which rate do copy engines and SMs read and write the other GPU's memory, one way and both ways at
-    once, how long does one read take, and what is left without peer access?
+    For each pair: how fast do copy engines and SMs read and write the other GPU's memory, one way and both ways at
+    once, how long does one read take, and which rate remains without peer access?
 Method
-    The first GPU's copy engine or SMs move the data, behind a gate, between two events, from or to the second GPU's
-    memory. Both ways at once: the second GPU does the same twice as often. The GPU that holds the data compares them at
-    the end. Latency: dependent reads, one line of 128 bytes at a time, in the order of addresses. Without peer access
-    the driver copies through host memory, and no gate holds the copies.
+    The first GPU's copy engine or SMs move data from or to the second GPU's memory, behind a gate and between two
+    events. Both ways at once: the second GPU makes twice as many such movements at the same time. The GPU with the
+    destination compares the data at the end. Latency: dependent reads, one line of 128 bytes at a time, in the order of
+    addresses. Without peer access the driver copies through host memory, and no gate holds the copies.
 Reading
-    With NVLink the ceiling is that of all links of the GPU that moves the data, without it that of its PCIe link. A
-    pair that is slower than others may be further apart: below different bridges or on different processors.
+    The ceiling is the rate of all NVLinks of the GPU that moves the data, or that of its PCIe link if it has no NVLink.
+    The GPUs of a slower pair may be farther apart: below different bridges or on different processors.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,13 +41,13 @@ def combines(params: Mapping[str, Param]) -> bool:
 
 
 def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
-    """Only GPUs that this machine has."""
+    """Why this machine lacks one of the GPUs, or None."""
     count, most = len(environment.gpus), max(int(params["first"]), int(params["second"]))
     return None if most < count else f"needs {max(most, 1) + 1} GPUs, {count} here"
 
 
 def bound_of(gpu: Gpu, way: PeerWay) -> str:
-    """All NVLinks, or PCIe where the GPU has none. Reads arrive as completions, like copies to the GPU."""
+    """The ceiling: all NVLinks, or PCIe where the GPU has none. Reads arrive as completions, like copies to the GPU."""
     if gpu.info.link.nvlinks != 0:
         return "nvlink"
     reads = way.endswith("read")

@@ -4,12 +4,12 @@ Question
     How long does it take to allocate pinned memory, or to pin existing memory, and to free it again? What does the same
     memory cost unpinned?
 Method
-    Host time of each call, between two readings of the clock in a compiled loop. allocate is cuMemHostAlloc; register
-    is cuMemHostRegister of memory that was touched before; touch is pageable memory, mapped and written once a page.
-    Each block is freed before the next.
+    A compiled loop reads the host's clock before and after each call. allocate is cuMemHostAlloc; register is
+    cuMemHostRegister of memory that was touched before; touch is pageable memory, mapped and written once a page. Each
+    block is freed before the next.
 Reading
-    Pinning costs by the page. It pays off after as many copies as make up for that cost by what pageable copies lose.
-    Memory that is allocated once and reused costs it once.
+    Pinning costs a time for each page. It pays off once enough copies have been made: each one saves what a pageable
+    copy takes longer. Memory that is allocated once and reused is pinned only once.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,11 +1,11 @@
 """In which state is the link under load: generation, width, bridges, errors?
 
 Question
-    Which generation and width does the link run at, what can GPU and slot do, and what is between them: bridges,
+    Which generation and width does the link run at, what do GPU and slot support, and what is between them: bridges,
     packet sizes, address translation, errors?
 Method
-    Facts, not times, from sysfs, PCI configuration space and NVML, each queried separately while copies run both ways
-    (an idle link trains down to save power). Error counters are read before and after.
+    Nothing is timed. Facts come from sysfs, PCI configuration space and NVML, each queried separately while copies run
+    both ways (an idle link trains down to save power). Error counters are read before and after.
 Reading
     A fact that cannot be read says why: configuration space needs root, and a virtual machine shows a flattened bus. A
     narrow or slow link under load, a bridge narrower than the GPU, or rising error counters explain a low bandwidth.

@@ -1,8 +1,8 @@
 """How fast do kernels read and write host memory directly?
 
 Question
-    At which rate do kernels reach mapped host memory without a copy, by the width of their accesses and the offset of
-    the buffer, and how large are the packets that they cause?
+    How fast do kernels read and write mapped host memory without a copy, by the width of their accesses and the offset
+    of the buffer, and how many bytes do they put on the wire?
 Method
     A kernel on all SMs reads pinned host memory into device memory, or writes it from there, every byte once. It is
     queued behind a gate, timed by events, and compared byte for byte at the end. The GPU's own PCIe byte counters give
@@ -29,7 +29,7 @@ COUNTED_BYTES = 1 << 30  # the counters wrap at 4 GiB
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """Widths that a thread can move at once, and offsets that keep each access aligned."""
+    """Offsets that keep each access aligned to its width."""
     width_bytes = int(params["width_bytes"])
     return width_bytes in WIDTHS_BYTES and int(params["offset_bytes"]) % width_bytes == 0
 

@@ -3,11 +3,11 @@
 Question
     How long does the host wait for cudaMalloc and cudaFree, a stream-ordered pool, CuPy's pool, and pinned host memory?
 Method
-    A compiled loop allocates and frees memory by the host's clock (CuPy's pool from Python, as its user calls it). The
-    first block is measured separately, from a pool that was emptied before.
+    A compiled loop allocates and frees memory and reads the host's clock; calls of CuPy's pool come from Python, as
+    users make them. The first block is measured separately, from a pool that was emptied before.
 Reading
-    The first block of a pool costs what the driver's own call costs; every later one of that size is a look-up. A loop
-    that allocates with cudaMalloc also waits in cudaFree until the GPU is idle.
+    The first block of a pool costs as much as the driver's own allocation; every later one of that size is a look-up. A
+    loop that allocates with cudaMalloc also waits in cudaFree until the GPU is idle.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,14 +1,14 @@
-"""How many atomic additions a second, to one address and to many?
+"""How many atomic additions a second does the GPU make, to one address and to many?
 
 Question
     What does contention cost in device memory, where the L2 adds, and in shared memory, where the SM adds?
 Method
-    All SMs add without asking for the result: every thread to the same word (in shared memory one word a block), each
-    warp to a word of its own, or each thread to a word of its own. The kernel is queued behind a gate, between two
+    All SMs add and do not use the result. All threads add to the same word (in shared memory to one word per block), or
+    each warp to a word of its own, or each thread to a word of its own. The kernel is queued behind a gate, between two
     events. The sums are compared with what was added.
 Reading
-    Additions to one address wait for each other; a warp's additions to neighbouring addresses go together. A histogram
-    with few bins is close to the first case.
+    Additions to one address wait for each other; a warp's additions to neighbouring addresses are made together. A
+    histogram with few bins is close to the first case.
 """
 
 from collections.abc import Iterator

@@ -1,16 +1,16 @@
 """How fast do bulk copies (TMA) fill shared memory, by the size of a piece?
 
 Question
-    What bandwidth from DRAM and L2 into shared memory do bulk copies reach, against cp.async and ordinary loads?
+    What bandwidth from DRAM and L2 into shared memory do bulk copies reach, compared with cp.async and ordinary loads?
 Method
-    Every SM copies pieces of its own of a working set into its shared memory, round and round the set, and stamps begin
-    and end. bulk: four threads ask for whole pieces (cp.async.bulk) and wait for their barriers, with 128 KiB on the
-    way. async: 16 warps with 64 KiB on the way by cp.async. load: 32 warps with 64 KiB on the way, through registers.
-    Nothing else is done with the data, but that 512 bytes of each piece, elsewhere in each round, are added up and
-    compared.
+    Every SM copies its own pieces of a working set into its shared memory, passes through the set again and again, and
+    stamps begin and end. bulk: four threads request whole pieces (cp.async.bulk) and wait for their barriers, with 128
+    KiB in flight. async: 16 warps with 64 KiB in flight by cp.async. load: 32 warps with 64 KiB in flight, through
+    registers. Only 512 bytes of each piece, at another place in each pass, are added up and compared; the rest of the
+    data is not used.
 Reading
-    Small pieces cost an SM a request each. From some size on all ways are as fast as the level gives; bulk copies then
-    leave threads and registers to the work itself.
+    Each piece costs the SM a request, which limits small pieces. From some size on all ways reach the bandwidth of the
+    level; bulk copies then leave threads and registers free for other work.
 """
 
 from collections.abc import Iterator

@@ -2,15 +2,15 @@
 
 Question
     What bandwidth and latency do loads from other blocks' shared memory have (distributed shared memory, compute
-    capability 9.0), by the size of the cluster, against a block's own?
+    capability 9.0), by the size of the cluster, compared with a block's own?
 Method
-    bandwidth: as many clusters as run at the same time, a block on each of their SMs; each reads 64 KiB of every other
-    block of its cluster in turn (ld.shared::cluster), all at the same time. The SMs stamp begin and end, and each
-    block's sum over all words is compared. latency: a thread of one block follows a ring of lines in the other blocks.
-    A cluster of 1 is the block's own shared memory.
+    bandwidth: as many clusters as fit on the GPU run at the same time, with one block on each SM. Each block reads 64
+    KiB of every other block of its cluster in turn (ld.shared::cluster). The SMs stamp begin and end, and each block's
+    sum over all words is compared. latency: a thread of one block follows a ring of addresses through lines in the
+    other blocks. In a cluster of 1 the block reads its own shared memory.
 Reading
-    Data in a neighbour's shared memory spare a copy in the own one. Whether it is better to read them there or from the
-    L2 says the comparison with memory_levels and memory_latency. Larger clusters leave some SMs unused.
+    A block that reads a neighbour's shared memory needs no copy in its own. Compare with memory_levels and
+    memory_latency to see whether reading from the L2 is better. Larger clusters leave some SMs unused.
 """
 
 from collections.abc import Iterator

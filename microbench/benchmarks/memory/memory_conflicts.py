@@ -5,12 +5,12 @@ Question
     lie in one bank?
 Method
     Each loaded word holds the address of the next, so no load can be left out. 32 warps with four such chains each keep
-    one SM full (throughput), and one warp alone waits for every load (latency), by the SM's own clock. Where each lane
-    of each chain ends is compared.
+    one SM busy (throughput), and one warp alone waits for every load (latency), timed by the SM's own clock. The end of
+    each lane's chain is compared.
 Reading
-    Shared memory has 32 banks of 4 bytes and serves one word of each in a cycle. Words whose addresses differ by a
-    multiple of 128 bytes share a bank, and n of them take n cycles: n-way conflicts. A stride of 0 is one word for all
-    lanes, which is read once. Odd strides in words have no conflicts, which is why tiles are padded by a word.
+    Shared memory has 32 banks of 4 bytes and reads one word from each bank in a cycle. Words whose addresses differ by
+    a multiple of 128 bytes share a bank, and n of them take n cycles: n-way conflicts. A stride of 0 is one word for
+    all lanes, which is read once. Odd strides in words have no conflicts, which is why tiles are padded by a word.
 """
 
 import math

@@ -1,10 +1,10 @@
 """How fast are the driver's own copies within device memory?
 
 Question
-    How long do cuMemcpyDtoD, a 2D copy and a memset take over their size, and which bandwidth do they reach?
+    How long do cuMemcpyDtoD, a 2D copy and a memset take, by size, and which bandwidth do they reach?
 Method
     Calls are queued behind a gate, between two events. Sources are patterns; destinations are poisoned before and
-    compared after. Rows of the 2D copy fill half of their pitch, and what is between them must stay unchanged.
+    compared after. Rows of the 2D copy fill half of their pitch, and the bytes between them must stay unchanged.
 Reading
     Copies that stay in the L2 take T = a + V / b: a is the fixed cost of a call on the device, b the rate of the L2.
     Copies beyond it run at the rate of DRAM. A copy counts the bytes it reads plus those it writes, a memset those it

@@ -3,10 +3,10 @@
 Question
     How much power does the GPU draw while its memory is busy, and how many joules is that for each byte?
 Method
-    The same kernel runs back to back for two seconds, between two steps of the GPU's energy counter (it advances every
-    100 ms). idle runs nothing for as long. The rate is that of the same two seconds.
+    The same kernel runs back to back for two seconds, between two steps of the GPU's energy counter, which advances
+    every 100 ms. idle waits for as long without work. The rate is measured in the same two seconds.
 Reading
-    Energy is power over rate and includes what an idle GPU draws; less that share it is the cost of the bytes
+    Energy is power over rate and includes what an idle GPU draws. Subtract idle power first for the cost of the bytes
     themselves.
 """
 

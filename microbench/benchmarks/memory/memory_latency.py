@@ -1,15 +1,17 @@
 """How long does one dependent read take from each level?
 
 Question
-    What does a load cost that the next one waits for: from shared memory, L1, L2 and DRAM, with and without a TLB miss?
+    How long does a load take whose result the next load needs: from shared memory, L1, L2 and DRAM, with and without a
+    TLB miss?
 Method
-    One thread walks lines that each hold the address of the next, in random order, each line once before any again.
-    Both clocks (clock64 and %globaltimer) are read at the first and the last read. A set that fits the SM's own cache
-    is walked once before. Sets in the L2 are also read line by line past the L1, each line several times, from one SM:
-    lines in the near part of the L2 answer sooner than those in the far part.
+    Each line of a set holds the address of the next one, in random order; one thread reads all lines before it reads
+    one again. Both clocks (clock64 and %globaltimer) are read at the first and the last read. A set that fits the SM's
+    own cache is read once before. One SM also reads each line of sets in the L2 several times, past the L1: lines in
+    the near part of the L2 answer sooner than those in the far part.
 Reading
-    A step up is the next level, or the reach of a translation cache (TLB): large sets spread the same number of lines
-    over more pages. Cycles are the SM's own; nanoseconds depend on its clock.
+    A step up is the next level, or the end of a TLB's reach: large sets spread the same number of lines over more
+    pages. At another SM clock a load from shared memory or a cache takes the same number of cycles, but another number
+    of nanoseconds.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +30,7 @@ LINES_FROM_BYTES, LINES_TO_BYTES = 4 * MIB, 16 * MIB
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """Shared memory is equally fast at every size, and no SM has more."""
+    """Shared memory is measured at SHARED_BYTES only, because it is equally fast at every size."""
     return params["space"] == "global" or params["footprint_bytes"] in SHARED_BYTES
 
 

@@ -1,17 +1,18 @@
 """How fast is each level: shared memory, L1, L2, DRAM?
 
 Question
-    What bandwidth do all SMs get from a working set of a given size, and where does the next level take over?
+    What bandwidth do all SMs together get from a working set of a given size, and at which size does the next level
+    take over?
 Method
-    Every SM reads the same working set again and again, from its own starting place round the set; from shared memory
-    every SM reads its own. The SMs stamp begin and end (%globaltimer and clock64), which excludes the launch and gives
-    the rate in bytes a clock as well. A set that an SM's own cache can hold is read once before. Every word read goes
-    into a sum, which is compared with that of the set.
+    Every SM reads the same working set again and again, each from its own starting place; with shared memory every SM
+    reads its own. The SMs stamp begin and end (%globaltimer and clock64), which excludes the launch and also gives the
+    rate in bytes per clock. A set that an SM's own cache can hold is read once before. The sum of all words read is
+    compared with that of the set.
 Reading
     A plateau is a level; a knee is the size of the level before it. Bytes per clock and SM do not depend on the clock;
-    shared memory and L1 can give 128. In sets of a few MiB several SMs often ask for a line at the same time: on an
-    H200 two neighbours are then answered once (its counters show half as many sectors sent at 2 MiB, and all of them
-    from 16 MiB on), and each SM sees more than the L2 could send to it alone.
+    shared memory and L1 can give 128. In sets of a few MiB several SMs often ask for a line at the same time. On an
+    H200 the L2 then answers two neighbouring SMs with one transfer, so each SM gets more than the L2 could send to it
+    alone (its counters show half as many sectors sent at 2 MiB, and all of them from 16 MiB on).
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,7 @@ SHARED_BYTES = (16 * KIB, 32 * KIB)
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """Shared memory is equally fast at every size, and no SM has more."""
+    """Shared memory is measured at SHARED_BYTES only, because it is equally fast at every size."""
     return params["space"] == "global" or params["footprint_bytes"] in SHARED_BYTES
 
 
@@ -38,10 +39,10 @@ def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Itera
 
 
 def bound_of(gpu: Gpu, level: Level, space: Space, footprint_bytes: int) -> str | None:
-    """The level whose limit holds; None between two levels.
+    """The level whose limit applies; None between two levels.
 
-    While the SMs are less than two tiles apart in the set, the L2 answers two that ask for a line together only once,
-    and more arrives than it has sent.
+    While the SMs are less than two tiles apart in the set, the L2 answers two SMs that ask for a line together with one
+    transfer, so that more bytes arrive than it sends.
     """
     if space == "shared":
         return "shared"

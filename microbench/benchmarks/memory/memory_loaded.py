@@ -4,14 +4,15 @@ Question
     What is the latency of a dependent read of DRAM or of the L2 while all other SMs read the same level at a given
     share of the bandwidth that they can get?
 Method
-    One launch has both: a thread on an SM of its own walks lines in random order past the L1, and every warp of the
-    other SMs reads 2 KiB at a time, with a fixed interval from one begin to the next, in a set of its SM's own. The
-    interval follows from the bandwidth without any, measured before. The walk is timed by both clocks of its SM. The
-    load counts its bytes over its own time, begins before the walk and ends after it, and its words are summed and
-    compared. In turn with it the same walk is timed while the other SMs are idle.
+    Walk and load run in one launch. A thread on an SM of its own walks lines in random order past the L1. Every warp of
+    the other SMs reads 2 KiB at fixed intervals, from a set of its SM's own. The interval follows from the bandwidth at
+    full load, which is measured before. The walk is timed by both clocks of its SM. The load begins before the walk and
+    ends after it; its bandwidth is its bytes over its own time, and its words are summed and compared. The same walk is
+    timed in turn while the other SMs are idle.
 Reading
-    Latency over bandwidth, as a curve. It rises slowly until queues form. At 100 % nothing holds the load back, and a
-    read waits behind the 64 KiB that each SM then has in flight: with fewer in flight that end is lower.
+    The latency rises slowly with the bandwidth until queues form. At 100 % the load reads without intervals, and a read
+    waits behind the 64 KiB that each SM then has in flight; with fewer bytes in flight the latency there would be
+    lower.
 """
 
 from collections.abc import Iterator

@@ -1,13 +1,14 @@
 """How many bytes must be in flight to saturate the memory?
 
 Question
-    How much bandwidth does a read get from a given number of blocks and threads an SM and of loads in flight in each?
+    How much bandwidth does a read get with a given number of blocks per SM, threads per block, and loads in flight per
+    thread?
 Method
     Exactly that many resident threads read one buffer once, 16 bytes a load. The kernel is queued behind a gate,
     between two events. The sum over all words is compared.
 Reading
-    Little's law: bytes in flight = bandwidth x latency. Below that the bandwidth follows the bytes in flight, whether
-    more threads or more loads in each provide them. Beyond it, more of either gains nothing.
+    Little's law: bytes in flight = bandwidth x latency. With fewer bytes in flight the bandwidth is proportional to
+    them, whether more threads or more loads per thread provide them. With more, it no longer rises.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,7 @@ MOST_THREADS = 2048
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """Leaves out what no SM can hold."""
+    """Omits cases with more threads than any SM holds."""
     return int(params["blocks_per_sm"]) * int(params["block_threads"]) <= MOST_THREADS
 
 

@@ -3,12 +3,13 @@
 Question
     How fast are reads, writes and atomic updates of 8-byte words when every access goes to another place?
 Method
-    The words of a power-of-two working set are accessed in the order of a hash that leaves none out, small sets several
-    times a call. The kernel is queued behind a gate, between two events. Read words are summed; written and updated
-    words are compared one by one.
+    The size of the working set is a power of two. Its words are accessed in the order of a hash that omits none,
+    several times per call in small sets. The kernel is queued behind a gate, between two events. Read words are summed;
+    written and updated words are compared one by one.
 Reading
-    An access moves a sector of 32 bytes for the 8 that are wanted. The L2 serves sets that fit it; beyond it the DRAM
-    opens a row for each access. Updates are those of tables and histograms: the L2 reads and writes the word.
+    An access moves a sector of 32 bytes to use 8 of them. Sets that fit the L2 are served by it; for larger ones DRAM
+    opens a row for each access. Updates are atomic additions, as in tables and histograms: the L2 reads and writes the
+    word.
 """
 
 from collections.abc import Iterator

@@ -7,8 +7,9 @@ Method
     tried first (accesses of 16 or 32 bytes, bulk copies through shared memory, more or fewer blocks), and the fastest
     is measured. Sources are patterns that depend on their place; outputs are poisoned before and compared after.
 Reading
-    Bytes read plus bytes written, as STREAM counts them, against memory clock x 2 x bus width. Arrays that fit the L2
-    show the L2. The difference between CUDA C++ and a library is what the library costs on large arrays.
+    The rate counts bytes read plus bytes written, as STREAM does; its limit is memory clock x 2 x bus width. Arrays
+    that fit the L2 show the L2. The difference between CUDA C++ and a library is what the library costs on large
+    arrays.
 """
 
 from collections.abc import Iterator

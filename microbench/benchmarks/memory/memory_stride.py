@@ -4,11 +4,12 @@ Question
     How many useful bytes a second remain when neighbouring threads access words with a stride between them?
 Method
     Every thread reads or writes one 4-byte word, stride_bytes behind its neighbour's, in a buffer larger than four
-    times the L2. Wide strides go through it again, a line further, so that no cache can answer. The kernel is queued
-    behind a gate, between two events. Reads are checked by their sum, writes word by word.
+    times the L2. With wide strides a launch passes through the buffer several times, each time one line further, so
+    that no cache can answer. The kernel is queued behind a gate, between two events. Reads are checked by their sum,
+    writes word by word.
 Reading
     Memory moves sectors of 32 bytes, and DRAM often two at once. From a stride of 32 bytes on, each word costs a sector
-    of its own: an eighth of the bandwidth is useful, or less where more is fetched than was asked for.
+    of its own: at most an eighth of the bandwidth is useful, and less if DRAM fetches two sectors at once.
 """
 
 from collections.abc import Iterator

@@ -4,14 +4,14 @@ Question
     What bandwidth do all SMs get when they write a working set of a given size again and again, and when they read and
     write every word of it?
 Method
-    Every SM writes its own part of the set, 16 bytes a thread and in full lines, round after round. An update reads a
-    word past the L1, adds 1 and writes it back; both count. The SMs stamp begin and end (%globaltimer and clock64), the
-    end after a fence, when the words have arrived. Each launch begins on a set of another pattern, and every word is
-    compared after it: it tells how often it was written.
+    Every SM writes its own part of the set again and again, 16 bytes per thread and in full lines. An update reads a
+    word past the L1, adds 1 and writes it back; both transfers count. The SMs stamp begin and end (%globaltimer and
+    clock64), the end after a fence, when the words have arrived. Each launch begins with a new pattern, and every word
+    is compared after it: its value says how often it was written.
 Reading
-    The L1 keeps no writes, so a set that fits the L2 shows what the L2 takes; memory_levels has its reads. A larger set
-    runs at the pace of DRAM, to which the L2 writes back; memory_stream, whose shapes are chosen for DRAM, writes 8 %
-    faster there on an H200.
+    The L1 keeps no writes, so a set that fits the L2 shows the write bandwidth of the L2; memory_levels has its read
+    bandwidth. A larger set is written at the rate of DRAM, to which the L2 writes back. On an H200 memory_stream, whose
+    launch shapes are chosen for DRAM, writes 8 % faster there.
 """
 
 from collections.abc import Iterator

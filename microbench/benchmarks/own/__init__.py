@@ -1,1 +1,1 @@
-"""Benchmarks of a user's own functions and kernels, which `microbench measure` gives their parameters."""
+"""Benchmarks of a user's own functions and kernels; `microbench measure` sets their parameters."""

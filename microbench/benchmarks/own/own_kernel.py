@@ -1,16 +1,16 @@
 """How long does my kernel run, and what limits it: launch, latency, bandwidth, compute or the last wave?
 
 Question
-    How long does a kernel of a CUDA C++ file run, what does it take from an SM, and how near is it to what this GPU
-    was measured to give?
+    How long does a kernel of a CUDA C++ file run, which resources of an SM does it use, and how near is it to the
+    measured limits of this GPU?
 Method
-    NVRTC compiles the file for this GPU. Arrays of floats are random, arrays of whole numbers zero. Launches in a row
-    are timed by events behind a gate, which includes the gap between them; one launch is timed with other data in the
-    L2. CUPTI records the durations of single kernels at last. Rates follow from the bytes and operations that the user
-    gives and the time of launches in a row.
+    NVRTC compiles the file for this GPU. Arrays of floats are random, arrays of whole numbers are zero. Launches in a
+    row are timed by events behind a gate, which includes the gap between them; one launch is timed with other data in
+    the L2. Finally CUPTI records the durations of single kernels. Rates are the user's figures for bytes and
+    operations, divided by the time of launches in a row.
 Reading
-    The rate is held against what this GPU reached in the benchmarks of memory and compute, not against its data sheet.
-    A kernel near none of these limits waits for latency: too few bytes in flight, or dependent instructions.
+    The rate is compared with what this GPU reached in the benchmarks of memory and compute, not with its data sheet. A
+    kernel far from all of these limits is latency-bound: too few bytes in flight, or dependent instructions.
 """
 
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def measure(
     meter.tick("warm_up", 1, 0.0)
     yield from _resources(own.resources, "SIMULATED" if gpu.simulated else "driver and compiler")
     waves = spec.grid[0] * spec.grid[1] * spec.grid[2] / (own.resources.blocks_per_sm * own.resources.sms)
-    yield Fact("waves", round(waves, 4), source="the grid over all blocks that are resident at once")
+    yield Fact("waves", round(waves, 4), source="blocks of the grid over the blocks that are resident at once")
     yield Fact("block_threads", spec.block[0] * spec.block[1] * spec.block[2], source="the launch")
     yield meter.submit_time("submit", own.submit)
     count = _count(gpu, meter, own)
@@ -76,7 +76,7 @@ def specification(
     kernel: str, grid: str, block: str, arguments: str, shared: str, work_bytes: str, flop: str, options: str,
     axes: dict[str, float],
 ) -> KernelSpec:  # fmt: skip
-    """The kernel and its launch for one case. Raises UsageError for what cannot be read."""
+    """The kernel and its launch for one case. Raises UsageError for a text that cannot be parsed."""
     place = target(kernel)
     compiler = options.split()
     return KernelSpec(
@@ -109,11 +109,11 @@ def _resources(resources: KernelResources, source: str) -> Iterator[Fact]:
 
 
 BENCHMARK = Benchmark(
-    title="An own kernel and what limits it",
+    title="A kernel of your own and what limits it",
     metrics=(
-        Metric("duration", "time", "s", "time of one launch of many in a row on the GPU, its gap included (events)"),
+        Metric("duration", "time", "s", "GPU time of one launch of many in a row, including its gap (events)"),
         Metric("kernel", "time", "s", "duration of a single kernel as profilers report it (CUPTI)"),
-        Metric("cold", "time", "s", "one launch with other data in the L2, two events around it included"),
+        Metric("cold", "time", "s", "one launch with other data in the L2, including two events around it"),
         Metric("submit", "time", "s/launch", "the launch call on the host, in bursts"),
         Metric("bandwidth", "rate", "B/s", "the bytes given, over the duration in a row"),
         Metric("throughput", "rate", "FLOP/s", "the operations given, over the duration in a row"),

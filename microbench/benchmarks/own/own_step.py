@@ -1,15 +1,16 @@
 """What does my function cost to submit and to run, and what would a CUDA graph give?
 
 Question
-    How long does the host submit the function, how long does the GPU work, what is it as a graph: can it be captured,
-    what stops that, does the graph compute the same, when does it pay?
+    How long does the host take to submit the function, and how long does the GPU work? Can the function be captured
+    into a graph, or what prevents that? Does the graph compute the same, and when does it pay?
 Method
     The function is called four times, then timed without a profiler: its submission in bursts, single calls with one
     wait, and the GPU's time behind a gate, of calls in a row and of one call with other data in the L2. Then it is
-    captured into a CUDA graph; the nodes are its launches. A first capture follows the interpreter line by line, so
-    that a capture that fails names the line. Two more show whether the nodes' arguments move and what making the graph
-    costs. Steps and replays are timed in turn. The outputs of two replays are compared with those of two calls. At last
-    CUPTI records the kernels, after everything else, because a process that was recorded replays graphs more slowly.
+    captured into a CUDA graph, whose nodes are its launches. The first capture follows the interpreter line by line, so
+    that a failure names the line. Two more captures show whether the nodes' arguments change from one to the next.
+    Steps and replays are timed in turn. The outputs of two replays are compared with those of two calls. Further
+    captures give the time to make the graph. CUPTI records the kernels after everything else, because a process that
+    was recorded replays graphs more slowly.
 Reading
     Where submit is longer than gpu, the GPU waits for the host. The gain is step / graph; the graph pays after
     (capture + instantiate) / (step - graph) replays.
@@ -36,11 +37,12 @@ from microbench.measure.timer import Meter, cold, gated
 
 CAPTURES = 5
 MOST_NAMES = 40
-# Calls of a sample behind the gate; as few as one where the launches of more do not fit the launch queue.
+# Calls per sample behind the gate: one if the launches of more calls do not fit the launch queue.
 BATCHES = (16, 1)
-# A time behind the gate that is shorter than this share of the longest kernel shows that the gate did not hold it.
+# If the time behind the gate is shorter than this share of the longest kernel, the gate did not hold the function's
+# work.
 SURELY_HELD = 0.8
-# Samples of slower calls have one call each, so that a case reports progress often enough not to be killed.
+# A sample of a call slower than SLOW_S has one call, so that the case reports progress often enough not to be killed.
 SLOW_S, TRIPS = 0.05, 20
 ELSEWHERE = "no gate could hold it: its work runs in streams of the library's own"
 HELD_UP = (
@@ -135,7 +137,7 @@ def _as_graph(meter: Meter, step: OwnStep, trips: Measurement, graphs: list[OwnG
 
 
 def _names(graph: OwnGraph) -> str:
-    """The launches as JSON: [name, grid, block, how often], in the order of their first; kinds for other nodes."""
+    """The nodes as JSON: [name, grid, block, count], in the order of first use; nodes without a name have a kind."""
     counted = Counter((node.name or node.kind, node.grid, node.block) for node in graph.nodes)
     return json.dumps([[*each, count] for each, count in list(counted.items())[:MOST_NAMES]])
 
@@ -158,12 +160,12 @@ def _recorded(meter: Meter, step: OwnStep) -> Generator[Measured, None, float]:
 
 
 BENCHMARK = Benchmark(
-    title="An own function, as it is and as a graph",
+    title="A function of your own, as it is and as a graph",
     metrics=(
         Metric("submit", "time", "s", "the host's time to submit one call, with the GPU idle before each burst"),
         Metric("step", "time", "s", "one call with one wait for the GPU"),
         Metric("gpu", "time", "s", "the GPU's time of one call, all of it queued before the first kernel may run"),
-        Metric("cold", "time", "s", "the same of a single call with other data in the L2, as do_bench times it"),
+        Metric("cold", "time", "s", "GPU time of a single call with other data in the L2, as do_bench times it"),
         Metric("graph", "time", "s", "one replay of the function's graph with one wait"),
         Metric("capture", "time", "s", "the host's time to capture the function"),
         Metric("instantiate", "time", "s", "the host's time to make the captured graph executable"),

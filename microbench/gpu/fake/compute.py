@@ -37,7 +37,7 @@ SPARSE_SINCE, SPARSE_TYPES = (8, 0), ("bf16", "fp16")
 
 
 class Answer(Ends):
-    """A result of ``size_bytes`` that is computed instead of moved."""
+    """Like Ends, for a result of ``size_bytes`` that is computed instead of moved."""
 
     def __init__(self, costs: FakeCosts, size_bytes: int, what: str) -> None:
         super().__init__(costs, size_bytes)
@@ -65,7 +65,7 @@ class FakeBracket(FakeEventPair):
 
 
 class Product(NamedTuple):
-    """What a call computes: one product, or ``batch`` of them; ``beyond_l2`` where each of its B comes from DRAM."""
+    """What a call computes: one product, or ``batch`` products. With ``beyond_l2`` each B comes from DRAM."""
 
     dtype: protocol.GemmType
     rows: int
@@ -94,12 +94,12 @@ class Product(NamedTuple):
 
 
 def unit_of(dtype: protocol.GemmType) -> str:
-    """The tensor cores' type that multiplies it."""
+    """The tensor cores' type that multiplies this type."""
     return dtype.removesuffix("_fast")
 
 
 def require_type(costs: FakeCosts, unit: str) -> None:
-    """Raise Skip where this GPU has no such type."""
+    """Raise Skip if this GPU has no such type."""
     needed = SINCE.get(unit, (0, 0))
     if costs.compute_capability < needed:
         raise Skip(
@@ -109,9 +109,10 @@ def require_type(costs: FakeCosts, unit: str) -> None:
 
 
 def item_of(costs: FakeCosts, product: Product, library: ProductLibrary, way: str, calls: int = 1) -> Item:
-    """``calls`` products in a row as one item, by one of a library's kernels.
+    """``calls`` products in a row as one item, computed by one of a library's kernels.
 
-    A slower kernel takes more energy in the same proportion. The gap of a graph lies between products of one item.
+    A kernel that is n times as slow takes n times the energy. Between the products of one item there is the gap of a
+    graph.
     """
     share = library.kernels[way]
     own, memory, tensor = costs.compute, costs.memory, product.dtype != "fp32"
@@ -121,7 +122,8 @@ def item_of(costs: FakeCosts, product: Product, library: ProductLibrary, way: st
         per_clock *= own.promoted_share
     joules = own.tensor_joules[unit] if tensor else own.alu_joules["fma_fp32"]
     joules *= own.moving_energy_share * own.data_energy_share[product.data] * library.energy_share / share
-    # Tiles run in whole waves over the SMs; of fewer tiles than SMs each is split evenly along the depth.
+    # Tiles run in whole waves over the SMs. If there are fewer tiles than SMs, each tile is split evenly along the
+    # depth.
     tiles = product.batch * math.ceil(product.rows / TILE_ROWS) * math.ceil(product.columns / TILE_COLUMNS)
     waves = tiles / costs.sm_count
     tile_cycles = 2 * TILE_ROWS * TILE_COLUMNS * product.depth / per_clock
@@ -177,7 +179,7 @@ def problem(
     products: int = 1,
     batched: bool = False,
 ) -> FakeProblem:
-    """Beyond the L2 there are as many copies of B as fill it several times, as far as memory allows."""
+    """With ``beyond_l2`` there are enough copies of B to fill the L2 several times, if memory allows."""
     require_type(machine.costs, unit_of(dtype))
     product = Product(dtype, rows, columns, depth, data, beyond_l2, products if batched else 1)
     several = product._replace(batch=products)
@@ -219,7 +221,7 @@ def state(machine: Machine) -> Telemetry:
 
 
 class FakeProblem:
-    """The operands of one product; all kernels work on the same result."""
+    """The operands of one product; all its kernels write the same result."""
 
     def __init__(self, machine: Machine, product: Product) -> None:
         self._machine = machine
@@ -249,7 +251,7 @@ class FakeProblem:
 
 
 class FakeUnit(Scoped):
-    """A Resident or a Chain: cycles and joules of one repetition, and the operations of one SM in it."""
+    """A Resident or a Chain, given by the cycles and joules of one repetition and the operations of one SM in it."""
 
     instructions = CHAIN_INSTRUCTIONS
 
@@ -282,7 +284,7 @@ class FakeUnit(Scoped):
 def tensor(
     machine: Machine, path: protocol.TensorPath, dtype: protocol.TensorType, *, sparse: bool = False
 ) -> FakeUnit:
-    """mma gets the whole rate where the type has no wgmma."""
+    """mma reaches the full rate if the type has no wgmma."""
     costs, own = machine.costs, machine.costs.compute
     require_type(costs, dtype)
     if sparse and dtype not in SPARSE_TYPES:

@@ -1,4 +1,4 @@
-"""Every constant of the simulated machine, in frozen structs: what a measurement on it must give back.
+"""Every constant of the simulated machine, in frozen structs. A measurement on the simulated machine must recover them.
 
 The values are invented: round numbers of the order of a data-centre GPU on PCIe 5.0 x16, not measured on any. Times are
 in nanoseconds unless the last word of a name says otherwise.
@@ -32,7 +32,7 @@ Value = TypeVar("Value")
 
 
 def _table(values: dict[Key, Value]) -> dict[Key, Value]:
-    """A default value of which every struct gets a copy of its own."""
+    """A dict as default value; every struct gets a copy of its own."""
     return msgspec.field(default_factory=values.copy)
 
 
@@ -55,9 +55,10 @@ class CallCosts(msgspec.Struct, frozen=True):
 
 
 class AllocationCosts(msgspec.Struct, frozen=True):
-    """Host time to get memory and to release it; the slopes are for each page or step.
+    """Host time to allocate memory and to release it; the slopes are per page or per step.
 
-    ``pooled_take_ns`` and ``pooled_release_ns`` are for memory that a pool has or keeps; None without a pool.
+    ``pooled_take_ns`` and ``pooled_release_ns`` apply if a pool already has the memory, or keeps it; None without a
+    pool.
     """
 
     take: Line
@@ -68,7 +69,8 @@ class AllocationCosts(msgspec.Struct, frozen=True):
 
 class ProductLibrary(msgspec.Struct, frozen=True):
     """A library of matrix products: host time of a call, the share of the peak rate of each of its kernels (best guess
-    of its heuristics first), and its types. ``energy_share`` is what its kernels draw of what others as slow do."""
+    of its heuristics first), and its types. ``energy_share`` is the energy of its kernels over that of other kernels of
+    equal speed."""
 
     submit_ns: float
     kernels: dict[str, float]
@@ -107,9 +109,9 @@ class ComputeCosts(msgspec.Struct, frozen=True):
         "fp64": 7e-12, "tf32": 1.35e-12, "fp16": 0.72e-12, "fp16_acc16": 0.6e-12, "bf16": 0.7e-12,
         "fp8_e4m3": 0.36e-12, "fp8_e5m2": 0.35e-12, "int8": 0.33e-12, "mxfp8": 0.36e-12, "nvfp4": 0.2e-12,
     })  # fmt: skip
-    mma_share: float = 0.65  # of the rate, by mma where the type has wgmma
-    sparse_gain: float = 1.94  # of sparse instructions, which count the operations that they skip
-    sparse_energy_share: float = 0.6  # of an operation's energy, skipped ones counted
+    mma_share: float = 0.65  # share of the peak rate that mma reaches, for types with wgmma
+    sparse_gain: float = 1.94  # sparse rate over dense rate, with skipped operations counted
+    sparse_energy_share: float = 0.6  # of a dense operation's energy, with skipped operations counted
     alu_per_clock: dict[AluOperation, float] = _table({
         "fma_fp64": 127.0, "fma_fp32": 254.0, "fma_fp16x2": 506.0, "fma_bf16x2": 500.0, "mad_int32": 63.0,
         "add_int32": 62.0, "exp2_fp32": 15.8, "rsqrt_fp32": 15.6,
@@ -124,9 +126,9 @@ class ComputeCosts(msgspec.Struct, frozen=True):
     })  # fmt: skip
     # Products.
     libraries: dict[Library, ProductLibrary] = _table(PRODUCT_LIBRARIES)
-    promoted_share: float = 0.94  # of fp8's rate, where partial sums are added up in fp32
-    moving_energy_share: float = 1.15  # operands from the caches take this much more energy than those in registers
-    product_fixed_ns: float = 1500.0  # of a product's kernel, on top of an empty one
+    promoted_share: float = 0.94  # of fp8's rate, if partial sums are added up in fp32
+    moving_energy_share: float = 1.15  # energy with operands from caches over that with operands in registers
+    product_fixed_ns: float = 1500.0  # time of a product's kernel on top of an empty kernel
     workspace_bytes: int = 64 << 20
     release_ns: float = 60e6  # to free a case's operands and libraries when it ends
     data_energy_share: dict[GemmData, float] = _table(
@@ -137,23 +139,23 @@ class ComputeCosts(msgspec.Struct, frozen=True):
     boost_s: float = 0.04
     rest_s: float = 0.01
     tensor_offset_hz: float = 0.15e9  # tensor work runs this much below the highest clock
-    nvml_excess_hz: float = 0.15e9  # NVML overstates the clock by this much meanwhile
+    nvml_excess_hz: float = 0.15e9  # NVML overstates the clock by this much during tensor work
     state_ns: float = 5000.0  # a query of NVML
     idle_temperature_c: float = 40.0
     kelvin_per_watt: float = 0.05
 
 
 PAGE_BYTES = 2 << 20
-PROLOGUE = "_prologue"  # ends the names of kernels that have work to do before they need the kernel in front
+PROLOGUE = "_prologue"  # name suffix of kernels that do some work before they wait for the preceding kernel
 
 
 class NodeCosts(msgspec.Struct, frozen=True):
-    """What a node of one kind costs more than an empty kernel node.
+    """The costs of a node of one kind on top of those of an empty kernel node.
 
-    ``gap_ns`` is on top of the gap before a kernel node; ``launch_ns``, ``instantiate_ns`` and ``update_ns`` are on top
-    of what each kernel node adds to those calls (``launch_ns`` is large where the host submits the node itself at each
-    replay). ``update_ns`` is None where the driver refuses. ``duration_ns`` is for nodes other than kernels, copies of
-    host memory and memsets: those run as long as in a stream.
+    ``gap_ns`` is added to the gap before a kernel node; ``launch_ns``, ``instantiate_ns`` and ``update_ns`` are added
+    to what each kernel node adds to those calls (``launch_ns`` is large if the host submits the node itself at each
+    replay). ``update_ns`` is None if the driver refuses the update. ``duration_ns`` is for nodes other than kernels,
+    copies of host memory and memsets: those run as long as in a stream.
     """
 
     gap_ns: float = 0.0
@@ -166,7 +168,7 @@ class NodeCosts(msgspec.Struct, frozen=True):
 class GraphCosts(msgspec.Struct, frozen=True):
     """Costs of graphs; those of the launch call are in FakeCosts."""
 
-    # The life of a graph: host time of each call.
+    # Making and destroying a graph: host time of each call.
     capture: Line = Line(3000, 400)
     build: Line = Line(2000, 450)
     instantiate: Line = Line(5000, 1300)
@@ -176,12 +178,12 @@ class GraphCosts(msgspec.Struct, frozen=True):
     destroy_captured: Line = Line(1200, 150)  # the source alone
     device_memory: Line = Line(65536, 120)  # bytes
     host_memory: Line = Line(9000, 2500)  # bytes
-    # Changes: the slope is for each changed node, in exec_update for each node.
+    # Changes: the slope is per changed node; in exec_update it is per node of the graph.
     set_params: Line = Line(3000, 200)
     set_grid: Line = Line(3200, 240)
     exec_update: Line = Line(2500, 190)
-    changed_launch_ns: float = 40.0  # the next launch call, for each changed node
-    # Nodes other than kernels, and calls into a stream that have no op.
+    changed_launch_ns: float = 40.0  # added to the next launch call for each changed node
+    # Nodes other than kernels, and stream calls for which there is no op.
     nodes: dict[NodeKind, NodeCosts] = _table({
         "pdl": NodeCosts(gap_ns=-40, instantiate_ns=100),
         "pdl_trigger": NodeCosts(gap_ns=-250, instantiate_ns=100),
@@ -199,26 +201,26 @@ class GraphCosts(msgspec.Struct, frozen=True):
     })  # fmt: skip
     calls: dict[NodeKind, CallCosts] = _table({"copy_d2d": CallCosts(1500, 1100), "host": CallCosts(1900, 9000)})
     dependent_kernel_ns: int = 400  # a kernel that adds 1 to what the one before it wrote
-    prologue_ns: int = 1000  # what such a kernel may do before it needs the one before it
+    prologue_ns: int = 1000  # work of such a kernel before it waits for the preceding one
     trigger_gap_ns: float = -250.0  # what an early trigger adds to the gap of a pdl launch in a stream
     # Iterations.
     look_ns: float = 40.0  # the host looks at mapped memory
     while_iteration_ns: float = 4500.0
     tail_iteration_ns: float = 4800.0
-    # Allocation: in a stream (host and GPU time), as nodes, and of the pages behind a block.
+    # Allocation: in a stream (host and GPU time), as graph nodes, and mapping of the pages of a block.
     allocate: CallCosts = CallCosts(700, 150)
     free: CallCosts = CallCosts(500, 100)
     allocate_node_ns: float = 800.0
     free_node_ns: float = 600.0
     map_page_ns: float = 6000.0  # the host maps a page of PAGE_BYTES into a pool
-    release_page_ns: float = 3000.0  # and gives it back
+    release_page_ns: float = 3000.0  # and releases it
 
     def node(self, kind: NodeKind) -> NodeCosts:
         """Kernels cost nothing extra; a prologue only changes how long a node runs."""
         return self.nodes.get(cast(NodeKind, kind.removesuffix(PROLOGUE)), NodeCosts())
 
 
-# The link. What a copy by a copy engine costs is in FakeCosts: other suites copy too.
+# The link. The costs of copies by a copy engine are in FakeCosts, because other suites copy too.
 
 
 HOST_PAGE_BYTES = 4096
@@ -227,7 +229,7 @@ HOST_PAGE_BYTES = 4096
 class LinkCosts(msgspec.Struct, frozen=True):
     """Costs of the links to the host and to other GPUs."""
 
-    # Fault injection: "lost" leaves every movement and computation out, "damaged" spoils its last byte.
+    # Fault injection: "lost" omits every movement and computation, "damaged" changes the last byte of its result.
     arrives: Literal["right", "lost", "damaged"] = "right"
     # Host memory.
     host_memory_limit_bytes: int = 64 << 30
@@ -241,17 +243,17 @@ class LinkCosts(msgspec.Struct, frozen=True):
     # Copies of pageable memory go through a staging buffer, piece by piece.
     staging_bytes_per_s: float = 16e9  # the host's own copy
     staging_piece_bytes: int = 512 << 10
-    # Kernels on host memory: packets of at most a line, and the most that the SMs ask for by bytes a thread.
+    # Kernels on host memory: packets of at most a line, and the highest rate of the SMs by bytes per thread and access.
     sm_packet_bytes: int = 128
     sm_bytes_per_s: dict[int, float] = _table({4: 48e9, 8: 50e9, 16: 70e9})
     # Dependent reads of host memory in random order take longer beyond this footprint.
     translation_reach_bytes: int = 32 << 20
     translation_miss_ns: float = 300.0
-    # Managed memory: faults are handled in batches, and the data of a batch travel before the next is seen.
+    # Managed memory: faults are handled in batches, and the data of a batch are moved before the next batch is handled.
     managed_memory: bool = True
     fault_batch_bytes: int = 512 << 10
     fault_batch_ns: float = 20_000.0
-    read_mostly_batch_ns: float = 15_000.0  # the host keeps its pages
+    read_mostly_batch_ns: float = 15_000.0  # the pages of the host stay valid
     host_fault_bytes: int = 64 << 10
     host_fault_ns: float = 12_000.0
     device_read_bytes_per_s: float = 3e12
@@ -265,8 +267,8 @@ class LinkCosts(msgspec.Struct, frozen=True):
     peer_fixed_ns: float = 1500.0
     peer_read_ns: float = 850.0
     uplink_factor: float = 1.5
-    # NCCL: the host's time of one rank's call, what nccl4py adds, and on the device what each operation takes besides
-    # its bytes. Rings of several GPUs move them at peer_sm_bytes_per_s; a ring of one copies within its own memory.
+    # NCCL: host time of one rank's call, what nccl4py adds to it, and the fixed time of each operation on the device.
+    # Rings of several GPUs move them at peer_sm_bytes_per_s; a ring of one copies within its own memory.
     collective_submit_ns: float = 3000.0
     collective_python_ns: float = 12_000.0
     collective_fixed_ns: float = 9000.0
@@ -275,7 +277,7 @@ class LinkCosts(msgspec.Struct, frozen=True):
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """A figure for reads alone, for writes alone, and for both in turn."""
+    """A figure for reads alone, for writes alone, and for reads and writes together."""
 
     read: float
     write: float
@@ -304,8 +306,8 @@ class MemoryCosts(msgspec.Struct, frozen=True):
 
     # DRAM, in bytes a second of the whole GPU.
     dram_bytes_per_s: Rates = Rates(4.2e12, 4.3e12, 4.0e12)
-    dram_fetch_bytes: int = 64  # the least that is moved at once
-    sector_bytes: int = 32  # the same between the L2 and an SM
+    dram_fetch_bytes: int = 64  # the smallest transfer
+    sector_bytes: int = 32  # the smallest transfer between the L2 and an SM
     shapes: dict[str, ShapeCosts] = _table({
         "grid_16B_x4_t256": ShapeCosts(128 << 10, Rates(0.95, 1.0, 0.97)),
         "grid_16B_x1_t256": ShapeCosts(12 << 10, Rates(0.95, 0.98, 0.97)),
@@ -324,10 +326,10 @@ class MemoryCosts(msgspec.Struct, frozen=True):
     l1_bytes_per_clock: float = 120.0
     l2_bytes_per_clock: float = 44.0
     l2_written_per_clock: float = 36.0
-    # Shared memory of the other blocks of a cluster, by the blocks: bytes a clock cycle of one SM, and latency.
+    # Shared memory of the other blocks of a cluster, by cluster size: bytes per clock cycle of one SM, and latency.
     cluster_bytes_per_clock: dict[int, float] = _table({2: 60.0, 4: 45.0, 8: 36.0, 16: 30.0})
     cluster_cycles: dict[int, float] = _table({2: 190.0, 4: 200.0, 8: 210.0, 16: 225.0})
-    # Filling shared memory: the share of the level's rate, and what a bulk copy takes at least of an SM.
+    # Filling shared memory: the share of the level's rate, and the shortest time of a bulk copy on an SM.
     fill_share: dict[Filling, float] = _table({"load": 0.9, "async": 0.95, "bulk": 1.0})
     bulk_cycles: float = 60.0
     shared_cycles: float = 30.0
@@ -340,13 +342,14 @@ class MemoryCosts(msgspec.Struct, frozen=True):
     dram_cycles: float = 900.0
     stamp_cycles: float = 14.0  # what a stamp adds to a single read
     most_load: float = 0.95  # of a level's limit, by all SMs but one
-    queue_share: float = 0.05  # of its latency that a read waits longer where the load is half of the limit
+    queue_share: float = 0.05  # share of its latency by which a read takes longer at a load of half the limit
     # Reads in random order take longer beyond this footprint: the addresses must be translated anew.
     translation_reach_bytes: int = 8 << 30
     translation_miss_cycles: float = 350.0
-    # Atomic additions: how many threads of a warp go as one where they add to one word; units answer one at a time.
+    # Atomic additions: how many threads of a warp are merged if they add to one word; a unit makes one addition at a
+    # time.
     merged_threads: dict[AtomicType, int] = _table({"int32": 32, "fp32": 4})
-    atomic_units: int = 96  # in the L2; a word belongs to one
+    atomic_units: int = 96  # in the L2; each word belongs to one unit
     atomic_cycles: float = 2.0  # for the words of one sector
     shared_merged_threads: dict[AtomicType, int] = _table({"int32": 32, "fp32": 1})
     shared_atomic_cycles: float = 4.0  # for words in different banks
@@ -360,11 +363,11 @@ class MemoryCosts(msgspec.Struct, frozen=True):
         "cupy_pool": AllocationCosts(Line(70_000, 4000), Line(0, 0), pooled_take_ns=1200, pooled_release_ns=900),
         "host_pinned": AllocationCosts(Line(30_000, 256_000), Line(20_000, 128_000)),
     })  # fmt: skip
-    # Room.
+    # Size of the memory.
     total_bytes: int = 96 << 30
     context_bytes: int = 512 << 20
-    block_step_bytes: int = 2 << 20  # blocks are whole steps
-    largest_share: float = 0.99  # of what is free, in one block
+    block_step_bytes: int = 2 << 20  # block sizes are multiples of this
+    largest_share: float = 0.99  # share of the free memory that one block can take
     held_by_others_bytes: int = 0
     # Energy: the counter moves in steps.
     idle_power_w: float = 80.0
@@ -383,9 +386,9 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class SignalCosts(msgspec.Struct, frozen=True):
-    """Signals between two kernels, in ns: what each adds to the gap of the stream, and its way to and from the host.
+    """Signals between two kernels, in ns: what each adds to the gap in the stream, and the time to and from the host.
 
-    The defaults are near those of an H200.
+    The defaults are near the figures of an H200.
     """
 
     call_ns: float = 1100.0  # the host's call of a host function or memory operation
@@ -417,7 +420,7 @@ class RecorderCosts(msgspec.Struct, frozen=True):
     call, an operator and a Python function with torch.profiler, and of a call with microbench watch (``watch_ns``); and
     GPU time of a graph's node.
 
-    ``left_node_ns`` is what a node takes longer for the rest of the process; ``node_ns`` comes on top of it.
+    ``left_node_ns`` is added to a node for the rest of the process, ``node_ns`` on top of it during a recording.
     """
 
     kernel_ns: float = 1100.0
@@ -432,27 +435,27 @@ class RecorderCosts(msgspec.Struct, frozen=True):
 class FakeCosts(msgspec.Struct, frozen=True):
     """All costs of one simulated machine."""
 
-    gpus: int = 1  # that this process sees, all alike
-    # What GPU and driver are: benchmarks of what they lack are skipped.
+    gpus: int = 1  # GPUs that this process sees, all alike
+    # GPU and driver. Benchmarks of features that they lack are skipped.
     compute_capability: tuple[int, int] = (9, 0)
     cuda_driver_version: int = 13000  # as cuDriverGetVersion counts: 12040 is CUDA 12.4
-    refuses_updates: bool = False  # of a whole executable graph
+    refuses_updates: bool = False  # updates of a whole executable graph
     memory_errors: MemoryErrors = MemoryErrors(0, 0, 0, 0, 0, 0, False, False)  # from Ampere on no page is retired
     graphs: GraphCosts = GraphCosts()
     links: LinkCosts = LinkCosts()
     memory: MemoryCosts = MemoryCosts()
     compute: ComputeCosts = ComputeCosts()
     signals: SignalCosts = SignalCosts()
-    # The host: how long each call keeps the submitting thread.
+    # The host: how long each call keeps the submitting thread busy.
     timer_call_ns: float = 25.0
     timer_step_ns: int = 1
     submit_ns: float = 3200.0
-    submit_argument_ns: float = 0.1  # a byte of arguments
+    submit_argument_ns: float = 0.1  # per byte of arguments
     kind_submit_ns: dict[str, float] = _table(
         {"launch": 0.0, "launch_ex": 100.0, "cooperative": 600.0, "cluster": 300.0, "pdl": 200.0}
     )
     legacy_stream_submit_ns: float = 150.0  # on top of submit_ns
-    thread_contention_ns: float = 700.0  # a call, for each other thread that submits
+    thread_contention_ns: float = 700.0  # added to a call for each other thread that submits
     layers: dict[str, LayerCosts] = msgspec.field(
         default_factory=lambda: {layer.name: layer.simulated for layer in submitters() if layer.simulated is not None}
     )
@@ -474,7 +477,7 @@ class FakeCosts(msgspec.Struct, frozen=True):
     wait_event_ns: float = 180.0
     query_ns: float = 90.0
     second_process_ns: float = 400.0  # added to each launch call while another process launches kernels too
-    preempted_share: float = 0.0  # of late host calls; interrupts delay the others
+    preempted_share: float = 0.0  # share of late host calls due to preemption; the others are due to interrupts
     idle_stream_ns: float = 270.0
     idle_event_ns: float = 210.0
     gate_open_ns: float = 20.0
@@ -500,10 +503,10 @@ class FakeCosts(msgspec.Struct, frozen=True):
     gap_event_ns: float = 1250.0  # before a timing event
     gap_wait_ns: float = 300.0  # before a wait for an event that has happened already
     front_end_ns: float = 250.0  # between starts of kernels of different streams, or branches of a graph
-    one_stream_gap_ns: float = 180.0  # what both gaps are shorter by while all kernels go into one stream
+    one_stream_gap_ns: float = 180.0  # both gaps are shorter by this while all kernels go into one stream
     empty_kernel_ns: float = 64.0  # least duration of a kernel
-    add_ns: float = 160.0  # what a kernel takes longer that adds to memory
-    profiler_ns: float = 512.0  # a profiler's duration of a kernel less that between its first and last instruction
+    add_ns: float = 160.0  # added to the duration of a kernel that adds to memory
+    profiler_ns: float = 512.0  # a profiler's kernel duration less the time from first to last instruction
     globaltimer_step_ns: int = 32
     resident_kernels: int = 128
     sm_count: int = 132
@@ -518,7 +521,7 @@ class FakeCosts(msgspec.Struct, frozen=True):
     packet_header_d2h_bytes: int = 24
     read_request_bytes: int = 24  # sent by the GPU for each packet it receives
     memset_bytes_per_s: float = 3e12
-    # PCIe traffic of each act; copies add their payload and its headers.
+    # PCIe traffic of each call; copies add their payload and its headers.
     traffic: dict[str, Traffic] = _table({
         "launch": Traffic(1800, 300),
         "graph": Traffic(250, 150),
@@ -533,7 +536,7 @@ class FakeCosts(msgspec.Struct, frozen=True):
     counter_read_traffic: Traffic = Traffic(16e3, 21e3)
     counter_read_ns: float = 175e3
     telemetry_ns: float = 60e3
-    # First acts of a process.
+    # First uses in a process.
     cold_s: dict[str, float] = _table({
         "context": 0.16, "nvrtc": 0.022, "module_load_lazy": 0.00012, "module_load_eager": 0.00035,
         "first_launch_lazy": 0.00028, "first_launch_eager": 0.000035, "second_launch": 0.000009, "numba_import": 0.55,
@@ -552,12 +555,12 @@ class FakeCosts(msgspec.Struct, frozen=True):
     host_memory_bytes_per_s: float = 60e9  # all cores together, beyond the cache
 
     def kernel_ns(self, duration_ns: float, grid_blocks: int = 1, block_threads: int = 32) -> float:
-        """How long a kernel runs: as many waves as its blocks need."""
+        """How long a kernel runs, in as many waves as its blocks need."""
         blocks_at_once = self.sm_count * max(min(self.blocks_per_sm, self.threads_per_sm // block_threads), 1)
         return max(duration_ns, self.empty_kernel_ns) * math.ceil(grid_blocks / blocks_at_once)
 
     def queue_depth(self, buffer_bytes: float) -> int:
-        """How many items that take so much of the queue's buffer a stream holds before a call blocks."""
+        """How many items of ``buffer_bytes`` each a stream's queue holds before a call blocks."""
         return min(self.queue_slots, int(self.queue_buffer_bytes // buffer_bytes)) if buffer_bytes else self.queue_slots
 
     def on_the_link_bytes(self, direction: str, size_bytes: float) -> float:

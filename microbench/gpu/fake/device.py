@@ -1,4 +1,4 @@
-"""The simulated clocks and GPU: calls enter launch queues, the front end starts items, engines and gates hold them.
+"""The simulated clocks and GPU: calls enter launch queues, the front end starts items, engines and gates delay them.
 
 A run of equal calls is one Batch, and its events obey two recurrences: a call returns at max(previous return, its slot
 is free) + its cost; an item ends at max(previous end + gap, arrival) + duration. ``max_plus`` solves both exactly,
@@ -105,7 +105,7 @@ class Noise:
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Work of the SMs: cycles of their clock, and the ns that it takes at least at any clock.
+    """Work of the SMs: cycles of their clock, and the shortest time that it takes at any clock, in ns.
 
     ``tensor`` work lowers the clock.
     """
@@ -118,9 +118,9 @@ class Load(msgspec.Struct, frozen=True):
 class Item(msgspec.Struct, frozen=True):
     """What one call puts into a stream.
 
-    ``gap_ns`` passes between the end of the item before it in the stream and its start. ``buffer_bytes`` is its share
-    of the queue's buffer; an item that is not ``queued`` takes neither a slot nor a share. ``energy_j`` is what it
-    takes above idle. An item with a ``load`` takes as long as that does at the current clock, plus ``duration_ns``.
+    ``gap_ns`` passes between the end of the preceding item in the stream and its start. ``buffer_bytes`` is its share
+    of the queue's buffer; an item that is not ``queued`` takes neither a slot nor a share. ``energy_j`` is its energy
+    above idle. An item with a ``load`` takes the time of the load at the current clock, plus ``duration_ns``.
     """
 
     gap_ns: float = 0.0
@@ -141,8 +141,8 @@ WAIT = Item(queued=False)
 class Hold:
     """A gate kernel: it runs until it sees its flag, or until its time-out after its own start.
 
-    ``opened_ns`` is when the flag can be seen: None while the host has not set it, infinite once the host cannot set it
-    in time any more.
+    ``opened_ns`` is the time from which the gate sees the flag: None before the host sets it, infinite once the host
+    can no longer set it in time.
     """
 
     timeout_ns: float
@@ -207,7 +207,7 @@ class Stream:
         return self._filled_bytes[self._end - self._slots : self._end]
 
     def released_ns(self, item: Item, count: int, buffer_bytes: float) -> FloatArray:
-        """From when on each of the next ``count`` items finds a slot and its share of ``buffer_bytes`` free."""
+        """The time from which each of the next ``count`` items finds a slot and its share of ``buffer_bytes`` free."""
         known = self.filled_bytes
         if count == 1:
             place = int(known.searchsorted(known[-1] + item.buffer_bytes - buffer_bytes))
@@ -280,7 +280,8 @@ class Device:
         return returns[0] if len(returns) == 1 else np.concatenate(returns), batches
 
     def shut(self, indices: tuple[int, ...], begin_ns: float, call_ns: float, timeout_ns: float) -> tuple[float, Hold]:
-        """A gate kernel in the first stream, a wait for its end in the others; when the host is done, and the gate."""
+        """Hold the first stream by a gate kernel, the others by waits for it. Returns when the host is done, and the
+        gate."""
         hold = Hold(timeout_ns)
         stream = self.stream(indices[0])
         now_ns = max(begin_ns, float(self._released(stream, GATE, 1)[0])) + call_ns
@@ -297,7 +298,7 @@ class Device:
             self._settle()
 
     def idle_ns(self, index: int) -> float:
-        """When all that was submitted to the stream so far has ended. Gates that hold it time out."""
+        """When everything submitted to the stream so far has ended. Gates that hold it time out."""
         stream = self.stream(index)
         while any(batch.stream is stream for batch in self._pending):
             self._time_out_a_gate()
@@ -311,7 +312,7 @@ class Device:
         self._streams.clear()
 
     def _released(self, stream: Stream, item: Item, count: int) -> FloatArray:
-        """When each of the next items may enter the queue; for at least one and at most ``count`` of them."""
+        """When each of the next items may enter the queue, for one to ``count`` items."""
         if not item.queued:
             return np.full(count, -math.inf)
         count = min(count, self._costs.queue_depth(item.buffer_bytes))
@@ -370,7 +371,7 @@ class Device:
         return True
 
     def _times_ns(self, batch: Batch) -> tuple[FloatArray, FloatArray]:
-        """Starts and ends of the items; the first also waits for an event and for its engine."""
+        """Starts and ends of the items. The first item also waits for an event and for its engine."""
         item, count = batch.item, len(batch.arrivals_ns)
         gaps_ns = self._noise.device(item.gap_ns, count)
         ready_ns = batch.arrivals_ns - gaps_ns
@@ -381,14 +382,14 @@ class Device:
             ends_ns = max_plus(ready_ns, gaps_ns + item.duration_ns)
             return ends_ns - item.duration_ns, ends_ns
         starts_ns, ends_ns, end_ns = np.empty(count), np.empty(count), -math.inf
-        for index in range(count):  # each takes as long as the clock that it finds makes it
+        for index in range(count):  # the duration of each depends on the clock at its start
             starts_ns[index] = max(end_ns, float(ready_ns[index])) + float(gaps_ns[index])
             end_ns = float(starts_ns[index]) + self.governor.work(item, item.load, float(starts_ns[index]))
             ends_ns[index] = end_ns
         return starts_ns, ends_ns
 
     def _time_out_a_gate(self) -> None:
-        """Let the shut gate that times out first do so: the host cannot open it any more."""
+        """Time out the shut gate whose time-out comes first: the host can no longer open it."""
         shut = [batch.hold for batch in self._pending if batch.hold and batch.hold.started_ns is not None]
         if not shut:
             raise MeasurementError("the simulated GPU waits for an event that nobody records")
@@ -419,11 +420,11 @@ class EnergyCounter:
         self._to_come: list[tuple[FloatArray, float]] = []
 
     def add(self, ends_ns: FloatArray, each_j: float) -> None:
-        """Work that ends at these times and takes ``each_j``."""
+        """Add work that ends at these times and takes ``each_j`` per item."""
         self._to_come.append((ends_ns, each_j))
 
     def shown_j(self, now_ns: float) -> float:
-        """The energy up to the last step. Time must not run backwards between two calls."""
+        """The energy at the last step before ``now_ns``, which must not decrease from call to call."""
         until_ns = math.floor(now_ns / self._step_ns) * self._step_ns
         to_come = []
         for ends_ns, each_j in self._to_come:
@@ -447,7 +448,8 @@ class Stretch(NamedTuple):
 
 
 class Governor:
-    """The SM clock: the highest for ``boost_s`` after a rest, later the clock at which the work draws the power limit.
+    """The SM clock: after a rest it is the highest for ``boost_s``, and then the one at which the work draws the power
+    limit.
 
     Work must come in the order of time.
     """
@@ -460,7 +462,7 @@ class Governor:
         self._boost_end_ns = -math.inf
 
     def work(self, item: Item, load: Load, start_ns: float) -> float:
-        """How long an item takes that starts then, in ns."""
+        """How long an item takes that starts at ``start_ns``, in ns."""
         own, highest_hz = self._costs.compute, self._costs.sm_clock_hz
         if start_ns > self._ended_ns + self._rest_ns:
             self._begin(self._resting(self._ended_ns))
@@ -478,7 +480,7 @@ class Governor:
         return self._ended_ns - start_ns
 
     def at(self, now_ns: float) -> Stretch:
-        """What the GPU does at that time. After the last work it rests, at first at that work's clock."""
+        """What the GPU does at that time. After the last work it rests, first at the clock of that work."""
         if now_ns < self._ended_ns:
             return self._stretches[bisect_right(self._stretches, (now_ns, math.inf)) - 1]
         resting = self._resting(now_ns)
@@ -498,7 +500,7 @@ class Governor:
         return cycles / (end_ns - begin_ns)
 
     def _allowed_hz(self, item: Item, load: Load) -> float:
-        """The clock at which the item draws the power limit; infinite where it never does."""
+        """The clock at which the item draws the power limit; infinite if it never does."""
         spare_w = self._costs.compute.power_limit_w - self._costs.memory.idle_power_w
         at_limit_ns = item.energy_j / spare_w * 1e9 - item.duration_ns
         return load.cycles / at_limit_ns * 1e9 if at_limit_ns > load.least_ns else math.inf

@@ -1,4 +1,4 @@
-"""What the simulated machine says of itself, its host and its first acts; every name and version says SIMULATED."""
+"""The simulated machine's facts, its host and its first-use costs; every name and version says SIMULATED."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def bus_id(index: int) -> str:
 
 
 def fake_gpu_info(costs: FakeCosts, index: int = 0) -> GpuInfo:
-    """A simulated GPU as CUDA and NVML would report it."""
+    """The facts of a simulated GPU that CUDA and NVML would report."""
     return GpuInfo(
         name=FAKE_NAME,
         uuid=f"{FAKE_UUID}-{index}" if index else FAKE_UUID,
@@ -111,9 +111,9 @@ def fake_gpu_info(costs: FakeCosts, index: int = 0) -> GpuInfo:
 
 
 def fake_environment(costs: FakeCosts | None = None) -> Environment:
-    """The Environment of a simulated session: its GPUs, a simulated host that distorts nothing, no package versions.
+    """The Environment of a simulated session: its GPUs, a host that distorts no measurement, and no package versions.
 
-    Raises MeasurementError where the environment names no number of GPUs.
+    Raises MeasurementError if GPUS_VARIABLE is not a number of GPUs.
     """
     costs = costs or costs_here()
     facts: dict[str, Scalar] = {  # the names are those of host/facts.py
@@ -185,7 +185,7 @@ class FakeHost:
 
 
 class FakeColdStarts:
-    """First acts of a simulated process, each of which can be taken once."""
+    """First uses in a simulated process; each can be timed once."""
 
     def __init__(self, costs: FakeCosts, noise: Noise) -> None:
         self._costs = costs
@@ -193,7 +193,7 @@ class FakeColdStarts:
         self._done: set[str] = set()
 
     def seconds(self, what: str) -> float:
-        """Raises MeasurementError for an act that is not the first any more."""
+        """Raises MeasurementError for a first use that has already happened."""
         if what not in self._costs.cold_s:
             raise Skip(f"the simulated GPU has no first {what}")
         if what in self._done:

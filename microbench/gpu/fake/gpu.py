@@ -40,7 +40,7 @@ from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.recorder import Recorder, RecorderKind
 from microbench.host.interruptions import ThreadState
 
-# What telemetry's own kernels draw beyond an idle GPU: they wait for steps of %globaltimer.
+# Power above idle of telemetry's own kernels, which only wait for steps of %globaltimer.
 TELEMETRY_KERNEL_W = 40.0
 # The watcher thread of start_stamps is preempted once in a thousand launches and misses the flag.
 MISSED_FLAG_SHARE = 0.001
@@ -64,7 +64,7 @@ class FakeGpu:
 
     @contextmanager
     def case(self) -> Iterator[None]:
-        """Graphs, gates, events and bound operations that are made inside cannot be used afterwards."""
+        """Graphs, gates, events and bound operations that are made inside the case cannot be used after it."""
         self._machine.scope = next(self._scopes)
         older = set(self._graphs)
         try:
@@ -232,7 +232,7 @@ class FakeGpu:
         return self._time.now_ns() - begin_ns
 
     def second_process(self) -> Fact:
-        """It makes each launch call longer; its kernels are not simulated."""
+        """The second process makes each launch call longer; its kernels are not simulated."""
         self._machine.beside_ns = self.costs.second_process_ns
         return Fact("mps", False, source=SIMULATED)
 
@@ -250,7 +250,7 @@ class FakeGpu:
         self._time.pass_ns(seconds * 1e9)
 
     def pcie_bytes(self) -> PcieBytes:
-        """What was submitted, what an idle GPU moves, and what reading the counters moves."""
+        """The traffic of what was submitted, of an idle GPU, and of reading the counters."""
         device, costs = self._machine.device, self.costs
         device.received_bytes += costs.counter_read_traffic.received
         device.sent_bytes += costs.counter_read_traffic.sent
@@ -266,7 +266,7 @@ class FakeGpu:
         return self._machine.device.energy.shown_j(self._time.pass_ns(self._machine.noise.one(self.costs.telemetry_ns)))
 
     def telemetry(self) -> Telemetry:
-        """The clock that earlier work has left; the kernels that read it do not lower it further."""
+        """The clock that earlier work has left. The kernels that read it do not lower it further."""
         now = self._machine.device.governor.at(self._time.pass_ns(self.costs.telemetry_ns))
         return Telemetry(
             sm_clock_begin_hz=now.clock_hz,
@@ -284,7 +284,7 @@ class FakeGpu:
 def open_fake(
     costs: FakeCosts | None = None, *, seed: int = 0, spread: float = DEFAULT_SPREAD, wait: WaitMode | None = None
 ) -> Gpu:
-    """A simulated GPU with these costs, in this wait mode, or else in the wait mode of the environment.
+    """A simulated GPU with these costs, in this wait mode; by default in that of WAIT_VARIABLE.
 
     With a ``spread`` of 0 every cost is exact; the same ``seed`` gives the same sequence of times. Raises
     MeasurementError for an environment with an unknown wait mode or number of GPUs.

@@ -1,4 +1,4 @@
-"""Simulated CUDA Graphs: their lives and changes, kinds of nodes, branches, iterations, steps that allocate."""
+"""Simulates CUDA Graphs: how they are made and changed, kinds of nodes, branches, loops, and steps that allocate."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lives(machine: sim.Machine, nodes: int, count: int, made: protocol.Made) -> 
 
 
 def layer_lives(machine: sim.Machine, op: LayerCall, nodes: int, count: int) -> IntArray:
-    """A captured call takes the library as long as any other, and the driver as long as a capture does."""
+    """A captured call costs the library's usual time and the driver's time of a capture."""
     clock, all_costs = machine.clock, machine.costs
     layer, costs = sim.layer_costs(op.layer, all_costs), all_costs.graphs
     graph = sim.graph_of(sim.chain_of([op] * nodes, all_costs))
@@ -105,7 +105,7 @@ def footprint(machine: sim.Machine, nodes: int, copies: int) -> protocol.Footpri
 def _replay(
     machine: sim.Machine, graph: sim.Graph, row: IntArray, extra_ns: float = 0.0, *, uploads: bool = False
 ) -> None:
-    """Launch and wait; stamps when the call and when the wait returned, into ``row`` of shape (2,)."""
+    """Launch and wait. Writes when the call and when the wait returned into ``row`` of shape (2,)."""
     call, costs = sim.replay_of(graph, machine.costs), machine.costs.graphs
     if uploads:
         extra_ns += costs.upload.at(graph.nodes)
@@ -117,7 +117,7 @@ def _replay(
 
 
 def refusal(costs: FakeCosts, update_ns: float | None = 0.0) -> str | None:
-    """Why the driver refuses to update a graph of nodes whose update costs that much more than a kernel's."""
+    """Why the driver refuses to update a graph of such nodes, or None. ``update_ns`` is their NodeCosts.update_ns."""
     if update_ns is None:
         return f"{REFUSED} (ERROR_NOT_SUPPORTED)"
     return f"{REFUSED} (ERROR_TOPOLOGY_CHANGED)" if costs.refuses_updates else None
@@ -166,7 +166,7 @@ class FakeChain(sim.Scoped):
 
 
 class FakeLoop(sim.Scoped):
-    """Raises Skip where the driver has no such way of deciding."""
+    """A Loop. Raises Skip if the driver does not support the decider."""
 
     def __init__(self, machine: sim.Machine, decider: protocol.Decider) -> None:
         if decider == "while":
@@ -197,7 +197,8 @@ class FakeLoop(sim.Scoped):
 
 
 def dependencies(shape: protocol.Shape) -> list[tuple[int, ...]]:
-    """For each kernel the numbers of those right before it: the first, then branch after branch, then the last."""
+    """Each kernel's direct predecessors. The order of kernels is: the first, then branch after branch, then the
+    last."""
     begin = 1 if shape.joined else 0
     before: list[tuple[int, ...]] = [()] * begin
     for branch in range(shape.branches):
@@ -212,8 +213,9 @@ def dependencies(shape: protocol.Shape) -> list[tuple[int, ...]]:
 def schedule(before: Sequence[tuple[int, ...]], duration_ns: float, costs: FakeCosts) -> FloatArray:
     """When each kernel of a graph starts, the first at 0.
 
-    A kernel is ready a gap after the last of those before it has ended. The front end starts ready kernels in that
-    order, ``front_end_ns`` apart, and waits for an end while as many are resident as may be.
+    A kernel is ready one gap after its last predecessor has ended. The front end starts kernels in the order in which
+    they become ready, ``front_end_ns`` apart. While the GPU holds as many kernels as it can, the front end waits for
+    one to end.
     """
     behind: list[list[int]] = [[] for _ in before]
     for node, those in enumerate(before):
@@ -278,7 +280,7 @@ class FakeShaped:
 
 
 class FakeKernelChain(sim.Scoped):
-    """Equal kernels, as a graph and in a stream. Profilers' durations are a constant longer than the kernels run."""
+    """Equal kernels, as a graph and in a stream. Profilers report durations that are longer by a constant."""
 
     def __init__(
         self,
@@ -345,7 +347,7 @@ class FakeStep:
             slots = max(costs.queue_slots // 2 // (pairs * CALLS_OF_A_PAIR), 1)
             if way == "stream_released":
                 machine.at_synchronize.append(self._release)
-                slots = 1  # only the step after a synchronise maps the pages again
+                slots = 1  # only the first step after a synchronise maps the pages again
             self.submit = sim.FakeProgram(machine, self._stream, slots)
 
     def _stream(self) -> None:
@@ -360,7 +362,7 @@ class FakeStep:
                 machine.make(sim.Call(costs.free.submit_ns, Item(duration_ns=costs.free.duration_ns, queued=False)), 1)
 
     def _map_ns(self) -> float:
-        """Map the pages that an allocation lacks; returns the host time that takes."""
+        """Map the pages that an allocation lacks. Returns the host time for that."""
         missing = math.ceil(self._size_bytes / PAGE_BYTES) - self._pages
         self._pages += missing
         return missing * self._machine.costs.graphs.map_page_ns

@@ -31,12 +31,12 @@ WARP_THREADS = 32
 READS: tuple[PeerWay, ...] = ("engine_read", "sm_read", "engine_both_read")
 BOTH: tuple[PeerWay, ...] = ("engine_both_read", "engine_both_write")
 
-# Bytes on each wire for a byte that is moved.
+# Bytes on each wire per byte of payload.
 Loads = Mapping[str, float]
 
 
 class Ends:
-    """Source and destination of a movement of ``size_bytes``: which byte of the destination is wrong, if any."""
+    """Source and destination of a movement of ``size_bytes``, and which byte of the destination is wrong, if any."""
 
     def __init__(self, costs: FakeCosts, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -60,7 +60,7 @@ class Ends:
 
 
 class FakeTransfer(Ends):
-    """A call that moves ``size_bytes`` each time that it is made."""
+    """A call that moves ``size_bytes``."""
 
     blocks = False
 
@@ -70,7 +70,7 @@ class FakeTransfer(Ends):
 
 
 def require_host_memory(costs: FakeCosts, memory: str, size_bytes: int) -> None:
-    """Raise Skip where the limit does not allow so much host memory."""
+    """Raise Skip for more host memory than the limit allows."""
     limit_bytes = costs.links.host_memory_limit_bytes
     if size_bytes > limit_bytes:
         raise Skip(f"{size(size_bytes)} of {memory} memory asked, {size(limit_bytes)} may be taken (SIMULATED limit)")
@@ -97,7 +97,7 @@ def require_pair(machine: Machine, first: int, second: int, *, access: bool = Tr
 def engine_copy(
     machine: Machine, direction: Direction, memory: HostMemory, size_bytes: int, node: int | None = None
 ) -> FakeTransfer:
-    """A far node's memory is as slow as the link between the processors."""
+    """The rate of a far node's memory is that of the link between the processors."""
     costs, nodes = machine.costs, machine.costs.links.numa_nodes
     if not 0 <= (node or 0) < nodes:
         raise Skip(f"this machine has {nodes} NUMA node{'s' if nodes > 1 else ''}")
@@ -164,7 +164,7 @@ def pinning(machine: Machine, way: PinningWay, size_bytes: int, count: int) -> I
 
 
 class FakePipeline(Ends):
-    """Chunks differ by one byte at most."""
+    """The sizes of chunks differ by one byte at most."""
 
     def __init__(self, machine: Machine, size_bytes: int, chunks: int, streams: int, kernel_ns: int) -> None:
         costs = machine.costs
@@ -191,7 +191,7 @@ class FakePipeline(Ends):
 
 
 def to_gpu(costs: FakeCosts, gpu: int) -> Loads:
-    """Reads of host memory: the data travel down, their requests up."""
+    """Reads of host memory: data go to the GPU, read requests to the host."""
     moved = costs.copy_traffic("h2d", 1.0)
     return {f"down{gpu}": moved.received, f"up{gpu}": moved.sent, "downlink": moved.received, "uplink": moved.sent}
 
@@ -222,7 +222,7 @@ def capacity(costs: FakeCosts, wire: str) -> float:
 def play(
     costs: FakeCosts, ways: Sequence[Loads], counts: Sequence[int], size_bytes: float, before_ns: float
 ) -> list[FloatArray]:
-    """When each movement of each way ends, in ns since all began; shapes (counts,).
+    """When each movement of each way ends, in ns since the common start; one array of shape (count,) per way.
 
     ``before_ns`` passes before each movement's first byte. The ways that still run get equal shares of a wire.
     """
@@ -263,7 +263,8 @@ class Movements(Ends, Scoped):
         self._gated = gated
 
     def _take_s(self, counts: Sequence[int]) -> list[FloatArray] | None:
-        """Start that many movements on each way together; returns when each ended, in s since then, shapes (count,).
+        """Start that many movements on each way together. Returns when each ended, in s since the start, shapes
+        (count,).
 
         Returns None if the gate opened by itself.
         """
@@ -290,7 +291,7 @@ class Movements(Ends, Scoped):
 
 
 class FakeDuplex(Movements):
-    """An event stands behind each copy."""
+    """An event is recorded after each copy."""
 
     def __init__(self, machine: Machine, size_bytes: int) -> None:
         costs = machine.costs

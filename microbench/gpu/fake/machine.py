@@ -31,7 +31,7 @@ class Call(msgspec.Struct, frozen=True):
     nodes: int = 0
 
     def queue_slots(self, costs: FakeCosts) -> int | None:
-        """Half of how many may be outstanding; None when it takes no slot."""
+        """Half of the calls that may be outstanding; None if a call takes no slot."""
         return costs.queue_depth(self.item.buffer_bytes) // 2 if self.item.queued else None
 
     def with_item(self, **changes: Any) -> Call:
@@ -40,7 +40,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Made(NamedTuple):
-    """When each of some calls returned, and the batches that they put into a stream (none by a host call)."""
+    """When each call returned, and the batches that the calls put into a stream (none for calls of the host alone)."""
 
     returned_ns: FloatArray
     batches: list[Batch]
@@ -59,7 +59,7 @@ class Room:
         return costs.total_bytes - costs.context_bytes - costs.held_by_others_bytes - sum(self._blocks.values())
 
     def hold(self, name: Hashable, size_bytes: int) -> None:
-        """Take a block for the rest of the case, if it is not held already. Raises Skip where it does not fit."""
+        """Take a block for the rest of the case, if it is not held already. Raises Skip if it does not fit."""
         if name not in self._blocks:
             self._blocks[name] = self.require(size_bytes)
 
@@ -68,7 +68,7 @@ class Room:
         return -(-size_bytes // step_bytes) * step_bytes
 
     def require(self, size_bytes: int) -> int:
-        """The bytes of a block that holds so much: whole steps. Raises Skip where it does not fit."""
+        """The size of a block for ``size_bytes``, in whole steps. Raises Skip if it does not fit."""
         block_bytes = self.whole(size_bytes)
         if block_bytes > self.free_bytes:
             raise Skip(
@@ -82,7 +82,8 @@ class Room:
 
 
 class Watch:
-    """The profiler of a simulated process: what it adds to each thing now, in ns, and how many it has recorded."""
+    """The profiler of a simulated process: what it now adds to each kind of record, in ns, and the number of
+    records."""
 
     def __init__(self) -> None:
         self.call_ns = self.operator_ns = self.function_ns = self.node_ns = 0.0
@@ -90,9 +91,9 @@ class Watch:
 
 
 class Captured:
-    """What is captured instead of being run: calls and how often each was made, and what broke the capture.
+    """A capture: the calls that are captured instead of being run, how often each was made, and what broke the capture.
 
-    A ``lenient`` one lets waits pass, as a profiler does.
+    A ``lenient`` capture accepts waits, as a profiler does.
     """
 
     def __init__(self, *, lenient: bool = False) -> None:
@@ -101,7 +102,7 @@ class Captured:
         self._lenient = lenient
 
     def wait(self, called: str) -> None:
-        """Raise the driver's error for what cannot be captured, which breaks the capture."""
+        """Break the capture with the driver's error for a call that cannot be captured."""
         if not self._lenient:
             error = f"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: {called} was called while the stream captures"
             self.broken = self.broken or error
@@ -111,10 +112,10 @@ class Captured:
 class Machine:
     """One simulated host thread with its GPU.
 
-    ``scope`` numbers the open case, 0 outside of all: what was made in a case is invalid after it. ``room`` is the
-    case's device memory.
-    ``at_synchronize`` is what the driver does before a synchronise returns. While ``capturing`` is set, calls are
-    captured instead of being run. ``beside_ns`` is what a second process adds to each launch call of this case.
+    ``scope`` is the number of the open case, 0 outside of all cases: what was made in a case is invalid after it.
+    ``room`` is the case's device memory. ``at_synchronize`` is what the driver does before a synchronise returns. While
+    ``capturing`` is set, calls are captured instead of being run. ``beside_ns`` is what a second process adds to each
+    launch call of this case.
     """
 
     def __init__(self, costs: FakeCosts, seed: int, spread: float, wait: WaitMode) -> None:
@@ -131,16 +132,16 @@ class Machine:
         self.capturing: Captured | None = None
 
     def check(self, scope: int) -> None:
-        """Raise MeasurementError for something made in a case that has ended."""
+        """Raise MeasurementError if ``scope`` is that of a case that has ended."""
         if scope not in (0, self.scope):
             raise MeasurementError("this belongs to a case that has ended: it was released")
 
     def spend(self, cost_ns: float) -> None:
-        """A call that keeps the host for so long, with noise."""
+        """Make a call that keeps the host busy for ``cost_ns``, with noise."""
         self.clock.pass_ns(self.noise.one(cost_ns))
 
     def stamped(self, cost_ns: float) -> int:
-        """The same, and the clock's reading after it."""
+        """Make such a call, and return the clock's reading after it."""
         self.spend(cost_ns)
         return self.clock.now_ns()
 
@@ -150,7 +151,7 @@ class Machine:
         return np.array([[now_ns(), self.stamped(take), now_ns(), self.stamped(release)] for take, release in costs_ns])
 
     def make(self, call: Call, count: int, extra_ns: float = 0.0, after: Batch | None = None) -> Made:
-        """Make ``count`` calls from now on, each with ``extra_ns`` of other work behind it."""
+        """Make ``count`` calls, each followed by ``extra_ns`` of other host work."""
         if self.capturing is not None:
             if call.stream is None:
                 self.capturing.wait("a query or synchronise")
@@ -180,7 +181,7 @@ class Machine:
         return float(batch.starts_ns[0]), float(batch.ends_ns[0])
 
     def walk(self, duration_ns: float, line: int) -> float:
-        """Let dependent reads take so long; the seconds by %globaltimer. They end at no line where no data arrived."""
+        """Let dependent reads take ``duration_ns``. Returns %globaltimer's seconds; raises if no data arrived."""
         began_ns, ended_ns = self.run(Item(duration_ns=duration_ns))
         if self.costs.links.arrives != "right":
             raise MeasurementError(f"SIMULATED: the walk ended at no line where line {line} should be")
@@ -209,7 +210,7 @@ class Machine:
         self.scope = 0
 
     def globaltimer_ns(self, times_ns: FloatArray) -> ops.IntArray:
-        """What %globaltimer shows at those times: whole steps."""
+        """What %globaltimer shows at those times, in whole steps."""
         step_ns = self.costs.globaltimer_step_ns
         return np.floor(times_ns / step_ns).astype(np.int64) * step_ns
 
@@ -293,7 +294,7 @@ def replay_of(graph: Graph, costs: FakeCosts, stream: int = 0) -> Call:
 
 
 def kernel_of(op: ops.LayerCall) -> ops.Launch:
-    """The kernel that a layer's call ends in, as a launch."""
+    """The kernel that a layer's call launches."""
     return ops.Launch(duration_ns=op.duration_ns or 0)
 
 
@@ -358,10 +359,10 @@ class FakeProgram(Scoped):
 
 
 class FakeSubmit(FakeProgram):
-    """A Submit of one call. ``act`` is what the calls do to the data.
+    """A Submit of one call. ``act`` is the effect of the calls on the data.
 
-    ``records`` makes its last call the stream's event record; ``other`` is the stream whose last event record a wait
-    waits for.
+    With ``records`` its last call is the stream's event record; ``other`` is the stream for whose last event record a
+    wait waits.
     """
 
     def __init__(
@@ -399,7 +400,7 @@ class FakeSubmit(FakeProgram):
 
 
 def bound(machine: Machine, op: ops.Op, graphs: Mapping[int, Graph]) -> FakeSubmit:
-    """An op made ready. Raises what ``call_of`` does."""
+    """An op, bound. Raises the same errors as ``call_of``."""
     other = op.other if isinstance(op, ops.Wait) else None
     return FakeSubmit(machine, call_of(op, machine.costs, graphs), records=isinstance(op, ops.Record), other=other)
 
@@ -428,7 +429,7 @@ class FakeGate(Scoped):
 
 
 class FakeEventPair(Scoped):
-    """Two markers in a simulated stream, each put there by the same call."""
+    """Two events in a simulated stream."""
 
     def __init__(self, machine: Machine, call: Call) -> None:
         super().__init__(machine)
@@ -480,7 +481,7 @@ def chain_of(captured: Sequence[ops.Op], costs: FakeCosts) -> list[Node]:
 
 
 def graph_of(chain: Sequence[Node]) -> Graph:
-    """A chain instantiated: nothing is before its first node, so that one has no gap."""
+    """A chain instantiated. Its first node has no gap, because nothing precedes it."""
     total_ns = sum(node.gap_ns + node.duration_ns for node in chain) - chain[0].gap_ns
     return Graph(len(chain), total_ns, sum(node.launch_ns for node in chain))
 
@@ -491,7 +492,7 @@ def empty_chain(nodes: int, costs: FakeCosts) -> Graph:
 
 
 def node_of(kind: NodeKind, costs: FakeCosts, op: ops.Op | None = None) -> Node:
-    """A node of that kind behind another one; ``op`` is what it does where the kind does not say so."""
+    """A node of that kind after another one; ``op`` is what it does if the kind does not say so."""
     own, op = costs.graphs.node(kind), op or _op_of(kind, costs)
     runs_ns = own.duration_ns
     if isinstance(op, ops.Launch | ops.Copy | ops.Memset):
@@ -511,9 +512,9 @@ def call_of_kind(kind: NodeKind, costs: FakeCosts) -> Call | None:
 
 
 def _op_of(kind: NodeKind, costs: FakeCosts) -> ops.Op | None:
-    """The op that a node of that kind does, where there is one."""
+    """The op of a node of that kind, or None."""
     if kind == "kernel" or kind.endswith(PROLOGUE) or kind.startswith("pdl"):
-        # A kernel that needs what the one before it wrote. An early trigger hides its prologue under that one.
+        # A kernel that needs what its predecessor wrote. With an early trigger its prologue overlaps the predecessor.
         duration_ns = costs.graphs.dependent_kernel_ns
         if kind.endswith(PROLOGUE) and not kind.startswith("pdl_trigger"):
             duration_ns += costs.graphs.prologue_ns
@@ -550,7 +551,7 @@ def _captured(op: ops.Op, costs: FakeCosts) -> Node:
 
 
 def record(machine: Machine, launch: ops.Launch, count: int, *, graph: bool, gated: bool) -> GpuRecording:
-    """Raises MeasurementError for more than may stand behind a gate."""
+    """Raises MeasurementError for more kernels than fit behind a gate."""
     costs = machine.costs
     if graph:
         chain = chain_of([launch] * count, costs)

@@ -19,7 +19,7 @@ SHARE_OF_FREE = 4
 
 
 def evenly(share: float, first: int, count: int) -> FloatArray:
-    """1 for that share of all numbers, evenly spread, else 0; for the ``count`` numbers from ``first`` on."""
+    """For each of ``count`` numbers from ``first`` on: 1 for an evenly spread ``share`` of all numbers, else 0."""
     chosen: FloatArray = np.diff(np.floor(np.arange(first, first + count + 1) * max(share, 0.0)))
     return chosen
 
@@ -71,7 +71,7 @@ def peer_chase(machine: Machine, first: int, second: int, footprint_bytes: int, 
 
 
 class FakeManaged(Ends, Scoped):
-    """Raises Skip without managed memory, or for more than a quarter of the device's memory."""
+    """A Managed. Raises Skip without managed memory, or for more than a quarter of the device's memory."""
 
     def __init__(self, machine: Machine, way: ManagedWay, size_bytes: int) -> None:
         if not machine.costs.links.managed_memory:
@@ -108,7 +108,7 @@ class FakeManaged(Ends, Scoped):
         self._on_device = direction == "h2d"
 
     def _read_on_device(self) -> None:
-        """A kernel reads all of it: missing pages are fetched, a batch of faults at a time."""
+        """A kernel reads the whole buffer. Missing pages are fetched, one batch of faults at a time."""
         costs, links, size_bytes = self._machine.costs, self._machine.costs.links, self.size_bytes
         launch = call_of(Launch(), costs, {})
         duration_ns = costs.empty_kernel_ns + size_bytes / links.device_read_bytes_per_s * 1e9
@@ -122,7 +122,7 @@ class FakeManaged(Ends, Scoped):
         self._on_device = True
 
     def _touch_on_host(self) -> None:
-        """A host thread reads all of it: each fault fetches its piece, and the thread waits for it."""
+        """A host thread reads the whole buffer. Each fault fetches one piece, and the thread waits for it."""
         costs, links, size_bytes = self._machine.costs, self._machine.costs.links, self.size_bytes
         faults = -(-size_bytes // links.host_fault_bytes)
         moved = costs.copy_traffic("d2h", size_bytes / faults)

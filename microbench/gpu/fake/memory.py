@@ -1,6 +1,6 @@
 """The simulated GPU's own memory: streams, strides, random accesses, atomics, cache levels, latencies, allocation.
 
-A working set is answered by the nearest cache that holds it whole. A kernel takes the longest of what its SMs' ports,
+A working set is read from the nearest cache that holds all of it. A kernel takes the longest of what its SMs' ports,
 DRAM and the latency of the requests in flight allow.
 """
 
@@ -41,7 +41,7 @@ FILLING_SINCE: dict[protocol.Filling, tuple[int, int]] = {"load": (7, 5), "async
 LINE_BYTES = 128
 MOST_LINES = 1 << 21
 
-ARRAYS = 3  # a kernel of STREAM has
+ARRAYS = 3  # of a STREAM kernel
 NOT_ALL = "another process holds memory of this GPU: taking all that is free could make it fail"
 
 
@@ -68,7 +68,7 @@ def kernel_call(machine: Machine, busy_ns: float, moved_bytes: float, submit_ns:
 def answered_ns(
     costs: FakeCosts, requests: int, in_flight: int, l2_bytes: float, dram_bytes: float, dram_bytes_per_s: float
 ) -> float:
-    """When each SM's ``requests`` are answered, ``in_flight`` of them at once (Little's law).
+    """The time in which each SM's ``requests`` are answered, with ``in_flight`` of them at once (Little's law).
 
     Each takes ``l2_bytes`` of the SM's port to the L2 and ``dram_bytes`` of DRAM; 0 where the L2 answers.
     """
@@ -130,14 +130,14 @@ def occupied(machine: Machine, blocks_per_sm: int, block_threads: int, loads: in
 
 
 def _through_ns(costs: FakeCosts, moved_bytes: int, in_flight_bytes: int, dram_bytes_per_s: float) -> float:
-    """The time in which all SMs together go through that many bytes, each with that many in flight."""
+    """The time in which all SMs together move ``moved_bytes``, each with ``in_flight_bytes`` in flight."""
     requests = -(-moved_bytes // (WARP_BYTES * costs.sm_count))
     dram_bytes = WARP_BYTES if moved_bytes > costs.memory.l2_bytes else 0
     return answered_ns(costs, requests, in_flight_bytes // WARP_BYTES, WARP_BYTES, dram_bytes, dram_bytes_per_s)
 
 
 def strided(machine: Machine, access: protocol.StrideAccess, stride_bytes: int, size_bytes: int) -> FakeTransfer:
-    """What is moved are the sectors, and in DRAM the fetches, in which a word lies."""
+    """All sectors that contain a word are moved; DRAM moves whole fetches."""
     costs, memory = machine.costs, machine.costs.memory
     machine.room.hold(("strided", size_bytes), size_bytes)
     words = size_bytes // stride_bytes
@@ -169,8 +169,8 @@ def scattered(machine: Machine, access: protocol.RandomAccess, footprint_bytes: 
 def atomics(
     machine: Machine, space: protocol.Space, dtype: protocol.AtomicType, spread: protocol.Spread
 ) -> FakeOperations:
-    """In global memory the units of the L2 add, those to one sector or merged ones at once; in shared memory each SM
-    adds for itself, threads that meet at a word one after the other or merged."""
+    """In global memory the units of the L2 make the additions; those to one sector, and merged ones, are made at once.
+    In shared memory each SM makes its own; threads that add to the same word take turns or are merged."""
     costs, memory = machine.costs, machine.costs.memory
     warps = costs.sm_count * ATOMIC_WARPS_PER_SM
     if space == "shared":
@@ -185,7 +185,7 @@ def atomics(
 
 
 class FakeBankReads(Scoped):
-    """A load takes as many turns as the most words that it reads from one bank, which serves one word a turn."""
+    """A bank serves one word per turn, so a load takes as many turns as the most words that it reads from one bank."""
 
     loads = BANK_LOADS
 
@@ -220,13 +220,13 @@ def require_shared(machine: Machine, footprint_bytes: int) -> None:
 
 
 def require_clusters(costs: FakeCosts, cluster_blocks: int) -> None:
-    """Raise Skip where the simulated GPU has no clusters of that many blocks."""
+    """Raise Skip if the simulated GPU has no clusters of that many blocks."""
     if costs.compute_capability < CLUSTERS_SINCE or cluster_blocks not in costs.memory.cluster_cycles:
         raise Skip(f"the simulated GPU has no clusters of {cluster_blocks} blocks")
 
 
 class FakeLevel(Scoped):
-    """Tile after tile through DRAM, the SM's port to the L2 and its L1: the slowest one sets the pace."""
+    """A Level. Each tile passes DRAM, the SM's port to the L2, and its L1; the slowest limits the rate."""
 
     tile_bytes = TILE_BYTES
 
@@ -264,7 +264,7 @@ class FakeLevel(Scoped):
 
 
 class FakeWritten(FakeLevel):
-    """Every write goes to the L2; an update reads from there as well, in turn."""
+    """Every write goes to the L2; an update also reads from there."""
 
     def __init__(self, machine: Machine, access: protocol.WriteAccess, footprint_bytes: int) -> None:
         super().__init__(machine, "global", footprint_bytes)
@@ -281,7 +281,7 @@ class FakeWritten(FakeLevel):
 
 
 class FakeFill(FakeLevel):
-    """Pieces of the set through the same path, and no faster than an SM asks for bulk copies."""
+    """Pieces of the set pass through the same path, at most as fast as an SM can request bulk copies."""
 
     def __init__(self, machine: Machine, way: protocol.Filling, piece_bytes: int, footprint_bytes: int) -> None:
         costs, memory = machine.costs, machine.costs.memory
@@ -298,7 +298,7 @@ class FakeFill(FakeLevel):
 
 
 class FakeLocalChase(Scoped):
-    """Dependent reads: the nearest level that holds the lines answers them all."""
+    """Dependent reads: the nearest level that holds all lines answers them."""
 
     def __init__(self, machine: Machine, space: protocol.Space, footprint_bytes: int, cluster_blocks: int = 1) -> None:
         super().__init__(machine)
@@ -355,7 +355,7 @@ class FakeLocalChase(Scoped):
 
 
 class FakeLoadedChase(Scoped):
-    """A read waits longer the closer the level comes to its limit, as in a queue with one server."""
+    """The closer the level is to its limit, the longer a read waits, as in a queue with one server."""
 
     def __init__(self, machine: Machine, level: protocol.LoadedLevel) -> None:
         super().__init__(machine)
@@ -382,7 +382,7 @@ class FakeLoadedChase(Scoped):
 
 
 def engine(machine: Machine, way: protocol.EngineWay, size_bytes: int) -> FakeTransfer:
-    """The rows of a 2D copy are half their pitch, at both ends."""
+    """The rows of a 2D copy fill half of their pitch, at source and destination."""
     costs = machine.costs
     machine.room.hold((way, size_bytes), {"copy": 2, "copy_2d": 4, "memset": 1}[way] * size_bytes)
     moved_bytes = size_bytes if way == "memset" else 2 * size_bytes
@@ -397,7 +397,7 @@ def engine(machine: Machine, way: protocol.EngineWay, size_bytes: int) -> FakeTr
 
 
 def allocating(machine: Machine, way: protocol.AllocationWay, size_bytes: int, count: int) -> IntArray:
-    """A pool is empty at first, and keeps the block that is given back to it."""
+    """A pool is empty at first and keeps a block that is freed."""
     if way == "host_pinned":
         require_host_memory(machine.costs, "pinned", size_bytes)
     else:
@@ -411,7 +411,7 @@ def allocating(machine: Machine, way: protocol.AllocationWay, size_bytes: int, c
 
 
 def capacity(machine: Machine) -> tuple[Fact, ...]:
-    """The driver gives ``largest_share`` of what is free as one block, and all of it in several."""
+    """The driver gives ``largest_share`` of the free memory as one block, and all of it as several blocks."""
     costs, free_bytes = machine.costs.memory, machine.room.free_bytes
     known = {"total_bytes": costs.total_bytes, "free_bytes": free_bytes, "context_bytes": costs.context_bytes}
     steps = free_bytes // costs.block_step_bytes

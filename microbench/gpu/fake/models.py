@@ -81,7 +81,7 @@ class FakeModel:
 
 
 class FakeJitted:
-    """A jitted step: the call of JAX, then each launch, or a graph's. New memory makes the driver change every node."""
+    """A jitted step: JAX's call, then each launch or a graph launch. With new memory the driver updates every node."""
 
     def __init__(self, machine: sim.Machine, kernels: int, output: Output) -> None:
         costs = machine.costs
@@ -108,7 +108,7 @@ class FakeJitted:
 
 
 class FakeRecorder:
-    """A simulated profiler. What it adds is the same for every step."""
+    """A simulated profiler, which adds the same cost to every step."""
 
     def __init__(self, machine: sim.Machine, kind: RecorderKind) -> None:
         self._machine, self._kind = machine, kind

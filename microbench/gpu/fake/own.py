@@ -1,4 +1,4 @@
-"""Simulates a user's function that submits through this package's own protocol, and a user's kernel by its work."""
+"""Simulates a user's function that submits through this package's protocol, and a user's kernel by its work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REGISTERS = 32
 
 
 class FakeStep:
-    """An OwnStep. The function submits by Submits that it got from the simulated GPU."""
+    """An OwnStep. Its function uses Submits of the simulated GPU."""
 
     library = LIBRARY
     stream = 0
@@ -88,7 +88,7 @@ class FakeStep:
 
 
 class FakeOwnGraph:
-    """An OwnGraph: a line of what was captured."""
+    """An OwnGraph: the captured calls as one chain."""
 
     def __init__(self, machine: sim.Machine, captured: sim.Captured, began_ns: float) -> None:
         costs = machine.costs

@@ -51,7 +51,7 @@ class FakeLinks(FakePart):
 
 
 class FakeMemory(FakePart):
-    """Memory and caches of one case. What is made holds its memory until the case ends."""
+    """Memory and caches of one case. Memory that is taken is held until the case ends."""
 
     shapes = built(memory.shapes)
     stream = built(memory.stream)

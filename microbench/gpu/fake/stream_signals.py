@@ -19,7 +19,7 @@ def stream_signals(machine: Machine, way: SignalWay, count: int) -> SignalStamps
 
 
 def _pair(machine: Machine, way: SignalWay) -> tuple[int, int, int, int, int]:
-    """One row of SignalStamps. What stands between the kernels delays the second one on top of the stream's gap."""
+    """One row of SignalStamps. The signal between the kernels delays the second one on top of the stream's gap."""
     costs, own, clock = machine.costs, machine.costs.signals, machine.clock
     to_host_ns, from_host_ns = (
         float(machine.noise.device(cost_ns, 1)[0])

@@ -1,1 +1,1 @@
-"""Python layers: one file a library says how it launches a kernel."""
+"""The Python layers. One file per library says how the library launches a kernel."""

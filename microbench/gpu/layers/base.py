@@ -53,7 +53,8 @@ class LayerContext:
 
 @dataclass(frozen=True)
 class LayerGraph:
-    """Calls that a layer has captured as a graph, which is instantiated; its upload is queued if the library has one.
+    """Calls that a layer has captured as a graph. The graph is instantiated, and its upload is queued if the library
+    has one.
 
     ``launch`` replays it once on the layer's stream, as a user of the library would write it. ``nodes`` counts its
     nodes and raises MeasurementError or Skip. ``close`` destroys it and is called after the last replay has ended.
@@ -70,7 +71,7 @@ class LayerGraph:
 
 @dataclass(frozen=True)
 class CompiledCall:
-    """A function of C that launches once, which the compiled loops call: its name, its address and integer arguments.
+    """A C function that launches once, for the compiled loops: its name, its address and integer arguments.
 
     ``keep`` holds what the arguments point to.
     """
@@ -90,7 +91,7 @@ class LayerHandle:
     synchronising the stream does that. ``capture_refused`` says why a call cannot be captured. ``close`` restores what
     opening has changed in the library. ``graph`` makes a graph of several calls by the library's own means, for handles
     of ``Layer.open_spin``; it raises Skip, with the reason, if the library refuses, and always ends the capture.
-    ``compiled`` is what is timed instead of ``call`` if a program without Python is what users of the library write.
+    ``compiled`` is timed instead of ``call`` for a library whose users write programs without Python.
     """
 
     call: Callable[[], object]
@@ -103,7 +104,7 @@ class LayerHandle:
 
 
 class LayerCosts(msgspec.Struct, frozen=True):
-    """Host time of one call through a layer on the simulated GPU, in ns, and what each kernel argument adds to it.
+    """Host time of one call through a layer on the simulated GPU, in ns, and the time that each kernel argument adds.
 
     ``replay_ns`` is how much longer a graph launch takes through the layer than from the compiled loop, ``make_ns``
     what making a graph takes besides its calls and the driver's work. ``one_call`` is True if the library captures and
@@ -183,7 +184,7 @@ def submitters() -> list[Submitter]:
 
 
 def spinning() -> tuple[str, ...]:
-    """Names of those that are measured with kernels of a given length, and in graphs."""
+    """Names of the submitters that are measured with kernels of a given length, and in graphs."""
     return (LOOP_LAYER, *(layer.name for layer in layers() if layer.open_spin is not None))
 
 
@@ -253,7 +254,7 @@ def load(package: str, install: str) -> Any:
 
 
 def load_driver() -> Any:
-    """cuda.bindings.driver, for what a library has no call of its own for."""
+    """cuda.bindings.driver, for operations that a library has no call for."""
     return load("cuda.bindings.driver", "pip install cuda-bindings")
 
 
@@ -320,7 +321,7 @@ class LayerSubmit:
         out_ns[:] = stamps
 
     def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
-        """There are two loops because a loop that counts to 1 would add its own start to a single call."""
+        """There are two loops because an inner loop over one call would add its own overhead to that call."""
         call, wait, now_ns = self._call, self._wait, self._now_ns
         took_ns = [0] * len(out_ns)
         self._drain()

@@ -1,6 +1,6 @@
-"""What a user's function returns and through which library it submits: streams, captures and outputs of each library.
+"""Finds the library that a user's function submits through, and handles its streams, captures and outputs.
 
-No library is imported here: one that the function uses has been imported by it.
+No library is imported here: the function itself has imported those that it uses.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ TITLES = {
     "torch": "PyTorch", "cupy": "CuPy", "numba": "Numba", "numba_cuda": "Numba", "jax": "JAX", "jaxlib": "JAX",
     "cuda": "cuda.core",
 }  # fmt: skip
-# Modules by which a function that returns nothing is recognised, the most telling first.
+# Modules whose import tells the library of a function that returns nothing, the most conclusive first.
 TELLING = ("triton", "torch", "cupy", "jax", "numba.cuda", "cuda.core")
 TORCH = "PyTorch"
 DEEPEST = 5
-# Half precision differs in the third digit where sums are taken in another order.
+# Half-precision results differ in the third digit if sums are taken in another order.
 RELATIVE = {2: 2e-2, 4: 1e-4, 8: 1e-9}
 EQUAL = "outputs of two replays equal those of two calls"
 
@@ -53,12 +53,13 @@ def leaves(result: object, path: str = "output", deep: int = 0) -> Iterator[tupl
 
 
 def package_of(thing: object) -> str:
-    """The package that a thing's class comes from: "torch"."""
+    """The package of an object's class, such as "torch"."""
     return type(thing).__module__.partition(".")[0]
 
 
 def library_of(result: object, arguments: Sequence[object]) -> str:
-    """Which library a function works with, in words: by its outputs, its arguments, then by what is imported.
+    """The name of the library that a function uses, found by its outputs, then its arguments, then the imported
+    modules.
 
     Triton has no arrays of its own; its kernels are named by the graph.
     """
@@ -89,7 +90,7 @@ def stream_of(arguments: Sequence[object]) -> int | None:
 
 
 def use_stream(handle: int, device_index: int) -> Callable[[], object]:
-    """Make a CUstream the current one of PyTorch and CuPy where they are imported; returns what restores theirs."""
+    """Make a CUstream the current one of PyTorch and CuPy if imported. Returns a function that restores theirs."""
     restore = ExitStack()
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and torch.cuda.is_available():
@@ -106,9 +107,9 @@ def ready(result: object) -> None:
 
 
 def with_wait(library: str, call: Callable[[], object]) -> tuple[Callable[[], object], Callable[[], object]]:
-    """A call, and what waits for its outputs in the library's own way.
+    """A call, and a function that waits for its outputs in the library's own way.
 
-    JAX's streams belong to it, so the wait is for the outputs themselves.
+    JAX owns its streams, so its wait is for the outputs.
     """
     if library != JAX:
         return call, lambda: None
@@ -140,7 +141,7 @@ def outputs(result: object) -> list[Output]:
 
 
 def address_of(leaf: Any) -> int | None:
-    """Where an array on the GPU begins; None if it does not say."""
+    """The address of an array on the GPU; None if the array does not tell it."""
     if package_of(leaf) == "torch":
         return int(leaf.data_ptr()) if leaf.is_cuda else None
     interface = getattr(leaf, "__cuda_array_interface__", None)
@@ -148,7 +149,7 @@ def address_of(leaf: Any) -> int | None:
 
 
 def tolerance(values: Array, leaf: Any) -> float:
-    """The relative difference by which equal sums may differ in the type of an output; 0 for whole numbers."""
+    """The relative difference that equal sums may have in the type of an output; 0 for whole numbers."""
     if values.dtype.kind not in "fcV":
         return 0.0
     itemsize = int(getattr(leaf.dtype, "itemsize", None) or values.dtype.itemsize)
@@ -177,8 +178,8 @@ def first_difference(before: Sequence[Output], after: Sequence[Output], relative
 def judged(calls: Sequence[Sequence[Output]], replays: Sequence[Sequence[Output]], relative: Sequence[float]) -> str:
     """Say whether the outputs of two calls equal those of two replays, or why they cannot be compared.
 
-    A graph repeats what it was captured with. If calls differ from one another and replays do not, the step depends on
-    something that the host computes anew at each call, which the graph has frozen. If both differ, the step changes a
+    A graph repeats the values that were captured. If calls differ from one another and replays do not, the step depends
+    on a value that the host computes at each call and that the graph has frozen. If both differ, the step changes a
     state, or draws random numbers. Raises MeasurementError if the graph computes something else.
     """
     if not calls[0]:
@@ -206,8 +207,8 @@ def judged(calls: Sequence[Sequence[Output]], replays: Sequence[Sequence[Output]
 class TorchCaptures:
     """Captures by PyTorch's rules: torch.cuda.graph with a private pool that all captures of a step share.
 
-    A first empty graph keeps the pool, so that a later capture finds the memory of the one before it again and its
-    addresses differ only if the function's own do.
+    A first, empty graph keeps the pool alive. A later capture then gets the same memory as the capture before it, so
+    addresses differ only if the function's own addresses do.
     """
 
     def __init__(self, handle: int) -> None:

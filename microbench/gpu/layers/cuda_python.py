@@ -93,7 +93,7 @@ def _load_core(context: base.LayerContext) -> Any:
 
 
 def _core_graph(stream: Any, call: Any, errors: base.Errors, count: int) -> base.LayerGraph:
-    """``count`` calls that go to a builder instead of the stream; closing a builder ends its capture."""
+    """A graph of ``count`` calls that go to a builder instead of the stream. Closing a builder ends its capture."""
     builder = stream.create_graph_builder()
     with base.capturing(CORE, errors, builder.close):
         builder.begin_building()

@@ -1,4 +1,4 @@
-"""The CUDA runtime API, by which programs in C++ launch kernels: cudaLaunchKernel of libcudart, in a compiled loop."""
+"""The CUDA runtime API, which C++ programs use to launch kernels: cudaLaunchKernel of libcudart, in a compiled loop."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from microbench.core.units import plain
 from microbench.gpu.layers import base
 
 PACKAGE, INSTALL = "cuda.pathfinder", "pip install cuda-pathfinder 'nvidia-cuda-runtime>=13'"
-# Since this version a kernel of a library that was loaded at run time can be launched: cudaLibraryGetKernel.
+# The first version that can launch kernels of a library loaded at run time (cudaLibraryGetKernel).
 NEEDED = "cudaLibraryGetKernel"
 
 
 class Dim3(ctypes.Structure):
-    """The runtime's dim3, which it takes by value."""
+    """The runtime's dim3, which is passed by value."""
 
     _fields_ = [("x", c_uint), ("y", c_uint), ("z", c_uint)]
 

@@ -42,9 +42,10 @@ def attempt(call: Callable[[], object]) -> Followed:
 
 
 def called(call: Callable[[], object], file: str) -> Any:
-    """What a call of the user's function returns.
+    """The result of a call of the user's function.
 
-    Raises MeasurementError, with the user's line, for what it raises; errors of this package's own pass.
+    If the call raises an exception, raises MeasurementError with the user's line. This package's own errors pass
+    through.
     """
     ended = attempt(call)
     error = ended.error
@@ -58,9 +59,10 @@ def called(call: Callable[[], object], file: str) -> Any:
 
 
 def follow(call: Callable[[], object], broken: Callable[[], bool], file: str) -> Followed:
-    """Make a call and look after each line of the user's code whether the capture is ``broken``.
+    """Make a call, and check after each line of the user's code whether the capture is ``broken``.
 
-    Code of the user is that in the folder of ``file``, and all that is neither Python's, installed nor microbench's.
+    The user's code is all code in the folder of ``file``, and code outside it that belongs neither to Python, nor to an
+    installed package, nor to microbench.
     """
     follower = _Follower(broken, file)
     before = sys.gettrace(), sys.getprofile()
@@ -120,7 +122,7 @@ class _Follower:
         return self._known[file]
 
     def trace(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Look at the state between two lines of the user's."""
+        """Check the capture between two lines of the user's code."""
         if not self.is_user(frame.f_code.co_filename):
             return None
         if event in ("line", "return"):
@@ -131,7 +133,7 @@ class _Follower:
         return self.trace
 
     def profile(self, frame: FrameType, event: str, argument: Any) -> None:
-        """Look at the state after each C function."""
+        """Check the capture after each C function."""
         if event not in ("c_return", "c_exception") or self.found is not None:
             return
         name = f"{getattr(argument, '__qualname__', None) or argument}"
@@ -151,8 +153,8 @@ class _Follower:
         return caller
 
     def called_from(self, error: Exception) -> str:
-        """The functions below the user's innermost line in an error's traceback: the first, and the last that checks
-        no error code."""
+        """The functions called below the user's innermost line in an error's traceback: the first one, and the last one
+        that does not only check an error code."""
         names: list[str] = []
         step = error.__traceback__
         while step is not None:
@@ -163,6 +165,6 @@ class _Follower:
         return " → ".join(dict.fromkeys((*doing[:1], *doing[-1:])))
 
     def place_of(self, error: Exception) -> Place | None:
-        """The innermost line of the user's in an error's traceback."""
+        """The innermost line of the user's code in an error's traceback."""
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if self.is_user(frame.filename)]
         return (frames[-1].filename, frames[-1].lineno or 0, frames[-1].name) if frames else None

@@ -57,7 +57,7 @@ def use_stream(cupy: Any, stream_handle: int, device_index: int) -> Callable[[],
 
 
 def open_raw(context: base.LayerContext, arguments: int = 0, cycles: int = 0) -> base.LayerHandle:
-    """A kernel of kernels/launch.cu, from the same cubin; with ``cycles`` the spin kernel."""
+    """A kernel of kernels/launch.cu, from the same cubin as the compiled loop's; with ``cycles`` the spin kernel."""
     cupy = load_cupy()
     restore = use_stream(cupy, context.stream_handle, context.device_index)
     kernel = _raw_kernel(cupy, context.cubin, base.SPIN_KERNEL if cycles else base.KERNELS[arguments])
@@ -93,7 +93,7 @@ def open_ufunc(context: base.LayerContext, arguments: int) -> base.LayerHandle:
 
 
 def _raw_kernel(cupy: Any, cubin: bytes, name: str) -> Any:
-    """A RawKernel of a cubin, which CuPy takes by path only; ``get_function`` has loaded it when it returns."""
+    """A RawKernel of a cubin, which CuPy accepts only as a path; ``get_function`` loads it before it returns."""
     with tempfile.TemporaryDirectory(prefix="microbench-") as folder:
         path = Path(folder) / "launch.cubin"
         path.write_bytes(cubin)
@@ -101,7 +101,7 @@ def _raw_kernel(cupy: Any, cubin: bytes, name: str) -> Any:
 
 
 def _graph(stream: Any, call: Any, count: int) -> base.LayerGraph:
-    """``count`` calls, captured in CuPy's default mode, which forbids nothing.
+    """A graph of ``count`` calls, captured in CuPy's default mode, which forbids no calls.
 
     Ending the capture instantiates the graph. CuPy cannot count nodes. It destroys a graph with the last reference.
     """
@@ -161,7 +161,7 @@ REFUSED: dict[GemmType, str] = {
 def cupy_calls(
     stream_handle: int, device_index: int, matrices: Matrices, own: Callable[[Callable[[], object]], None]
 ) -> tuple[Callable[[], object], ...]:
-    """``cupy.matmul(A, B.T, out=D)`` for each copy of B on that stream; ``own`` gets what restores CuPy.
+    """``cupy.matmul(A, B.T, out=D)`` for each copy of B on that stream; ``own`` receives a function that restores CuPy.
 
     Raises Skip if CuPy is missing or does not multiply the type.
     """

@@ -18,7 +18,7 @@ from microbench.gpu.protocol.submit import Submit
 
 PACKAGE = "jax"
 INSTALL = "pip install 'jax[cuda13]' (CUDA 12: 'jax[cuda12]')"
-# Without it JAX takes three quarters of the GPU's memory at its start.
+# Without this variable JAX takes three quarters of the GPU's memory when it starts.
 ENVIRONMENT = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
@@ -81,10 +81,10 @@ LAYERS = (
 )
 
 
-# Steps of many kernels. XLA makes CUDA graphs, its command buffers, of the kinds of kernel that it is allowed to.
+# Steps of many kernels. XLA makes CUDA graphs (command buffers) only of the kinds of kernels that the options allow.
 WITHOUT_BUFFERS: dict[str, Any] = {"xla_gpu_enable_command_buffer": ""}
 WITH_BUFFERS: dict[str, Any] = {"xla_gpu_enable_command_buffer": "FUSION", "xla_gpu_graph_min_graph_size": 1}
-# XLA lets 32 computations be under way; the next call waits for the first of them.
+# XLA runs up to 32 computations at a time; the next call waits for the first of them.
 UNDER_WAY = 16
 WARM_UPS = 3
 CHECKED = "XLA's program has the kernels, those of the graph in command buffers; sums are right"
@@ -93,7 +93,7 @@ CHECKED = "XLA's program has the kernels, those of the graph in command buffers;
 class JaxStep:
     """A JittedStep of ``kernels`` additions of 1 to one number, with a barrier behind each so that XLA fuses none.
 
-    Options of the compiler, as in XLA_FLAGS, tell one program from the other, so both run in one process in turn.
+    The two programs differ only in compiler options, as in XLA_FLAGS, so both run in turn in one process.
     """
 
     def __init__(self, device_index: int, kernels: int, output: Output) -> None:
@@ -109,7 +109,7 @@ class JaxStep:
 
 
 class _Program:
-    """One compilation of the step. XLA's dump of it tells its kernels and command buffers; nothing else shows both."""
+    """One compilation of the step. Only XLA's dump shows both its kernels and its command buffers."""
 
     def __init__(self, jax: Any, device: Any, kernels: int, output: Output, buffers: bool) -> None:
         def step(x: Any) -> Any:

@@ -38,7 +38,7 @@ def few_blocks() -> Iterator[None]:
 
 
 def open_configured(context: base.LayerContext, arguments: int = 0, cycles: int = 0) -> base.LayerHandle:
-    """Compiles a kernel, with ``cycles`` the spin kernel; each call is that of the configured kernel."""
+    """Compiles a kernel, with ``cycles`` the spin kernel. Each call launches the configured kernel."""
     kernel, stream, values = _prepare(context, arguments, cycles)
     a, b, c, n = values or (None,) * 4
     length = np.uint64(cycles)
@@ -61,7 +61,7 @@ def open_configured(context: base.LayerContext, arguments: int = 0, cycles: int 
 
 
 def open_each_call(context: base.LayerContext, arguments: int) -> base.LayerHandle:
-    """Compiles the kernel. Numba remembers a configuration: each call looks it up and does not make it again."""
+    """Compiles the kernel. Numba caches configurations, so each call only looks its configuration up."""
     kernel, stream, values = _prepare(context, arguments)
     a, b, c, n = values or (None,) * 4
 

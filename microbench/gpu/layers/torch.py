@@ -16,7 +16,7 @@ PACKAGE = "torch"
 INSTALL = "pip install torch (a build for your CUDA version: pytorch.org)"
 Result = TypeVar("Result")
 MOST_ELEMENTS = 1 << 28
-# Calls in the graph that tells how long one takes, and its replays.
+# Calls in the graph that times one call, and replays of that graph.
 TUNING_NODES, TUNING_REPLAYS = 20, 5
 
 
@@ -65,10 +65,10 @@ def open_eager(context: base.LayerContext, arguments: int) -> base.LayerHandle:
 
 
 def open_eager_spin(context: base.LayerContext, cycles: int) -> base.LayerHandle:
-    """x + 1 on as many elements as take as long as a kernel that spins for ``cycles``; on one element for 0.
+    """x + 1 on so many elements that it takes as long as a kernel that spins for ``cycles``; on one element for 0.
 
-    PyTorch has no operation of a given length that costs the host as much as any other: ``torch.cuda._sleep`` goes
-    around the dispatcher, so it is only the measure.
+    PyTorch has no operation of a given length with the usual host cost: ``torch.cuda._sleep`` bypasses the dispatcher,
+    so it only gives the time to match.
     """
     torch = load_torch()
     restore = use_stream(torch, context.stream_handle, context.device_index)
@@ -118,9 +118,11 @@ def _node_s(torch: Any, call: Callable[[], object]) -> float:
 
 
 def _graph(torch: Any, call: Callable[[], object], count: int) -> base.LayerGraph:
-    """``count`` calls in a ``torch.cuda.CUDAGraph``, kept after its instantiation so that its nodes can be counted.
+    """A ``torch.cuda.CUDAGraph`` of ``count`` calls. The captured graph is kept after instantiation, so that its nodes
+    can be counted.
 
-    PyTorch uploads no graph. Closing it frees the memory of its calls, which the next capture would have to free.
+    PyTorch has no upload call. Closing the graph frees the memory of its calls; otherwise the next capture would free
+    it.
     """
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     stream = torch.cuda.current_stream()
@@ -197,7 +199,7 @@ REFUSED: dict[GemmType, str] = {
 
 
 class Raw:
-    """Device memory in the CUDA array interface: bytes that stay the case's."""
+    """Device memory of the case as an object with the CUDA array interface, as bytes."""
 
     def __init__(self, address: int, size_bytes: int) -> None:
         self.__cuda_array_interface__ = {
@@ -217,7 +219,7 @@ def function_name(dtype: GemmType) -> str:
 def torch_calls(
     stream_handle: int, device_index: int, matrices: Matrices, own: Callable[[Callable[[], object]], None]
 ) -> tuple[Callable[[], object], ...]:
-    """A product with ``out=D`` for each copy of B on that stream; ``own`` gets what restores PyTorch.
+    """A product with ``out=D`` for each copy of B on that stream; ``own`` receives a function that restores PyTorch.
 
     fp8 has scales of 1 and a result of bf16. Each call is made once. Raises Skip if PyTorch is missing or refuses.
     """

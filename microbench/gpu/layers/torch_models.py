@@ -1,7 +1,7 @@
 """PyTorch models: a Linear and GELU stack, transformer blocks and an AdamW step, eager, compiled and as graphs.
 
-The sizes are small, so that the host and not the GPU sets the pace: what is measured is the time that modules, dispatch
-and Python take between two launches.
+The sizes are small, so that the steps are launch-bound: they measure the time that modules, dispatch and Python take
+between two launches.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from microbench.gpu.protocol.submit import Submit
 LAYERS_DEEP, BLOCKS, WIDTH, HEADS, TOKENS, BATCH = 16, 4, 256, 4, 128, 2
 # Steps before anything is captured or measured: PyTorch asks for three (torch.cuda.make_graphed_callables).
 WARM_UPS = 3
-# Half precision: sums in another order differ in the third digit.
+# Half-precision sums in another order differ in the third digit.
 RELATIVE, ABSOLUTE = 2e-2, 5e-3
 MODES: dict[Compiled, str] = {"default": "default", "reduce_overhead": "reduce-overhead"}
 CHECKED = "the results of the step and of its graph equal those of an eager step"
-# What torch.compile raises where it cannot work: its own errors are RuntimeErrors; a compiler or library is missing.
+# What torch.compile raises if it cannot work here: its own errors are RuntimeErrors, or a compiler or library is
+# missing.
 NO_COMPILER = (RuntimeError, ImportError, OSError)
 Tensors = Sequence[Any]
 
@@ -78,7 +79,7 @@ def transformer_block(torch: Any, device: str) -> Program:
 def adamw_step(torch: Any, device: str) -> Program:
     """AdamW over the 48 parameters of four blocks, not fused, with foreach, which is PyTorch's default.
 
-    It is capturable, as a graph needs: its step counts lie on the GPU.
+    It is ``capturable``, because a graph needs its step counts on the GPU.
     """
     shapes = [(3 * WIDTH, WIDTH), (3 * WIDTH,), (WIDTH, WIDTH), (4 * WIDTH, WIDTH), (4 * WIDTH,), (WIDTH, 4 * WIDTH)]
     shapes += [(WIDTH,)] * 6
@@ -117,7 +118,8 @@ class TorchStep:
         own: Callable[..., None],
         record: Callable[[Callable[[], object]], IntArray],
     ) -> None:
-        """``own`` gets what is to be done when the case ends; ``record`` returns the durations of what it runs.
+        """``own`` receives functions to call when the case ends; ``record`` runs a function and returns the durations
+        of its kernels.
 
         Raises Skip without PyTorch or a working compiler.
         """
@@ -152,7 +154,7 @@ class TorchStep:
         torch.cuda.synchronize()
 
     def _compile(self, mode: str) -> Callable[[], Tensors]:
-        """The step through torch.compile, compiled by its first calls. Raises Skip where that does not work."""
+        """The step through torch.compile, compiled by its first calls. Raises Skip if that does not work."""
         torch = self._torch
         try:
             run: Callable[[], Tensors] = torch.compile(self._program.run, mode=mode)
@@ -176,7 +178,7 @@ class TorchStep:
         return graph, kept
 
     def _counted(self, driver: Any, graph: Any, kept: bool, handle: base.LayerHandle) -> Fact:
-        """Kernels, copies and memsets of one step, from the graph that PyTorch captured, else from one of our own."""
+        """Kernels, copies and memsets of one step, from PyTorch's captured graph, or from a capture of our own."""
         if not kept:
             counted = base.kernels_of_one_call(handle, driver)
             return Fact("launches", counted.value, reason=counted.reason, source="kernels of a stream capture")
@@ -224,7 +226,7 @@ class TorchStep:
         return CaptureTimes((called_ns[1] - called_ns[0]) * 1e-9, (ended_ns - began_ns) * 1e-9)
 
     def check(self) -> str:
-        """Restores what the steps changed."""
+        """Also restores the state that the steps changed."""
         before = [tensor.detach().clone() for tensor in self._program.state()]
         expected = [tensor.detach().clone() for tensor in self._program.run()]
         ways = {"compiled step": self._run} if self._compiled != "eager" else {}
@@ -237,7 +239,7 @@ class TorchStep:
         return CHECKED
 
     def _replayed(self) -> Tensors:
-        """The graph's results; what does not belong to the state is spoiled before, so old results cannot pass."""
+        """The graph's results. Results outside the state are overwritten first, so that old ones cannot pass."""
         kept = {tensor.data_ptr() for tensor in self._program.state()}
         for tensor in self._results:
             if tensor.data_ptr() not in kept:

@@ -17,7 +17,7 @@ from microbench.gpu.layers import base
 from microbench.gpu.layers.torch import INSTALL, load_torch
 from microbench.gpu.protocol.recorder import Recorded, RecorderKind
 
-# What torch.profiler raises where it cannot record: it is running already, CUPTI is missing, a version lacks something.
+# What torch.profiler raises if it cannot record: it is running already, CUPTI is missing, or a version lacks a feature.
 REFUSALS = (RuntimeError, AssertionError, AttributeError, ImportError, OSError, TypeError, ValueError)
 CATEGORY = re.compile(rb'"cat":\s*"(\w+)"')
 
@@ -51,7 +51,7 @@ class TorchRecorder:
             activities = [known.CUDA] if self._kind == "torch_cuda" else [known.CPU, known.CUDA]
             profile = self._profiler.profile(activities=activities, with_stack=self._kind == "torch_stack")
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # warns that an earlier recording's events are gone
+                warnings.simplefilter("ignore")  # the profiler warns that an earlier recording's events are lost
                 profile.start()
         try:
             yield profile

@@ -12,7 +12,7 @@ from microbench.gpu.layers.torch import INSTALL, load_torch, use_stream
 PACKAGE = "triton"
 
 
-# Triton compiles the text of a function, and would look the types of its parameters up as Triton values.
+# No annotations: Triton compiles the source text of a function and would look up parameter types as Triton values.
 def empty() -> None:
     """Does nothing."""
 

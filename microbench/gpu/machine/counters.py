@@ -112,8 +112,8 @@ REPORTED_ERRORS = (
 def link_counters(bus_id: str | None, query: Query, root: Path = Path("/")) -> tuple[Fact, ...]:
     """Errors since boot or since the driver was loaded, each unknown with a reason. Never raises.
 
-    They are replays, replays that ended in a new training of the link, errors that the GPU and the bridges above it
-    reported (in one sum), and errors of all NVLinks.
+    The counters are replays, replays that ended in a new training of the link, the sum of errors that the GPU and the
+    bridges above it reported, and errors of all NVLinks.
     """
     replays = query.ask_board("nvmlDeviceGetPcieReplayCounter")
     replays = replays if replays.value is not None else query.board_field(Field.PCIE_REPLAY_COUNTER)

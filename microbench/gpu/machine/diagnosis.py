@@ -24,7 +24,7 @@ NO_DEVICE = 100
 STUB_LIBRARY = 34
 HIDE_ALL = ("", "-1", "none", "void", "NoDevFiles")
 OLDEST_CUDA = 12
-# Codes that cuInit may return if device files are missing or forbidden; any other code has a cause of its own.
+# Codes that cuInit may return if device files are missing or forbidden. Other codes have other causes.
 NODE_CODES = frozenset({0, 3, NO_DEVICE, 101, 304, 999})
 NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASS = "0x03"

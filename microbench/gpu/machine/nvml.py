@@ -42,7 +42,7 @@ MILLIJOULE = 1e-3
 KILOBYTE = 1e3
 CLOCK_REASON_NAMES = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 TEMPERATURE_NAMES = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
-# What is enforced may be less than what was set.
+# The enforced limit may be lower than the one that was set.
 POWER_LIMIT_NAMES = ("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementLimit")
 
 
@@ -177,7 +177,7 @@ class NvmlGpu:
         return Answer(0) if answer.unsupported else answer.member("ccFeature")
 
     def _memory_errors(self) -> MemoryErrors | None:
-        """Those of the board, because a MIG instance does not know of its DRAM's; what the driver refuses is None."""
+        """The board's memory errors, because a MIG instance does not know its DRAM's; None where the driver refuses."""
         ask = self.query.ask_board
         counts = {
             f"{kind}_{since}": ask("nvmlDeviceGetTotalEccErrors", error_type, counter).value
@@ -234,7 +234,7 @@ def boards_in_mig_mode(library: Any = None) -> int | None:
     return sum(mode is True for mode in modes)
 
 
-# Which processes work on a GPU. Other processes make every number wrong.
+# Processes that use a GPU. Other processes distort every figure.
 
 # The link /proc/self/ns/pid in the first PID namespace (PROC_PID_INIT_INO in linux/proc_ns.h); a container has another.
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
@@ -266,8 +266,8 @@ def other_processes(
 ) -> Answer:
     """Processes with work on this GPU other than this one and ``own_pids``, as a tuple of "name (pid 123)".
 
-    In a container with its own process ids NVML still lists the host's, so that ours is unknown. With ``context_open``
-    (this process has a context) one listed pid that does not exist here is assumed to be ours.
+    In a container with its own process ids NVML lists the host's ids, so the id of this process is unknown. With
+    ``context_open`` (this process has a context) one listed id that does not exist here is assumed to be this process.
     """
     tree = machine or Machine()
     answer = _listed(query, tree)
@@ -281,7 +281,7 @@ def other_processes(
 def memory_holders(query: Query, machine: Machine | None = None) -> Answer:
     """The Holders of a GPU that this process has a context on.
 
-    The answer is None if NVML lists no process at all: it then hides them here, because this process is one.
+    The answer is None if NVML lists no process at all: it must be hiding them, because this process has a context.
     """
     tree = machine or Machine()
     answer = _listed(query, tree)
@@ -298,7 +298,7 @@ def memory_holders(query: Query, machine: Machine | None = None) -> Answer:
 
 
 def _listed(query: Query, machine: Machine) -> Answer:
-    """The Holder of each process that NVML lists, by pid. One that is listed for several kinds counts for the first."""
+    """The Holder of each process that NVML lists, by pid. A process with several kinds of work counts for the first."""
     listed: dict[int, Holder] = {}
     for kind, names in LISTS:
         answer = query.ask_first(names)
@@ -323,7 +323,7 @@ def _ours(listed: Collection[int], own_pids: Collection[int], context_open: bool
 
 
 def contained(machine: Machine) -> bool:
-    """Whether this is a container with its own process ids. NVML lists those of the host there."""
+    """Whether this is a container with its own process ids. There NVML lists the host's ids."""
     try:
         return os.readlink(machine.at("/proc/self/ns/pid")) != FIRST_PID_NAMESPACE
     except OSError:

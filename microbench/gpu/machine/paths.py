@@ -1,6 +1,6 @@
-"""What lies between a GPU and each network device, and each GPU without NVLink: switches, narrowest link, packet size.
+"""Facts about the PCIe paths from a GPU to network devices and to GPUs without NVLink: switches, links, packet sizes.
 
-These are facts of the bus. explain/link_paths.py makes a model of GPUDirect's rates from them.
+explain/link_paths.py computes modelled rates of GPUDirect from these facts.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ GIGABIT_BYTES = 1e9 / 8
 def path_facts(
     bus_id: str | None, topology: Iterable[Fact], others: Sequence[tuple[int, str]] = (), root: Path = Path("/")
 ) -> tuple[Fact, ...]:
-    """``path0_device``, ``path0_switches`` and so on of every device whose class in ``topology`` is one of PCIe.
+    """``path0_device``, ``path0_switches`` and so on for every device whose class in ``topology`` is a PCIe class.
 
-    ``topology`` are the facts of topology.py. Devices joined by NVLink, and those whose place on the bus is hidden,
-    have no path. ``others`` are CUDA index and bus id of the other GPUs. Further facts say which processor it
-    is, because a path may lead through it.
+    ``topology`` are the facts of topology.py. Devices joined by NVLink, and devices whose place on the bus is hidden,
+    have no path. ``others`` are CUDA index and bus id of the other GPUs. Further facts identify the processor, because
+    a path may lead through it.
     """
     classes = {fact.name: fact.value for fact in topology if fact.name.startswith(TOPOLOGY)}
     near = {name.removeprefix(TOPOLOGY): value for name, value in classes.items() if value in get_args(Nearness)}
@@ -49,17 +49,18 @@ def path_facts(
 
 
 def _between(prefix: str, own: pci.Way, other: pci.Way, root: Path, *, network: bool) -> Iterator[Fact]:
-    """Facts of the part of both ways below the lowest device that they share; of the whole ways if they share none."""
+    """Facts of both ways below the lowest device that they share, or of the whole ways if they share none."""
     shared = {hop.bus_id for hop in own.hops} & {hop.bus_id for hop in other.hops}
     sides = [tuple(takewhile(lambda hop: hop.bus_id not in shared, way.hops)) for way in (own, other)]
     source = f"{pci.DEVICES}/{other.hops[0].bus_id}" if other.hops else pci.DEVICES
-    # Besides the endpoint and the port above it, each further switch on a side has two ports there.
+    # On each side there are the endpoint, the port above it, and two more ports for each further switch.
     between = [len(side) - 2 for side in sides]
     whole = all(count >= 0 and count % 2 == 0 for count in between)
     switches = sum(between) // 2 + bool(shared) if whole else None
     yield stated(f"{prefix}switches", switches, source, "a bridge of another kind is on the way")
     hops = [hop for side in sides for hop in side]
-    # An idle GPU trains its link down, so GPUs count with what they could do; a network device with what it runs at.
+    # A GPU's link counts with its highest speed, because an idle GPU trains it down; the link of a network device
+    # counts with its current speed.
     trained = {hop.bus_id for hop in sides[1]} if network else set()
     rated = []
     for hop in hops:
@@ -89,7 +90,7 @@ def _speed(hop: pci.Hop, *, now: bool) -> tuple[int | None, int | None]:
 
 
 def _port(prefix: str, device: NetworkDevice, machine: Machine) -> Iterator[Fact]:
-    """Whether the device can RDMA ("active", "down", "no"), its fastest active port ("mlx5_0:1"), and its line rate."""
+    """The device's RDMA state ("active", "down", "no"), its fastest active port ("mlx5_0:1") and that port's rate."""
     folder = f"{pci.DEVICES}/{device.bus_id}/infiniband"
     names = machine.names(folder)
     ports = [(name, port) for name in names for port in machine.names(f"{folder}/{name}/ports")]

@@ -1,4 +1,4 @@
-"""A GPU's place on the PCIe bus by sysfs: its link, the bridges up to the root port, its NUMA node."""
+"""A GPU's place on the PCIe bus, from sysfs: its link, the bridges up to the root port, its NUMA node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Query: asks NVML one thing at a time about one GPU and returns an answer or a reason, never an exception."""
+"""Query asks NVML about one GPU, one question at a time. It returns an answer or a reason and never raises."""
 
 from __future__ import annotations
 

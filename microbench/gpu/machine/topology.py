@@ -1,6 +1,6 @@
-"""What a GPU's links are: PCIe as trained and as the slot allows, NVLinks, and how near other devices are.
+"""Facts about a GPU's links: PCIe as trained and as the slot allows, NVLinks, and the distance to other devices.
 
-NVLinks, like all links, belong to the board, so that a MIG instance gets its board's answers.
+All links belong to the board, so a MIG instance gets its board's answers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_NVLINK = "none"
 def link_facts_now(
     gpu: GpuInfo, query: nvml.Query, others: Sequence[tuple[int, str]] = (), root: Path = Path("/")
 ) -> tuple[Fact, ...]:
-    """Every fact of a GPU's links but the error counters, each known or with a reason. Never raises.
+    """Every fact about a GPU's links except the error counters, each with a value or a reason. Never raises.
 
     Call it while the link is busy, because an idle link trains down to save power. ``others`` are CUDA index and PCI
     bus id of the other GPUs. Of ``gpu`` only the bus id and ``integrated`` (CUDA's answer) are used.
@@ -107,7 +107,7 @@ def _redirected(way: pci.Way, hidden: bool | None, root: Path) -> Fact:
 
 
 def redirection(name: str, bridges: Sequence[pci.Hop], root: Path) -> Fact:
-    """Whether any of these bridges redirects peer traffic; unknown if none is known to and one cannot be read."""
+    """Whether any of these bridges redirects peer traffic. Unknown if one cannot be read and no other redirects."""
     paths = [f"{pci.DEVICES}/{hop.bus_id}/config" for hop in bridges]
     answers = [(path, pci.read_redirection(Machine(root).at(path))) for path in paths]
     for path, answer in answers:
@@ -251,7 +251,7 @@ def coherent(query: nvml.Query) -> nvml.Answer:
 
 
 def topology(query: nvml.Query, links: NvLinks, bus_id: str) -> tuple[nvml.Answer, nvml.Answer]:
-    """How this GPU reaches the GPU of a PCI bus id: by NVLink ("NV18", "none"), and by PCIe ("PIX" to "SYS")."""
+    """How this GPU reaches the GPU with a PCI bus id: by NVLink ("NV18", "none"), and by PCIe ("PIX" to "SYS")."""
     other = query.ask_system("nvmlDeviceGetHandleByPciBusId", bus_id)
     if other.value is None:
         return other, other
@@ -288,7 +288,7 @@ BELOW_ONE_SWITCH = 2
 class NetworkDevice(NamedTuple):
     """A network or InfiniBand controller by its name ("mlx5_0", "eth0"), or by its bus id if it has no name.
 
-    ``reason`` says why its place on the bus means nothing.
+    ``reason`` says why its place on the bus is not a real one.
     """
 
     name: str
@@ -364,7 +364,7 @@ def _neighbours(
 ) -> Iterator[Fact]:
     """``topology_gpu1`` and ``topology_<name>``: NV#, else PIX, PXB, PHB, NODE or SYS, as in ``nvidia-smi topo -m``.
 
-    ``hidden`` says why the bus is not the real one; places on it then mean nothing.
+    ``hidden`` says why the bus is not the real one; places on it are then ignored.
     """
     for index, bus_id in others:
         yield _to_gpu(f"{TOPOLOGY}gpu{index}", gpu, query, links, bus_id, hidden, root)

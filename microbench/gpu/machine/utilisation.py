@@ -1,4 +1,4 @@
-"""Samples what NVML and GPM say about GPUs while a program runs: beside a command, or of a process by its number."""
+"""Samples NVML's and GPM's figures of GPUs while a program runs: during a command, or for a process by its number."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from microbench.gpu.machine.pci import sysfs_bus_id
 from microbench.gpu.machine.query import VALUE_MEMBERS, Query, call
 from microbench.host.files import Machine
 
-# GPM's counters, clocks and power change so often on an H200. GPM gives zeros if it is read more often.
+# The interval at which GPM's counters, clocks and power change on an H200. GPM gives zeros if it is read more often.
 INTERVAL_S, LEAST_APART_S = 0.1, 0.099
-# The end of a command waits no longer for NVML.
+# The longest time that the end of a command waits for NVML.
 LONGEST_END_S = 0.5
 # Constants of nvml.h.
 UTILIZATION_SAMPLES = 1  # NVML_GPU_UTILIZATION_SAMPLES
 GPM_VERSION, GPM_SM_UTIL = 1, 2
 LATEST_US = 1_000_000  # a sample from later than this is on another clock
-FEWEST_TIMES, MOST_TIMES = 3, 200  # that give the time between two samples
-ROUNDS_WITHOUT = 20  # without NVML's own samples
-# What another release of the binding raises instead of an error of NVML.
+FEWEST_TIMES, MOST_TIMES = 3, 200  # times from which the interval between samples is found
+ROUNDS_WITHOUT = 20  # rounds without samples of NVML's own
+# Exceptions that other releases of the binding raise instead of an NVML error.
 BROKEN = (AttributeError, LookupError, OSError, TypeError, ValueError)
 
 
 class Board:
-    """A GPU through NVML, and what it has said so far."""
+    """A GPU through NVML, with its readings so far."""
 
     def __init__(self, number: int, gpu: NvmlGpu, library: Any) -> None:
         self.gpu = gpu
@@ -51,7 +51,7 @@ class Board:
         self._rounds = 0
 
     def take(self, pid: int | None = None) -> None:
-        """Take what NVML says now; of a process also its own share and the state of the GPU."""
+        """Read NVML's figures now; for a process also its own share and the state of the GPU."""
         readings, ask = self.readings, self.gpu.query.ask
         self._take_busy()
         sms, readings.why_not["sms"] = self._gpm.busy_sms()
@@ -63,7 +63,7 @@ class Board:
             readings.states.add(State(self.gpu.telemetry(), used))
 
     def _take_busy(self) -> None:
-        """Take NVML's own samples since the last ones; the share that it gives now if it has none on this clock."""
+        """Read NVML's own samples since the last ones, or its current share if its samples are not on this clock."""
         answer = self.gpu.query.ask("nvmlDeviceGetSamples", UTILIZATION_SAMPLES, self._since_us["busy"])
         kind, samples = answer.value or (-1, ())
         now_us, member = time.time_ns() // 1000, VALUE_MEMBERS.get(kind)
@@ -93,7 +93,7 @@ class Board:
 
 
 class _Gpm:
-    """GPM's share of the SMs that were busy, between two of its samples that are INTERVAL_S apart or more."""
+    """GPM's share of busy SMs between two of its samples at least INTERVAL_S apart."""
 
     def __init__(self, query: Query, library: Any) -> None:
         self._query, self._library = query, library
@@ -110,7 +110,7 @@ class _Gpm:
             self._metrics = library.c_nvmlGpmMetricsGet_t()
 
     def busy_sms(self) -> tuple[float | None, str]:
-        """The share of the SMs that were busy since the call before, or None and the reason ("" if it is too early)."""
+        """The share of SMs that were busy since the previous call, or None and the reason ("" if it is too early)."""
         now_s = time.monotonic()
         if self._reason is not None or now_s - self._at_s < LEAST_APART_S:
             return None, self._reason or ""
@@ -152,14 +152,14 @@ def boards(library: Any = None) -> list[Board]:
     return found
 
 
-# Beside a command
+# During a command
 
 
 class Sampler:
     """Samples all GPUs in a thread, from ``begin`` to the end of its ``with`` block. Nothing that fails is raised.
 
-    ``readings`` and ``reason`` hold what it found, and why there is nothing more. The thread takes no signals. It makes
-    all calls of NVML, so one that does not return delays the end by LONGEST_END_S at most.
+    ``readings`` are the results, and ``reason`` says why there are no more. The thread blocks all signals. It makes all
+    calls of NVML, so a call that does not return delays the end by at most LONGEST_END_S.
     """
 
     def __init__(self, library: Any = None) -> None:
@@ -182,7 +182,7 @@ class Sampler:
         return self
 
     def begin(self) -> None:
-        """Call NVML from now on."""
+        """Start to call NVML."""
         self._begun.set()
 
     def __exit__(self, *failure: object) -> None:
@@ -218,13 +218,13 @@ class Sampler:
 
 
 def _begun(pid: int, machine: Machine) -> str | None:
-    """When a process began, as the kernel counts it; None if it has ended or cannot be seen."""
+    """When a process began, in the kernel's units; None if it has ended or cannot be seen."""
     state, *rest = (machine.read(f"/proc/{pid}/stat").text or "Z").rpartition(")")[2].split()
     return None if state in ("Z", "X") else rest[18]
 
 
 def _listed(board: Board, pid: int) -> bool:
-    """Whether NVML lists a process as one that computes on the GPU."""
+    """Whether NVML lists a process as computing on the GPU."""
     query = board.gpu.query
     return any(process.pid == pid for _, names in LISTS[:2] for process in query.ask_first(names).value or ())
 
@@ -259,7 +259,7 @@ class Process:
         self.name = plain(self._machine.read(f"/proc/{pid}/comm").text or "a process")
         self._boards = [board for board in every if _listed(board, pid)]
         self._listed = bool(self._boards)
-        if not self._listed and nvml.contained(self._machine):  # NVML lists numbers that are not known here
+        if not self._listed and nvml.contained(self._machine):  # NVML lists the host's process ids
             self._boards = [board for board in every if _has_open(board, pid, self._machine)]
         if not self._boards:
             raise UsageError(f"process {pid} ({self.name}) computes on no GPU", "give a number that nvidia-smi shows")
@@ -270,7 +270,7 @@ class Process:
         return [board.readings.number for board in self._boards]
 
     def follow(self, for_s: float | None) -> Followed:
-        """Sample its GPUs until it ends, ``for_s`` is over, or Ctrl-C."""
+        """Sample the GPUs of the process until it ends, ``for_s`` is over, or Ctrl-C."""
         begin_s = time.monotonic()
         with suppress(KeyboardInterrupt):
             while _begun(self.pid, self._machine) == self._begun:

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, Protocol
 from microbench.core.model import Telemetry
 from microbench.gpu.protocol.submit import Submit
 
-# What is multiplied and, where it matters, how it is accumulated. fp8 names the left operand's type, the right operand
+# Operand types and, where it matters, how products are accumulated. fp8 types name the left operand; the right operand
 # is e4m3. _fast: partial sums stay in the tensor cores' own accumulator (FAST_ACCUM, use_fast_accum).
 GemmType = Literal[
     "fp64", "fp32", "tf32", "fp16", "fp16_acc16", "bf16", "fp8_e4m3", "fp8_e4m3_fast", "fp8_e5m2", "fp8_e5m2_fast",
@@ -18,7 +18,7 @@ Library = Literal["cublaslt", "cupy", "torch"]
 # normal: standard normal; uniform: between -1 and 1; constant: one number everywhere; sparse: normal with two of every
 # four elements zero. Integers follow the same distributions, scaled to their range.
 GemmData = Literal["normal", "uniform", "constant", "ones", "zeros", "sparse"]
-# Tensor instructions: those of warpgroups, from shared memory (9.0a only), and those of warps, from registers.
+# Tensor instructions: wgmma of warpgroups, from shared memory (9.0a only), and mma of warps, from registers.
 TensorPath = Literal["wgmma", "mma"]
 TensorType = Literal["fp64", "tf32", "fp16", "fp16_acc16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"]
 # ALU instructions: multiply-adds, integer multiply-add and addition, two special functions.
@@ -26,8 +26,8 @@ AluOperation = Literal[
     "fma_fp64", "fma_fp32", "fma_fp16x2", "fma_bf16x2", "mad_int32", "add_int32", "exp2_fp32", "rsqrt_fp32",
 ]  # fmt: skip
 
-# What products are accumulated in, in words. The tensor cores keep 14 bits of fp8 sums; without _fast these partial
-# sums are added in fp32 every 128 products. Source: DeepSeek-V3 technical report (2024), section 3.3.2, on the H800.
+# How each type is accumulated, in words. The tensor cores keep 14 bits of fp8 sums; without _fast these partial sums
+# are added in fp32 every 128 products. Source: DeepSeek-V3 technical report (2024), section 3.3.2, on the H800.
 ACCUMULATORS: dict[GemmType, str] = {
     "fp64": "fp64", "fp32": "fp32", "tf32": "fp32", "fp16": "fp32", "fp16_acc16": "fp16", "bf16": "fp32",
     "fp8_e4m3": "fp32, promoted", "fp8_e4m3_fast": "fast, about 14 bits", "fp8_e5m2": "fp32, promoted",
@@ -35,7 +35,7 @@ ACCUMULATORS: dict[GemmType, str] = {
 }  # fmt: skip
 INTEGER_TYPES = ("int8",)
 
-# The matrices of a product. cuBLASLt's heuristics take their addresses to be multiples of 256.
+# Alignment of matrices. cuBLASLt's heuristics assume that addresses are multiples of 256.
 
 ALIGNED_BYTES = 256
 Element = Literal["fp64", "fp32", "fp16", "bf16", "e4m3", "e5m2", "e2m1", "int8", "int32"]
@@ -164,7 +164,7 @@ class Gemm(Protocol):
 
 
 class Problem(Protocol):
-    """The operands of one product: A of ``rows`` x ``depth``, B of ``depth`` x ``columns``; or those of several.
+    """The operands of one product (A of ``rows`` x ``depth``, B of ``depth`` x ``columns``), or of several.
 
     ``operations`` of a call are 2 rows columns depth for each product that it computes, multiplications and additions.
     ``size_bytes`` counts each of their operands once and each result once.
@@ -178,13 +178,14 @@ class Problem(Protocol):
     size_bytes: int
 
     def ways(self, library: Library) -> Sequence[str]:
-        """Names of the candidates of cuBLASLt's heuristics, its best guess first; another library has one way.
+        """Names of the candidates of cuBLASLt's heuristics, its best guess first; other libraries have one way.
 
-        Raises Skip if library, type and GPU do not go together, and with the install line if the library is missing.
+        Raises Skip if the library does not support the type on this GPU, and with the install line if the library is
+        missing.
         """
 
     def gemm(self, library: Library, way: str) -> Gemm:
-        """This way, ready to be submitted. All ways of a problem share the operands and D."""
+        """The product in this way, ready to be submitted. All ways of a problem share the operands and D."""
 
 
 class ClockBracket(Protocol):
@@ -243,9 +244,9 @@ class Compute(Protocol):
     ) -> Problem:
         """Operands in device memory. Raises Skip, with the bytes asked for and free, if they do not fit.
 
-        With ``beyond_l2`` there are so many copies of B, used in turn, that none is in the L2 when it is used. Several
-        ``products`` have operands of their own: each call computes the next of them, or all of them if ``batched``
-        (one strided-batched call of cuBLASLt), and a check is of all.
+        With ``beyond_l2`` there are so many copies of B, used in turn, that none is in the L2 when it is used. If there
+        are several ``products``, each has operands of its own. A call computes the next product, or all of them if
+        ``batched`` (one strided-batched call of cuBLASLt). A check covers all products.
         """
 
     def needed_bytes(self, dtype: GemmType, rows: int, columns: int, depth: int) -> int:

@@ -22,18 +22,19 @@ from microbench.host.interruptions import ThreadState
 
 WaitMode = Literal["spin", "yield", "blocking", "auto"]
 WAIT_MODES: tuple[WaitMode, ...] = ("spin", "yield", "blocking", "auto")
-# A benchmark's process_environment sets it: the wait mode must be known before the context exists.
+# The variable that gives the wait mode, set by a benchmark's process_environment: the mode must be known before the
+# context exists.
 WAIT_VARIABLE = "MICROBENCH_WAIT_MODE"
 LaunchStreams = Literal["one", "two"]
 LAUNCH_STREAMS: tuple[LaunchStreams, ...] = ("one", "two")
 # Whether a worker launches kernels into one stream only, or has launched into a second one before its first case. On
-# drivers of the 580 series that lengthens every later gap between kernels, in all streams and graphs, for the rest of
-# the process (docs/validation.md). A benchmark's process_environment sets it; the default is "two".
+# drivers of the 580 series a second stream lengthens every later gap between kernels, in all streams and graphs, for
+# the rest of the process (docs/validation.md). A benchmark's process_environment sets it; the default is "two".
 STREAMS_VARIABLE = "MICROBENCH_LAUNCH_STREAMS"
 
 
 def launch_streams() -> LaunchStreams:
-    """What the environment asks of this process. Raises MeasurementError for another value."""
+    """The value of STREAMS_VARIABLE in this process. Raises MeasurementError for an unknown value."""
     named = os.environ.get(STREAMS_VARIABLE, "two")
     for streams in LAUNCH_STREAMS:
         if streams == named:
@@ -41,7 +42,7 @@ def launch_streams() -> LaunchStreams:
     raise MeasurementError(f"{STREAMS_VARIABLE}={named}: only {' and '.join(LAUNCH_STREAMS)} are known")
 
 
-# How many launches may be queued behind a gate if this GPU's own limit has not been measured: half of the 1021 that
+# The most launches queued behind a gate if this GPU's queue depth has not been measured: half of the 1021 that
 # launch_queue found on data-centre drivers of the 580 series.
 SAFE_QUEUE_SLOTS = 510
 
@@ -83,25 +84,25 @@ class LaunchStamps(NamedTuple):
     """Launches of one kernel, each followed by a wait for it, on the host's clock in ns.
 
     ``stamps`` has the shape (launches, 5): before the call, after it, the kernel's first and last instruction, after
-    the wait. The kernel's own times are %globaltimer, tied to the host's clock by exchanges of flags before and
-    after the launches; ``round_trip_ns`` is the slower of the two quickest exchanges, and half of it is the largest
-    error of the offset.
+    the wait. The kernel's own times are %globaltimer converted to the host's clock, with an offset from exchanges of
+    flags before and after the launches. ``round_trip_ns`` is the quickest exchange before or the quickest one after,
+    whichever is slower; the error of the offset is at most half of it.
     """
 
     stamps: IntArray
     round_trip_ns: int
 
 
-# What stands between two kernels in ``Gpu.stream_signals``: nothing, an event (without and with timing) that a second
+# The signal between two kernels in ``Gpu.stream_signals``: none, an event (without and with timing) that a second
 # stream waits for, a host function, or stream memory operations on words of 32 or 64 bits in pinned host memory.
 # wait_ready waits for a value that is there already, wait_32 and wait_64 for one that the host writes later. In
-# write_wait the stream writes a word, and the host answers as soon as it sees that.
+# write_wait the stream writes a word, and the host answers as soon as it sees it.
 SignalWay = Literal[
     "same_stream", "event", "event_timed", "host_function", "write_32", "write_64", "wait_ready", "wait_32", "wait_64",
     "write_wait",
 ]  # fmt: skip
-# How long the first of the two kernels runs, so that all calls have been made before it ends, and how long after the
-# first call the host answers a stream that is to have been waiting.
+# How long the first of the two kernels runs, so that all calls have been made before it ends; and how long after the
+# first call the host answers, so that the stream is already waiting.
 SIGNAL_KERNEL_NS, SIGNAL_HELD_NS = 50_000, 100_000
 
 
@@ -159,7 +160,7 @@ class Gpu(Protocol):
         """The host clock that the stamps are in."""
 
     def case(self) -> AbstractContextManager[None]:
-        """The scope of one case: streams, graphs, memory and layers that are made inside are released at its end."""
+        """The scope of one case: streams, graphs, memory and layers made inside are released at its end."""
 
     def bind(self, op: Op) -> Submit:
         """Make an operation ready to be submitted; it is usable until the case ends."""
@@ -168,12 +169,13 @@ class Gpu(Protocol):
         """Kernels that one call of a bound layer submits, counted by stream capture; None with a reason if unknown."""
 
     def layer_lives(self, op: LayerCall, nodes: int, count: int) -> IntArray:
-        """``count`` whole lives of a graph of ``nodes`` calls of a bound Python layer, made and replayed by its means.
+        """Make, replay and destroy a graph of ``nodes`` calls of a bound Python layer ``count`` times, with the layer's
+        library.
 
         Returns ns, shape (count, Life.DESTROYED): the columns of Life up to DONE. MADE is 0 for a library that captures
-        and instantiates by one call. A library without an upload leaves it to the first replay. Each graph is destroyed
-        before the next is made. Raises Skip, with the library's reason, if it makes no graphs, and MeasurementError if
-        a graph has other than ``nodes`` nodes.
+        and instantiates by one call. A library without an upload call uploads at the first replay. Each graph is
+        destroyed before the next is made. Raises Skip, with the library's reason, if it makes no graphs, and
+        MeasurementError if a graph has other than ``nodes`` nodes.
         """
 
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
@@ -182,14 +184,15 @@ class Gpu(Protocol):
     def jitted(self, kernels: int, output: Output) -> JittedStep:
         """Compile a jitted JAX function of so many kernels of one element; it is usable until the case ends.
 
-        Raises Skip if JAX is missing or cannot be told to use command buffers and to leave them out, and
-        MeasurementError if XLA has made other kernels of the function.
+        Raises Skip if JAX is missing or does not take or follow XLA's option for command buffers, and MeasurementError
+        if XLA's program has another number of kernels.
         """
 
     def own_step(self, make: Callable[[], OwnCall]) -> OwnStep:
         """Warm up the user's function that ``make`` loads, on a stream; it is usable until the case ends.
 
-        All cores are free for its threads meanwhile. Raises MeasurementError, with the user's line, for what it raises.
+        Its threads may use all cores meanwhile. Raises MeasurementError, with the user's line, if the function raises
+        an exception.
         """
 
     def own_kernel(self, spec: KernelSpec) -> OwnKernel:
@@ -200,12 +203,12 @@ class Gpu(Protocol):
         """
 
     def recorder(self, kind: RecorderKind) -> Recorder:
-        """Make a profiler ready by recording nothing once; from then on this is a process that was recorded."""
+        """Make a profiler ready by an empty recording. From then on this process counts as recorded."""
 
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
         """Capture operations of stream 0 as one chain, then instantiate and upload the graph.
 
-        Calls of a Python layer are captured and replayed by the layer's own means; all of them must be equal. Raises
+        Calls of a Python layer must all be equal; the layer's library captures and replays them. Raises
         MeasurementError, with the driver's reason, for an operation that cannot be captured.
         """
 
@@ -255,13 +258,13 @@ class Gpu(Protocol):
     def stream_signals(self, way: SignalWay, count: int) -> SignalStamps:
         """Up to ``count`` pairs of kernels, one pair at a time, with this way from the first to the second.
 
-        It is checked that no second kernel began too early. Raises Skip for operations that GPU or driver lack, and
-        MeasurementError if the host does not see the stream's word in time; it answers all the same, so that no
+        Checks that no second kernel began too early. Raises Skip for operations that GPU or driver lack, and
+        MeasurementError if the host does not see the stream's word in time. The host answers even then, so that no
         stream waits forever.
         """
 
     def flag_round_trips(self, count: int) -> IntArray:
-        """``count`` times: the host sets a flag, the GPU answers with another, the host sees it. ns, shape (count,)."""
+        """``count`` times: the host sets a flag, the GPU answers with another, the host sees it. Shape (count,), ns."""
 
     def host_read_ns(self, count: int) -> IntArray:
         """Dependent reads of host memory by one GPU thread: ns per read of each of ``count`` chains, shape (count,)."""
@@ -300,7 +303,7 @@ class Gpu(Protocol):
         """Interrupts of the core that submits, so far. Raises Skip if the kernel does not say."""
 
     def pause(self, seconds: float) -> None:
-        """Let this time pass with nothing submitted."""
+        """Wait without submitting anything."""
 
     def pcie_bytes(self) -> PcieBytes:
         """Counter totals; traffic is the difference of two readings. Raises Skip if there are no counters."""
@@ -316,10 +319,10 @@ class Gpu(Protocol):
 
 
 class ColdStarts(Protocol):
-    """First acts of a process that has not touched the GPU yet. Each can be timed once a process."""
+    """First uses of the GPU in a process that has not touched it yet. Each can be timed once per process."""
 
     def seconds(self, what: str) -> float:
-        """Host time of one first act, in s. Raises Skip if this machine cannot do it."""
+        """Host time of one first use, in s. Raises Skip if this machine cannot do it."""
 
 
 class Host(Protocol):

@@ -79,7 +79,7 @@ class Shape(NamedTuple):
 
 
 class Shaped(Protocol):
-    """One Shape as a graph, and on as many streams as it has branches, with events where they part and join."""
+    """One Shape as a graph, and on as many streams as it has branches, with events where they fork and join."""
 
     graph: Submit
     streams: Submit
@@ -155,7 +155,7 @@ class Graphs(Protocol):
     """CUDA Graphs of one case. Every method raises Skip, with the requirement, if GPU or driver lack the feature."""
 
     def lives(self, nodes: int, count: int, made: Made) -> IntArray:
-        """``count`` whole lives of a chain of empty kernels, made by stream capture or node by node.
+        """Make, launch and destroy a chain of empty kernels ``count`` times, by stream capture or node by node.
 
         Returns ns, shape (count, len(Life)). A captured graph is uploaded, and READY is when the GPU has done so. A
         built graph is not: UPLOADED and READY equal INSTANTIATED, and its first launch uploads it.
@@ -164,16 +164,16 @@ class Graphs(Protocol):
     def footprint(self, nodes: int, copies: int) -> Footprint:
         """Memory of a chain of empty kernels, instantiated, uploaded and run once: the mean over ``copies`` copies.
 
-        The copies are held until the case ends, so that those of a later call cannot reuse their memory.
+        The copies are held until the case ends, so that a later call cannot reuse their memory.
         """
 
     def changes(self, way: ChangeWay, nodes: int, changed: int, count: int) -> IntArray:
         """``count`` times: give ``changed`` nodes of a chain new arguments or a new grid, then replay it twice.
 
-        Returns ns, shape (count, len(Change)). RECORDED is after the capture of the new graph in ways that need one;
-        in the others there is nothing to dispose of. Every changed node gets a new value, and it is checked that both
-        replays ran with it. Raises MeasurementError, with the driver's reason, if the driver refuses the change, and
-        if the new values did not arrive.
+        Returns ns, shape (count, len(Change)). In ways that need a new graph, RECORDED is after its capture; the other
+        ways have nothing to dispose of. Every changed node gets a new value, and both replays are checked to have used
+        it. Raises MeasurementError, with the driver's reason, if the driver refuses the change, and if the new values
+        did not arrive.
         """
 
     def chain(self, kind: NodeKind, count: int) -> Chain:
@@ -191,7 +191,7 @@ class Graphs(Protocol):
         """This shape as a graph and on streams."""
 
     def loop(self, decider: Decider) -> Loop:
-        """A kernel that is repeated until a counter is full. ``decider`` says who decides on the next iteration."""
+        """A kernel that is repeated until a counter is full. ``decider`` says who decides whether to repeat it."""
 
     def step(self, way: AllocationWay, size_bytes: int, pairs: int) -> Step:
         """A step with ``pairs`` allocations of ``size_bytes``, one after the other."""

@@ -106,9 +106,9 @@ class Managed(Protocol):
         """Move the pages back to where they come from, then move them and wait: host time of the second move in ns."""
 
     def check(self) -> str:
-        """Compare all of it, and verify that the last move really took place. Returns how.
+        """Compare the whole buffer, and verify that the last move really took place. Returns how.
 
-        Raises MeasurementError for wrong data and for a move that left no trace.
+        Raises MeasurementError for wrong data, and if nothing shows that the pages moved.
         """
 
 
@@ -118,8 +118,8 @@ class Peer(Checked, Protocol):
     def take_s(self, count: int) -> float | None:
         """Queue ``count`` movements behind a gate: seconds for all by device events; None if the gate timed out.
 
-        When both directions run at the same time, this is the time of the first GPU's direction; the second GPU's runs
-        twice as long.
+        If both directions run at the same time, this is the time of the first GPU's movements; the second GPU makes
+        twice as many.
         """
 
 
@@ -136,8 +136,9 @@ class Concurrent(Checked, Protocol):
 def bus_factor(name: CollectiveName, ranks: int) -> float:
     """Bus bandwidth over algorithm bandwidth, from nccl-tests' doc/PERFORMANCE.md; 0 where one rank uses no link.
 
-    It turns the rate of an operation into what each GPU's links carry one way in a ring, whatever the number of ranks.
-    With NVLink SHARP the switches add: all_reduce then moves fewer bytes than that, and may exceed the links' rate.
+    The bus bandwidth is the rate at which each GPU's links carry data one way in a ring, whatever the number of ranks.
+    With NVLink SHARP the switches add: all_reduce then moves fewer bytes than a ring does, and its bus bandwidth may
+    exceed the links' rate.
     """
     shares: dict[CollectiveName, float] = {"all_reduce": 2 * (ranks - 1) / ranks, "all_gather": (ranks - 1) / ranks}
     return shares.get(name, 1.0 if ranks > 1 else 0.0)
@@ -192,8 +193,8 @@ class Links(Protocol):
     def pinning(self, way: PinningWay, size_bytes: int, count: int) -> IntArray:
         """``count`` times: take memory and give it back. Host clock in ns, shape (count, len(Pinning)).
 
-        ``allocate`` allocates pinned memory, ``register`` pins memory that exists and was touched, ``touch`` maps
-        pageable memory and touches each page, which every program has to do.
+        ``allocate`` allocates pinned memory, ``register`` pins memory that was allocated and touched before, ``touch``
+        maps pageable memory and touches each page, as every program must.
         """
 
     def pipeline(self, size_bytes: int, chunks: int, streams: int, kernel_ns: int) -> Pipeline:

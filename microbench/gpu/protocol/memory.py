@@ -18,12 +18,12 @@ Space = Literal["global", "shared"]
 StrideAccess = Literal["read", "write"]
 RandomAccess = Literal["gather", "scatter", "update"]
 AtomicType = Literal["int32", "fp32"]
-# Which word the threads of a launch add to: all of them the same word, one word a warp, or one word a thread.
+# Which words the threads of a launch add to: one word for all of them, one per warp, or one per thread.
 Spread = Literal["same", "warp", "thread"]
 WriteAccess = Literal["write", "update"]
 LoadedLevel = Literal["l2", "dram"]
 EngineWay = Literal["copy", "copy_2d", "memset"]
-# How data get into shared memory: by loads and stores, by cp.async, or by bulk copies, which a single thread asks for.
+# How data get into shared memory: by loads and stores, by cp.async, or by bulk copies, which a single thread requests.
 Filling = Literal["load", "async", "bulk"]
 AllocationWay = Literal["malloc", "pool", "cupy_pool", "host_pinned"]
 
@@ -70,7 +70,7 @@ class LoadedWalk(NamedTuple):
 
 
 class Operations(Protocol):
-    """A movement that is counted in operations (random accesses, atomic additions): ``operations`` for each call."""
+    """Work that is counted in operations (random accesses, atomic additions): ``operations`` per call."""
 
     submit: Submit
     operations: int
@@ -79,11 +79,12 @@ class Operations(Protocol):
         """Write new values to the memory; returns when they are there."""
 
     def check(self) -> str:
-        """Compare what all calls since the last ``fresh`` have left in memory. Returns how; raises MeasurementError."""
+        """Check what all calls since the last ``fresh`` have left in memory. Returns how; raises MeasurementError."""
 
 
 class Level(Protocol):
-    """Every SM reads a working set, or writes its part of it, again and again: the nearest level that holds it answers.
+    """Every SM reads a working set, or writes its part of it, again and again; the nearest level that holds the set
+    serves it.
 
     ``tile_bytes`` is what an SM moves at a time, ``cache_bytes`` the size that an SM's own cache certainly holds.
     """
@@ -93,10 +94,11 @@ class Level(Protocol):
     cache_bytes: int
 
     def take(self, bytes_per_sm: int) -> Pass:
-        """Each SM moves this many bytes, a multiple of ``tile_bytes``, from its own place on and round the set.
+        """Each SM moves this many bytes, a multiple of ``tile_bytes``, from its own starting place, wrapping around the
+        set.
 
-        What an SM read before is in its cache: if its cache can hold the set, the first time through is not timed.
-        Raises MeasurementError if the sum of all words read is wrong, or a word that should be written.
+        If an SM's cache can hold the set, the first pass through it, which fills the cache, is not timed. Raises
+        MeasurementError if the sum of all words read or a written word is wrong.
         """
 
 
@@ -124,7 +126,7 @@ class LoadedChase(Protocol):
     load_bytes: int
 
     def take(self, reads: int, bytes_per_s: float) -> LoadedWalk:
-        """Walk on while the other SMs read so many bytes a second: inf as fast as they can, 0 not at all.
+        """Continue the walk while the other SMs read ``bytes_per_s``: inf as fast as they can, 0 not at all.
 
         Raises MeasurementError if the walk ends at the wrong line, if the sum of what the others read is wrong, or if
         one of them did not read during the whole walk.
@@ -132,7 +134,7 @@ class LoadedChase(Protocol):
 
 
 class BankReads(Protocol):
-    """Warps that read words of shared memory at a stride, each load at the address that the one before it returned.
+    """Warps that read words of shared memory at a stride. Each load uses the address that the previous load returned.
 
     ``loads`` is how many loads of a warp a step of ``together`` makes.
     """
@@ -140,13 +142,13 @@ class BankReads(Protocol):
     loads: int
 
     def alone(self, reads: int) -> int:
-        """SM cycles of so many loads of one warp, each of which waits for the one before it.
+        """SM cycles of ``reads`` loads of one warp, each of which waits for the one before it.
 
         Raises MeasurementError if a lane ends at the wrong word, here and in ``together``.
         """
 
     def together(self, reads: int) -> int:
-        """SM cycles of so many steps of the warps of a full block, each with several loads in flight."""
+        """SM cycles of ``reads`` steps of the warps of a full block, each with several loads in flight."""
 
 
 class DeviceMemory(Protocol):
@@ -157,7 +159,8 @@ class DeviceMemory(Protocol):
     """
 
     def shapes(self, kernel: StreamKernel, dtype: DataType, implementation: Implementation) -> Sequence[str]:
-        """Names of the launch shapes that this kernel can run in here: width of an access, loads in flight, blocks.
+        """Names of the launch shapes (width of an access, loads in flight, blocks) that this kernel can run with on
+        this GPU.
 
         A library chooses for itself and has one shape.
         """
@@ -174,8 +177,8 @@ class DeviceMemory(Protocol):
     def level(self, space: Space, footprint_bytes: int, cluster_blocks: int = 1) -> Level:
         """A working set in device memory, or in each SM's shared memory (then ``footprint_bytes`` per SM).
 
-        With several ``cluster_blocks`` each SM reads the shared memory of the other blocks of its cluster in turn; so
-        many SMs take part as there are whole clusters at the same time.
+        With several ``cluster_blocks`` each SM reads the shared memory of the other blocks of its cluster in turn; only
+        the SMs of whole clusters that run at the same time take part.
         """
 
     def written(self, access: WriteAccess, footprint_bytes: int) -> Level:
@@ -183,7 +186,8 @@ class DeviceMemory(Protocol):
         reads and writes every word, and both count."""
 
     def fill(self, way: Filling, piece_bytes: int, footprint_bytes: int) -> Level:
-        """Every SM copies pieces of its own of a set in device memory into its shared memory, round and round the set.
+        """Every SM copies its own pieces of a set in device memory into its shared memory, passing through the set
+        again and again.
 
         ``tile_bytes`` of the Level is a piece. A part of what was copied is added up and compared. Raises Skip for
         pieces whose size is not a power of two from 512 B to 32 KiB.
@@ -193,7 +197,7 @@ class DeviceMemory(Protocol):
         """Dependent reads through a working set, by way of the SM's own cache or in its shared memory.
 
         At most 2**21 lines of a large set are visited; they are spread evenly over it. With several ``cluster_blocks``
-        the lines lie in the shared memory of the other blocks of a cluster.
+        the lines are in the shared memory of the other blocks of a cluster.
         """
 
     def loaded(self, level: LoadedLevel) -> LoadedChase:
@@ -208,7 +212,7 @@ class DeviceMemory(Protocol):
     def strided(self, access: StrideAccess, stride_bytes: int, size_bytes: int) -> Transfer:
         """Neighbouring threads read or write 4-byte words ``stride_bytes`` apart in a buffer of ``size_bytes``.
 
-        The ``size_bytes`` of the result are the touched words alone. With strides of several lines a call goes through
+        The ``size_bytes`` of the result count the touched words only. With strides of several lines a call goes through
         the buffer several times, each time one line further, until it has touched more than the L2 holds; the passes
         run at the same time if a buffer has fewer such words than there are threads.
         """

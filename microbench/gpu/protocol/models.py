@@ -14,7 +14,7 @@ MODELS: dict[str, str] = {
     "transformer_block": "transformer blocks: norm, attention, MLP",
     "adamw_step": "AdamW optimizer step over a list of parameters",
 }
-# How the step's program is run: as it is written, or through torch.compile in one of its modes.
+# How the step is run: as it is written, or through torch.compile in one of its modes.
 Compiled = Literal["eager", "default", "reduce_overhead"]
 COMPILED: dict[str, str] = {
     "eager": "eager",
@@ -24,17 +24,17 @@ COMPILED: dict[str, str] = {
 
 
 class CaptureTimes(NamedTuple):
-    """Host time of making a step's graph once, in s: its calls during the capture, and everything until it can run."""
+    """Host time to make a step's graph once, in s: the captured calls, and everything until the graph can run."""
 
     calls_s: float
     whole_s: float
 
 
 class ModelStep(Protocol):
-    """A step that is warmed up and ready. ``submit`` submits it once a call and waits for nothing.
+    """A step that is warmed up and ready. Each call of ``submit`` submits it once and does not wait.
 
-    ``graph`` replays it as a graph, None where the framework makes its own. ``launches`` is how many kernels, copies
-    and memsets one step submits, counted by capturing it; None with a reason if that is unknown.
+    ``graph`` replays it as a graph; None if the framework makes its own graphs. ``launches`` is how many kernels,
+    copies and memsets one step submits, counted by capturing it; None with a reason if that is unknown.
     """
 
     submit: Submit
@@ -42,7 +42,7 @@ class ModelStep(Protocol):
     launches: Fact
 
     def check(self) -> str:
-        """How the results were compared. Raises MeasurementError where the step's, or its graph's, are wrong."""
+        """How the results were compared. Raises MeasurementError if results of the step or of its graph are wrong."""
 
     def profiled_ns(self) -> IntArray:
         """Duration of each kernel of one step, submitted launch by launch, as profilers report it (CUPTI), in ns.
@@ -51,7 +51,7 @@ class ModelStep(Protocol):
         """
 
     def capture(self) -> CaptureTimes:
-        """Make the step's graph once more, and destroy it. Raises Skip where the step has no graph."""
+        """Make the step's graph once more, and destroy it. Raises Skip if the step has no graph."""
 
 
 # Where a jitted step leaves its result: in new memory at each call, or in that of its argument.
@@ -67,4 +67,4 @@ class JittedStep(Protocol):
     graph: Submit
 
     def check(self) -> str:
-        """How kernels and results were verified. Raises MeasurementError where a result is wrong."""
+        """How kernels and results were verified. Raises MeasurementError if a result is wrong."""

@@ -16,7 +16,7 @@ JAX = "JAX"  # a library that submits to streams of its own
 class OwnCall(NamedTuple):
     """A user's function with its arguments bound: ``call`` runs it once and returns what it returns.
 
-    ``arguments`` are those that it gets, ``file`` is where its source is ("" if unknown).
+    ``arguments`` are its arguments, ``file`` is its source file ("" if unknown).
     """
 
     call: Callable[[], object]
@@ -63,7 +63,7 @@ class OwnGraph(Protocol):
 class OwnStep(Protocol):
     """A user's function, warmed up.
 
-    ``library`` says in words who submits its work. ``stream`` is the index of the stream that a gate must hold.
+    ``library`` names the library that submits its work. ``stream`` is the index of the stream that a gate must hold.
     """
 
     library: str
@@ -71,8 +71,8 @@ class OwnStep(Protocol):
     submit: Submit
 
     def capture(self, *, follow: bool = False) -> OwnGraph:
-        """Capture one call into a graph. With ``follow`` the interpreter is traced, which takes time, and the line of
-        the user that stops the capture is found. Raises NotCapturedError."""
+        """Capture one call into a graph. With ``follow`` the interpreter is traced, which takes time, to find the
+        user's line that stops the capture. Raises NotCapturedError."""
 
     def compare(self, graph: OwnGraph) -> str:
         """How the outputs of replays were compared with those of calls, or why they could not be.
@@ -83,7 +83,7 @@ class OwnStep(Protocol):
     def profiled_ns(self) -> IntArray:
         """Duration of each kernel of one call, as profilers report it (CUPTI), in ns. Raises Skip without CUPTI.
 
-        From then on this is a process that was recorded, in which graphs are replayed more slowly.
+        A process that was recorded replays graphs more slowly from then on.
         """
 
 
@@ -103,7 +103,7 @@ class KernelSpec(NamedTuple):
 
 
 class KernelResources(NamedTuple):
-    """What a kernel takes from an SM, and what that leaves room for.
+    """The resources of an SM that a kernel uses, and how many of its blocks fit.
 
     ``local_bytes`` is local memory of a thread (arrays and spills), ``spill_bytes`` what the compiler spilled.
     ``held_by`` names what limits the number of resident blocks.

@@ -1,4 +1,4 @@
-"""Writes a part of a GPU (its graphs, links, memory or compute) as a table with one line for each operation."""
+"""Declares a part of a GPU (its graphs, links, memory or compute) as a table with one line per operation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Part(Generic[Subject]):
         self._subject = subject
 
     def subject(self) -> Subject:
-        """What each operation gets as its first argument."""
+        """The first argument of each operation."""
         return self._subject
 
 

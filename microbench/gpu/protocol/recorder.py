@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol
 
-# CUPTI's records of kernels alone; torch.profiler with CUDA activities, with CPU ones too, with Python stacks too; the
-# recorder of `microbench watch`.
+# CUPTI's kernel records alone; torch.profiler with CUDA activities, then also with CPU activities, then also with
+# Python stacks; the recorder of `microbench watch`.
 RecorderKind = Literal["cupti", "torch_cuda", "torch_cpu", "torch_stack", "watch"]
 
 
@@ -21,10 +21,10 @@ class Recorded(NamedTuple):
 
 
 class Recorder(Protocol):
-    """A profiler of this process. Both methods raise Skip, with the reason, where it does not record."""
+    """A profiler of this process. Both methods raise Skip, with the reason, if it cannot record."""
 
     def recording(self) -> AbstractContextManager[None]:
         """Record everything that happens inside."""
 
     def recorded(self, run: Callable[[], object]) -> Recorded:
-        """What is recorded of ``run``, which must wait for the work that it submits."""
+        """The records that ``run`` makes. ``run`` must wait for the work that it submits."""

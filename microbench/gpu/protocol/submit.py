@@ -8,7 +8,7 @@ from microbench.core.ops import IntArray
 
 
 class Submit(Protocol):
-    """A bound operation. Nothing runs between its calls but the loop that makes them.
+    """A bound operation. Between its calls only the loop that makes them runs.
 
     ``queue_slots`` is how many calls may be outstanding before the next call blocks, halved for safety; None for an
     operation that takes no slot of the launch queue (a query, for example). Every method raises MeasurementError when a
