@@ -224,6 +224,17 @@ def test_both_paths_to_the_tensor_cores_stand_side_by_side() -> None:
     assert "fp16_acc16 in fp16" in some(table).notes[0]
 
 
+def test_a_rate_of_the_faster_path_that_is_missing_is_not_replaced_by_the_slower_ones() -> None:
+    gone = {"dtype": "bf16", "path": "wgmma", "load": "sustained"}
+
+    def unmeasured(one: Outcome) -> Outcome:
+        found = one.case.benchmark == "tensor_ceiling" and gone.items() <= one.case.params.items()
+        return replace(one, measurements=()) if found else one
+
+    table = alone(evidence(changed(unmeasured, WHOLE)))
+    assert cells(table, "bf16")[3:] == ["–", "939 1.74 GHz"]
+
+
 def test_alus_say_what_must_be_in_flight() -> None:
     table = compute.alus(evidence())
     assert cells(table, "fma_fp32") == ["fma_fp32", "252 FLOP/clk/SM 98.4 %", "65.9 TFLOP/s", "4 cycles", "16"]

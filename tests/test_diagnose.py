@@ -64,6 +64,19 @@ def test_steps_are_found_from_annotations_and_from_what_repeats(marked: bool) ->
     assert 8 <= steps.count <= 11
 
 
+def test_memsets_are_pieces_of_work_but_not_kernels() -> None:
+    made = Recorder()
+    for _ in range(12):
+        for kernel in range(10):
+            made.runs(20_000)
+            made.launch(f"kernel_{kernel}", 2000)
+        made.submit(made.call("cudaMemsetAsync", 2000), "Memset", 1000, kind="memset")
+        made.wait()
+    step = diagnosed(made).step
+    assert step is not None
+    assert (step.kernels, step.work) == (10, 11)
+
+
 def test_a_step_is_not_taken_for_one_of_its_layers() -> None:
     made = Recorder()
     for _ in range(8):
@@ -714,6 +727,7 @@ def test_launches_without_their_kernels_forbid_idle_time() -> None:
     ("changes", "name", "forbids"),
     [
         ({"lost": {"GPU records": 7}}, "lost: GPU records", "idle time"),
+        ({"lost": {"cut tail": 1}}, "lost: cut tail", "idle time"),
         ({"resolution_ns": 1000}, "times in whole microseconds", "prediction"),
         ({"unread": {"operators": 5}}, "left out: operators", None),
     ],
@@ -722,6 +736,7 @@ def test_what_the_recorder_says_of_itself_is_heard(changes: dict[str, object], n
     (check,) = checks(steps_of().trace(**changes), None)
     assert check.name == name
     assert (forbids in check.forbids) if forbids else not check.forbids
+    assert ("copy it again" in check.meaning) == ("cut" in name)
 
 
 def test_overlapping_and_early_work_is_counted() -> None:

@@ -352,6 +352,8 @@ def test_the_saved_step_is_predicted_as_long_as_the_diagnosis_says(
     predicted = json.loads(call("predict", str(step), "--json", "--run", "nvidia-h200").output)
     assert predicted["stream"]["step_s"] == pytest.approx(found["step"]["unwatched_s"], rel=0.02)
     assert predicted["graph"]["step_s"] == pytest.approx(found["graph"]["step_s"], rel=0.02)
+    assert predicted["making_s"] == pytest.approx(found["graph"]["making_s"], rel=0.02)
+    assert predicted["break_even_steps"] == found["graph"]["break_even"]
     assert call("whatif", str(step), "--host-time", "0x", "--run", "nvidia-h200").exit_code == ExitCode.MEASURED
     assert call("timeline", str(step), "--run", "nvidia-h200").exit_code == ExitCode.MEASURED
 

@@ -11,6 +11,7 @@ from microbench.core.errors import UsageError
 from microbench.predict.constants import OWN_SCATTERS, Fit
 from microbench.predict.forecast import BEYOND, Forecast, forecast, predict
 from microbench.predict.model import WAYS, Act, Played, Way, needed, play
+from microbench.predict.words import findings
 from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 
 VALUES = {
@@ -241,3 +242,19 @@ def test_every_constant_used_is_named_and_a_missing_one_refused() -> None:
             lacking = replace(whole, constants=others)
             with pytest.raises(UsageError, match=name.replace(".", r"\.")):
                 predict(workload, lacking, way)
+
+
+def test_a_graph_of_one_stream_may_be_shorter_than_its_kernels() -> None:
+    """Profilers' durations overlap there; the interval knows this on both sides."""
+    found = forecast(step(1000, 20e-6), fit(half=0.01, gap_graph=63e-9, one_stream_graph=178e-9))
+    assert found.graph is not None
+    assert found.graph.step_s < 1000 * 20e-6
+    assert found.graph.low_s < found.graph.step_s < found.graph.high_s
+
+
+def test_copies_of_pageable_memory_take_the_link() -> None:
+    copies = Workload((Copies("h2d", 1 << 24, memory="pageable"), Kernels(1, (1e-6,)), Wait()), layer="loop")
+    found = forecast(copies, fit(half=0.01))
+    assert found.stream.limit == "link"
+    (pace,) = (one for one in findings(found) if one.rule == "prediction.stream")
+    assert "copies take the link 1.68 ms" in pace.text

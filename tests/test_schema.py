@@ -145,6 +145,7 @@ def test_an_older_format_is_upgraded_finished_or_growing(monkeypatch: pytest.Mon
         (b"{}", "schema_version"),
         (b"not json", "malformed"),
         (b"\x00\x01\x02\xff", "malformed"),
+        (b"\x1f\x8b\x08\x00", "compressed by gzip"),
         (b"\x89PNG\r\n\x1a\n", "malformed"),
         (b'{"schema_version":"1"}', "Expected `int`"),
         (b'{"schema_version":1}', "missing required field `run_id`"),
