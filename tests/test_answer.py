@@ -135,6 +135,7 @@ def test_what_the_time_left_out_is_said_with_the_command_that_measures_it() -> N
     shown = screen(make_run(extra=late))
     assert "3 cases of launch_layers" in shown.left_out
     assert f"microbench run --resume {shown.run.split()[1]}" in shown.left_out
+    assert "microbench run --resume here.json" in screen(make_run(extra=late), name="here.json").left_out
 
 
 def test_a_case_that_another_round_measured_is_not_left_out() -> None:

@@ -381,3 +381,9 @@ def test_without_a_command_there_is_help() -> None:
     assert ended.returncode == ExitCode.USAGE
     assert ended.stdout.startswith("Usage: python -m microbench")
     assert "Example: microbench run --quick" in ended.stdout
+
+
+def test_the_screen_of_a_run_that_is_not_the_last_one_names_it_in_its_commands(tmp_path: Path) -> None:
+    out = tmp_path / "run.json"
+    shown = call("run", "host_timer", "--quick", "--device", "fake", "--out", str(out))
+    assert f"microbench show {out} host_timer" in " ".join(shown.stdout.split())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,7 +24,7 @@ from microbench.core.errors import ExitCode
 from microbench.library.runs import measured, screen_of
 
 if TYPE_CHECKING:
-    from microbench.core.model import Run
+    from microbench.run.session import RunResult
 
 
 app = typer.Typer(
@@ -94,16 +94,21 @@ def run(
     if json:
         print_bytes(share.exported(result.run, options.Format.JSON))
     else:
-        _show_result(result.run, result.path, why=why)
+        _show_result(result, why=why)
     return result.exit_code
 
 
-def _show_result(run: Run, path: Path, *, why: bool) -> None:
-    """Draw the answer on one screen, and say where the run is kept."""
+def _show_result(result: RunResult, *, why: bool) -> None:
+    """Draw the answer on one screen, and say where the run is kept and what completes it."""
     from microbench.report.terminal import terminal
+    from microbench.runs import store
 
-    draw(screen_of(run, path), why=why)
-    terminal.tell((f"saved: {path}",), terminal.open_console())
+    name = shlex.quote(str(result.path))
+    draw(screen_of(result.run, result.path, None if result.path == store.last() else name), why=why)
+    lines = [f"saved: {result.path}"]
+    if result.exit_code == ExitCode.INTERRUPTED:
+        lines.append(f"interrupted: microbench run --resume {name} measures the rest")
+    terminal.tell(lines, terminal.open_console())
 
 
 def list_(names: options.Listed = None) -> None:

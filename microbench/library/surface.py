@@ -129,7 +129,7 @@ def _recorded(result: RunResult) -> RecordedRun:
     from microbench.library.results import RecordedRun
 
     if result.exit_code is ExitCode.INTERRUPTED:
-        raise KeyboardInterrupt(f"the run is saved: microbench.run(resume={result.run.run_id!r}) measures the rest")
+        raise KeyboardInterrupt(f"the run is saved: microbench.run(resume={str(result.path)!r}) measures the rest")
     return RecordedRun(result.path, result.run)
 
 

@@ -52,14 +52,16 @@ def banners(run: Run, *, reference: bool = False, unfinished: bool = False) -> I
     if run.damaged_lines:
         lines = "1 damaged line" if run.damaged_lines == 1 else f"{run.damaged_lines} damaged lines"
         words = f"{lines} of the file cannot be read, and the outcomes in them are missing."
-        yield Banner("DAMAGED", words, "microbench run --resume measures them again")
+        yield Banner("DAMAGED", words, "microbench run --resume RUN measures them again")
     facts = (fact for session in run.sessions for fact in session.environment.facts)
     impossible = dict.fromkeys(fact.name for fact in facts if (fact.reason or "").startswith(DAMAGED))
     if impossible:
         words = f"Impossible numbers of the machine are taken as unknown: {', '.join(impossible)}."
         yield Banner("DAMAGED", words, "measure again, or take the file from its source again")
     if unfinished:
-        yield Banner("UNFINISHED", "This run was cut off, or is still going on.", "microbench run --resume finishes it")
+        yield Banner(
+            "UNFINISHED", "This run was cut off, or is still going on.", "microbench run --resume RUN finishes it"
+        )
 
 
 def _facts(run: Run) -> Iterable[tuple[str, str]]:

@@ -63,7 +63,7 @@ def screen(
         tables=tuple(table for group in groups for table in _tables(run, group)),
         findings=tuple(most_important(with_one_noise(findings))),
         distorting=tuple(distorting),
-        left_out=_left_out(run, reference=reference),
+        left_out=_left_out(name or run.run_id, run, reference=reference),
         footer=_footer(name, run, with_gpu=any(group.gpu is not None for group in groups)),
     )
 
@@ -126,7 +126,7 @@ def _run_words(run: Run) -> str:
     return f"run {run.run_id} · {cases_words(run)}"
 
 
-def _left_out(run: Run, *, reference: bool) -> str:
+def _left_out(name: str, run: Run, *, reference: bool) -> str:
     """What the time budget left out, with the command that measures it; "" if nothing. A reference is not resumed."""
     late, answered = {}, set()
     for outcome in run.outcomes:
@@ -142,7 +142,7 @@ def _left_out(run: Run, *, reference: bool) -> str:
     more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
     what = listed([*names[:MOST_NAMED], *more])
     said = f"Not measured for lack of time: {len(missing)} case{'s' if len(missing) > 1 else ''} of {what}."
-    return said if reference else f"{said} `microbench run --resume {run.run_id}` measures what is missing."
+    return said if reference else f"{said} `microbench run --resume {name}` measures what is missing."
 
 
 def _footer(name: str, run: Run, *, with_gpu: bool) -> str:
