@@ -21,8 +21,9 @@ Cause = Literal[
     "another stream's event", "another stream", "way to the GPU", "device gaps", "profiler", "unknown",
 ]  # fmt: skip
 CAUSES: tuple[Cause, ...] = get_args(Cause)
+BETWEEN: Cause = "host between calls"
 BY_DOING: Mapping[Doing, Cause] = {
-    "between": "host between calls", "launch": "launch calls", "wait": "waits", "copy": "copies",
+    "between": BETWEEN, "launch": "launch calls", "wait": "waits", "copy": "copies",
     "allocation": "allocation", "module": "module load", "other_call": "other calls", "profiler": "profiler",
 }  # fmt: skip
 

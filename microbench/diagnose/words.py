@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.core.units import as_time, percent, plain, round_percent, times, two_times
 from microbench.diagnose.diagnosis import BUSY, SUBMISSION, WORTH, Bound, Diagnosis, Graph, Step, another_gpu
 from microbench.diagnose.health import Check
-from microbench.diagnose.idle import Cause
+from microbench.diagnose.idle import BETWEEN, Cause
 from microbench.diagnose.recorded import Blocker, Recorded, layer_of
 from microbench.predict.workload import Kernels
 from microbench.traces.trace import Format
@@ -20,6 +20,11 @@ PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
 LONGEST_NAME = 60
 # A speed-up whose interval reaches further than this share is shown with the range.
 WIDE = 0.15
+
+# What names the host's code in a trace of each recorder.
+NAMING: Mapping[Format, str] = {
+    "PyTorch profiler": "record CPU activities to name it", "microbench recording": "record with --stacks to name it",
+}  # fmt: skip
 
 BOUNDS: dict[Bound, str] = {
     "launch-bound": "the host submits work more slowly than the GPU does it",
@@ -48,6 +53,20 @@ def cause_words(diagnosis: Diagnosis, cause: Cause) -> str:
     """A cause with its time: "host between calls 4.55 ms"."""
     idle = diagnosis.idle
     return f"{cause} {as_time(each(diagnosis, idle.causes[cause]))}" if idle is not None else cause
+
+
+def nameless(diagnosis: Diagnosis) -> str:
+    """The idle time in host code that the trace does not name, and what would name it; "" if a named place takes
+    more."""
+    idle = diagnosis.idle
+    if idle is None or not idle.places:
+        return ""
+    seconds = idle.causes[BETWEEN] - sum(place.seconds for place in idle.places if place.cause == BETWEEN)
+    if seconds <= idle.places[0].seconds:
+        return ""
+    trace = diagnosis.trace
+    naming = f" ({NAMING[trace.format]})" if trace.format in NAMING and not len(trace.ranges) else ""
+    return f"host code without a name {as_time(each(diagnosis, seconds))}{naming}"
 
 
 def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:

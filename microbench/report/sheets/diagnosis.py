@@ -83,6 +83,8 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         for place in idle.places[:SHOWN]
         if place.seconds > LEAST_SHOWN * idle.span_s
     )
+    if places and (nameless := words.nameless(diagnosis)):
+        places = (Cell(nameless), *places)
     lines = [AnswerLine("GPU", busy, verdict=verdict)]
     return lines + [AnswerLine(name, cells) for name, cells in (("idle for", parts), ("most in", places)) if cells]
 
