@@ -12,7 +12,7 @@ from worker_run import Recorder, outcomes, run
 from microbench.analysis.stats import rows
 from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
 from microbench.core.model import Environment, GpuInfo, Settings
-from microbench.run import plan
+from microbench.run import plan, session
 from microbench.run.events import CaseDone
 from microbench.runs import schema, store
 
@@ -130,9 +130,20 @@ def test_resume_refuses_to_change_what_was_asked_for(more: dict[str, object], wo
 
 
 def save_small_run(path: Path, settings: Settings) -> Path:
-    session = msgspec.structs.replace(SESSION, settings=settings)
-    path.write_bytes(schema.encode(msgspec.structs.replace(RUN, sessions=(session,))))
+    one = msgspec.structs.replace(SESSION, settings=settings)
+    path.write_bytes(schema.encode(msgspec.structs.replace(RUN, sessions=(one,))))
     return path
+
+
+@pytest.mark.parametrize("known", ["begun", "now"])
+def test_a_commit_that_git_could_not_tell_does_not_keep_a_run_from_being_resumed(
+    known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, commits = tmp_path / "run.json", {"begun": None, "now": None} | {known: "0" * 40}
+    monkeypatch.setattr(session, "commit", lambda: commits["begun"])
+    run("calm", out=path, listener=Recorder(interrupt_at=CaseDone))
+    monkeypatch.setattr(session, "commit", lambda: commits["now"])
+    assert len(run(resume=str(path)).run.outcomes) == 2
 
 
 def test_a_bundled_run_is_not_grown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -266,18 +266,20 @@ class _Session:
 
 def check_same(begun: Session, now: Session) -> None:
     """Raise UsageError if a session would go on with another GPU, driver or state of the code than it began with:
-    its rounds could not stand in one row."""
-    for name, before, after in zip(("GPU", "driver", "microbench"), _identity(begun), _identity(now), strict=True):
-        if before != after:
+    its rounds could not stand in one row. A commit that git could not tell is not compared."""
+    with_commit = None not in (begun.commit, now.commit)
+    before, after = (_identity(session, with_commit=with_commit) for session in (begun, now))
+    for name, was, is_now in zip(("GPU", "driver", "microbench"), before, after, strict=True):
+        if was != is_now:
             raise UsageError(
-                f"the run was begun with {name} {before or 'none'}, and here is {after or 'none'}",
+                f"the run was begun with {name} {was or 'none'}, and here is {is_now or 'none'}",
                 "resume it where it was begun, or add a session with --into",
             )
 
 
-def _identity(session: Session) -> tuple[str, str, str]:
+def _identity(session: Session, *, with_commit: bool) -> tuple[str, str, str]:
     gpus = ", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in session.gpus)
-    code = " ".join(filter(None, (session.tool_version, session.commit)))
+    code = f"{session.tool_version} {session.commit}" if with_commit else session.tool_version
     return gpus, session.environment.driver_version or "", code
 
 
