@@ -122,7 +122,7 @@ def test_noise_of_several_suites_is_one_line_behind_other_warnings() -> None:
 
 
 def test_a_line_has_the_grade_of_most_figures_and_others_have_their_own() -> None:
-    block = screen(store.load("nvidia-h200")).blocks[0]
+    block = screen(store.read(Path(__file__).parent / "data" / "busy-h200.json.xz")).blocks[0]
     python = next(each for each in block.lines if each.name == "from Python")
     assert python.trust == "noisy"
     launch = next(each for each in block.lines if each.name == "launch")

@@ -616,7 +616,9 @@ def test_without_them_usual_costs_are_assumed_and_named_so() -> None:
     assert taken_s == pytest.approx([25 * 6.5e-6, 75 * 6.5e-6, 50 * 6.5e-6], rel=0.01)
     assert all(cost.assumed and not cost.rests_on for cost in step.costs.values())
     note = finding(found, "diagnose.watched")
-    assert note.text.startswith("Recording takes 4.50 µs a call and 2.00 µs an operator. Assumed: the run has not")
+    assert note.text.startswith(
+        "Recording takes 4.50 µs a call and 2.00 µs an operator. Assumed: the run has no usable figure"
+    )
     assert "microbench run launch_watched" in note.advice
     assert "its costs are assumed" in str(screen(found, "", ""))
 

@@ -21,7 +21,7 @@ from microbench.traces.trace import SYNC_KINDS, Format, Trace
 USUAL_S = {"call": 4.5e-6, "operator": 2.0e-6, "function": 0.4e-6}
 # What our own recorder adds to a call of the same programs, where the run has not measured it.
 OWN_S, OWN = 1.8e-6, "what two H200 machines with busy hosts showed stands for it"
-USUAL = "the run has not measured what recording takes, and eleven programs on two H200 machines stand for it"
+USUAL = "the run has no usable figure of what recording takes, and eleven programs on two H200 machines stand for it"
 ANOTHER = "this profiler costs what PyTorch's does"
 # XLA notes ranges of its host code without the inputs and links of PyTorch's operators, which costs about as much as a
 # Python function: short ranges of a JAX step follow one another within 0.1 us (JAX 0.11, an H200's host).

@@ -502,6 +502,7 @@ def watched(evidence: Evidence) -> Found:
     """What PyTorch's profiler adds to a call, an operator and a Python function, and `microbench watch` to a call.
 
     Programs differ by more than one measurement scatters, so each interval holds what every measured model shows.
+    A cost whose interval reaches zero is left out: what is assumed in its place is known better.
     """
     info = evidence.run.benchmark("launch_watched")
     for name, (metric, records) in WATCHED.items():
@@ -512,7 +513,9 @@ def watched(evidence: Evidence) -> Found:
         own = of_row(row)
         facts = [fact for outcome in row.outcomes for fact in outcome.facts if fact.name.startswith(f"{metric}_")]
         apart = [abs(fact.value - own.value) for fact in facts if isinstance(fact.value, int | float)]
-        yield f"watched.{name}", around(own.value, max(half_width(own), *apart, 0.0), own.rests_on)
+        cost = around(own.value, max(half_width(own), *apart, 0.0), own.rests_on)
+        if cost.low > 0:
+            yield f"watched.{name}", cost
 
 
 UNMEASURED_CALL = "a copy's call takes as long as a launch, or as what a short copy leaves for it"
