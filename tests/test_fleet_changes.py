@@ -28,7 +28,7 @@ GROUPED = np.array([groups().index(one.group) for one in recorded()])
 QUIET = (
     "DRAM bandwidth", "L1 bandwidth", "memory_levels bandwidth", "memory_stream bandwidth", "memory_random accesses",
     "memory_stride bandwidth", "link_zero_copy bandwidth", "memory_latency latency", "arithmetic units",
-    "tensor cores", "graph_nodes node",
+    "tensor cores",
 )  # fmt: skip
 
 
