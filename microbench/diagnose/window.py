@@ -25,8 +25,10 @@ def between(trace: Trace, from_s: float | None, to_s: float | None) -> Trace:
     """The calls that begin in a window, with the work that they submit and the host code that overlaps it.
 
     The window is in s since the trace's first event; None is its begin or its end. Raises UsageError for a window
-    without work of a GPU.
+    without work of a GPU, and for one that ends before it begins.
     """
+    if from_s is not None and to_s is not None and from_s > to_s:
+        raise UsageError(f"the window from {as_time(from_s)} to {as_time(to_s)} ends before it begins", "exchange them")
     if not len(trace.work):
         return trace
     first_ns = begin_of(trace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -179,8 +180,10 @@ def part_sheet(part: str, path: Path, run: Run) -> Report:
         sections = [section for section in whole.sections if section.suite == part]
     else:
         if part not in discover() and run.benchmark(part) is None:
+            near = difflib.get_close_matches(part[:100], [*SUITES, *discover(), *KINDS], n=1)
             known = f"give a suite ({', '.join(SUITES)}), a benchmark, or {', '.join(KINDS)}"
-            raise UsageError(f"there is no part {plain(part, 40)}", known)
+            next_step = f"did you mean {near[0]}?" if near else known
+            raise UsageError(f"there is no part {plain(part, 40)}", next_step)
         own = {section: [study for study in section.studies if study.benchmark == part] for section in whole.sections}
         sections = [
             msgspec.structs.replace(section, pictures=(), studies=tuple(studies), findings=(), verdict=None)
