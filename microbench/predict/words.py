@@ -313,7 +313,7 @@ def _assumed(forecast: Forecast) -> Iterator[Finding]:
         yield Finding(
             rule="prediction.assumed",
             severity="note",
-            title=f"{count} of {len(names)} constants stand in for a measurement",
+            title=f"{count} of {len(names)} constants {'is' if count == 1 else 'are'} assumed, not measured",
             text=f"{'; '.join(f'{listed(several)}: {words}' for words, several in by_words.items())}.",
             threshold="not measured by this run as the step has it",
         )
