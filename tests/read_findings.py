@@ -9,7 +9,9 @@ from microbench.explain.rules import of_suite
 # Sizes are not counted: they are conditions.
 FIGURE = re.compile(r"\d[\d.]* ?(?:%|×|cycles?\b|[TGMkmµnp]?(?:(?:FLOP|OP|J|W|Hz|s|words)\b|B/))")
 # The sentence that with_grade adds about doubtful rows.
-DOUBT = re.compile(r" ?(?:\d+ of its \d+ figures (?:is|are)|All of its \d+ figures are|Its figure is) .*$")
+DOUBT = re.compile(
+    r" ?(?:\d+ of its \d+ figures (?:is|are)|(?:All|Both) of its (?:\d+ )?figures are|Its figure is) .*$"
+)
 SENTENCE_END = re.compile(r"[.!?](?=\s|$)")
 
 

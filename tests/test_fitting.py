@@ -79,7 +79,7 @@ def test_what_recording_takes_is_known_as_well_as_models_agree(run: Run, fitted:
 def test_a_cost_of_recording_that_may_be_nothing_is_left_out(run: Run) -> None:
     """On a busy host one model's recorded steps were as short as those that nobody recorded."""
     assert "watched.call" in fit(evidence_of(with_watched(run, 2e-6, 0.1e-6))).constants
-    assert "watched.call" not in fit(evidence_of(with_watched(run, 2e-6, -1.4e-6))).constants
+    assert not any(name.startswith("watched.") for name in fit(evidence_of(with_watched(run, 2e-6, -1.4e-6))).constants)
 
 
 def law_s(step: Step, values: Mapping[str, float]) -> float:

@@ -24,7 +24,8 @@ from microbench.runs.export import to_csv, to_json
 
 @pytest.mark.parametrize(("medians", "width", "found"), [
     ((1.608, 1.569, 1.579, 1.56, 1.827), 0.001, (1.574, 1.827)),  # the flag round trip of an H200, in us
-    ((1.0, 1.2), 0.01, (1.0, 1.2)),
+    ((1.0, 1.2), 0.01, None),  # any two values lie at two places
+    ((1.0, 1.2, 1.2), 0.01, (1.0, 1.2)),
     ((1.0, 1.01, 1.2, 1.21, 1.22), 0.01, (1.005, 1.21)),
     ((1.0, 1.01, 1.2, 1.21, 1.22), 0.1, None),  # the rounds themselves are not known better than that
     ((1.0, 1.01, 1.02, 1.03, 1.06), 0.001, None),  # near each other
@@ -73,7 +74,7 @@ def test_rounds_at_two_levels_or_far_from_their_median_are_not_stable() -> None:
     assert graded((0.96, 0.98, 1.0, 1.05, 1.11)) == "noisy", "a round beyond 10 %"
     assert graded((1.0, 1.0, 1.0, 1.07, 1.07), n=1) == "stable", "single samples have no levels"
     assert graded((1.0, 1.2)) == "noisy"
-    assert graded((1.0, 1.01)) == "steady"
+    assert graded((1.0, 1.08)) == graded((1.0, 1.01)) == "steady"
 
 
 def test_the_flag_round_trip_of_a_recorded_run_is_at_two_levels() -> None:

@@ -176,11 +176,12 @@ def with_grade(finding: Finding, behind: Sequence[Row]) -> Finding:
         return msgspec.structs.replace(finding, trust=worst)
     words = " or ".join(word for grade, word in DOUBTS.items() if grade in grades)
     if len(doubts) == len(behind):
-        which = f"All of its {len(behind)} figures are" if len(behind) > 1 else "Its figure is"
-        said = f"{which} {words}."
+        several = "Both of its" if len(behind) == 2 else f"All of its {len(behind)}"
+        said = f"{f'{several} figures are' if len(behind) > 1 else 'Its figure is'} {words}."
     else:
         names = dict.fromkeys(f"{row.benchmark} {row.metric.name}" for row in doubts)
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        others = len(names) - 1
+        more = f" and {others} more {'metric' if others == 1 else 'metrics'}" if others else ""
         verb = "are" if len(doubts) > 1 else "is"
         said = f"{len(doubts)} of its {len(behind)} figures {verb} {words}: {next(iter(names))}{more}."
     return msgspec.structs.replace(finding, trust=worst, text=f"{finding.text} {said}".lstrip())

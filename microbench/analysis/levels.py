@@ -27,11 +27,11 @@ FEWEST_SAMPLES = 10
 def of_rounds(medians: Sequence[float], width: float) -> Levels | None:
     """The two levels of the medians of fresh processes, the lower one first; None if they lie at one level.
 
-    ``width`` is the median width of a round's own interval.
+    ``width`` is the median width of a round's own interval. Two medians show no levels, however far apart they lie.
     """
     ordered = sorted(medians)
     gaps = [high - low for low, high in pairwise(ordered)]
-    if not gaps or not math.isfinite(sum(ordered)):
+    if len(gaps) < 2 or not math.isfinite(sum(ordered)):
         return None
     place = max(range(len(gaps)), key=gaps.__getitem__)
     least = max(LEAST_DISTANCE * abs(middle(ordered)), GAP_SHARE * (ordered[-1] - ordered[0]), BLURS * width)

@@ -235,14 +235,16 @@ def combined_trust(rounds: Sequence[Summary], interval: Interval) -> Trust:
     for fault in faults:
         if fault in grades:
             return fault
-    one_level = levels_over(rounds) is None
-    if len(rounds) >= STABLE_ROUNDS:
-        farthest = max(abs(summary.interval.median - interval.median) for summary in rounds)
-        agree = farthest <= STABLE_HALF_WIDTH * abs(interval.median) and one_level
+    enough = len(rounds) >= STABLE_ROUNDS
+    # The median of two rounds lies in the middle between them.
+    near = STABLE_HALF_WIDTH if enough else STABLE_HALF_WIDTH / 2
+    farthest = max(abs(summary.interval.median - interval.median) for summary in rounds)
+    agree = farthest <= near * abs(interval.median) and levels_over(rounds) is None
+    if enough:
         return "stable" if agree and interval.half_width <= STABLE_HALF_WIDTH else "noisy"
     if "single" in grades:
         return "single"
-    return "steady" if one_level and "noisy" not in grades else "noisy"
+    return "steady" if agree and "noisy" not in grades else "noisy"
 
 
 def levels_over(rounds: Sequence[Summary]) -> levels.Levels | None:

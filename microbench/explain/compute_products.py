@@ -260,8 +260,8 @@ def searched(evidence: Evidence) -> Finding | None:
     if square is not None and gain > EQUAL:
         text = f"That is {percent(gain)} more than the best square product. {apart}"
     elif square is not None:
-        title = f"No other shape of {dtype} products is faster than the square one"
-        text = f"The best is {found}. {apart}"
+        title = f"No other shape of {dtype} products is more than {round_percent(EQUAL)} faster than the square one"
+        text = f"The best other shape is {found}. {apart}"
     return Finding(
         rule="compute.search",
         severity="note",

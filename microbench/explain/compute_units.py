@@ -154,9 +154,10 @@ def typed(row: Row) -> str:
 
 
 def fact_of(row: Row, name: str) -> Fact | None:
-    """A fact of a row's case, of the newest round."""
-    facts = [fact for outcome in row.outcomes for fact in outcome.facts if fact.name == name]
-    return facts[-1] if facts else None
+    """A fact of a row's case, of the round whose median is nearest to the row's value."""
+    apart = [abs(summary.interval.median - row.value) for summary in row.summaries]
+    nearest = sorted(range(len(apart)), key=apart.__getitem__)
+    return next((fact for number in nearest for fact in row.outcomes[number].facts if fact.name == name), None)
 
 
 def accumulator(row: Row) -> str:
@@ -167,8 +168,8 @@ def accumulator(row: Row) -> str:
 
 def shape_of(row: Row) -> str | None:
     """Rows, columns and depth of its product; None where the case does not say."""
-    shapes = [value for value in facts_of(row, "shape") if isinstance(value, str)]
-    return shapes[-1] if shapes else None
+    fact = fact_of(row, "shape")
+    return fact.value if fact is not None and isinstance(fact.value, str) else None
 
 
 def reasons(evidence: Evidence, row: Row) -> tuple[str, ...]:

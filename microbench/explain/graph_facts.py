@@ -287,10 +287,14 @@ OUTSIDE = {"graph_nodes": "graph_outside", "stream_kept": "stream_outside", "str
 
 
 class Added(NamedTuple):
-    """What a way adds to a step for each allocation, against memory allocated before; 0 where that is not resolved."""
+    """What a way adds to a step for each allocation, against memory allocated before, and the most that it may add.
+
+    ``seconds`` is 0 where the intervals of both overlap.
+    """
 
     way: str
     seconds: float
+    most_s: float
     inside: Row
     outside: Row
 
@@ -305,7 +309,8 @@ def added(evidence: Evidence, size_bytes: int) -> dict[str, Added]:
         if inside is not None and outside is not None:
             resolved = not inside.interval.overlaps(outside.interval)
             seconds = max(inside.value - outside.value, 0.0) if resolved else 0.0
-            ways[way] = Added(way, seconds, inside, outside)
+            most_s = inside.interval.high - outside.interval.low
+            ways[way] = Added(way, seconds, most_s, inside, outside)
     return ways
 
 

@@ -526,15 +526,16 @@ def memory(evidence: Evidence) -> Finding | None:
         text=text,
         advice="Raise the pool's release threshold (cuMemPoolSetAttribute) where steps allocate." if costly else "",
         threshold=(
-            "a step less the same step with memory allocated before; nothing measurable where their intervals "
-            f"overlap; advised above {RELEASE_RATIO:g} times the pool that keeps its memory"
+            "a step less the same step with memory allocated before; at most the distance of their ends where their "
+            f"intervals overlap; advised above {RELEASE_RATIO:g} times the pool that keeps its memory"
         ),
-        rests_on=rests_on(*(row for each in ways.values() for row in each[2:])),
+        rests_on=rests_on(*(row for each in ways.values() for row in (each.inside, each.outside))),
     )
 
 
 def _added(each: graphs.Added, how: str = "") -> str:
-    return f"{as_time(each.seconds) if each.seconds > 0 else 'nothing measurable'} {how}".rstrip()
+    words = as_time(each.seconds) if each.seconds > 0 else f"at most {as_time(each.most_s)}"
+    return f"{words if each.most_s > 0 else 'nothing measurable'} {how}".rstrip()
 
 
 def foresight(evidence: Evidence) -> Finding | None:

@@ -21,6 +21,7 @@ STOPPED_MORE = 2.0
 # Periods of two rounds are the same one if they lie within this ratio.
 SAME_PERIOD = 1.05
 SCALING_SHARE = 0.5
+NO_FASTER = "More threads launch no faster than one"
 # A host function costs too much from this many times the quickest other way to the host and back.
 HOST_FUNCTION_RATIO = 2.0
 WAIT_RATIO = 2.0
@@ -108,8 +109,9 @@ def gaps(evidence: Evidence) -> Finding | None:
     advice = ""
     shorter_s = graph.value - alone.value if alone is not None else 0.0
     if shorter_s > SHORTENED_S:
+        left = f"{as_time(shorter_s)} shorter" if shorter_s < graph.value else "too short to measure"
         text += (
-            f" While a process has launched into one stream only, a graph's gaps are {as_time(shorter_s)} shorter;"
+            f" While a process has launched into one stream only, a graph's gaps are {left};"
             " about eight launches into a second stream, or a profiler, end that for good."
         )
         advice = "Run the warm-up of a capture in the stream that the program uses, not in a side stream."
@@ -384,17 +386,19 @@ def threads(evidence: Evidence) -> Finding | None:
         return None
     alone, (count, best) = points[0][1], max(points, key=lambda point: point[1].value)
     speedup = best.value / alone.value
-    shared = speedup / count < SCALING_SHARE or count == 1
-    title = f"{count} threads launch {times(speedup)} as fast as one"
+    share, most = speedup / count, points[-1][0]
+    shared = share < SCALING_SHARE or count == 1
+    wait = "threads wait for a lock in the driver or for a core" if shared else ""
+    text = f"That is {percent(share)} of perfect scaling{': ' if wait else ''}{wait}." if count > 1 else f"The {wait}."
+    if 1 < count < most:
+        text += f" {most} threads are slower."
     return Finding(
         rule="launch.threads",
         severity="advice" if shared else "note",
-        title=title if count > 1 else "More threads launch no faster than one",
-        text="The threads take turns, on a lock in the driver or on too few cores."
-        if shared
-        else f"That is {percent(speedup / count)} of perfect scaling.",
-        advice="Submit fewer, larger pieces of work: more threads do not remove launch overhead." if shared else "",
-        threshold=f"under {percent(SCALING_SHARE)} of perfect scaling threads count as taking turns",
+        title=f"{count} threads launch {times(speedup)} as fast as one" if count > 1 else NO_FASTER,
+        text=text,
+        advice="Submit fewer, larger pieces of work, because more threads gain little." if shared else "",
+        threshold=f"under {percent(SCALING_SHARE)} of perfect scaling threads count as waiting for one another",
         rests_on=rests_on(alone, best),
     )
 

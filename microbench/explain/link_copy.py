@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on
 from microbench.core.units import about_size, as_time, percent, quantity, round_percent, size, times
@@ -61,7 +61,7 @@ def pinned(evidence: Evidence) -> Finding | None:
         severity="advice" if heavy else "note",
         title=f"Pageable copies {links.DIRECTIONS[worst]} reach {percent(shares[worst])} of pinned ones",
         text=_paid(largest) if largest is not None else text,
-        advice=_pin(largest, priced) if largest is not None else "Pin what is copied often." if heavy else "",
+        advice=_pin(largest, priced, worst) if largest is not None else "Pin what is copied often." if heavy else "",
         threshold=(
             f"advice where pageable memory loses over {round_percent(links.PAGEABLE_LOSS)}; paid after (pin + release, "
             "less what new pageable memory costs) / (pageable copy − pinned copy)"
@@ -71,33 +71,35 @@ def pinned(evidence: Evidence) -> Finding | None:
 
 
 def _paid(choice: links.Choice) -> str:
+    """After how many copies pinning has paid, once for both directions where they agree."""
     buffer = f"Registering a buffer of {size(choice.size_bytes)}"
     if choice.way == links.ALLOCATE:
         buffer = f"Allocating a pinned buffer of {size(choice.size_bytes)} instead of a new pageable one"
     if not choice.paid:
         return f"{buffer} does not pay."
-    most = max(choice.paid.values())
-    paid = f"{buffer} has paid after {most} {'copy' if most == 1 else 'copies'}"
-    # Where the directions differ, each is named: a number of copies in one says nothing about the other.
-    return f"{paid} {_ways(choice.paid)}, but never {_ways(choice.never)}." if choice.never else f"{paid}."
+    if choice.never or len({*choice.paid.values()}) > 1:
+        several = listed([f"{_copies(count)} {links.DIRECTIONS[way]}" for way, count in choice.paid.items()])
+        never = listed([links.DIRECTIONS[way] for way in choice.never])
+        return f"{buffer} has paid after {several}{f', but never {never}' if never else ''}."
+    return f"{buffer} has paid after {_copies(next(iter(choice.paid.values())))}."
 
 
-def _ways(directions: Iterable[str]) -> str:
-    return listed([links.DIRECTIONS[direction] for direction in directions])
+def _copies(count: int) -> str:
+    return f"{count} {'copy' if count == 1 else 'copies'}"
 
 
-def _pin(choice: links.Choice, priced: Sequence[links.Choice]) -> str:
-    """Advice for buffers of this size, by the number of copies after which pinning has paid, and for smaller ones."""
+def _pin(choice: links.Choice, priced: Sequence[links.Choice], worst: str) -> str:
+    """Advice for buffers of this size, by the copies after which pinning has paid in the direction that loses most."""
     buffers = f"buffers of {size(choice.size_bytes)}"
     if not choice.paid:
         return f"Leave {buffers} pageable."
-    most = max(choice.paid.values())
-    often = "even for a single copy" if most == 1 else f"if they are copied at least {most} times"
-    advice = f"Pin {buffers} {often}"
-    if choice.never:
-        return f"{advice} {_ways(choice.paid)}."
+    way = worst if worst in choice.paid else next(iter(choice.paid))
+    count = choice.paid[way]
+    often = "even for a single copy" if count == 1 else f"if they are copied at least {count} times"
+    alone = choice.never or len({*choice.paid.values()}) > 1
+    advice = f"Pin {buffers} {often}{f' {links.DIRECTIONS[way]}' if alone else ''}"
     alike = (other for other in priced if other.way == choice.way and other.size_bytes < choice.size_bytes)
-    later = any(max(other.paid.values(), default=0) > most for other in alike)
+    later = not choice.never and any(other.paid.get(way, 0) > count for other in alike)
     return f"{advice}, and smaller ones if they are copied more often." if later else f"{advice}."
 
 
@@ -119,7 +121,8 @@ def both(evidence: Evidence) -> Finding | None:
     elif ways[strong].share - ways[weak].share >= GIVES_WAY:
         text = f"Copies {links.DIRECTIONS[weak]} give way: they keep {percent(ways[weak].share)} of their rate."
     if ended:
-        text += f" The other direction ended before copies {_ways(ended)} did, so these were partly alone."
+        late = listed([links.DIRECTIONS[way] for way in ended])
+        text += f" The other direction ended before copies {late} did, so these were partly alone."
     return Finding(
         rule="link.both",
         severity=severity,

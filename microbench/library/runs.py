@@ -182,8 +182,9 @@ def part_sheet(part: str, path: Path, run: Run) -> Report:
         if part not in discover() and run.benchmark(part) is None:
             near = difflib.get_close_matches(part[:100], [*SUITES, *discover(), *KINDS], n=1)
             known = f"give a suite ({', '.join(SUITES)}), a benchmark, or {', '.join(KINDS)}"
-            next_step = f"did you mean {near[0]}?" if near else known
-            raise UsageError(f"there is no part {plain(part, 40)}", next_step)
+            raise UsageError(
+                f"there is no part {plain(part, 40)}", f"did you mean {near[0]}? else {known}" if near else known
+            )
         own = {section: [study for study in section.studies if study.benchmark == part] for section in whole.sections}
         sections = [
             msgspec.structs.replace(section, pictures=(), studies=tuple(studies), findings=(), verdict=None)

@@ -501,10 +501,11 @@ WATCHED = {
 def watched(evidence: Evidence) -> Found:
     """What PyTorch's profiler adds to a call, an operator and a Python function, and `microbench watch` to a call.
 
-    Programs differ by more than one measurement scatters, so each interval holds what every measured model shows.
-    A cost whose interval reaches zero is left out: what is assumed in its place is known better.
+    Programs differ by more than one measurement scatters, so each interval holds what every measured model shows. If
+    that of a call reaches zero, nothing is used of PyTorch's profiler: what is assumed in its place is known better.
     """
     info = evidence.run.benchmark("launch_watched")
+    found = {}
     for name, (metric, records) in WATCHED.items():
         row = evidence.row("launch_watched", metric, records=records)
         # Samples of version 1 drifted with the host: once 11.4 us a call where version 2 has about 3.5.
@@ -513,8 +514,10 @@ def watched(evidence: Evidence) -> Found:
         own = of_row(row)
         facts = [fact for outcome in row.outcomes for fact in outcome.facts if fact.name.startswith(f"{metric}_")]
         apart = [abs(fact.value - own.value) for fact in facts if isinstance(fact.value, int | float)]
-        cost = around(own.value, max(half_width(own), *apart, 0.0), own.rests_on)
-        if cost.low > 0:
+        found[name] = around(own.value, max(half_width(own), *apart, 0.0), own.rests_on)
+    unusable = "call" in found and not found["call"].low
+    for name, cost in found.items():
+        if cost.low > 0 and (name == "own_call" or not unusable):
             yield f"watched.{name}", cost
 
 

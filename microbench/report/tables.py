@@ -260,23 +260,30 @@ def _where(row: Row, varying: Collection[str]) -> str:
 
 
 def fact_notes(found: Sequence[Row]) -> list[str]:
-    """The facts of the cases, a line for each name: its values, each with its number of cases."""
-    by_name: dict[str, list[Fact]] = {}
-    for outcome in {id(row.outcomes[0]): row.outcomes[0] for row in found}.values():
-        for fact in outcome.facts:
-            by_name.setdefault(axis_title(fact.name), []).append(fact)
+    """The facts of the cases over their rounds, a line for each name: its values, each with its number of cases."""
+    by_name: dict[str, dict[tuple[str, str], Fact]] = {}
+    for row in found:
+        for outcome in row.outcomes:
+            for fact in outcome.facts:
+                by_name.setdefault(axis_title(fact.name), {})[row.case_id, fact_words(fact)] = fact
     return [f"{name}: {_values(facts)}" for name, facts in by_name.items()]
 
 
-def _values(facts: Sequence[Fact]) -> str:
-    """Each value with its number of cases; many numbers become a range, many texts a count."""
-    counts = Counter(fact_words(fact) for fact in facts)
+def _values(found: Mapping[tuple[str, str], Fact]) -> str:
+    """Each value with its number of cases; many numbers become a range, many texts a count. Keys: case and words."""
+    cases, facts = len({case for case, _ in found}), list(found.values())
+    counts = Counter(words for _, words in found)
     numbers = {fact.value: fact_words(fact) for fact in facts if isinstance(fact.value, int | float)}
     if len(counts) > MOST_FACT_VALUES and len(numbers) == len({fact.value for fact in facts}):
-        return f"{numbers[min(numbers)]} to {numbers[max(numbers)]} ({len(facts)} cases)"
+        return f"{numbers[min(numbers)]} to {numbers[max(numbers)]}{in_cases(cases)}"
     if len(counts) > MOST_FACT_VALUES and not numbers:
-        return f"{len(counts)} different ones ({len(facts)} cases)"
-    return ", ".join(f"{value} ({cases} cases)" if cases > 1 else value for value, cases in counts.items())
+        return f"{len(counts)} different ones{in_cases(cases)}"
+    return ", ".join(f"{value}{in_cases(count)}" for value, count in counts.items())
+
+
+def in_cases(count: int) -> str:
+    """The number of cases in brackets if there are several."""
+    return f" ({count} cases)" if count > 1 else ""
 
 
 def fact_words(fact: Fact) -> str:
