@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.analysis.graph_steps import LITTLE, kernels_in_words, title_of
 from microbench.core.units import as_time, percent, round_percent, short_size, spread, times, two_times
-from microbench.predict.constants import OWN_SCATTERS
+from microbench.predict.constants import OWN_SCATTERS, half_width
 from microbench.predict.forecast import WORTH, Forecast, Prediction, warm_ups
-from microbench.predict.model import Limit
+from microbench.predict.model import Limit, graphs
 from microbench.predict.unknowns import DRIFT, unknown_shares
 from microbench.predict.workload import Copies, Kernels, Wait, Workload
 
@@ -154,13 +154,18 @@ def paying(forecast: Forecast) -> str:
 
 
 def _making(forecast: Forecast) -> str:
-    """What making the graph consists of, in parentheses; each part at both ends of a range."""
+    """What making the graph consists of, each part at both ends of a range, or how sure the driver's part alone is."""
     first, last = (forecast.ends[0].making, forecast.ends[-1].making) if forecast.ends else (forecast.making,) * 2
     steps, layer = warm_ups(forecast.workload), title_of(forecast.workload.layer, forecast.fit.titles)
     what = [f"{two_times(first.warm_up_s, last.warm_up_s)} for {steps} warm-up steps"] if steps else []
     if last.calls_s > 0:
         what.append(f"{two_times(first.calls_s, last.calls_s)} for the calls of {layer} in the capture")
-    return f" ({', '.join([*what, f'{as_time(last.driver_s)} for the driver'])})" if what else ""
+    constants, nodes = forecast.fit.constants, graphs(forecast.filled)
+    halves = len(nodes) * half_width(constants["make"]), sum(nodes) * half_width(constants["make_node"])
+    sure = spread(math.hypot(*halves) / last.driver_s) if last.driver_s > 0 else ""
+    if not what:
+        return f" {sure}".rstrip()
+    return f" ({', '.join([*what, f'{as_time(last.driver_s)} {sure} for the driver'])})"
 
 
 def unknown(forecast: Forecast) -> Iterator[str]:
