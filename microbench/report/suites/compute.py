@@ -160,7 +160,10 @@ def fastest(evidence: Evidence) -> Table | None:
         by_candidate.setdefault(_candidate(row).text, []).append(units.dtype_of(row))
     rows = tuple(_fastest_row(evidence, row) for row in products)
     notes = tuple(f"{', '.join(types)}: {candidate}" for candidate, types in by_candidate.items())
-    about = "rows x columns x depth, the best of all that were tried; share of rate x SMs x clock"
+    about = (
+        "rows x columns x depth, the best of all that were tried; share of rate x SMs x clock; power and energy over "
+        "two seconds, in which the rate may be lower"
+    )
     titles = columns(*names, *drop, left=3, drop=drop)
     return Table(f"The fastest product, {IN_TERA}, dense", about, titles, rows, notes)
 
