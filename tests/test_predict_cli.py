@@ -64,13 +64,14 @@ def test_each_example_is_predicted_on_the_reference(name: str) -> None:
     assert "About this workload" in result.output
 
 
-@pytest.mark.slow
 def test_the_7b_model_is_bound_by_its_host_whatever_the_memory() -> None:
-    """The source measured 46.38 and 46.35 tokens/s at 1008 and 2039 GB/s: the same, and so is the model's."""
-    run = str(Path(__file__).parent / "data" / "busy-h200.json.xz")
-    prediction = json.loads(call("predict", "decode-7b", "--run", run, "--json").output)
+    """The source measured 46.38 and 46.35 tokens/s at 1008 and 2039 GB/s: the same, and so is the model's.
+
+    The example's host time is chosen so that the bundled reference gives this rate; its text says which.
+    """
+    prediction = json.loads(call("predict", "decode-7b", "--run", "nvidia-h200", "--json").output)
     assert prediction["stream"]["limit"] == "host"
-    assert 1 / prediction["stream"]["step_s"] == pytest.approx(46.37, rel=0.05)
+    assert 1 / prediction["stream"]["step_s"] == pytest.approx(46.37, rel=0.01)
     assert "the same" in call("whatif", "decode-7b", "--memory", "2039GB/s").output
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from texts import any_text
 
-import microbench as mb
 from microbench.cli import options
 from microbench.core.errors import UsageError
 from microbench.core.units import typed_factor, typed_rate, typed_size
@@ -176,7 +175,6 @@ def test_a_token_of_the_7b_model_reads_its_weights_once() -> None:
     assert sum(part.count * part.bytes for part in kernels) == 2 * weights
     assert sum(part.count for part in kernels) == 1100
     about = " ".join(read("decode-7b").about.split())
-    assert mb.predict("decode-7b", run="nvidia-h200").stream_s == pytest.approx(21.6e-3, rel=0.01), "see its text"
     for bandwidth, rate in re.findall(r"\((\d+) and (\d+) GB/s\).*?", about):
         assert [f"{float(one) * 1e9 / (2 * weights):.0f}" for one in (bandwidth, rate)] == ["76", "154"]
     assert "76 and 154 tokens/s" in about
