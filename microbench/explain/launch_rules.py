@@ -391,7 +391,7 @@ def threads(evidence: Evidence) -> Finding | None:
     wait = "threads wait for a lock in the driver or for a core" if shared else ""
     text = f"That is {percent(share)} of perfect scaling{': ' if wait else ''}{wait}." if count > 1 else f"The {wait}."
     if 1 < count < most:
-        text += f" {most} threads are slower."
+        text += f" {most} threads are no faster."
     return Finding(
         rule="launch.threads",
         severity="advice" if shared else "note",
