@@ -125,7 +125,7 @@ def test_types_that_the_gpu_lacks_are_skipped(bindings: Bindings, dtype: GemmTyp
 
 def test_a_skip_gives_the_shape_without_a_candidate_or_says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, Bindings(given=0))
-    with pytest.raises(Skip, match=r"nothing for int8 of 1 x 16 x 20"):
+    with pytest.raises(Skip, match=r"no algorithm for int8 of 1 x 16 x 20"):
         CublasLt(HostCase(), Matrices("int8", 1, 16, 20, 0, (0,), 0))
     monkeypatch.setitem(sys.modules, "nvmath", None)
     with pytest.raises(Skip, match=r"needs nvmath: pip install 'nvmath-python\[cu13\]'"):
@@ -207,7 +207,7 @@ def test_ways_that_do_not_exist_or_do_not_run_are_errors(bindings: Bindings) -> 
     with pytest.raises(MeasurementError, match="cublaslt has no way 'sideways'"):
         problem.gemm("cublaslt", "sideways")
     bindings.refused = {ALGORITHMS[1][0]}
-    with pytest.raises(MeasurementError, match="refuses its own guess: CUBLAS_STATUS_INTERNAL_ERROR"):
+    with pytest.raises(MeasurementError, match="refuses the algorithm that it suggested: CUBLAS_STATUS_INTERNAL_ERROR"):
         problem.gemm("cublaslt", ways[1])
 
 

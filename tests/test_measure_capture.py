@@ -307,7 +307,7 @@ def test_arguments_are_held_against_what_the_compiled_kernel_takes(tmp_path: Pat
     for sizes, cause in (
         ((8,), "takes 1 arguments, 2 are given"),
         ((8, 4, 4), "takes more than 2 arguments"),
-        ((8, 8), "argument 2 of scale<float> has 8 bytes; what is given, a number of type f32, has 4"),
+        ((8, 8), "argument 2 of scale<float> has 8 bytes, but a number of type f32 was given, which has 4"),
     ):
         with pytest.raises(MeasurementError, match=cause):
             own_kernel.check_sizes(good, info(*sizes))

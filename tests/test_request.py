@@ -89,9 +89,9 @@ def test_only_the_last_session_is_resumed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"environment": Environment(driver_version="1.2")}, "begun with driver 1.2, and here is"),
+        ({"environment": Environment(driver_version="1.2")}, "began with driver 1.2, but this machine has"),
         ({"environment": Environment(gpus=(GpuInfo("Other GPU", "GPU-other"),))}, r"Other GPU \(GPU-other\)"),
-        ({"commit": "0" * 40}, "begun with microbench .*0000, and here is"),
+        ({"commit": "0" * 40}, "began with microbench .*0000, but this machine has"),
     ],
 )
 def test_a_run_is_resumed_only_where_it_was_begun(change: dict[str, Any], words: str, tmp_path: Path) -> None:

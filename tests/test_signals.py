@@ -278,7 +278,7 @@ def test_a_signal_that_holds_nobody_is_noticed(
     """The host answers late, so that the streams' threads have run before also on a busy machine."""
     monkeypatch.setattr(real_gpu(), "SIGNAL_HELD_NS", 20_000_000)
     streams.streams_ignore(1)
-    with pytest.raises(MeasurementError, match=r"began before what it was to wait for|did not run"):
+    with pytest.raises(MeasurementError, match=r"began before the signal that it waits for|did not run"):
         pairs(case, way, count=8)
 
 

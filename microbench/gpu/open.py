@@ -1,4 +1,4 @@
-"""Opens a device by name: "fake" or a GPU's UUID. A backend is imported when it is first asked for."""
+"""Opens a device by name: "fake" or a GPU's UUID. A backend is imported when it is first needed."""
 
 from __future__ import annotations
 

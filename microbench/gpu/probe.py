@@ -1,4 +1,4 @@
-"""What a probe of this machine needs without any GPU package: names of devices, package versions, facts of the host."""
+"""The parts of a probe that need no GPU package: names of devices, package versions, facts of the host."""
 
 from __future__ import annotations
 

@@ -17,15 +17,15 @@ LIMITS_S: Mapping[Preset, float | None] = {"quick": 30.0, "default": 120.0, "ful
 CORE_S: Mapping[Preset, float] = {"quick": 30.0, "default": 80.0, "full": 80.0}
 # The longest time that one metric of one case may sample.
 CAPS_S: Mapping[Preset, float] = {"quick": 0.08, "default": 0.3, "full": 1.0}
-# The least share of that time: with less, the values lose more than the additional cases are worth.
+# The smallest share of CAPS_S: below it the values lose more than the additional cases are worth.
 LEAST_OF_CAP = 0.25
-# A silent worker is waited for as long as the time limit reaches, and this long at least: it may import or compile.
+# The least time to wait for a silent worker, even past the time limit, because it may import or compile.
 LEAST_WAIT_S = 30.0
-# First guesses, used until the run has measured its own: interpreter, packages and context of a process; warm-up of a
+# Guesses until the run has measured its own times: start of a process (interpreter, packages, context); warm-up of a
 # case.
 FRESH_PROCESS_S = 1.5
 OVERHEAD_S = 0.1
-# Limits of what a case's wall time may change in the forecast, so that one outlier does not end a suite.
+# Limits on how far one case's wall time may change the forecast, so that one outlier does not end a suite.
 LEAST_FACTOR, MOST_FACTOR = 0.05, 20.0
 
 
@@ -49,7 +49,7 @@ class _Mean:
 class Budget:
     """Divides the wall time among the rounds, and each round's time between its core and its other cases.
 
-    The sampling time of a case shrinks from the preset's cap until the core fits, or else all cases of the round. When
+    The sampling time shrinks from the preset's cap until the core fits; that of other cases, until the round fits. If
     it cannot shrink further, the core takes longer than planned, and other cases that do not fit are left out.
     """
 
@@ -95,7 +95,7 @@ class Budget:
     def seconds(self, index: int, *, running: bool) -> float | None:
         """Sampling time of a metric of case number ``index``, in seconds; None if there is no time left for it.
 
-        ``running`` says that a process for it already runs. Cases must be asked for in their order.
+        ``running`` is True if a process for the case already runs. Call this for the cases in their order.
         """
         case = self._cases[index]
         if self.left_s is None:
@@ -114,7 +114,7 @@ class Budget:
         return None if needed_s > left_s and not case.core else seconds
 
     def reached(self, coming: Sequence[PlannedCase]) -> Sequence[PlannedCase]:
-        """Those of the cases, the next ones in their order, for which the time will suffice as far as is known."""
+        """The cases of ``coming``, the next ones in order, that are expected to fit the remaining time."""
         if self.limit_s is None:
             return coming
         reached: list[PlannedCase] = []
@@ -130,8 +130,8 @@ class Budget:
     def _divide(self, coming: Sequence[PlannedCase], turn: int, left_s: float) -> None:
         """Set when a round ends and when its core does.
 
-        A round gets the share of the remaining time that it has of the remaining cases. Its core gets a share in the
-        same way, and at least what it has of CORE_S or of the remaining time, whichever is less.
+        A round gets a share of the remaining time in proportion to its cases. So does its core, but at least the
+        round's share of CORE_S, or of the remaining time if that is less.
         """
         here = [case for case in coming if case.turn == turn]
         per_case_s = left_s / len(coming)

@@ -1,4 +1,4 @@
-"""``examine(environment)`` checks what this machine can and cannot measure and what to do about it, as data to draw."""
+"""``examine(environment)`` returns checks of what this machine can and cannot measure, each with its next step."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ GPU_CHECKS = (
     ("persistence mode", "persistence", "environment.persistence"),
     ("confidential computing", "confidential_computing", "environment.confidential_computing"),
 )
-# Boards without ECC say nothing of it, and need no check.
+# Boards without ECC do not report these errors, and get no check.
 MEMORY_ERRORS = "environment.memory_errors"
 
 
@@ -68,7 +68,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class DoctorReport(msgspec.Struct, frozen=True):
-    """All checks in the order to read them."""
+    """All checks, in reading order."""
 
     checks: tuple[Check, ...]
 
@@ -81,9 +81,9 @@ class DoctorReport(msgspec.Struct, frozen=True):
 class Surroundings(msgspec.Struct, frozen=True):
     """What doctor looks at beyond the Environment: disk, caches, installed layers, PCIe counters.
 
-    ``counters`` says for each GPU's UUID how its PCIe bytes are counted: "exact", "coarse", or why they are not.
-    ``missing_layers`` maps each layer that is not installed to its install line. ``data_free_bytes`` is None, with the
-    reason, if the folder of the runs cannot be written; ``loop_cache`` is None if compiled loops cannot be cached.
+    ``counters`` maps each GPU's UUID to "exact" or "coarse" (how its PCIe bytes are counted), or to why they are not.
+    ``missing_layers`` maps each layer that is not installed to its install line. If the folder of the runs cannot be
+    written, ``data_free_bytes`` is None and ``data_reason`` says why; ``loop_cache`` is None if loops cannot be cached.
     """
 
     data_folder: str
@@ -96,7 +96,7 @@ class Surroundings(msgspec.Struct, frozen=True):
 
 
 def examine(environment: Environment, surroundings: Surroundings | None = None) -> DoctorReport:
-    """Every check of this machine. ``environment`` comes from the probe, as a run's does."""
+    """All checks of this machine. ``environment`` comes from the probe, as in a run."""
     around = look_around(environment) if surroundings is None else surroundings
     session = Session(environment=environment, settings=Settings(device="all"), tool_version="", started_at="")
     findings = session_findings(session)
@@ -131,7 +131,7 @@ def look_around(environment: Environment) -> Surroundings:
 
 
 def free_bytes(folder: Path) -> tuple[int | None, str | None]:
-    """Free bytes where ``folder`` is or would be made; None and the reason if nothing can be written there."""
+    """Free bytes where ``folder`` is or would be created; None and the reason if nothing can be written there."""
     existing = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
     try:
         with tempfile.TemporaryFile(dir=existing):
@@ -141,7 +141,7 @@ def free_bytes(folder: Path) -> tuple[int | None, str | None]:
 
 
 def loop_cache_folder() -> str | None:
-    """Where Numba caches compiled loops, in its order: NUMBA_CACHE_DIR, the package itself, the user's cache folder."""
+    """Where Numba caches compiled loops: NUMBA_CACHE_DIR if set, else the package or the user's cache folder."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     package = Path(microbench.__file__).parent / "host"
     user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "numba"
@@ -157,7 +157,7 @@ def importable(package: str) -> bool:
 
 
 def counting(gpu: GpuInfo, make: Callable[[str], NvmlGpu] = NvmlGpu) -> str:
-    """How the GPU's PCIe bytes are counted: "exact", "coarse", or why they are not."""
+    """How the GPU's PCIe bytes are counted ("exact" or "coarse"), or why they are not."""
     nvml = make(gpu.uuid)
     try:
         return "coarse" if nvml.pcie_bytes().coarse else "exact"

@@ -1,4 +1,4 @@
-"""The events of a run, and the Listener that receives them in order to draw them."""
+"""The events of a run, and the Listener that receives and displays them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RunStatus = Literal["complete", "interrupted", "stopped"]
 
 
 class NotLocked(msgspec.Struct, frozen=True):
-    """The file system of the run's file has no locks, so nothing keeps another process from adding to the same run."""
+    """The file system of the run's file has no locks, so another process may add to the same run."""
 
     path: Path
     reason: str
@@ -26,7 +26,7 @@ class Probed(msgspec.Struct, frozen=True):
 
 
 class PlanMade(msgspec.Struct, frozen=True):
-    """The plan. ``total_cases`` counts a case once a round and GPU, ``core_cases`` those that are never left out.
+    """The plan. ``total_cases`` counts each case once per round and GPU, ``core_cases`` those that are never left out.
     ``budget_s`` is the wall time left for them (None without a limit), ``expected_s`` a rough forecast of the wall time
     without a limit."""
 
@@ -64,7 +64,7 @@ class CaseDone(msgspec.Struct, frozen=True):
 
 
 class RunEnded(msgspec.Struct, frozen=True):
-    """The last event. ``path`` is the finished file; ``stopped`` means that an error, raised too, ended the run."""
+    """The last event. ``path`` is the finished file; ``stopped`` means that an error ended the run (and is raised)."""
 
     path: Path
     status: RunStatus

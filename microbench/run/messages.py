@@ -9,7 +9,7 @@
                     <-     Started, Busy, Tick …, Done
     Order … or end of input
 
-The next Order is the acknowledgement: the worker waits until the parent has saved and drawn an outcome.
+The next Order acknowledges an outcome: the worker waits until the parent has saved and displayed it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Job(msgspec.Struct, frozen=True):
 
     ``device`` is a GPU's UUID, "fake", or for a probe whatever the user asked for. ``benchmarks`` and ``backend`` name
     the package of benchmarks and the module that opens devices. The worker ends when process ``parent_pid`` ends.
-    ``near_node`` is the GPU's NUMA node. ``allowed_cpus`` are those that the user allows; the worker cannot look them
-    up, because it inherits the parent's pinning. A worker with ``waits`` imports ``packages`` and what the device
-    needs, sends Waiting, and waits for a line before it opens the device.
+    ``near_node`` is the GPU's NUMA node. ``allowed_cpus`` are the CPUs that the user allows; the worker cannot look
+    them up, because it inherits the parent's pinning. With ``waits`` it imports ``packages`` and what the device needs,
+    sends Waiting, and waits for a line before it opens the device.
     """
 
     seam: Seam
@@ -46,7 +46,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True):
-    """One case to measure. ``device`` is the GPU's UUID for the outcome, ``seconds`` the sampling time a metric."""
+    """One case to measure. ``device`` is the GPU's UUID for the outcome, ``seconds`` the sampling time per metric."""
 
     case: Case
     session: int
@@ -66,7 +66,7 @@ class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The device is open and orders may come; from a probe: this is the last message."""
+    """The device is open and the worker accepts orders; for a probe, the last message."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -88,7 +88,7 @@ class EnvironmentFound(msgspec.Struct, frozen=True, tag="environment"):
 
 
 class FloorsFound(msgspec.Struct, frozen=True, tag="floors"):
-    """The floors of the session: first those of the host alone, then with those of the GPU."""
+    """The floors of the session: first the host's alone, then the host's and the GPU's."""
 
     floors: Floors
 

@@ -20,24 +20,24 @@ from microbench.run.messages import Seam
 
 LIST_THEM = "`microbench list` shows suites, benchmarks, axes and values"
 VALUES_SHOWN = 12
-# difflib's similarity at which "size" still suggests size_bytes.
+# difflib's cutoff, low enough that "size" suggests size_bytes.
 NEAR = 0.5
 FAKE = "fake"
-# How values with a unit are read, by the last word of an axis: the reader, axis units in its result's unit, an example.
+# By an axis's suffix: the parser of values with a unit, the factor from its result to the axis's unit, an example.
 UNITS: Mapping[str, tuple[Callable[[str], float], float, str]] = {
     "_ns": (typed_time, 1e9, "2us"),
     "_bytes": (typed_size, 1, "1MiB"),
     "_s": (typed_time, 1, "2s"),
 }
 ROUNDING = 1e-9
-# At the power limit a case is slower or faster by what ran before it, so a fixed order would bias every round alike.
+# At the power limit a case's speed depends on what ran before it, so a fixed order would bias every round alike.
 DRAWN_SUITES = ("compute",)
 
 
 @dataclass(frozen=True)
 class Selected:
     """A benchmark and its cases to measure; ``named`` if the user named the benchmark, not only its suite.
-    ``absent`` says why it has no case."""
+    ``absent`` is the reason if there are no cases."""
 
     benchmark: Benchmark
     cases: tuple[Case, ...]
@@ -67,10 +67,10 @@ def select(
 ) -> tuple[Selected, ...]:
     """The benchmarks of the suites and benchmarks in ``names`` (all if none), in the order of the catalogue.
 
-    Without names the quick preset is the core. ``overrides`` set the values of an axis in every selected benchmark that
-    has it. A benchmark without cases in the preset is left out unless it was named. Raises UsageError for a name,
-    preset, axis or value that does not exist (with the nearest one that does), if no combination of the values is a
-    case, and if nothing that was named has a case in the preset.
+    Without names the quick preset selects the core. ``overrides`` set the values of an axis in every selected benchmark
+    that has it. A benchmark without cases in the preset is left out unless it was named. Raises UsageError for an
+    unknown name, preset, axis or value (and suggests the nearest one), if no combination of the values is a case, and
+    if no named benchmark has a case in the preset.
     """
     if preset not in PRESETS:
         raise _unknown("preset", preset, PRESETS)
@@ -88,9 +88,7 @@ def select(
     for chosen in selected:
         if chosen.named and not chosen.cases:
             if chosen.benchmark.suite == "own":
-                raise UsageError(
-                    f"{chosen.benchmark.name} needs to know what is yours", "see `microbench measure --help`"
-                )
+                raise UsageError(f"{chosen.benchmark.name} measures your own code", "see `microbench measure --help`")
             if not any(other.cases for other in selected):
                 raise UsageError(f"{chosen.benchmark.name} has no case in the {preset} preset", f"leave out --{preset}")
     absent = f"it has no case in the {preset} preset: leave out --{preset}"
@@ -167,10 +165,10 @@ class AlreadyMeasured(NamedTuple):
 
 @dataclass(frozen=True)
 class Process:
-    """A worker process. Consecutive cases with equal values here share one.
+    """What a worker process needs. Consecutive cases with equal needs share a process.
 
     ``device`` is what the worker opens: a UUID, "fake", or None for the real host. ``variables`` are set in its
-    environment. ``own`` names what must not share a process with others: an axis value, a cold case.
+    environment. ``own`` names the axis value or the cold case that has a process to itself.
     """
 
     seam: Seam
@@ -184,7 +182,7 @@ class Process:
 class PlannedCase:
     """One case in one round on one GPU. ``device`` is the GPU's UUID, or None in the host suite.
 
-    A benchmark may need more rounds than were asked for; ``turn`` is the round of the run in which it takes this one.
+    A benchmark may need more rounds than the run has; ``turn`` is the round of the run that contains this round.
     """
 
     benchmark: Benchmark
@@ -196,7 +194,7 @@ class PlannedCase:
 
     @cached_property
     def core(self) -> bool:
-        """Whether the case is measured whatever the time budget says."""
+        """Whether the case is measured even without time left."""
         return self.case.id in self.benchmark.core_ids
 
 
@@ -222,14 +220,14 @@ def make_plan(
     """Every selected case on the GPUs of ``environment`` (only the first unless ``device`` says otherwise).
 
     Rounds are outermost, so that drift affects all cases alike. A round goes GPU by GPU and process by process, the
-    main one first, so that each is started once. If the time is ``limited``, a round has three parts, each of which
-    starts the processes that it needs: the core, which is measured in any case, then all other cases, and last those
-    that a benchmark calls late or that are measured cold, which a short budget drops first. A benchmark that needs more
-    rounds than asked for takes them in its turn. In DRAWN_SUITES the order of a benchmark's cases is drawn in each
-    round from ``order_seed`` and the round's number, if there is a seed.
+    main process first, so that each process is started once. If the time is ``limited``, a round has three parts, each
+    of which starts its own processes: the core, which is always measured; most other cases; and last the cases that are
+    cold or that their benchmark declares late, which a short budget drops first. If a benchmark needs more rounds than
+    the run has, a round of the run contains several of them. In DRAWN_SUITES the order of a benchmark's cases is
+    random; ``order_seed`` and the round's number are the seed.
 
-    Without a GPU a benchmark that needs one is skipped once, or case by case if the user named it. Cases that make no
-    sense on this machine are left out; if none is left, the benchmark is skipped once.
+    Without a GPU a benchmark that needs a GPU is skipped once, or case by case if the user named it. Cases that make no
+    sense on this machine are left out; if no case is left, the benchmark is skipped once.
     """
     skipped: list[Outcome] = []
     runnable: list[Selected] = []
@@ -258,7 +256,7 @@ def make_plan(
 
 
 def _missing(benchmark: Benchmark, case: Case, environment: Environment) -> str | None:
-    """Why a case cannot run here: its package is not installed. The simulated GPU needs none."""
+    """Why a case is skipped: its package is missing. The simulated GPU needs no package."""
     package = benchmark.needs(case.params)
     if package is None or any(gpu.simulated for gpu in environment.gpus) or find_spec(package.name.partition(".")[0]):
         return None

@@ -1,5 +1,5 @@
-"""WorkerProcess: the parent's end of a worker. It starts the process, exchanges messages, notices death or silence, and
-ends it for certain."""
+"""WorkerProcess: the parent's end of a worker. It starts the process, exchanges messages, notices a crash or a hang,
+and makes sure that the process ends."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from microbench.core.errors import MicrobenchError
 from microbench.core.units import plain
 from microbench.run.messages import Busy, Job, Message, Order
 
-# In a variable's value this stands for a temporary folder of the process (an empty cache), which is removed with it.
+# Placeholder in a variable's value for an empty temporary folder, which is removed when the process ends.
 SCRATCH = "{scratch}"
 STDERR_TAIL_BYTES = 8192
 STDERR_LINES_SHOWN = 3
 READ_BYTES = 1 << 16
 LOOK_EVERY_S = 1.0
-# Used after the end of output, because the exit code comes later than the last byte.
+# Interval after the end of output, because the exit code comes later than the last byte.
 LOOK_SOON_S = 0.01
 LONGEST_LINE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait for a worker: for its next message, for the message after Busy (or for the first one), for a
-    stopped one (SIGSTOP) to be continued, for its exit when it has nothing to do, and for its end when killed."""
+    """The longest waits for a worker's next message, for its first message or the one after Busy, for a stopped worker
+    (SIGSTOP) to continue, for an idle worker to exit, and for a killed worker to end."""
 
     silent_s: float = 60.0
     busy_s: float = 180.0
@@ -62,7 +62,7 @@ class WorkerProcess:
     def __init__(
         self, job: Job, variables: Mapping[str, str], patience: Patience, kill: Callable[[int, int], None] = os.killpg
     ) -> None:
-        """Start it with ``job`` and with ``variables`` added to the environment. ``kill`` sends a signal to a group.
+        """Start ``job`` with ``variables`` added to the environment. ``kill`` sends a signal to a process group.
 
         Raises MicrobenchError if the system cannot start a process.
         """
@@ -104,18 +104,18 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, and its group's."""
+        """The id of the process and of its group."""
         return self._process.pid
 
     def go(self) -> None:
-        """Have a worker that waits open its device now."""
+        """Let a waiting worker open its device."""
         assert self._process.stdin is not None
         self.began_s = time.monotonic()
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(b"\n")
 
     def order(self, order: Order) -> None:
-        """Have it measure a case. If it has died meanwhile, the next ``receive`` raises."""
+        """Let the worker measure a case. If it has died, the next ``receive`` raises."""
         self._send(order)
 
     def _send(self, message: Job | Order) -> None:
@@ -126,9 +126,9 @@ class WorkerProcess:
     def receive(self, longest_s: float | None = None) -> Message:
         """The next message.
 
-        Raises WorkerCrashedError if it exited instead, WorkerSilentError if it was stopped or sent nothing for as long
-        as patience lasts (``longest_s`` at most), UnkillableWorkerError if it then could not be killed. After the first
-        two the process is gone.
+        Raises WorkerCrashedError if the worker exited, WorkerSilentError if it was stopped or silent for longer than
+        ``patience`` or ``longest_s``, UnkillableWorkerError if it then could not be killed. After the first two errors
+        the process is gone.
         """
         wait_s = left_s = self._wait_s if longest_s is None else min(self._wait_s, longest_s)
         stopped_s = 0.0
@@ -143,7 +143,7 @@ class WorkerProcess:
             if not self._read(look_s) and state == "ended":
                 self.end()
                 raise WorkerCrashedError(f"{_exit_words(self._process.returncode)}{self._stderr_tail()}")
-            # While this process itself was stopped (Ctrl-Z) or the machine suspended, nobody waited.
+            # Time in which this process was stopped (Ctrl-Z) or the machine suspended does not count.
             passed_s = min(time.monotonic() - began_s, look_s)
             left_s -= passed_s
             stopped_s = stopped_s + passed_s if state == "stopped" else 0.0
@@ -176,25 +176,25 @@ class WorkerProcess:
         return f": {' | '.join(map(plain, lines[-STDERR_LINES_SHOWN:]))}" if lines else ""
 
     def _state(self) -> Literal["running", "stopped", "ended"]:
-        """A process that ended is not reaped, so that its group's number stays its own until the group is killed."""
+        """The state. An ended process is not reaped yet, so that no other group gets its id before the kill."""
         if self._process.returncode is not None:
             return "ended"
         try:
             found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT | os.WNOHANG)
         except ChildProcessError:  # where SIGCHLD is ignored, the kernel has reaped it already
             return "ended"
-        if found is None or found.si_code == os.CLD_TRAPPED:  # a debugger may hold it for as long as it likes
+        if found is None or found.si_code == os.CLD_TRAPPED:  # a debugger may stop it for any time
             return "running"
         return "stopped" if found.si_code == os.CLD_STOPPED else "ended"
 
     def leave(self) -> None:
-        """Let it begin to exit; ``close`` waits for that."""
+        """Let the worker begin to exit; ``close`` waits for it."""
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
 
     def close(self) -> None:
-        """Let it exit by itself, then make sure that it is gone. Raises UnkillableWorkerError."""
+        """Let the worker exit by itself, then kill what is left. Raises UnkillableWorkerError."""
         if self._process.returncode is None and self._process.stdin is not None:
             self._process.stdin.close()
             deadline_s = time.monotonic() + self._patience.leave_s
@@ -203,7 +203,7 @@ class WorkerProcess:
         self.end()
 
     def end(self) -> None:
-        """Kill what is left of its process group and reap it. Raises UnkillableWorkerError."""
+        """Kill what is left of the process group and reap it. Raises UnkillableWorkerError."""
         if self._process.returncode is not None:
             return
         with contextlib.suppress(OSError):

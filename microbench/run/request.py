@@ -43,8 +43,8 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Intent:
-    """A request that can be carried out. ``path`` is the file to write, ``earlier`` the run that it already holds;
-    ``resumed`` is True if its last session goes on."""
+    """A checked request. ``path`` is the file to write, ``earlier`` the run that the file already holds; ``resumed`` is
+    True if the last session of that run continues."""
 
     settings: Settings
     preset: Preset
@@ -61,7 +61,7 @@ class Intent:
         return len(self.earlier.sessions) - self.resumed if self.earlier else 0
 
     def infos(self) -> tuple[BenchmarkInfo, ...]:
-        """The benchmarks of the run with this session; if it had a benchmark already, the axis values are joined."""
+        """The benchmarks of all sessions and this one; each has the axis values of all sessions."""
         infos = {info.name: info for info in self.earlier.benchmarks} if self.earlier else {}
         for chosen in self.selected:
             if chosen.absent:
@@ -95,7 +95,7 @@ def examine(request: RunRequest, catalogue: Mapping[str, Benchmark], now: dateti
         )
     path, earlier = _file_to_grow(request)
     resumed = earlier if request.resume else None
-    if resumed:  # what its damaged lines held is measured again
+    if resumed:  # the cases of damaged lines are measured again
         resumed = earlier = msgspec.structs.replace(resumed, outcomes=current(resumed.outcomes), damaged_lines=0)
     settings = _resumed(request, resumed.sessions[-1].settings) if resumed else _settings(request)
     _check_limits(settings)
@@ -129,7 +129,7 @@ def _file_to_grow(request: RunRequest) -> tuple[Path | None, Run | None]:
             f"{plain(name)} is compressed and cannot be added to",
             f"add to an unpacked copy: xz -dc {plain(path)} > COPY{store.FINISHED}",
         )
-    # A case whose numbers are impossible is measured again by --resume. --into keeps what was recorded.
+    # --resume measures a case with impossible numbers again; --into keeps the recorded ones.
     return store.finished_path(path), store.read(path, keep_damage=request.into is not None)
 
 
@@ -157,8 +157,8 @@ def _resumed(request: RunRequest, stored: Settings) -> Settings:
 def current(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
     """The outcomes, in their order, without those that a later one replaces.
 
-    What was measured again replaces what its session had of the same case, round and GPU, and every skip of it. A skip
-    of a case that needs a GPU may name none: then the case on any GPU replaces it. A skip replaces only skips.
+    An outcome replaces earlier outcomes of the same session, case, round and GPU, and earlier skips of that case, round
+    and GPU in any session. A skip that names no GPU is replaced by the case on any GPU. A skip replaces only skips.
     """
     kept: list[Outcome] = []
     later: set[object] = set()
@@ -189,7 +189,7 @@ def _check_limits(settings: Settings) -> None:
 
 
 def _check_versions(selected: Sequence[Selected], earlier: Run) -> None:
-    """Raise UsageError if a benchmark's method has changed: its values could not stand in one table."""
+    """Raise UsageError if a benchmark's method has changed, because its values are not comparable."""
     for chosen in selected:
         before = earlier.benchmark(chosen.benchmark.name)
         if before is not None and before.version != chosen.benchmark.version:

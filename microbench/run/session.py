@@ -1,4 +1,4 @@
-"""Executes a run: probe, plan, measure and write one file. What was measured is on disk, whatever happens.
+"""Executes a run: probe, plan, measure and write one file. Each outcome is on disk before the next case begins.
 
 The parent process never opens a GPU; workers do.
 """
@@ -43,21 +43,21 @@ from microbench.runs.schema import SCHEMA_VERSION
 
 __all__ = ["NothingMeasuredError", "RunRequest", "RunResult", "Seams", "execute"]
 
-# Workers that import their packages side by side, at most one on each CPU; each may take a gigabyte.
+# The most workers that import packages at the same time, at most one per CPU; each may take 1 GB of memory.
 MOST_SIDE_BY_SIDE = 6
 LOOK_CLOSER = "see `microbench doctor`"
 
 
 class NothingMeasuredError(MicrobenchError):
-    """Ctrl-C came before the first case, so there is no run."""
+    """Ctrl-C came before anything was measured, so there is no run."""
 
     exit_code = ExitCode.INTERRUPTED
 
 
 @dataclass(frozen=True)
 class Seams:
-    """What a run uses besides the request, for tests to replace. ``benchmarks`` names their package, ``backend`` the
-    module that opens devices; ``kill`` sends a signal to a process group."""
+    """The parts of a run that tests replace. ``benchmarks`` names the package of benchmarks, ``backend`` the module
+    that opens devices; ``kill`` sends a signal to a process group."""
 
     benchmarks: str = "microbench.benchmarks"
     backend: str = "microbench.gpu.open"
@@ -81,14 +81,14 @@ def execute(
     seams: Seams | None = None,
     catalogue: Mapping[str, Benchmark] | None = None,
 ) -> RunResult:
-    """Measure what is asked for and write one file.
+    """Measure the request and write one file.
 
-    ``catalogue`` replaces the benchmarks that are found, by ones of the same names whose axes differ.
+    ``catalogue`` replaces the discovered benchmarks by benchmarks of the same names with other axes.
     Raises before anything is measured: UsageError (also if none of the named cases can be measured on this machine's
-    GPUs), RunUnreadableError, ResultNotWrittenError, DeviceAbsentError if the named device is absent or all that is
-    named needs a GPU and there is none, NothingMeasuredError on Ctrl-C. Raises later, with everything measured on disk:
+    GPUs), RunUnreadableError, ResultNotWrittenError, DeviceAbsentError if the named device is absent or if there is no
+    GPU and all named cases need one, NothingMeasuredError on Ctrl-C. Raises later, with all outcomes on disk:
     ResultLostError if the file cannot be written (it says where the results are), UnkillableWorkerError if a worker
-    hangs for good, MicrobenchError if none can be started. Ctrl-C after the first case finishes the file and returns.
+    cannot be killed, MicrobenchError if none can be started. Ctrl-C after the first case finishes the file and returns.
     """
     seams = seams or Seams()
     now = datetime.now(UTC)
@@ -146,7 +146,7 @@ class _Session:
         )
         if not plan.cases and not intent.measured:
             raise _nothing_to_measure(plan.skipped, environment)
-        # With a limit cases sample less than their cap, so that their wall times forecast little.
+        # Under a limit cases sample for less than their cap, so their wall times are a poor forecast.
         earlier_s = earlier_walls(intent.preset, environment) if self._limit_s() is None else {}
         self.file.begin(head)  # from here on this run is the last one
         status: RunStatus = "complete"
@@ -158,7 +158,7 @@ class _Session:
                 raise NothingMeasuredError("interrupted before anything was measured", "start again") from None
             status = "interrupted"
         except ResultLostError as error:
-            self._finish(head, "stopped")  # says where everything is, unless the file can be written again
+            self._finish(head, "stopped")  # raises with the results' location unless the file can be written again
             raise ResultLostError(
                 error.cause, f"what was measured is in {plain(self.file.path)}: --resume it"
             ) from None
@@ -202,7 +202,7 @@ class _Session:
     def _start(
         self, process: Process, floors: Floors, near_node: int | None, packages: tuple[str, ...] | None = None
     ) -> WorkerProcess:
-        """A worker for the process; one with ``packages`` imports these and then waits."""
+        """A worker for the process. With ``packages`` it imports them and then waits."""
         job = Job(
             seam=process.seam,
             device=process.device,
@@ -228,7 +228,7 @@ class _Session:
             worker.end()
 
     def _head(self, environment: Environment, floors: Floors) -> Run:
-        """The run before this session's first outcome."""
+        """The run as it is before this session's first outcome."""
         intent = self.intent
         earlier = intent.earlier or Run(SCHEMA_VERSION, intent.run_id, (), (), ())
         session = Session(
@@ -265,15 +265,15 @@ class _Session:
 
 
 def check_same(begun: Session, now: Session) -> None:
-    """Raise UsageError if a session would go on with another GPU, driver or state of the code than it began with:
-    its rounds could not stand in one row. A commit that git could not tell is not compared."""
+    """Raise UsageError if the GPU, driver or code is not the one that the session began with, because its rounds would
+    not be comparable. An unknown commit is not compared."""
     with_commit = None not in (begun.commit, now.commit)
     before, after = (_identity(session, with_commit=with_commit) for session in (begun, now))
     for name, was, is_now in zip(("GPU", "driver", "microbench"), before, after, strict=True):
         if was != is_now:
             raise UsageError(
-                f"the run was begun with {name} {was or 'none'}, and here is {is_now or 'none'}",
-                "resume it where it was begun, or add a session with --into",
+                f"the run began with {name} {was or 'none'}, but this machine has {is_now or 'none'}",
+                "resume it where it began, or add a session with --into",
             )
 
 
@@ -284,7 +284,7 @@ def _identity(session: Session, *, with_commit: bool) -> tuple[str, str, str]:
 
 
 def _nothing_to_measure(skipped: Sequence[Outcome], environment: Environment) -> MicrobenchError:
-    """Why there is no GPU, or each benchmark with the reason why it was skipped, the same words once."""
+    """The error that says why there is no GPU, or why each benchmark was skipped."""
     if not environment.gpus:
         return DeviceAbsentError(
             environment.no_gpu_reason or "there is no GPU here",
@@ -298,7 +298,7 @@ def _nothing_to_measure(skipped: Sequence[Outcome], environment: Environment) ->
 
 
 def _never_raising(listener: Listener) -> Listener:
-    """A listener whose output may be closed or full: what it cannot draw is dropped, and the run goes on."""
+    """The listener without its OSErrors: if its output is closed or full, the run continues."""
 
     def hear(event: Event) -> None:
         with suppress(OSError):
@@ -310,8 +310,8 @@ def _never_raising(listener: Listener) -> Listener:
 def probe(worker: WorkerProcess, device: str | None, wait_s: float | None) -> tuple[Environment, Floors]:
     """The machine and its floors, as a worker with the job "probe" finds them.
 
-    A message is waited for at most ``wait_s``. A broken driver may kill or hang the probe. What it sent before counts;
-    if that is nothing, the environment has no GPU for that reason. Raises DeviceAbsentError if the named ``device`` is
+    Each message may take ``wait_s``. A broken driver may kill or hang the probe. Then its earlier messages are used; if
+    there are none, the environment has no GPU, for that reason. Raises DeviceAbsentError if the named ``device`` is
     absent, UsageError if the name is wrong.
     """
     environment, floors, reason = None, Floors(), ""
@@ -341,7 +341,7 @@ def probe(worker: WorkerProcess, device: str | None, wait_s: float | None) -> tu
 
 
 def earlier_walls(preset: str, environment: Environment) -> dict[str, float]:
-    """The wall time of each case, by its id, in the last run; nothing if it had another preset or other GPUs."""
+    """The wall time of each case of the last run, by case id; empty if that run had another preset or other GPUs."""
     path = store.last()
     if path is None:
         return {}

@@ -1,4 +1,4 @@
-"""Supervisor: turns planned cases into outcomes, one worker process after another; no worker can stop the rest."""
+"""Supervisor: measures planned cases in one worker process after another; a failed worker does not end the run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OUT_OF_TIME = "time budget"
 class Supervisor:
     """Runs the cases of one session.
 
-    ``start`` starts a worker; one with packages imports these and then waits. ``record`` saves and shows an outcome.
+    ``start`` starts a worker; with packages it imports them and then waits. ``record`` saves and shows an outcome.
     ``side_by_side`` is how many workers may import at the same time.
     """
 
@@ -46,15 +46,15 @@ class Supervisor:
     def run(self, cases: Sequence[PlannedCase]) -> None:
         """Measure every case in order and record an outcome for each.
 
-        Raises UnkillableWorkerError after recording its case, and whatever ``record`` raises. No worker is left running
-        in any case.
+        Raises UnkillableWorkerError after recording its case, and whatever ``record`` raises. No worker is left
+        running.
         """
         try:
             for index in range(len(cases)):
                 self.record(self._outcome(index, cases))
             self._close_worker()
         finally:
-            with ExitStack() as ends:  # it calls all of them, also if one raises
+            with ExitStack() as ends:  # calls all of them, even if one raises
                 for worker in (self._worker, *self._waiting.values()):
                     if worker is not None:
                         ends.callback(worker.end)
@@ -88,8 +88,8 @@ class Supervisor:
         return outcome
 
     def _measure(self, planned: PlannedCase, seconds: float, coming: Sequence[PlannedCase]) -> Outcome:
-        """The worker's outcome for the case; starts a new worker if the running one may not be shared. ``coming`` are
-        the case and all after it."""
+        """The worker's outcome for the case; starts a new worker if the running one may not be shared. ``coming`` has
+        the case and all later ones."""
         if self._worker is None or self._process != planned.process:
             refused = self._start_worker(planned.process, coming)
             if refused is not None:
@@ -103,15 +103,15 @@ class Supervisor:
                 self._show(planned, message)
         outcome = message.outcome
         if (outcome.case, outcome.round, outcome.device) != (planned.case, planned.round, planned.device):
-            raise WorkerCrashedError(f"the worker answered for {outcome.case.id}")
+            raise WorkerCrashedError(f"the worker sent the outcome of {outcome.case.id}")
         if outcome.status == "ok":
             self.budget.learn_case(planned, seconds, outcome.wall_s)
         return outcome
 
     def _start_worker(self, process: Process, coming: Sequence[PlannedCase]) -> Refused | None:
-        """Replace the worker by one for ``process`` and wait until it is ready; returns its refusal if it is not.
+        """Replace the worker by one for ``process`` and wait until it is ready; returns its refusal if it refuses.
 
-        The one before exits while the new one opens its device.
+        The old worker exits while the new one opens its device.
         """
         before, self._worker, self._process = self._worker, None, process
         if before is not None:
@@ -126,7 +126,7 @@ class Supervisor:
             self._worker = waited or self.start(process, None)
             try:
                 refused = self._refusal()
-            except WorkerCrashedError:  # if it died while it waited (memory ran short, say), a new one may do better
+            except WorkerCrashedError:  # it may have died while it waited, for lack of memory: try a new one
                 if waited is None:
                     raise
                 self._worker = self.start(process, None)
@@ -139,7 +139,7 @@ class Supervisor:
         return refused
 
     def _refusal(self) -> Refused | None:
-        """Wait until the worker is ready, or close it and return its refusal. One that hangs is not tried again."""
+        """Wait until the worker is ready, or close it and return its refusal. A hung process is not tried again."""
         assert self._worker is not None and self._process is not None
         try:
             while not isinstance(message := self._worker.receive(self.budget.wait_s), Ready):
@@ -154,7 +154,7 @@ class Supervisor:
     def _import_next(self, coming: Sequence[PlannedCase]) -> None:
         """Start the next processes, and wait until all of them have imported their packages.
 
-        If one fails, no process is started in advance any more: started by itself, it reports its error.
+        If one fails, no process is started in advance any more; each reports its error when its cases are due.
         """
         packages: dict[Process, tuple[str, ...]] = {}
         for process, planned in itertools.groupby(coming, key=lambda one: one.process):
@@ -202,8 +202,8 @@ class Supervisor:
 
 
 def _packages(process: Process, planned: Iterable[PlannedCase]) -> tuple[str, ...]:
-    """What a process of its own imports. The main process imports a package when a case needs it, so that it is not
-    loaded while earlier cases are measured."""
+    """The packages that a separate process imports at its start. The main process imports a package when a case needs
+    it, so that earlier cases are measured without it."""
     if not process.own or process.device == FAKE:
         return ()
     needed = (one.benchmark.needs(one.case.params) for one in planned)

@@ -1,6 +1,6 @@
-"""The worker process: opens one device, measures the cases that it is ordered to, and answers in JSON lines.
+"""The worker process: opens one device, measures the cases that the parent orders, and sends the outcomes.
 
-It is started as ``python -m microbench.run.worker``; microbench/run/messages.py lists the messages. It writes them to a
+It is started as ``python -m microbench.run.worker``; microbench/run/messages.py lists the messages. They go to a
 private stream, so that a library's print cannot break them.
 """
 
@@ -56,7 +56,7 @@ HERE = Path(__file__).parent
 
 
 class MonotonicClock:
-    """The clock of a cold process. host/native.py has the same, but its import takes Numba along."""
+    """The clock of a cold process. host/native.py has the same clock, but it imports Numba."""
 
     def now_ns(self) -> int:
         return time.monotonic_ns()
@@ -64,9 +64,9 @@ class MonotonicClock:
 
 @dataclass
 class Device:
-    """What the job's seam opened: the first argument of a benchmark, the clock of its Meter, and the GPU if it is one.
+    """The opened device: ``target`` is a benchmark's first argument, ``clock`` its Meter's clock.
 
-    ``seen`` names the benchmarks that this process has measured.
+    ``gpu`` is set for a GPU. ``seen`` names the benchmarks that this process has measured.
     """
 
     target: Any
@@ -76,7 +76,7 @@ class Device:
 
 
 def open_device(job: Job) -> Device:
-    """Open what the job asks for. Raises whatever the backend raises."""
+    """Open the job's device. Raises whatever the backend raises."""
     backend: Any = importlib.import_module(job.backend)
     if job.seam == "host":
         host = backend.open_host(job.device)
@@ -88,7 +88,7 @@ def open_device(job: Job) -> Device:
 
 
 def measure(benchmark: Benchmark, device: Device, meter: Meter, order: Order) -> Outcome:
-    """Measure one case whole. If the benchmark raises, nothing that it yielded before is kept.
+    """Measure one case. If the benchmark raises, nothing that it yielded before is kept.
 
     Raises what the benchmark raises, and MeasurementError for results that cannot be stored.
     """
@@ -112,12 +112,12 @@ def measure(benchmark: Benchmark, device: Device, meter: Meter, order: Order) ->
         order.case, order.session, order.round, "ok",
         measurements=measurements, facts=facts, series=series, telemetry=telemetry, device=order.device,
     )  # fmt: skip
-    schema.encode_outcome(outcome)  # refuses a NaN here, where it is this case's failure
+    schema.encode_outcome(outcome)  # raises for a NaN here, so that this case fails
     return outcome
 
 
 def both_ends(before: Telemetry, after: Telemetry) -> Telemetry:
-    """The telemetry of a case: both SM clocks, every throttle reason seen, everything else as read after it."""
+    """The telemetry of a case: both SM clocks, the throttle reasons of both readings, all else from ``after``."""
     return msgspec.structs.replace(
         after,
         sm_clock_begin_hz=before.sm_clock_begin_hz,
@@ -142,7 +142,7 @@ def guarded(action: Callable[[], Result]) -> Result | Refused:
 
 
 def _place(error: Exception) -> str:
-    """The innermost line of this package outside run/ in the error's traceback, else the innermost of all."""
+    """The innermost traceback line in this package outside run/, else the innermost of all."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [
         frame for frame in frames if Path(frame.filename).parent != HERE and HERE.parent in Path(frame.filename).parents
@@ -152,7 +152,7 @@ def _place(error: Exception) -> str:
 
 
 def run_case(job: Job, device: Device, benchmark: Benchmark, order: Order, send: Send) -> Outcome:
-    """Measure one case and return its outcome, whatever happens in it."""
+    """Measure one case; an error becomes an outcome too."""
     began_s = time.monotonic()
     send(Started(order.case.id))
     if benchmark.name not in device.seen:
@@ -191,15 +191,15 @@ def serve(job: Job, orders: Iterable[bytes], send: Send) -> None:
         send(opened)
         return
     benchmarks, device = opened
-    if job.seam != "cold":  # what is first in a process is measured as any program meets it
-        pin((find_cores(job.near_node).plan.worker_core,))  # after opening: the driver's threads stay free
+    if job.seam != "cold":  # cold starts are measured unpinned, as in any program
+        pin((find_cores(job.near_node).plan.worker_core,))  # after opening, so that the driver's threads stay unpinned
     send(Ready())
     for line in orders:
         order = msgspec.json.decode(line, type=Order)
         outcome = run_case(job, device, benchmarks[order.case.benchmark], order, send)
         send(Done(outcome))
         if outcome.status not in ("ok", "skipped"):
-            return  # some errors break the CUDA context; a fresh process is always right
+            return  # the error may have broken the CUDA context: the parent starts a new process
 
 
 def probe(job: Job, send: Send) -> None:

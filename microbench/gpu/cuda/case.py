@@ -1,4 +1,4 @@
-"""What one case takes from a GPU: streams, events, memory, kernels. All of it is released when the case ends."""
+"""The GPU resources of one case: streams, events, memory, kernels. They are released when the case ends."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ OUT_OF_MEMORY = int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY)
 class Case:
     """One case on one GPU. Whatever its methods return is released by ``end``, in reverse order.
 
-    ``clock_hz`` is the SM clock that the lengths of spin kernels are converted with. ``holders`` says in words who else
-    holds memory of the GPU.
+    ``clock_hz`` is the SM clock that converts the lengths of spin kernels to cycles. ``holders`` names the other
+    processes with memory on the GPU.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Case:
     def once(
         self, make: Callable[Concatenate[Case, Arguments], Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
-        """``make(case, ...)``, called once a case for the same arguments."""
+        """``make(case, ...)``, called once per case for the same arguments."""
         key = (make, args, *kwargs.items())
         if key not in self._made:
             self._made[key] = make(self, *args, **kwargs)
@@ -149,9 +149,9 @@ class Case:
         return pointer
 
     def require_room(self, code: int, size_bytes: int) -> None:
-        """Raise Skip for the code of a call that found too little device memory: asked for, free, who holds the rest.
+        """Raise Skip if ``code`` is OUT_OF_MEMORY; the reason gives the bytes asked for, those free, and the holders.
 
-        "This case" is what ``device_memory`` has returned; the context's own memory is not counted.
+        "This case" counts what ``device_memory`` has returned, not the context's own memory.
         """
         if code == OUT_OF_MEMORY:
             free_bytes, total_bytes = (int(count) for count in check(driver.cuMemGetInfo()))
@@ -177,7 +177,7 @@ class Case:
 
 
 def memory_pool(context: Context, *, keeps_all: bool) -> driver.CUmemoryPool:
-    """A pool of the GPU's memory that keeps all of its memory when it becomes idle, or none. The caller destroys it."""
+    """A pool of the GPU's memory. When idle it keeps all of its memory or none. The caller destroys it."""
     wanted = driver.CUmemPoolProps()
     wanted.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     wanted.handleTypes = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE

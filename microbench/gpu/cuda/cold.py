@@ -1,4 +1,4 @@
-"""First acts of a process that has not touched the GPU: context, compilation, module load, first launch, JIT."""
+"""Cold starts of a process that has not used the GPU: context, compilation, module load, first launch, JIT."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOADING_MODES = {
     "eager": driver.CUmoduleLoadingMode.CU_MODULE_EAGER_LOADING,
 }
 
-# A new interpreter runs it: this process has already imported NumPy and more.
+# Runs in a new interpreter, because this process has already imported NumPy.
 TIMED_IMPORT = """
 import importlib, sys, time
 begin_ns = time.monotonic_ns()
@@ -37,24 +37,24 @@ print("import_ns", time.monotonic_ns() - begin_ns)
 
 
 def timed_s(act: Callable[[], object]) -> float:
-    """Seconds that one act takes, by CLOCK_MONOTONIC."""
+    """Seconds that one call takes, by CLOCK_MONOTONIC."""
     begin_ns = time.monotonic_ns()
     act()
     return (time.monotonic_ns() - begin_ns) * NANOSECOND_S
 
 
 class CudaColdStarts:
-    """ColdStarts on a real GPU: one figure a process, as each first act makes the next ones warmer.
+    """ColdStarts on a real GPU: one figure per process, because each cold start warms the next ones.
 
     The process is started with empty compilation caches (CUDA_CACHE_DISABLE, CUPY_CACHE_DIR, NUMBA_CACHE_DIR) and, for
-    the acts that name it, with CUDA_MODULE_LOADING. What an act needs is prepared before the clock is read.
+    some cold starts, with CUDA_MODULE_LOADING. Prerequisites are prepared before the clock is read.
     """
 
     def __init__(self, uuid: str) -> None:
         self._uuid = uuid
 
     def seconds(self, what: str) -> float:
-        """Time of one first act, a key of COLD_STARTS. Raises Skip for any other text, and if a package is missing."""
+        """Time of one cold start, a key of COLD_STARTS. Raises Skip for any other text, and if a package is missing."""
         if what not in COLD_STARTS:
             raise Skip(f"there is no cold start {plain(what)!r}; there are {', '.join(COLD_STARTS)}")
         return COLD_STARTS[what](self._uuid)
@@ -73,7 +73,7 @@ def context(uuid: str) -> float:
 
 
 def nvrtc(uuid: str) -> float:
-    """The first compilation of kernels/launch.cu to a cubin, with the loading of NVRTC."""
+    """The first compilation of kernels/launch.cu to a cubin, including loading NVRTC."""
     architecture = Context(uuid).architecture
     return timed_s(lambda: compile_cubin("launch", architecture))
 
@@ -90,7 +90,7 @@ def first_launch(uuid: str, mode: str) -> float:
 
 
 def second_launch(uuid: str) -> float:
-    """The same launch and wait for the second time."""
+    """The second launch of the kernel and the wait for it."""
     launch = _launch_and_wait(uuid)
     launch()
     return timed_s(launch)
@@ -100,7 +100,7 @@ def _launch_cubin(uuid: str, mode: str | None = None) -> bytes:
     """The cubin, in a process with a context. Raises MeasurementError if the process loads modules in another mode."""
     gpu = Context(uuid)
     if mode is not None and check(driver.cuModuleGetLoadingMode()) != LOADING_MODES[mode]:
-        raise MeasurementError(f"this process does not load modules in {mode} mode: CUDA_MODULE_LOADING was not set so")
+        raise MeasurementError(f"this process does not load modules in {mode} mode: set CUDA_MODULE_LOADING")
     return compile_cubin("launch", gpu.architecture)
 
 
@@ -122,9 +122,9 @@ def _launch_and_wait(uuid: str, mode: str | None = None) -> Callable[[], object]
 
 
 def import_s(package: str, install: str) -> float:
-    """The import of a package by a new interpreter, with its dependencies, NumPy included.
+    """The import of a package and its dependencies, NumPy included, in a new interpreter.
 
-    Raises Skip, with the pip line or the import's error, if it fails.
+    Raises Skip, with the pip line or the import's error, if the import fails.
     """
     done = subprocess.run(
         [sys.executable, "-P", "-c", TIMED_IMPORT, package],

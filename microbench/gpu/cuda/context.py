@@ -1,4 +1,4 @@
-"""The driver below everything else: checked calls, entry points, the primary context of one GPU and its kernels."""
+"""Access to the driver: checked calls, entry points, the primary context of one GPU and its kernels."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def check(result: Any) -> Any:
 
 
 def check_code(code: int, what: str) -> None:
-    """Raise MeasurementError unless the code of a compiled loop is 0; -1 means that a thread did not answer."""
+    """Raise MeasurementError unless the code of a compiled loop is 0; -1 means that a thread did not respond."""
     if code == -1:
-        raise MeasurementError(f"{what}: another thread did not answer")
+        raise MeasurementError(f"{what}: another thread did not respond")
     if code != 0:
         raise MeasurementError(f"{what}: {error_name(code)}")
 
@@ -62,7 +62,7 @@ def device_uuid(device: Any) -> str:
 
 
 def find_device(uuid: str) -> Any:
-    """The CUdevice with that UUID. Raises DeviceAbsentError if CUDA does not show it."""
+    """The CUdevice with that UUID. Raises DeviceAbsentError if CUDA does not see it."""
     check(driver.cuInit(0))
     for index in range(check(driver.cuDeviceGetCount())):
         device = check(driver.cuDeviceGet(index))
@@ -74,7 +74,7 @@ def find_device(uuid: str) -> Any:
 class Context:
     """The primary context of one GPU, current in this thread; CuPy, Numba and PyTorch share it.
 
-    The wait mode is a property of the context and is set before the context exists: one process has one mode.
+    The wait mode must be set before the context is created, so a process has one wait mode.
     """
 
     def __init__(self, uuid: str, wait: WaitMode = "auto") -> None:
@@ -89,7 +89,7 @@ class Context:
 
     @property
     def architecture(self) -> str:
-        """What NVRTC calls the GPU's compute capability, such as ``90``."""
+        """The GPU's compute capability as NVRTC writes it, such as ``90``."""
         return f"{self.capability[0]}{self.capability[1]}"
 
     def make_current(self) -> None:
@@ -97,7 +97,7 @@ class Context:
 
     @cached_property
     def main_stream(self) -> int:
-        """The CUstream that is stream 0 of every case. One stream serves them all, as launches into a second one change
+        """The CUstream that is stream 0 of every case. All cases share it, because launches into a second stream change
         the gaps between kernels for the rest of the process."""
         return int(check(driver.cuStreamCreate(STREAM_NON_BLOCKING)))
 
@@ -149,8 +149,8 @@ def _nvrtc(result: Any) -> Any:
 def compile_cubin(name: str, architecture: str, defines: Mapping[str, int] | None = None) -> bytes:
     """Compile kernels/NAME.cu to a cubin for an architecture such as ``90`` or ``90a``.
 
-    It is always machine code, never PTX: the installed compiler may be newer than the driver, which then refuses its
-    PTX. Raises MeasurementError with the compiler's log, Skip if this NVRTC does not know the architecture.
+    The result is machine code, not PTX, because a driver older than the compiler refuses its PTX. Raises
+    MeasurementError with the compiler's log, Skip if this NVRTC does not know the architecture.
     """
     options = [f"--gpu-architecture=sm_{architecture}".encode(), b"--std=c++17"]
     options += [f"-D{define}={value}".encode() for define, value in (defines or {}).items()]
@@ -174,7 +174,7 @@ Defines = tuple[tuple[str, int], ...]
 
 
 class Kernels:
-    """The kernels of one context. Each file is compiled and loaded when a kernel of it is first asked for."""
+    """The kernels of one context. Each file is compiled and loaded when one of its kernels is first needed."""
 
     def __init__(self, architecture: str) -> None:
         self._architecture = architecture
@@ -191,7 +191,7 @@ class Kernels:
     def function(self, name: str, kernel: str, **defines: int) -> int:
         """CUfunction of an extern "C" kernel of kernels/NAME.cu.
 
-        cuLibraryLoadData loads it: cuModuleLoadData would wait for every gate that is shut.
+        cuLibraryLoadData loads it, because cuModuleLoadData would wait for every shut gate.
         """
         defined = tuple(sorted(defines.items()))
         if (name, kernel, defined) not in self._functions:

@@ -83,7 +83,7 @@ class CudaGpu(Part[Case]):
         return Case(self._context, clock_hz, lambda: held_by(self._nvml))
 
     def _warm_up(self) -> None:
-        """Load the GPU until its clock has risen, that is until two looks in a row agree within a percent."""
+        """Keep the GPU busy until its clock has risen: two successive readings agree within a percent."""
         began_s, before_hz = time.monotonic(), 0.0
         while True:
             looked_s = time.monotonic()
@@ -108,7 +108,7 @@ class CudaGpu(Part[Case]):
     @contextmanager
     def case(self) -> Iterator[None]:
         try:
-            self._case.clock_hz = self._sm_clock_hz()  # spin kernels follow the clock as it is now
+            self._case.clock_hz = self._sm_clock_hz()  # the present clock sets the cycles of spin kernels
             yield
         finally:
             self._end_case()
@@ -136,7 +136,7 @@ class CudaGpu(Part[Case]):
     def layer_lives(self, op: kinds.LayerCall, nodes: int, count: int) -> IntArray:
         handle = self._layers[op].handle
         if handle is None:
-            raise MeasurementError("the compiled loop is no library: its graphs are those of Graphs.lives")
+            raise MeasurementError("the compiled loop is not a layer: Graphs.lives measures its graphs")
         return submit.layer_lives(handle, nodes, count)
 
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:

@@ -39,9 +39,9 @@ class Compiled(NamedTuple):
 
 
 def include_folders() -> list[Path]:
-    """The folders of CUDA's headers that are installed here, and of CCCL's, which cooperative_groups.h needs.
+    """The installed folders of CUDA's headers and of CCCL's headers, which cooperative_groups.h needs.
 
-    Packages may have the first without the second; then that of a toolkit serves.
+    If packages have the first but not the second, the toolkit's CCCL is used.
     """
     toolkits = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"]
     places = [*(Path(entry) / folder for entry in sys.path for folder in PACKAGE_FOLDERS), *toolkits]
@@ -53,7 +53,7 @@ def include_folders() -> list[Path]:
 def compile_file(spec: KernelSpec, architecture: str) -> Compiled:
     """Compile a user's file for an architecture such as ``90``.
 
-    Raises MeasurementError with the compiler's first errors, and for a kernel that the file does not have.
+    Raises MeasurementError with the compiler's first errors, and if the file does not have the kernel.
     """
     path = Path(spec.file)
     options = ["--ptxas-options=-v", f"-I{path.resolve().parent}", *(f"-I{folder}" for folder in include_folders())]
@@ -83,7 +83,7 @@ def compile_file(spec: KernelSpec, architecture: str) -> Compiled:
 
 
 def _first_errors(log: str, most: int = 2) -> str:
-    """The first lines of a compiler's log that contain "error"; a missing kernel is described in words."""
+    """The first lines of a compiler's log that contain "error", or that the kernel is missing."""
     missing = re.search(r'__nv_name_map\(\d+\): error: identifier "([^"]+)" is undefined', log)
     if missing is not None:
         return f"it has no kernel {missing[1]}"
@@ -102,7 +102,7 @@ class CudaKernel:
     """An OwnKernel."""
 
     def __init__(self, case: Case, spec: KernelSpec, record: Callable[[Callable[[], object]], IntArray]) -> None:
-        """``record`` returns the durations of what it runs.
+        """``record`` returns the durations of the kernels.
 
         Raises MeasurementError for a file that does not compile, arguments of the wrong number or size, a launch that
         does not fit the GPU and a kernel that fails, and Skip if the arrays do not fit its memory.
@@ -130,7 +130,7 @@ class CudaKernel:
         case.synchronize()
 
     def _placed(self, one: Argument) -> int:
-        """An argument as 64 bits: a number's own, or the address of an array that is filled."""
+        """An argument as 64 bits: the bits of a number, or the address of a filled array."""
         if not one.elements:
             return one.word()
         values = filled(one)
@@ -147,7 +147,7 @@ class CudaKernel:
 
 
 def filled(one: Argument) -> npt.NDArray[Any]:
-    """An array's content: random floats in [0, 1), since zeros take less power; zeros of whole numbers, which may be
+    """An array's content: random floats in [0, 1), because zeros take less power; zeros for integers, which may be
     indices."""
     if not one.type.startswith(("f", "bf")):
         return np.zeros(one.elements, dtype=f"{one.type[0]}{one.size_bytes}")
@@ -158,9 +158,9 @@ def filled(one: Argument) -> npt.NDArray[Any]:
 
 
 def check_sizes(spec: KernelSpec, info: Callable[[int], Any]) -> None:
-    """Compare the arguments with what the compiled kernel takes. Raises MeasurementError.
+    """Raise MeasurementError unless the arguments have the number and sizes of the kernel's parameters.
 
-    ``info`` is cuKernelGetParamInfo for a place; a driver before CUDA 12.4 has none, and nothing is compared then.
+    ``info`` calls cuKernelGetParamInfo, which drivers before CUDA 12.4 lack; then nothing is compared.
     """
     sizes: list[int] = []
     while len(sizes) <= len(spec.arguments):
@@ -178,12 +178,12 @@ def check_sizes(spec: KernelSpec, info: Callable[[int], Any]) -> None:
         if given != size_bytes:
             what = "an address" if one.elements else f"a number of type {one.type}"
             raise MeasurementError(
-                f"argument {place} of {spec.name} has {size_bytes} bytes; what is given, {what}, has {given}"
+                f"argument {place} of {spec.name} has {size_bytes} bytes, but {what} was given, which has {given}"
             )
 
 
 def _resources(case: Case, function: int, spec: KernelSpec, spill_bytes: int) -> KernelResources:
-    """What the driver says of a kernel, and how many of its blocks an SM holds. Raises MeasurementError if none."""
+    """The resources of a kernel, and how many of its blocks an SM holds. Raises MeasurementError if none."""
     attributes, attribute = driver.CUfunction_attribute, case.context.attribute
 
     def of(name: str) -> int:

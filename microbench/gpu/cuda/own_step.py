@@ -36,14 +36,13 @@ MOST_WORDS = 200
 class CudaStep:
     """An OwnStep.
 
-    The function runs with a stream of microbench's as the current one of PyTorch and CuPy, unless it gets a stream as
-    an argument. This stream is a blocking one, so that work in the legacy default stream behaves as if it were in this
-    stream: a gate in front of it holds it, an event behind it waits for it, and in a capture it is an error instead of
-    being missing from the graph.
+    While the function runs, a stream of microbench is the current stream of PyTorch and CuPy, unless the function takes
+    a stream as an argument. It is a blocking stream, so that work in the legacy default stream behaves as if it were in
+    this stream: a gate holds that work, an event waits for it, and a capture raises an error instead of losing it.
     """
 
     def __init__(self, case: Case, own: OwnCall, record: Callable[[Callable[[], object]], IntArray]) -> None:
-        """``record`` returns the durations of what it runs."""
+        """``record`` returns the durations of the kernels."""
         self._case, self._own, self._record = case, own, record
         given = callables.stream_of(own.arguments)
         self._handle = given if given else self._new_stream()
@@ -80,8 +79,8 @@ class CudaStep:
         return int(stream)
 
     def _slots(self) -> int:
-        """Calls that surely fit the launch queue, before the launches of one are counted: a launch takes the host 1 µs
-        or more."""
+        """Calls that surely fit the launch queue before the launches of a call are counted: a launch takes 1 µs or
+        more."""
         began_ns = time.monotonic_ns()
         self._call()
         launches = max((time.monotonic_ns() - began_ns) // 1000, 1)
@@ -183,7 +182,7 @@ class CudaStep:
             self._case.synchronize()
             before |= {callables.address_of(leaf) for _, leaf in callables.leaves(result)}
             calls.append(callables.outputs(result))
-            self._results = result  # alive, so that its memory is no other output's
+            self._results = result  # kept, so that no other output gets its memory
         replays = []
         for _ in range(2):
             self._spoil([leaf for _, leaf in kept if callables.address_of(leaf) not in before])
@@ -195,7 +194,7 @@ class CudaStep:
         return callables.judged(calls, replays, relative)
 
     def _spoil(self, leaves: list[Any]) -> None:
-        """Overwrite outputs that only the graph writes, so that what an earlier call left there cannot pass."""
+        """Overwrite outputs that only the graph writes, so that results of an earlier call cannot pass."""
         for leaf in leaves:
             address = callables.address_of(leaf)
             size_bytes = int(getattr(leaf, "nbytes", 0))
@@ -218,7 +217,7 @@ class CudaStep:
 
 
 def _packed(leaf: Any) -> bool:
-    """Whether an array is one piece of memory that may be written."""
+    """Whether an array is contiguous and, if known, writable."""
     if hasattr(leaf, "is_contiguous"):
         return bool(leaf.is_contiguous())
     interface = getattr(leaf, "__cuda_array_interface__", {})
@@ -226,7 +225,7 @@ def _packed(leaf: Any) -> bool:
 
 
 class CudaOwnGraph:
-    """An OwnGraph; ``result`` is what the function returned while it was captured, which replays write to."""
+    """An OwnGraph; ``result`` is what the captured function returned. Replays write to it."""
 
     def __init__(
         self,
@@ -256,7 +255,7 @@ def _blocker(ran: Followed, code: int) -> Blocker:
 
 
 def read_nodes(graph: Any) -> tuple[GraphNode, ...]:
-    """The nodes of a graph in the driver's order, those of child graphs in place of their node."""
+    """The nodes of a graph in the driver's order; a child graph is replaced by its nodes."""
     count = int(check(driver.cuGraphGetNodes(graph))[-1])
     found = check(driver.cuGraphGetNodes(graph, count))[0][:count] if count else []
     nodes: list[GraphNode] = []
@@ -292,7 +291,7 @@ MOST_ARGUMENTS = 1024
 
 
 def _argument_bytes(parameters: int, info: Callable[[int], Any]) -> bytes:
-    """The bytes of a kernel's arguments in a row; b"" where they lie elsewhere (``extra``) or the driver is too old."""
+    """The bytes of a kernel's arguments; b"" if they are passed by ``extra`` or the driver is too old."""
     values = b""
     for place in range(MOST_ARGUMENTS if parameters else 0):
         code, *found = info(place)
@@ -307,7 +306,7 @@ def _argument_bytes(parameters: int, info: Callable[[int], Any]) -> bytes:
 
 @cache
 def demangled(name: str) -> str:
-    """A C++ name as it was written, without its arguments; the name itself if it is none."""
+    """A C++ name demangled and without its arguments; any other name unchanged."""
     if not name.startswith("_Z"):
         return name
     try:

@@ -47,7 +47,7 @@ def environment_of(device: str | None) -> Environment:
 
 
 def describe(device: Any, nvml: NvmlGpu | None = None) -> GpuInfo:
-    """A CUdevice by CUDA's attributes and sysfs; with ``nvml`` also by NVML, when this process has a context on it."""
+    """A CUdevice by CUDA's attributes and sysfs; with ``nvml`` also by NVML, if this process has a context on it."""
 
     def attribute(name: str) -> int:
         which = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")

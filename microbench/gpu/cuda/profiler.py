@@ -65,7 +65,7 @@ class KernelRecords:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record kernels. Those that run inside must have ended before its end."""
+        """Record kernels. They must end before the block does."""
         self._records_ns.clear()
         self._check("cuptiActivityEnable", self._cupti.cuptiActivityEnable(KERNEL_RECORD))
         try:
@@ -78,7 +78,7 @@ class KernelRecords:
         return Recorded(kernels=len(self.durations_ns(run)))
 
     def durations_ns(self, run: Callable[[], object]) -> IntArray:
-        """Duration of every kernel that ``run`` submits and waits for, in the order of their begins.
+        """Duration of every kernel that ``run`` submits and waits for, in order of their begin.
 
         Raises MeasurementError if CUPTI has lost records.
         """

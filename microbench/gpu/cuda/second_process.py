@@ -56,9 +56,9 @@ def second_process(case: Case, uuid: str, cores: Cores) -> Fact:
 
 @contextmanager
 def running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program that writes READY once it has launched kernels. The block begins then; at its end the program ends.
+    """Run a program that writes READY once it has launched kernels. The block begins then; the program ends with it.
 
-    Raises MeasurementError, with the program's last words, if it does not start or has ended before the block does.
+    Raises MeasurementError, with the end of the program's stderr, if it does not start or ends before the block does.
     """
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with (
@@ -91,7 +91,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], errors: IO[bytes]) -> No
             raise MeasurementError(f"the second process launched nothing within {START_S:g} s{_last_words(errors)}")
         data = os.read(process.stdout.fileno(), 4096)
         if not data:
-            with suppress(subprocess.TimeoutExpired):  # its last words may come after the end of its output
+            with suppress(subprocess.TimeoutExpired):  # stderr may come after the end of stdout
                 process.wait(END_S)
             raise MeasurementError(f"the second process did not start{_last_words(errors)}")
         heard += data

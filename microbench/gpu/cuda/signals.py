@@ -36,9 +36,9 @@ def _flags(case: Case, first: int) -> tuple[int, int]:
 
 
 def start_stamps(case: Case, cores: Cores, count: int) -> IntArray:
-    """A second, pinned thread watches the flag, as this thread is inside the calls.
+    """A second, pinned thread watches the flag, because this thread is inside the calls.
 
-    One round more is made first and dropped: the watcher may not be ready in it.
+    An extra first round is dropped, because the watcher may not be ready in it.
     """
     if not cores.watcher_alone:
         raise Skip("needs a second CPU for the thread that watches the flag: this process may use one only")
@@ -74,7 +74,7 @@ def _exchanges(case: Case, count: int, kernel: str, *words: int) -> IntArray:
     out: IntArray = np.zeros((count + 1, 2), dtype=np.int64)
     loops.ask(question, reply, clock, 0, out[:0])  # loads the loop before the kernel waits
     launch(case, case.function("launch", kernel), Launch(block_threads=1), Parameters([row]))(1)
-    driver.cuStreamQuery(case.stream(0))  # some drivers collect launches until they are asked
+    driver.cuStreamQuery(case.stream(0))  # some drivers submit launches only at a query
     answered = loops.ask(question, reply, clock, WATCH_TIMEOUT_NS, out)
     case.synchronize()
     if answered < count + 1:
@@ -83,9 +83,9 @@ def _exchanges(case: Case, count: int, kernel: str, *words: int) -> IntArray:
 
 
 class ClockTie(NamedTuple):
-    """What %globaltimer showed at a moment of the host's clock, both in ns, by the quickest of several exchanges.
+    """A reading of %globaltimer and of the host's clock at one moment, in ns, by the quickest of several exchanges.
 
-    The GPU saw the question between its sending and the reply's arrival, ``round_trip_ns`` apart; the middle is taken.
+    The GPU saw the question within the ``round_trip_ns`` from its sending to the reply's arrival; the middle is taken.
     """
 
     host_ns: int
@@ -104,7 +104,7 @@ def clock_tie(case: Case) -> ClockTie:
 
 
 def launch_stamps(case: Case, count: int, duration_ns: int = 0, *, blocking_event: bool = False) -> LaunchStamps:
-    """Two ties, before and after the launches, show offset and drift of the GPU's clock.
+    """Ties before and after the launches give the offset and drift of the GPU's clock.
 
     Raises MeasurementError if a kernel did not run.
     """
@@ -146,13 +146,13 @@ def _recording_launch(case: Case, count: int, cycles: int) -> tuple[DriverSubmit
 
 
 def host_read_ns(case: Case, count: int) -> IntArray:
-    """CHASE_READS reads a chain, one 64-byte line each, in random order over 1 MiB."""
+    """Each chain has CHASE_READS reads of one 64-byte line, in random order over 1 MiB."""
     chain = case.once(HostChain)
     return np.array([chain.walk_ns() for _ in range(count)], dtype=np.int64)
 
 
 class HostChain:
-    """Lines of host memory in random order, each with the place of the next. A walk continues where the last ended."""
+    """Lines of host memory in random order, each with the place of the next. A walk begins where the last one ended."""
 
     def __init__(self, case: Case) -> None:
         self._case = case

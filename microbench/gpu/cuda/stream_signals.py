@@ -1,4 +1,4 @@
-"""Pairs of kernels with a signal between them inside of streams: events, host functions, stream memory operations."""
+"""Pairs of kernels with a signal between them in streams: events, host functions, stream memory operations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from microbench.host.native import c_address
 
 NOT_SUPPORTED = int(driver.CUresult.CUDA_ERROR_NOT_SUPPORTED)
 NOT_SEEN, RELEASED = -1, -2  # codes of loops.signal_rounds
-# Where launches block until their kernel has run, a launch behind a wait would never return: another thread releases
+# If launches block until their kernel has run, a launch behind a wait never returns. Therefore another thread releases
 # the stream after this time, a thousand times that of all rounds.
 RELEASE_S = 10.0
 # The last call must have returned at least this long before the first kernel's end, and the stream must have been
@@ -34,7 +34,7 @@ HOST_WORDS = 3  # of stamp_on_host
 
 
 class StreamSignals:
-    """``count`` pairs of kernels with one way between them, made ready once and run often.
+    """``count`` pairs of kernels with one way between them, prepared once and run often.
 
     Raises Skip if GPU or driver have no such operations.
     """
@@ -44,7 +44,7 @@ class StreamSignals:
             raise Skip("this GPU or driver has no stream memory operations on 64 bits")
         self._case, self._way, self._count = case, way, count
         self._out = case.device_memory(4 * 8 * count)
-        self._words = case.pinned(2 * LINE_WORDS)  # what the stream writes, and a line on what it waits for
+        self._words = case.pinned(2 * LINE_WORDS)  # what the stream writes; a line further, what it waits for
         self._written = int(self._words.ctypes.data)
         self._answered = self._written + 4 * LINE_WORDS
         self._stamps: IntArray = np.zeros((count, HOST_WORDS), dtype=np.int64)  # of the host function
@@ -100,7 +100,7 @@ class StreamSignals:
                 return [write, wait]
 
     def _run(self) -> IntArray:
-        """All rounds; the host's stamps of loops.signal_rounds. Raises Skip if the driver refuses the operations."""
+        """Run all rounds; returns the stamps of loops.signal_rounds. Raises Skip if the driver refuses."""
         way = self._way
         self._words[:] = 0
         self._stamps[:, 1:] = 0
@@ -133,7 +133,7 @@ class StreamSignals:
                 f"a launch blocked behind a wait for {RELEASE_S:g} s: CUDA_LAUNCH_BLOCKING, a debugger or a profiler?"
             )
         if code == NOT_SEEN:
-            raise MeasurementError("the host did not see the word that the stream was to write")
+            raise MeasurementError("the host did not see the word that the stream should write")
         check_code(code, "two kernels and a signal between them")
         if way == "host_function":
             out[:, 1:] = self._stamps[:, 1:]
@@ -153,11 +153,11 @@ class StreamSignals:
         error_ns = max(before.round_trip_ns, after.round_trip_ns)
         reached, replied = seen > 0, answered > 0
         if (gpu_ns[:, 2] < gpu_ns[:, 1]).any() or (begun[replied] < answered[replied] - error_ns).any():
-            raise MeasurementError("the second kernel began before what it was to wait for")
+            raise MeasurementError("the second kernel began before the signal that it waits for")
         if (seen[reached] < ended[reached] - error_ns).any():
-            raise MeasurementError("the host was told of the first kernel's end too early")
+            raise MeasurementError("the host saw the signal before the first kernel had ended")
         if self._way.startswith("write") and int(self._words.view(np.uint64)[0]) != self._count:
-            raise MeasurementError("the stream wrote another word than it was told to")
+            raise MeasurementError("the stream wrote a wrong word")
         in_time = queued + EARLY_NS <= ended
         if self._way in ("wait_32", "wait_64"):
             in_time &= ended + EARLY_NS <= answered

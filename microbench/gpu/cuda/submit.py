@@ -1,4 +1,4 @@
-"""How operations become driver calls: an address and integer arguments, which compiled loops call and time."""
+"""Turns operations into driver calls: an address and integer arguments, which compiled loops call and time."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ LAUNCH_RECORD_BYTES = 1574
 
 
 def safe_slots(argument_bytes: int) -> int:
-    """How many launches may be queued behind a gate: half of what the driver was found to take."""
+    """How many launches may be queued behind a gate: half of the measured capacity of the launch queue."""
     return min(SAFE_QUEUE_SLOTS, int(ARGUMENT_BUFFER_BYTES / (argument_bytes + LAUNCH_RECORD_BYTES) / 2))
 
 
 class DriverSubmit:
-    """A Submit of one driver call from compiled loops: its figures are those of a C program.
+    """A Submit of one driver call from compiled loops: its times are those of a C program.
 
-    ``function`` is the name of the driver function, or of another function of C at ``address``. ``stride`` is how far
-    kernelParams moves on with each call, in bytes. ``keep`` holds the objects that the arguments point to.
+    ``function`` is the name of the driver function, or of another C function at ``address``. ``stride`` is added to
+    kernelParams after each call, in bytes. ``keep`` holds the objects that the arguments point to.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ def launch(
 ) -> DriverSubmit:
     """A launch of a CUfunction into the op's stream, with ``shared_bytes`` of dynamic shared memory a block.
 
-    A plain launch goes by cuLaunchKernel, other kinds by cuLaunchKernelEx with the kind's attribute. A cluster is the
-    whole grid, or ``cluster_blocks`` of it. Raises Skip if the GPU has no such launch.
+    A plain launch uses cuLaunchKernel, other kinds cuLaunchKernelEx with the kind's attribute. A cluster is the whole
+    grid, or ``cluster_blocks`` of it. Raises Skip if the GPU has no such launch.
     """
     stream, address = case.stream(op.stream), parameters.address if parameters else 0
     stride = parameters.stride if parameters else 0
@@ -141,7 +141,7 @@ def _config(case: Case, op: ops.Launch, shared_bytes: int, attributes: list[Any]
 
 
 def clusters_at_once(case: Case, function: int, op: ops.Launch, shared_bytes: int, cluster_blocks: int) -> int:
-    """How many clusters of that many blocks of a kernel the GPU runs at the same time."""
+    """How many clusters of ``cluster_blocks`` blocks the GPU runs at the same time."""
     config = _config(case, op, shared_bytes, _attributes(case, op, cluster_blocks))
     return int(check(driver.cuOccupancyMaxActiveClusters(function, config)))
 
@@ -293,7 +293,7 @@ def bind_layer(case: Case, op: ops.LayerCall) -> BoundLayer:
 
 
 def bind_layer_graph(case: Case, handle: base.LayerHandle, count: int) -> tuple[Submit, int]:
-    """``count`` calls of a layer as a graph made by its own means: its replay by those means, its number of nodes.
+    """A graph of ``count`` calls, made with the layer's own API: its replay by that API, its number of nodes.
 
     Raises Skip for a layer that makes no graphs.
     """
@@ -306,7 +306,7 @@ def bind_layer_graph(case: Case, handle: base.LayerHandle, count: int) -> tuple[
 
 
 def layer_lives(handle: base.LayerHandle, nodes: int, count: int) -> ops.IntArray:
-    """``count`` lives of a graph of ``nodes`` calls, made by the layer's own means. Raises as Gpu.layer_lives does."""
+    """``count`` lives of a graph of ``nodes`` calls, made with the layer's own API. Raises as Gpu.layer_lives does."""
     if handle.graph is None or handle.stream_handle is None:
         raise Skip("this layer captures no graphs")
     stream = driver.CUstream(handle.stream_handle)
@@ -315,7 +315,7 @@ def layer_lives(handle: base.LayerHandle, nodes: int, count: int) -> ops.IntArra
 
 
 def _layer_life(make: Callable[[int], base.LayerGraph], nodes: int, wait: Callable[[], object]) -> tuple[int, ...]:
-    """The stamps of one life. The graph ends with it: CuPy destroys a graph with the last reference to it."""
+    """The stamps of one life. The graph ends here: CuPy destroys it with the last reference to it."""
     now_ns = time.monotonic_ns
     wait()
     begin_ns = now_ns()
@@ -341,9 +341,9 @@ THREAD_LOCAL = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 
 
 def capture(stream: int, submit: Callable[[], object]) -> driver.CUgraph:
-    """The graph of what ``submit`` does to a CUstream; the caller destroys it.
+    """The graph of what ``submit`` submits to a CUstream; the caller destroys it.
 
-    Raises MeasurementError, with the driver's reason, for what cannot be captured; the capture has ended then.
+    Raises MeasurementError, with the driver's reason, if a call cannot be captured; the capture is ended then.
     """
     check(driver.cuStreamBeginCapture(stream, THREAD_LOCAL))
     whole = False
@@ -367,7 +367,7 @@ def executable(case: Case, graph: driver.CUgraph, stream: int, flags: int = 0) -
 
 
 def captured(case: Case, stream: int, submit: Callable[[], object]) -> tuple[int, int]:
-    """What ``submit`` does to a CUstream as an executable graph: its CUgraphExec and its number of nodes."""
+    """What ``submit`` submits to a CUstream, as a graph: its CUgraphExec and its number of nodes."""
     graph = capture(stream, submit)
     nodes = int(check(driver.cuGraphGetNodes(graph))[1])
     handle = executable(case, graph, stream)
@@ -408,7 +408,7 @@ class CallRow(NamedTuple):
 
 
 class Program:
-    """A Submit of ``calls`` in their order. One submission is all of them, or the next of them if ``single``.
+    """A Submit of ``calls`` in their order. One submission makes all calls, or only the next one if ``single``.
 
     Round trips wait for ``waits_for``, the CUstream that ends last, or for the whole context if it is None.
     ``queue_slots`` is how many submissions may be outstanding; by default each call takes a slot.

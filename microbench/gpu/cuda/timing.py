@@ -1,4 +1,4 @@
-"""What makes a time the device's alone: the gate, timing events, and kernels that record their own begin and end."""
+"""Timing of the device without the host: the gate, timing events, kernels that record their own begin and end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECOND_STREAM_LAUNCHES = 32
 
 
 class SpinGate:
-    """A kernel that spins on a flag in mapped host memory until its time-out. Each ``shut`` wants a higher value."""
+    """A kernel that spins on a flag in mapped host memory until a time-out. Each ``shut`` waits for a higher value."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
@@ -90,7 +90,7 @@ def use_second_stream(case: Case) -> None:
 
 
 class Batch:
-    """``count`` self-recording kernels that are made ready once and submitted often, as launches or as one graph."""
+    """``count`` self-recording kernels that are prepared once and submitted often, as launches or as one graph."""
 
     def __init__(self, case: Case, op: Launch, count: int, graph: bool) -> None:
         self._case, self._op, self._count = case, op, count
@@ -196,7 +196,7 @@ OWN_SHARED_BYTES = 1024
 def alone_on_its_sm(case: Case, function: int) -> int:
     """Dynamic shared memory, in bytes, that lets only one block run on an SM; the kernel may have it from now on.
 
-    A block may have nearly all that an SM has, on every architecture since 7.0.
+    Since compute capability 7.0 a block may have nearly all of an SM's memory.
     """
     shared_bytes = case.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN") - OWN_SHARED_BYTES
     allow_shared_memory(function, shared_bytes)
@@ -206,7 +206,7 @@ def alone_on_its_sm(case: Case, function: int) -> int:
 def require_an_sm_each(stamps: npt.NDArray[Any]) -> None:
     """Raise MeasurementError if two blocks shared an SM."""
     if len(np.unique(stamps["sm"])) < len(stamps):
-        raise MeasurementError("two blocks shared an SM: is another process at work on this GPU?")
+        raise MeasurementError("two blocks shared an SM: is another process using this GPU?")
 
 
 def pass_of(stamps: npt.NDArray[Any]) -> UnitPass:

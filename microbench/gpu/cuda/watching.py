@@ -1,4 +1,4 @@
-"""The recorder of `microbench watch` in this process, so that what it adds to a call and to a node can be measured."""
+"""The recorder of `microbench watch` in this process, so that its cost per call and per node can be measured."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class WatchRecorder:
 
     @contextmanager
     def _recorded(self) -> Iterator[Callable[[], np.ndarray]]:
-        """Record; what is yielded ends the recording, and returns the kinds of its rows."""
+        """Record; the yielded function ends the recording and returns the kinds of its rows."""
         early: list[str] = []
         with tempfile.TemporaryDirectory(prefix="microbench-recording-") as folder:
             try:

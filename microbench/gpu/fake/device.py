@@ -116,7 +116,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """What one call puts into a stream.
+    """An item that one call puts into a stream.
 
     ``gap_ns`` passes between the end of the preceding item in the stream and its start. ``buffer_bytes`` is its share
     of the queue's buffer; an item that is not ``queued`` takes neither a slot nor a share. ``energy_j`` is its energy
@@ -437,7 +437,7 @@ class EnergyCounter:
 
 
 class Stretch(NamedTuple):
-    """What the GPU does from ``begin_ns`` until the next stretch begins."""
+    """The GPU's state from ``begin_ns`` until the next stretch begins."""
 
     begin_ns: float
     clock_hz: float
@@ -480,7 +480,7 @@ class Governor:
         return self._ended_ns - start_ns
 
     def at(self, now_ns: float) -> Stretch:
-        """What the GPU does at that time. After the last work it rests, first at the clock of that work."""
+        """The GPU's state at that time. After the last work it is idle, first at the clock of that work."""
         if now_ns < self._ended_ns:
             return self._stretches[bisect_right(self._stretches, (now_ns, math.inf)) - 1]
         resting = self._resting(now_ns)

@@ -210,7 +210,7 @@ class Machine:
         self.scope = 0
 
     def globaltimer_ns(self, times_ns: FloatArray) -> ops.IntArray:
-        """What %globaltimer shows at those times, in whole steps."""
+        """The readings of %globaltimer at those times, in whole steps."""
         step_ns = self.costs.globaltimer_step_ns
         return np.floor(times_ns / step_ns).astype(np.int64) * step_ns
 

@@ -1,4 +1,4 @@
-"""What a Python layer declares and returns, which layers there are, and how their calls are timed and captured."""
+"""The interface of Python layers, the list of layers, and how their calls are timed and captured."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BROKEN_IMPORT = (ImportError, OSError, AttributeError, RuntimeError, ValueError)
 
 @dataclass(frozen=True)
 class LayerContext:
-    """What a layer is opened with. The worker's primary context is current in the calling thread.
+    """The arguments that open a layer. The worker's primary context is current in the calling thread.
 
     ``cubin`` is kernels/launch.cu compiled for this GPU. ``stream_handle`` is a non-blocking CUstream of the worker
     that outlives the layer, ``device_index`` CUDA's number of the GPU. ``pointers`` are three device addresses that the
@@ -121,7 +121,7 @@ class LayerCosts(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Submitter:
-    """Who submits kernels: the compiled loop or a Python layer.
+    """A submitter of kernels: the compiled loop or a Python layer.
 
     ``title`` is its name in reports, ``aliases`` are what people call it on the command line (lower case).
     ``simulated`` is None if the simulated GPU does not have it.

@@ -1,1 +1,1 @@
-"""What the machine says about itself: NVML, PCI, counters and topology."""
+"""Facts that the machine reports: NVML, PCI, counters and topology."""

@@ -1,1 +1,1 @@
-"""What can be asked of a GPU, real or simulated."""
+"""The operations of a GPU, real or simulated."""

@@ -1,4 +1,4 @@
-"""The protocol Compute: what a benchmark may ask of tensor cores and ALUs, and the types of a product's matrices."""
+"""The protocol Compute: the operations of tensor cores and ALUs, and the types of a product's matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol Gpu: everything that a benchmark or the Meter may ask of a GPU. Times are raw stamps in ns."""
+"""The protocol Gpu: the operations of a GPU for benchmarks and the Meter. Times are raw stamps in ns."""
 
 from __future__ import annotations
 
@@ -148,8 +148,8 @@ class Gpu(Protocol):
 
     Streams are named by index: 0, 1, ... are non-blocking streams of the GPU's own, LEGACY_STREAM is the legacy default
     stream, HIGH_PRIORITY_STREAM a non-blocking one of the highest priority. Every method but ``telemetry`` and
-    ``close`` raises MeasurementError for an error of the driver, and Skip, with the reason, where this GPU, driver or
-    installation cannot do what is asked.
+    ``close`` raises MeasurementError for an error of the driver, and Skip, with the reason, if this GPU, driver or
+    installation lacks the operation.
     """
 
     info: GpuInfo
@@ -157,13 +157,13 @@ class Gpu(Protocol):
 
     @property
     def clock(self) -> HostClock:
-        """The host clock that the stamps are in."""
+        """The host clock of the stamps."""
 
     def case(self) -> AbstractContextManager[None]:
         """The scope of one case: streams, graphs, memory and layers made inside are released at its end."""
 
     def bind(self, op: Op) -> Submit:
-        """Make an operation ready to be submitted; it is usable until the case ends."""
+        """Prepare an operation to be submitted; it is usable until the case ends."""
 
     def layer_kernels(self, op: LayerCall) -> Fact:
         """Kernels that one call of a bound layer submits, counted by stream capture; None with a reason if unknown."""
@@ -179,7 +179,7 @@ class Gpu(Protocol):
         """
 
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
-        """Make a step of a small PyTorch model ready on stream 0; it is usable until the case ends."""
+        """Prepare a step of a small PyTorch model on stream 0; it is usable until the case ends."""
 
     def jitted(self, kernels: int, output: Output) -> JittedStep:
         """Compile a jitted JAX function of so many kernels of one element; it is usable until the case ends.
@@ -203,7 +203,7 @@ class Gpu(Protocol):
         """
 
     def recorder(self, kind: RecorderKind) -> Recorder:
-        """Make a profiler ready by an empty recording. From then on this process counts as recorded."""
+        """Prepare a profiler by an empty recording. From then on this process counts as recorded."""
 
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
         """Capture operations of stream 0 as one chain, then instantiate and upload the graph.
@@ -326,13 +326,13 @@ class ColdStarts(Protocol):
 
 
 class Host(Protocol):
-    """What the CPU side costs, without a GPU: the protocol of the host suite."""
+    """The costs of the CPU side, without a GPU: the protocol of the host suite."""
 
     simulated: bool
 
     @property
     def clock(self) -> HostClock:
-        """The clock that the stamps are in."""
+        """The clock of the stamps."""
 
     def clock_stamps(self, count: int) -> IntArray:
         """``count`` readings of the monotonic clock, back to back from a compiled loop: ns, shape (count,)."""

@@ -1,4 +1,4 @@
-"""The protocol Graphs: what a benchmark may ask of CUDA Graphs beyond a replay. Times are host stamps in ns."""
+"""The protocol Graphs: operations of CUDA Graphs beyond a replay. Times are host stamps in ns."""
 
 from __future__ import annotations
 

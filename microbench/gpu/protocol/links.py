@@ -1,4 +1,4 @@
-"""The protocol Links: what a benchmark may ask of the links of a GPU to the host and to other GPUs. Raw times only."""
+"""The protocol Links: operations of the links of a GPU to the host and to other GPUs. Raw times only."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Collective(Checked, Protocol):
 
 
 class Links(Protocol):
-    """The links of one GPU for one case. Every method raises Skip if machine, GPU or driver cannot do what is asked.
+    """The links of one GPU for one case. Every method raises Skip if machine, GPU or driver lacks the operation.
 
     Memory that cannot be allocated is a Skip with the bytes asked for and the limit; the check comes before the
     allocation, so that no process is killed.

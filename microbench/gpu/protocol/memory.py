@@ -1,4 +1,4 @@
-"""The protocol DeviceMemory: what a benchmark may ask of a GPU's own memory and caches. Raw times and counts only."""
+"""The protocol DeviceMemory: operations of a GPU's own memory and caches. Raw times and counts only."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class BankReads(Protocol):
 
 
 class DeviceMemory(Protocol):
-    """Memory and caches of one GPU for one case. Every method raises Skip if GPU or library cannot do what is asked.
+    """Memory and caches of one GPU for one case. Every method raises Skip if GPU or library lacks the operation.
 
     Memory that cannot be allocated is a Skip with the bytes asked for, the bytes free, and who holds the rest. The
     ``size_bytes`` of a Transfer are the bytes that its rate counts: bytes read plus bytes written by one call.

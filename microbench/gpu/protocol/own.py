@@ -36,7 +36,7 @@ class GraphNode(NamedTuple):
 
 
 class Blocker(NamedTuple):
-    """What stopped a capture: the CUDA error, the function that was called, and the user's line. "" is unknown."""
+    """Why a capture stopped: the CUDA error, the function that was called, and the user's line. "" is unknown."""
 
     error: str
     call: str = ""

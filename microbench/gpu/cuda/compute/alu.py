@@ -1,4 +1,4 @@
-"""One ALU instruction alone: independent ones on every SM, a chain of them in one warp, compared with exact results."""
+"""One ALU instruction: independent ones on every SM, a chain of them in one warp, results compared with exact ones."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ FUNCTIONS: dict[AluOperation, Callable[[Floats], Floats]] = {
     "rsqrt_fp32": lambda x: 1 / np.sqrt(x),
 }
 # An approximate instruction is right to 2**-22 (PTX ISA: ex2 2 units of the last place, rsqrt 2**-22.9), and at least
-# halves the error before it. A step or a repetition too few or too many makes a larger difference than this.
+# halves the error of its input. A missing or extra step or repetition makes a larger difference than this.
 FAR_OFF = 2.0**-18
 BF16_CUT_BITS = 45  # of a float64's significand
 
 
 def operations_of(operation: AluOperation) -> int:
-    """Operations of one SM in one repetition, counted as Resident says."""
+    """Operations of one SM in one repetition, counted as in Resident."""
     each = (2 if operation in FMA else 1) * (2 if operation.endswith("x2") else 1)
     return THREADS * CHAINS * STEPS[operation] * each
 
@@ -106,7 +106,7 @@ class CudaArithmetic:
         self.take = self._kernel.run
 
     def check(self) -> str:
-        """Launches of one and of three repetitions, each on operands of its own."""
+        """Check launches of one and of three repetitions, each with new operands."""
         for repeats in CHECKED_REPEATS:
             operands = self._kernel.fresh()
             self._kernel.run(repeats)
@@ -205,7 +205,7 @@ def compare(operation: AluOperation, operands: Operands, repeats: int, results: 
     """Raise MeasurementError unless ``results``, as _Kernel.results returns them, follow from the operands."""
     wanted = np.concatenate(expected(operation, operands, repeats))
     if operation in FUNCTIONS:
-        # Written so that a NaN is wrong.
+        # A NaN counts as wrong.
         wrong: npt.NDArray[np.bool_] = ~(np.abs(results - wanted) <= FAR_OFF * np.abs(wanted))
     else:
         wrong = results != wanted
@@ -241,7 +241,7 @@ def changed(operation: AluOperation, y: Bits, x: Bits, k: Bits) -> Bits:
         return x + k + y
     if operation == "fma_fp64":
         return fused(x, k, y)
-    # Products of the smaller types are exact in float64; a sum rounded to odd first is as if rounded once.
+    # Products of the smaller types are exact in float64; a sum rounded to odd is then rounded correctly.
     return rounded(operation, odd_sum(x * k, y))
 
 
@@ -260,9 +260,9 @@ def rounded(operation: AluOperation, numbers: Floats) -> Floats:
 
 
 def odd_sum(first: Floats, second: Floats) -> Floats:
-    """first + second, rounded to the neighbour whose last bit is odd if it is not exact.
+    """first + second; if it is not exact, the neighbour whose last bit is odd.
 
-    Rounded again to a type of at most 50 bits, it is as if it had been rounded once. Source: S. Boldo and
+    Rounding the result to a type of at most 50 bits equals rounding the exact sum once. Source: S. Boldo and
     G. Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE Transactions on Computers 57 (2008).
     """
     total, error = _two_sum(first, second)

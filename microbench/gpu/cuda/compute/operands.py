@@ -1,4 +1,4 @@
-"""The matrices of a product in device memory: drawn anew on the GPU, and D compared with them in float64."""
+"""The matrices of a product in device memory: random A and B drawn on the GPU, and D checked in float64."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from microbench.gpu.cuda.submit import run
 from microbench.gpu.protocol.compute import ELEMENTS, FORMATS, Element, GemmData, GemmType, Matrices, matrix_bytes
 
 KERNELS = "gemm_operands"
-# VECTORS of the kernels: an error is looked for in the sums over all of them, as one sum may be near 0 by chance.
+# VECTORS of the kernels. The check uses several vectors, because one sum may be near 0 by chance.
 VECTORS = 32
 DRAW_BLOCKS, DRAW_THREADS = 2048, 256
 # Threads of a block that multiplies with vectors, and rows of a matrix that a block of transposed_times adds up.
@@ -25,7 +25,7 @@ DATA_CODES: dict[GemmData, int] = {"normal": 0, "uniform": 1, "constant": 2, "on
 # Floating types: a NaN. Integers: a number that no product of 8-bit numbers below a depth of 90000 reaches.
 POISON_BYTE, WHOLE_POISON_BYTE = 0xFF, 0xA5
 DOUBLE_BYTES = 8
-# How much further off than the whole matrix a row may be: one wrong row of many hardly shows in the norm.
+# A row's error may be this many times the matrix's: one wrong row of many hardly changes the norm.
 WORST_ROW = 3.0
 Floats = npt.NDArray[np.float64]
 
@@ -54,7 +54,7 @@ class Operands:
         # The first seed comes from a clock: two Operands of a kind must not have the same numbers.
         self._seed = time.time_ns() % (1 << 31)
         nowhere = Matrices(dtype, rows, columns, depth, a=0, b=(), d=0, products=products)
-        # Elements of each matrix; of several products those of all, with what lies between them.
+        # Elements of each matrix; for several products those of all, with the gaps between them.
         self._counts = [rows * depth, columns * depth, rows * columns]
         if products > 1:
             self._counts = [products * apart for apart in nowhere.apart]
@@ -70,7 +70,7 @@ class Operands:
         self._d_signs = self._a_b_signs + VECTORS * DOUBLE_BYTES * rows
 
     def fresh(self) -> None:
-        """New A and B, poisoned D; returns when that is done."""
+        """Draw new A and B, poison D, and wait."""
         self._case.synchronize()
         matrices = self.matrices
         of_a, of_b, of_d = self._counts
@@ -87,25 +87,24 @@ class Operands:
         run(self._case, self._case.function(KERNELS, "draw"), DRAW_BLOCKS, DRAW_THREADS, row)
 
     def check(self) -> str:
-        """Raise MeasurementError, with the error and the allowed error, unless every D is A B of one copy of B.
+        """Raise MeasurementError, with the error and the allowed error, unless every D is A B for one of the copies.
 
-        Each copy has numbers of its own, so the product of no other copy comes near.
+        Each copy has other numbers, so a mixture of copies is noticed.
         """
         error, allowed = min(self.errors()), allowed_error(self.matrices.dtype, self.matrices.depth, self.data)
         if not error <= allowed:
             raise MeasurementError(
                 f"{self.matrices.dtype}: D is off by {error:.1e} of A B in the norm, "
-                f"{allowed:.1e} is the types' own rounding"
+                f"{allowed:.1e} is the most that the types' own rounding explains"
             )
         return f"{VECTORS} random projections compared in float64, within the types' own rounding"
 
     def errors(self) -> list[float]:
-        """How far D is off from A B as a share of the norm, for each copy of B, in the product that is furthest off;
-        infinite if D has a NaN.
+        """The error of D as a share of A B's norm, for each copy of B: the largest error of any product; infinite if D
+        has a NaN.
 
         Freivalds (1977): D x is compared with A (B x) for VECTORS x of random signs, in float64. Such a product has the
-        matrix's own norm on average, so the share that it is off by is the matrix's. No single row may be further off
-        than WORST_ROW times that.
+        matrix's own norm on average, so its relative error is the matrix's. The error of a row counts 1/WORST_ROW.
         """
         self._case.synchronize()
         signs = np.random.default_rng(self._seed).choice([-1.0, 1.0], VECTORS * self.matrices.columns)
@@ -127,7 +126,7 @@ class Operands:
         return self._times(matrices.elements.a, matrices.a, width, self._b_signs, self._a_b_signs)
 
     def _times(self, element: Element, matrix: int, width: int, vectors: int, out: int) -> Floats:
-        """A matrix with the product's rows times each of the vectors: shape (VECTORS, rows)."""
+        """The product of a matrix and each of the vectors: shape (VECTORS, rows)."""
         rows, case = self.matrices.rows, self._case
         case.clear(out, VECTORS * DOUBLE_BYTES * rows)
         row = (matrix, rows, width, vectors, out, *FORMATS[element])
@@ -137,8 +136,8 @@ class Operands:
 
 
 def relative_error(product: Floats, exact: Floats) -> float:
-    """Norm of the difference as a share of the norm of ``exact``; infinite for a NaN, and for anything but 0 where all
-    should be 0."""
+    """Norm of the difference as a share of the norm of ``exact``; infinite for a NaN, and for a difference from an
+    ``exact`` of zeros."""
     return _share(float(np.linalg.norm(product - exact)), float(np.linalg.norm(exact)))
 
 
@@ -161,7 +160,7 @@ def _share(difference: float, size: float) -> float:
 CENTRED: tuple[GemmData, ...] = ("normal", "uniform", "sparse", "zeros")
 FP32_UNIT, FP64_UNIT = 2.0**-24, 2.0**-53
 FP16_UNIT, BF16_UNIT = 2.0**-11, 2.0**-8
-# Sums of fp8 keep some 14 bits: what is below 2**-13 of the sum is cut off.
+# Sums of fp8 keep about 14 bits: bits below 2**-13 of the sum are cut off.
 FAST_CUT = 2.0**-13
 # Fewest products that a tensor instruction adds up before it rounds to fp16 (mma.m16n8k8).
 FP16_STEP = 8
@@ -169,24 +168,23 @@ MOST_ERROR = 0.9
 
 
 def allowed_error(dtype: GemmType, depth: int, data: GemmData) -> float:
-    """How far D may be from A B, as a share of A B in the Frobenius norm; 0 for int8, which is exact.
+    """The allowed error of D, as a share of A B in the Frobenius norm; 0 for int8, which is exact.
 
-    Rounding to a type of unit roundoff u is off by 0.4 u of a matrix's norm. Results are rounded once; a library that
-    splits the depth and adds the parts in D's own type rounds several times, so 2 u are allowed. Adding k products one
+    Rounding to a type of unit roundoff u changes a matrix by 0.4 u of its norm. Results are rounded once; a library
+    that splits the depth and adds the parts in D's type rounds several times, so 2 u are allowed. Adding k products one
     after the other in an accumulator of unit v rounds k times, for centred data by 0.3 v sqrt(k) of the result's norm:
 
     - fp64, fp32: u (2 + 2 sqrt(k)).
     - tf32: operands may be cut to 10 bits, which makes each 2^-11 smaller and the product 2^-10 at most: 2^-9.
-    - fp16, bf16, mxfp8, nvfp4 with sums in fp32: 2 u, and 2^-12 for what is cut when the products of one instruction
-      are aligned.
-    - fp8 promoted: the same, as each sum of 128 products is added in fp32.
-    - fp8 fast: 2 u + 2^-14 sqrt(k), as nothing below 2^-13 of the sum is kept.
+    - fp16, bf16, mxfp8, nvfp4 with sums in fp32: 2 u, and 2^-12 for the bits that are cut when the products of one
+      instruction are aligned.
+    - fp8 promoted: the same, because each sum of 128 products is added in fp32.
+    - fp8 fast: 2 u + 2^-14 sqrt(k), because bits below 2^-13 of the sum are cut.
     - fp16_acc16: 2 u + 2^-11 sqrt(k / 8): sums are rounded to fp16 every 8 products or less often.
 
     With centred data a factor of 1.02 is noticed in every type up to a depth of 16384, but in fp16_acc16 up to 8192.
-    If all products have the same sign, cut-off sums of fp8 and fp16 fall behind without end (a sum of 1 and 0.75 in
-    fp16 stands still in the end): each step may lose half a unit of the sum, so little more can be asked of them than a
-    result that exists at all.
+    If all products have the same sign, each step of a truncated fp8 or fp16 sum may lose half a unit of the sum, and
+    the sum stops growing in the end. The allowed error is then up to MOST_ERROR, so the check finds little.
     """
     if dtype == "int8":
         return 0.0
@@ -203,5 +201,5 @@ def allowed_error(dtype: GemmType, depth: int, data: GemmData) -> float:
 
 
 def _added(unit: float, steps: float, data: GemmData) -> float:
-    """The error of this many roundings of a sum."""
+    """The allowed error of this many roundings of a sum."""
     return unit * sqrt(steps) if data in CENTRED else min(unit * steps / 2, MOST_ERROR)

@@ -1,4 +1,4 @@
-"""One matrix product of a real GPU: room for its operands, the libraries that multiply them, the SM clock meanwhile."""
+"""One matrix product on a real GPU: memory for its operands, the libraries that multiply them, the SM clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from microbench.gpu.protocol.compute import ELEMENTS, GemmData, GemmType, Librar
 
 # What a library's own memory and the code of its kernels may take.
 RESERVE_BYTES = 256 << 20
-# Copies of B in turn are several times the L2 together, so that none is there when its turn comes again.
+# The copies of B together are this many times the L2, so that none is still in it when its turn comes again.
 BEYOND_L2, MOST_COPIES = 4, 64
 UNKNOWN_L2_BYTES = 512 << 20
 
@@ -133,7 +133,7 @@ class Bracket:
         function = case.function("clock_bracket", "tick")
         shared_bytes = alone_on_its_sm(case, function)
         self._ticks = [case.device_memory(TICKS.itemsize * self._blocks) for _ in range(2)]
-        # One warp an SM; the shared memory keeps further warps off.
+        # One warp on each SM; its shared memory keeps other warps off.
         op = Launch(grid_blocks=self._blocks, block_threads=32)
         self._begin, self._end = (
             launch(case, function, op, Parameters([(ticks,)]), shared_bytes=shared_bytes) for ticks in self._ticks

@@ -26,7 +26,7 @@ Call = Callable[[], object]
 
 
 def in_turn(calls: Sequence[Call]) -> Call:
-    """One call that makes the next of these calls each time, and starts again after the last."""
+    """A function that makes the next of these calls each time, and starts again after the last."""
     if len(calls) == 1:
         return calls[0]
     following = cycle(calls).__next__
@@ -40,9 +40,8 @@ def in_turn(calls: Sequence[Call]) -> Call:
 class LibraryGemm:
     """A Gemm of ``calls``, one for each product and copy of B, which submit to stream 0 of the case.
 
-    Each call is made once here: that loads its code and takes the library's own memory, neither of which is possible
-    behind a gate. ``keep`` is what the calls have addresses of. Raises MeasurementError for one of the library's own
-    ``refusals``.
+    Each call is made once here, because loading code and allocating the library's memory are impossible behind a gate.
+    ``keep`` holds the objects whose addresses the calls use. Raises MeasurementError for one of ``refusals``.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class LibraryGemm:
             for call in calls:
                 call()
         except refusals as error:
-            raise MeasurementError(f"the library refuses its own guess: {plain(error)}") from error
+            raise MeasurementError(f"the library refuses the algorithm that it suggested: {plain(error)}") from error
         case.synchronize()
 
     def graph(self, calls: int) -> Submit:
@@ -75,7 +74,7 @@ class LibraryGemm:
         try:
             executable, _ = captured(self._case, stream, submit)
         except NotImplementedError as error:
-            raise Skip(f"these calls are not for graphs: {plain(error)}") from error
+            raise Skip(f"these calls cannot be captured: {plain(error)}") from error
         return replay(executable, stream)
 
 
@@ -142,9 +141,9 @@ def unique(names: Iterable[str]) -> tuple[str, ...]:
 class CublasLt:
     """The candidates for D = alpha A B with alpha = 1, one name each in ``ways``, the library's best guess first.
 
-    cuBLASLt is column-major, so it is asked for D^T = B^T A^T: its first operand is B, as stored, transposed. A call is
-    that of one product, or of all of them if ``batched``. Raises Skip if nvmath-python or the library is missing, or
-    has nothing for the type, the shape and the GPU.
+    cuBLASLt is column-major, so it computes D^T = B^T A^T: its first operand is the stored B, transposed. A call
+    computes one product, or all of them if ``batched``. Raises Skip if nvmath-python or the library is missing, or has
+    no algorithm for the type, the shape and the GPU.
     """
 
     def __init__(self, case: Case, matrices: Matrices, *, batched: bool = False) -> None:
@@ -233,7 +232,7 @@ class CublasLt:
         return layouts
 
     def _ask(self) -> npt.NDArray[Any]:
-        """The results of the heuristics that run."""
+        """The heuristics' results whose state is success."""
         preference = self._owned(self._lt.matmul_preference_create(), self._lt.matmul_preference_destroy)
         most = self._lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
         self._set("matmul_preference", preference, most, WORKSPACE_BYTES)
@@ -247,7 +246,7 @@ class CublasLt:
         if len(candidates) == 0:
             shape = f"{self._matrices.rows} x {self._matrices.columns} x {self._matrices.depth}"
             batch = f"a batch of {self._matrices.products} in " if self._batched else ""
-            raise Skip(f"cuBLASLt's heuristics have nothing for {batch}{self._matrices.dtype} of {shape} on this GPU")
+            raise Skip(f"cuBLASLt suggests no algorithm for {batch}{self._matrices.dtype} of {shape} on this GPU")
         return candidates
 
     def _name(self, index: int) -> str:
@@ -267,10 +266,10 @@ class CublasLt:
         return int(self._candidates.ctypes.data) + index * self._candidates.itemsize
 
     def calls(self, way: str) -> tuple[Call, ...]:
-        """The call of one of ``ways`` for each product and copy of B (one for all products if it is batched), whose
-        function and arguments are already looked up.
+        """The call of one of ``ways`` for each product and copy of B (one for all products if batched), with function
+        and arguments already looked up.
 
-        The calls have addresses of what this object holds, and work as long as it exists.
+        The calls use addresses of this object's data, so they work as long as it exists.
         """
         b, a, d = self._layouts
         each = [self._matrices] if self._batched else [self._matrices.one(i) for i in range(self._matrices.products)]

@@ -27,7 +27,7 @@ KINDS: dict[TensorType, int] = {
 }  # fmt: skip
 # The same with a first operand of which two of every four elements are zero.
 SPARSE_KINDS: dict[TensorType, int] = {"bf16": 8, "fp16": 9}
-# How far off a result may be, as a share of the root mean square of all: products are exact, sums are rounded in the
+# The allowed error of a result, as a share of the root mean square of all: products are exact, sums are rounded in the
 # accumulator. fp8: 14 bits of it (see ACCUMULATORS); fp16_acc16: a unit of fp16 for each of some ten additions.
 FAR_OFF: dict[TensorType, float] = {
     "fp64": 2.0**-48, "tf32": 2.0**-16, "fp16": 2.0**-16, "bf16": 2.0**-16, "fp16_acc16": 2.0**-6,
@@ -45,7 +45,7 @@ def tensor(case: Case, path: TensorPath, dtype: TensorType, *, sparse: bool = Fa
         if capability != (9, 0):
             raise Skip(f"wgmma exists on compute capability 9.0 only; this GPU has {capability[0]}.{capability[1]}")
         if dtype == "fp64":
-            raise Skip("wgmma multiplies no fp64: mma does")
+            raise Skip("wgmma does not support fp64: mma does")
         return CudaTensor(case, dtype, sparse_wgmma_plan(dtype, seed) if sparse else wgmma_plan(dtype, seed))
     case.require_capability(*((8, 9) if dtype.startswith("fp8") else (8, 0)), f"mma of {dtype}")
     if sparse:
@@ -102,7 +102,7 @@ class CudaTensor:
         return pass_of(self._case.read(self._stamps, self.sms, STAMPS))
 
     def check(self) -> str:
-        """Compare the results of the last launch on each SM; a repetition begins them anew."""
+        """Compare the results of the last launch on each SM; each repetition starts them anew."""
         blocks = self._case.read(self._out, self._words, self._plan.result).reshape(self.sms, -1)
         if not (blocks.view(np.uint8) == blocks[0].view(np.uint8)).all():
             raise MeasurementError(f"{self._dtype}: the SMs' results differ from each other")
@@ -113,7 +113,8 @@ class CudaTensor:
         off = float(np.max(np.abs(results - wanted))) / scale
         if not off <= FAR_OFF[self._dtype]:
             raise MeasurementError(
-                f"{self._dtype}: a result is off by {off:.1e} of their size, {FAR_OFF[self._dtype]:.1e} at most"
+                f"{self._dtype}: a result is off by {off:.1e} of their root mean square, "
+                f"{FAR_OFF[self._dtype]:.1e} at most"
             )
         return "every result of every SM compared in float64"
 
@@ -233,8 +234,8 @@ def sparse_wgmma_plan(dtype: TensorType, seed: int) -> Plan:
 
 
 class SparseMatrix(NamedTuple):
-    """``raw`` bytes of the elements that are stored, all ``values``, shape (rows, columns), and for each chunk of four
-    columns the two bits each of its stored elements' ``places``, shape (rows, chunks)."""
+    """``raw`` bytes of the stored elements; all ``values``, shape (rows, columns); ``places`` of the stored elements
+    of each chunk of four columns, two bits each, shape (rows, chunks)."""
 
     raw: Bytes
     values: Floats
@@ -255,7 +256,7 @@ def place_words(places: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     """The word of each lane for the places of 16 rows and 8 chunks, shape (32,).
 
     Lanes 4 g and 4 g + 1 hold four chunks each of row g in the low half and of row g + 8 in the high half, the first
-    chunk in the lowest bits; the other two lanes of a group are not asked. Source: PTX ISA, metadata of sparse
+    chunk in the lowest bits; the other two lanes of a group are not read. Source: PTX ISA, metadata of sparse
     mma.m16n8k32 (also of wgmma.m64nNk32) with .f16 and .bf16.
     """
     lane = np.arange(WARP_THREADS)
@@ -306,7 +307,7 @@ ELEMENT_BYTES: dict[TensorType, int] = {
     "fp64": 8, "tf32": 4, "fp16": 2, "fp16_acc16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1,
 }  # fmt: skip
 INT8_SCALE, INT8_MOST = 40.0, 127.0
-# Bits of the significand that a type lacks of fp32, whose upper part it is.
+# Bits of fp32's significand that a type lacks; it is the upper part of fp32.
 CUT_BITS = {"tf32": 13, "bf16": 16}
 
 

@@ -65,7 +65,7 @@ def effects_of(case: Case, kind: NodeKind, count: int) -> effects.Effects:
 
 
 class CudaChain:
-    """A Chain of two graphs, each aimed at a target of its own; updates alternate between the two."""
+    """A Chain of two graphs that write to different targets; updates alternate between the two."""
 
     def __init__(self, case: Case, kind: NodeKind, count: int) -> None:
         self._case = case
@@ -82,7 +82,7 @@ class CudaChain:
             case.synchronize()
             self._checked = None if kind in WITHOUT_EFFECT else program
             self.stream = Program(calls, single=True)
-        self._programs: list[Program] = []  # what captured nodes point to
+        self._programs: list[Program] = []  # kept: captured nodes point to them
         self._graphs = [self._graph(target) for target in range(2)]
         self._check_nodes()
         for graph in self._graphs:
@@ -95,7 +95,7 @@ class CudaChain:
         self._clock = c_address("clock_gettime")
 
     def _check_nodes(self) -> None:
-        """The graph has as many nodes of the kind as it should, and they depend on each other as they should."""
+        """Raise MeasurementError for a wrong number of nodes of the kind or of programmatic edges."""
         kind_type = getattr(driver.CUgraphNodeType, f"CU_GRAPH_NODE_TYPE_{NODE_TYPES.get(self._kind, 'KERNEL')}")
         frames = 2 if self._kind == "kernel_empty" else 0  # are kernels as well, and are counted with them
         nodes = sum(node == kind_type for node in nodes_of(self._graphs[0]))
@@ -141,7 +141,7 @@ class CudaChain:
         return node
 
     def instantiate_ns(self) -> int:
-        """A graph with conditional nodes can be instantiated once: another one is made each time."""
+        """A graph with conditional nodes can be instantiated once, so a new one is made each time."""
         again = self._kind in CONDITIONAL
         graph = self._graph(self._target) if again else self._graphs[self._target]
         address, handle = int(self._scratch.ctypes.data), as_int64(int(graph))
@@ -154,7 +154,7 @@ class CudaChain:
         return int(took_ns)
 
     def update_ns(self) -> int:
-        """A replay follows each update, so that no update finds another one still pending."""
+        """A replay follows each update, so that no update is still pending at the next one."""
         other = 1 - self._target
         graph, handle = as_int64(int(self._graphs[other])), as_int64(self._executable)
         self._scratch[:] = 0

@@ -111,7 +111,7 @@ class Lives:
 
 
 def footprint(case: Case, nodes: int, copies: int) -> Footprint:
-    """The driver may keep the memory of earlier graphs, and these may reuse it."""
+    """The driver may keep the memory of earlier graphs and reuse it for these."""
     submit, stream = case.once(Lives, nodes).submit, case.stream(0)
     submit(1)
     graph = capture(stream, lambda: submit(nodes))
@@ -145,7 +145,7 @@ def changes(case: Case, way: ChangeWay, nodes: int, changed: int, count: int) ->
 
 
 class Changes:
-    """A chain of ``nodes`` kernels that each write the argument and the grid that they were given; changed one way."""
+    """A chain of ``nodes`` kernels that each write their argument and their grid; changed in one way."""
 
     def __init__(self, case: Case, way: ChangeWay, nodes: int) -> None:
         self._case = case
@@ -228,7 +228,7 @@ class Changes:
         check_code(code, f"a {self._way.replace('_', ' ')} of {self._count} nodes")
 
     def _check(self) -> None:
-        """Both replays have added what they were given: a first replay with old values would show."""
+        """Raise unless both replays added their new values; a first replay with old values is noticed."""
         seen = self._case.read(self._out, 2 * self._count, np.uint32).reshape(self._count, 2)
         wanted = np.stack([self._values, self._grids], axis=1) * REPLAYS
         if not (seen == wanted).all():

@@ -1,4 +1,4 @@
-"""What chains of each kind of node leave in memory, so that a check sees that every node ran, and in its order."""
+"""The effects of node chains in memory, by which a check sees that every node ran, and in which order."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class Words:
 
 
 def wrong(what: str, seen: object, wanted: object) -> MeasurementError:
-    """An effect that is not the expected one."""
+    """The error for an unexpected effect."""
     return MeasurementError(f"{what}: {seen} where {wanted} should be")
 
 
 class Effects(Protocol):
-    """The calls of a chain, aimed at one of two targets (an update changes the target), and their effect there.
+    """The calls of a chain, which write to one of two targets (an update changes the target), and their effect.
 
     ``how`` says how the effect is checked.
     """
@@ -78,7 +78,7 @@ class Effects(Protocol):
         """The calls in their order; ``captured`` if they are to become nodes, whose calls may differ."""
 
     def observe(self, target: int, replay: Replay) -> None:
-        """Poison, replay, and look. Raises MeasurementError if an effect is missing, wrong or early."""
+        """Poison, replay, and check. Raises MeasurementError if an effect is missing, wrong or early."""
 
 
 def fresh(random: np.random.Generator) -> int:
@@ -87,7 +87,7 @@ def fresh(random: np.random.Generator) -> int:
 
 
 class Appends:
-    """Each node adds 1 to the word before its own: the last word shows that all ran, one after the other."""
+    """Each node writes the word before its own plus 1: the last word shows that all ran, one after the other."""
 
     how = "each node added 1 to what the one before had written"
 
@@ -119,7 +119,7 @@ class Appends:
 
 
 class DependentAppends(Appends):
-    """Appends whose kernel works before it needs the one before it; by programmatic dependent launch if ``pdl``."""
+    """Appends whose kernel works before it waits for the previous one; programmatic dependent launch if ``pdl``."""
 
     def __init__(self, case: Case, count: int, *, pdl: bool, trigger: bool, prologue_ns: int) -> None:
         super().__init__(case, count)
@@ -140,7 +140,7 @@ class HostAppends(Appends):
         super().__init__(case, count, pinned=True)
 
     def row(self, target: int, index: int) -> CallRow:
-        """A driver call that has a compiled function called."""
+        """A driver call that calls a compiled function."""
         from microbench.host.graph_loops import append_on_host  # compiled when first imported
 
         words = self.words[target]
@@ -159,7 +159,7 @@ class Sets:
         self._random = np.random.default_rng()
         self._words = [Words(case, count, pinned=kind == "copy_d2h") for _ in range(2)]
         self._sources = [Words(case, count, pinned=kind == "copy_h2d") for _ in range(2)]
-        self._value = fresh(self._random)  # of memsets, whose nodes hold it
+        self._value = fresh(self._random)  # of memsets; their nodes store it
 
     def rows(self, target: int, *, captured: bool) -> list[CallRow]:
         return [self._row(target, index) for index in range(self._count)]
@@ -230,7 +230,7 @@ class Records:
         return [CallRow.named("cuEventRecordWithFlags", [event, stream, flags]) for event in self._events[target]]
 
     def observe(self, target: int, replay: Replay) -> None:
-        """An event that this replay did not record lies before the replay's begin."""
+        """An event that this replay did not record has a time before its begin."""
         stream = self._case.stream(0)
         check(driver.cuEventRecord(self._begin, stream))
         replay()
@@ -244,7 +244,7 @@ class Records:
 
 
 class Waits:
-    """Each node waits for an event of another stream: while a gate holds that, a kernel after the chain is held."""
+    """Each node waits for an event of another stream: while a gate holds it, a kernel after the chain must not run."""
 
     how = "a kernel behind the waits ran only when the other stream's event had happened"
 
@@ -282,7 +282,7 @@ class Waits:
 
 
 class Framed:
-    """Nodes without an effect, between two kernels that show that the chain was passed."""
+    """Nodes without an effect, between two kernels that show that the chain was executed."""
 
     how = "a kernel before and one behind them ran in their order"
 

@@ -40,14 +40,14 @@ class CudaShaped:
         one_end = shape.joined or shape.branches == 1
         graph = self._graph(SAFE_QUEUE_SLOTS if one_end else max(SAFE_QUEUE_SLOTS // shape.kernels, 1))
         self.streams: Submit = Program(self._stream_calls(), waits_for=case.stream(0) if one_end else None)
-        # Both sides wait in the same way: for the whole context if the streams do.
+        # The graph waits as the streams do: for the whole context if they do.
         self.graph: Submit = graph if one_end else Program([CallRow.of(graph)], queue_slots=graph.queue_slots)
 
     def _graph(self, queue_slots: int) -> DriverSubmit:
         graph, stream = check(driver.cuGraphCreate(0)), self._case.stream(0)
         nodes: dict[int, Any] = {}
         joining = 1 if self._shape.joined else None
-        # Each kernel after those that it depends on: the one that joins comes last.
+        # In the order of dependencies: the joining kernel comes last.
         for kernel in sorted(range(self._shape.kernels), key=lambda number: number == joining):
             before = [nodes[source] for source, target in self._edges if target == kernel]
             nodes[kernel] = add_kernel(graph, before, self._launch(kernel, 0))
@@ -61,7 +61,7 @@ class CudaShaped:
     def _stream_calls(self) -> list[CallRow]:
         """The calls of a program with streams and events: branch b in stream b, forked from stream 0 and joined by it.
 
-        The branches are submitted in turn, one kernel of each at a time: none waits until another is submitted whole.
+        The branches are submitted in turn, one kernel of each at a time, so that none waits for the whole of another.
         """
         case, shape, calls = self._case, self._shape, []
         others = range(1, shape.branches)
@@ -141,7 +141,7 @@ class HostDecides:
             self._submit.address, self._submit.arguments, self._synchronize, self._submit.stream,
             int(self._flag.ctypes.data), iterations, self._clock,
         )  # fmt: skip
-        self._case.synchronize()  # an error of the GPU says more than a flag that never came
+        self._case.synchronize()  # raises the GPU's error, which says more than a missing flag
         check_code(code, "an iteration decided on the host")
         counted = int(self._case.read(self._counter, 1, np.uint32)[0])
         if counted != iterations:

@@ -1,4 +1,4 @@
-"""Host memory of each kind that the link is measured with, and the patterns that prove that data have moved."""
+"""The kinds of host memory that links are measured with, and the patterns that prove that data has moved."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class HostBuffer:
     """A buffer of host memory whose pages all exist, owned by the case.
 
     ``address`` is the host's, ``device_address`` the GPU's, None for pageable memory, which the GPU cannot reach. With
-    ``node`` a thread on the CPUs of that NUMA node takes the memory, and the kernel gives it that node's memory first;
-    otherwise the calling thread takes it. Where pinned pages lie cannot be verified afterwards, as the kernel does not
-    tell for a driver's mapping: a full node goes unnoticed, and so does a node whose CPUs this process may not use
+    ``node`` a thread on the CPUs of that NUMA node allocates the memory, and the kernel prefers that node's memory;
+    otherwise the calling thread allocates it. The node of pinned pages cannot be verified, because the kernel does not
+    report it for a driver's mapping: a full node goes unnoticed, and so does a node whose CPUs this process may not use
     (``require_node``).
 
-    Raises Skip if that much may not be taken, or the driver refuses it.
+    Raises Skip if that much may not be allocated, or the driver refuses it.
     """
 
     def __init__(self, case: Case, kind: HostMemory, size_bytes: int, node: int | None = None) -> None:
@@ -56,7 +56,7 @@ class HostBuffer:
         )
 
     def _take(self, kind: HostMemory) -> int:
-        """The buffer's address. The context is not current yet in a thread of its own."""
+        """Allocate; returns the address. In a new thread the context is not yet current."""
         self._case.context.make_current()
         if kind in ("pageable", "registered"):
             pages = HostPages(self.size_bytes)
@@ -103,7 +103,7 @@ def require_taken(code: int, kind: str, size_bytes: int) -> None:
 
 
 def refused(kind: str, size_bytes: int, who: str) -> Skip:
-    """The reason for memory that was refused although there is room for it."""
+    """The Skip for memory that was refused although there is room for it."""
     room = host_room()
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     limit = "unlimited" if locked == resource.RLIM_INFINITY else about_size(locked)
@@ -119,7 +119,7 @@ def cpus_of(node: int | None, root: Path = Path("/")) -> tuple[int, ...]:
 
 
 def require_node(node: int) -> None:
-    """Raise Skip unless this process can take memory on that NUMA node for sure."""
+    """Raise Skip unless this process can certainly allocate memory on that NUMA node."""
     cpus = cpus_of(node)
     if not cpus:
         raise Skip(f"NUMA node {node} has no CPUs here, so that no thread can take memory on it")
@@ -142,11 +142,11 @@ class Patterns:
         self._first_wrong = case.device_memory(8)
 
     def fill(self, address: int, size_bytes: int, seed: int) -> None:
-        """Word i becomes a hash of i and ``seed``."""
+        """Set word i to a hash of i and ``seed``."""
         self._run("fill", size_bytes, (address, size_bytes, seed, 0))
 
     def poison(self, address: int, size_bytes: int, seed: int) -> None:
-        """Every byte becomes a different one than ``fill`` with that seed would write."""
+        """Set every byte to another value than ``fill`` with that seed writes."""
         self._run("fill", size_bytes, (address, size_bytes, seed, POISON_FLIP))
 
     def verify(self, address: int, size_bytes: int, seed: int, what: str) -> None:

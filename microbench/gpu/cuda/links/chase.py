@@ -55,7 +55,7 @@ class CudaChase:
         return self._case.read(self._out, self.blocks, np.int64)
 
     def each_ns(self, reads: int) -> IntArray:
-        """Cycles of the SM become ns by what both clocks count over the whole walk."""
+        """Converts SM cycles to ns by the ratio of both clocks over the whole walk."""
         cycles = self._case.device_memory(4 * reads)
         row = (self._place, reads, cycles, self._out, self._out + WORD_BYTES)
         launch(self._case, self._walk_stamped, Launch(block_threads=1), Parameters([row]))(1)
@@ -66,7 +66,7 @@ class CudaChase:
         return np.round(each * (int(total_ns) / int(total_cycles))).astype(np.int64)
 
     def _arrive(self, reads: int) -> None:
-        """Raise MeasurementError unless the walk has come as far as its reads lead."""
+        """Raise MeasurementError unless the walk ended at the expected line."""
         self._at = (self._at + reads) % len(self._visits)
         wanted = self._base + int(self._visits[self._at]) * self._stride_bytes
         place = int(self._case.read(self._place, 1, np.uint64)[0])

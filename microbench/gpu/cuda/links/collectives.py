@@ -138,7 +138,7 @@ class CudaCollective:
         self.take_ns = self._by_loop() if binding == "loop" else self._by_nccl4py()
 
     def facts(self) -> Sequence[Fact]:
-        """NCCL reads further settings from /etc/nccl.conf and ~/.nccl.conf, which are not among them.
+        """NCCL reads further settings from /etc/nccl.conf and ~/.nccl.conf, which are not included.
 
         Variables that name a machine are left out: their values change nothing here, and runs are shared.
         """
@@ -181,7 +181,7 @@ class CudaCollective:
         return np.resize(patterns.sum(axis=0, dtype=np.float32), self._ranks[0].receive_count)
 
     def _by_loop(self) -> Callable[[int], int]:
-        """One group of all ranks' calls a time, as nccl-tests makes them; a single rank's call stands alone."""
+        """With several ranks a call is one group of all ranks' calls, as in nccl-tests."""
         library = self._library
 
         def row(what: str, *arguments: int) -> CallRow:
@@ -260,7 +260,7 @@ def _python_call(
     arrays: tuple[Any, Any],
     peers: tuple[int, int],
 ) -> Callable[[], object]:
-    """One rank's call by nccl4py: of two arrays and two ranks the first is sent (to)."""
+    """One rank's call by nccl4py. The first array is sent, to the first rank."""
     send, receive = arrays
     if name == "all_reduce":
         return lambda: communicator.allreduce(send, receive, nccl.SUM, stream=stream)

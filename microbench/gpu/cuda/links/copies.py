@@ -63,7 +63,7 @@ class Ends:
             self._write_host(poison=True)
 
     def check(self) -> str:
-        """Compare the destination: device memory in place, host memory by a way that no measured copy took."""
+        """Compare the destination: device memory in place, host memory by another way than the measured copy."""
         if self._to_device:
             self._patterns.verify(self.device, self.size_bytes, self._seed, "device memory")
             return "every byte compared on the GPU"
@@ -181,7 +181,7 @@ class Piece(NamedTuple):
 
 
 class Readers:
-    """One reader a piece: it adds a checksum of what it reads to a word of its own, and 1 to another.
+    """One reader per piece: it adds a checksum of what it reads to its own word, and 1 to another.
 
     Its grid fills every SM, as many blocks of 1024 threads as fit, so that two readers do not run at the same time.
     """
@@ -212,7 +212,7 @@ class Readers:
     def check(self) -> None:
         """Raise MeasurementError unless every run of each reader saw its piece as it is now.
 
-        The caller has compared the memory. The same kernel reads it once more for what the readers should have seen.
+        The caller has compared the memory. The same kernel then reads it once more for the expected checksums.
         """
         self._case.clear(self._due, self._size_bytes)
         for index in range(len(self._pieces)):
@@ -295,7 +295,7 @@ def state(case: Case, info: GpuInfo, nvml: NvmlGpu) -> tuple[Fact, ...]:
         device = check(driver.cuDeviceGet(index))
         if device_uuid(device) != info.uuid:
             others.append((index, check(driver.cuDeviceGetPCIBusId(32, device)).split(b"\0")[0].decode()))
-    loads = []  # both before the first copy: taking memory waits until the GPU is idle
+    loads = []  # both before the first copy: an allocation waits until the GPU is idle
     for index, direction in enumerate(DIRECTIONS):
         ends = Ends(case, HostBuffer(case, "pinned", LOAD_BYTES), LOAD_BYTES, to_device=direction == "h2d")
         loads.append(copy_submit(ends, direction, case.stream(index)))

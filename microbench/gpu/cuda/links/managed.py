@@ -49,7 +49,7 @@ class Pages:
         case.own(lambda: driver.cuMemFree(address))
 
     def prefetch_ns(self, *, to_device: bool) -> int:
-        """Prefetch all of it and wait: host time of both."""
+        """Prefetch all of it and wait; returns the host time."""
         arguments = [self.address, self.size_bytes, self._device if to_device else HOST, self._stream]
         return round_trip_ns(DriverSubmit("cuMemPrefetchAsync", arguments, stream=self._stream))
 
@@ -90,7 +90,7 @@ class CudaManaged:
         return taken_ns
 
     def _put_back(self) -> None:
-        """Move the pages to where they come from, and only there: copies of read-mostly pages are dropped first."""
+        """Move the pages back to their source only: copies of read-mostly pages are dropped first."""
         read_mostly = self._way == "read_mostly_to_device"
         if read_mostly:
             self._pages.advise(UNSET_READ_MOSTLY)
@@ -100,8 +100,8 @@ class CudaManaged:
         self._case.synchronize()
 
     def check(self) -> str:
-        """Managed memory reads right wherever it lies, so a move must also have left a trace of its own: a kernel's
-        checksum, the sum of what the host read, or the driver's record of the last prefetch."""
+        """Managed memory reads correctly wherever it is, so the move itself is checked too: by a kernel's checksum, the
+        sum of what the host read, or the driver's record of the last prefetch."""
         to_device = not self._way.endswith("to_host")
         if self._way in BY_PREFETCH and not self._pages.prefetched_to(to_device=to_device):
             raise MeasurementError(f"the driver did not take the prefetch to the {'device' if to_device else 'host'}")
@@ -152,7 +152,7 @@ def sum_of_pages(address: int, size_bytes: int) -> tuple[int, int]:
 
 
 def pinning(case: Case, way: PinningWay, size_bytes: int, count: int) -> IntArray:
-    """Everything is released at once: many samples must not pile up.
+    """Each sample's memory is released before the next sample.
 
     Memory is portable and mapped, like the buffers that are copied from. The kernel chooses the page size of touched
     memory: if transparent huge pages are "always" (a fact of the run), one fault may bring 2 MiB.

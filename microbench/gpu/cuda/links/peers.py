@@ -59,7 +59,7 @@ class Board:
 
 
 class Boards:
-    """The GPUs of one case by CUDA index. Each is opened when it is first asked for, and closed when the case ends."""
+    """The GPUs of one case by CUDA index. Each is opened when it is first needed, and closed when the case ends."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
@@ -127,7 +127,7 @@ class Traveller:
     def __init__(self, board: Board, direction: Direction, size_bytes: int) -> None:
         self.board = board
         with board.current():
-            # Near its own GPU: if far from it, several GPUs would share the way between the processors.
+            # Near its own GPU: otherwise several GPUs would share the link between the processors.
             host = HostBuffer(board.case, "pinned", size_bytes, board.node)
             self._ends = Ends(board.case, host, size_bytes, to_device=direction == "h2d")
             self._submit = copy_submit(self._ends, direction, board.stream)
@@ -198,7 +198,7 @@ class Flow:
         check(driver.cuMemcpyAsync(self._to, self._from, self._size_bytes, self._mover.stream))
 
     def through_host(self) -> None:
-        """One copy between contexts without peer access: the driver chooses the way."""
+        """One copy between contexts without peer access: the driver chooses the path."""
         to, source = self._target.case.context.handle, self._source.case.context.handle
         check(driver.cuMemcpyPeerAsync(self._to, to, self._from, source, self._size_bytes, self._mover.stream))
 

@@ -27,14 +27,14 @@ RANDOM_WORD_BYTES = 8
 LOADS = (1, 2, 4, 8)
 WHOLE_WORD = 0xFFFFFFFF
 POISON_BYTE = 0xA5
-# Fewer accesses would be over before all SMs are at work.
+# Fewer accesses would end before all SMs are busy.
 FEWEST_ACCESSES = 1 << 24
 # Shared memory is allotted in units of 128 or 256 bytes, the kernel's own words included.
 SHARED_UNIT_BYTES, OWN_SHARED_BYTES = 256, 128
 
 
 class Walk(NamedTuple):
-    """The words that are touched: in each of ``passes``, ``words`` of them ``stride_bytes`` apart.
+    """The words that are accessed: in each of ``passes``, ``words`` of them ``stride_bytes`` apart.
 
     A pass begins LINE_BYTES after the one before.
     """
@@ -45,7 +45,7 @@ class Walk(NamedTuple):
 
     @property
     def arguments(self) -> tuple[int, int, int]:
-        """As kernels take it, with the stride in words."""
+        """The kernels' arguments, with the stride in words."""
         return self.words, self.stride_bytes // WORD_BYTES, self.passes
 
 
@@ -88,7 +88,7 @@ def occupied(case: Case, blocks_per_sm: int, block_threads: int, loads: int, siz
 
 
 def strided(case: Case, access: StrideAccess, stride_bytes: int, size_bytes: int) -> Transfer:
-    """A call touches sectors of more than four times the L2, or all lines: else the L2 would hold them until the next.
+    """A call accesses sectors of more than four times the L2, or all lines, so that the next call misses the L2.
 
     Raises Skip for a stride that is not a multiple of a word, and for a buffer without a word.
     """
@@ -241,7 +241,7 @@ class _Updated:
         return "every word compared on the GPU: all have grown alike"
 
 
-# Bits of a thread's number that name its word. A warp's word is 128 bytes from the next warp's: in a line of its own.
+# Bits of a thread's number that select its word. A warp's word is 128 bytes from the next warp's: in a line of its own.
 WORD_BITS: dict[Spread, int] = {"same": 0, "warp": 0xFFFFFFE0, "thread": 0xFFFFFFFF}
 # Additions by each thread in a call: they take 0.1 to 2 ms on an H200, so that a launch's own microseconds hardly show.
 ADDITIONS: dict[tuple[Space, Spread], int] = {
@@ -258,9 +258,9 @@ Words = npt.NDArray[Any]
 
 
 def atomics(case: Case, space: Space, dtype: AtomicType, spread: Spread) -> Operations:
-    """The instruction is one that returns nothing: RED, in shared memory ATOMS, where floats take a loop that compares
-    and exchanges. Numbers differ within a warp, so that no compiler adds them up beforehand; the GPU may still combine
-    a warp's additions to one address.
+    """The instruction returns nothing: RED, or ATOMS in shared memory, where floats take a compare-and-exchange loop.
+    Numbers differ within a warp, so that no compiler adds them up beforehand; the GPU may still combine a warp's
+    additions to one address.
     """
     return _SharedAdditions(case, dtype, spread) if space == "shared" else _GlobalAdditions(case, dtype, spread)
 
@@ -303,8 +303,8 @@ class _Additions:
 
 
 class _GlobalAdditions(_Additions):
-    """Every second call takes away what the call before it added, so that words stay exact. In each call the thread
-    that a word is named after adds 1 more, which stays.
+    """Every second call subtracts what the previous call added, so that words stay exact. In each call the thread
+    whose number is the word's adds 1 more, which stays.
     """
 
     def __init__(self, case: Case, dtype: AtomicType, spread: Spread) -> None:
@@ -328,7 +328,7 @@ class _GlobalAdditions(_Additions):
 
 
 class _SharedAdditions(_Additions):
-    """Each block's words begin anew in every call; what the last call has left of them is compared."""
+    """Each call resets the words of each block; the words of the last call are compared."""
 
     def __init__(self, case: Case, dtype: AtomicType, spread: Spread) -> None:
         super().__init__(case, "shared", dtype, spread)
@@ -353,7 +353,7 @@ CHAINS = 4
 
 
 class CudaBankReads:
-    """A BankReads of one block on one SM: each chain of loads goes round 32 words, and where it ends is compared."""
+    """A BankReads of one block on one SM: each chain of loads goes round 32 words, and its end is compared."""
 
     loads = BANK_WARPS * CHAINS
 

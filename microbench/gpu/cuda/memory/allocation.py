@@ -29,10 +29,10 @@ WARM_UP_BYTES = 256
 
 
 def allocating(case: Case, way: AllocationWay, size_bytes: int, count: int) -> IntArray:
-    """Everything is freed at once, also after an error.
+    """Each block is freed at once, also after an error.
 
-    A pool is made for the call; it has given memory once and is emptied, so that its first block comes from the driver
-    and all others from the pool. The GPU is idle, so that cuMemFree has nothing to wait for.
+    A pool is made for the call, used once and emptied, so that its first block comes from the driver and all others
+    from the pool. The GPU is idle, so that cuMemFree has nothing to wait for.
     """
     out: IntArray = np.zeros((count, len(Allocation)), dtype=np.int64)
     case.context.make_current()
@@ -91,7 +91,7 @@ def _pool(case: Case, size_bytes: int, out: IntArray, refused: Callable[[int], N
 
 
 def _cupy_pool(case: Case, size_bytes: int, out: IntArray) -> None:
-    """From Python, as a user of CuPy does it: the block goes back to the pool when its last name is deleted."""
+    """From Python, as a user of CuPy does it: the block returns to the pool when its last reference is deleted."""
     cupy = load_cupy()
     with cupy.cuda.Device(int(case.context.device)):
         pool = cupy.cuda.MemoryPool()
@@ -163,7 +163,7 @@ def why_not_all(answer: Answer, used_bytes: int, *, shared_with_host: bool) -> s
 def all_blocks(take: Take, give_back: Callable[[int], object], free_bytes: Callable[[], int]) -> list[int]:
     """Bytes of the largest block that ``take`` gives, then of the largest besides it, and so on; MOST_BLOCKS at most.
 
-    ``take(bytes)`` is an address, or None for a refusal. All blocks are given back, also after an error.
+    ``take(bytes)`` returns an address, or None for a refusal. All blocks are given back, also after an error.
     """
     blocks: list[int] = []
     with ExitStack() as held:
@@ -180,7 +180,7 @@ def all_blocks(take: Take, give_back: Callable[[int], object], free_bytes: Calla
 def largest_block_bytes(take: Take, give_back: Callable[[int], object], most_bytes: int) -> int:
     """The largest block of at most ``most_bytes`` that ``take`` gives, in whole STEP_BYTES; 0 for none.
 
-    The search goes down from the top in steps that double, as little is missing in most cases, then by halves.
+    The search goes down from the top in doubling steps, because little is missing in most cases, then by halves.
     """
 
     def fits(steps: int) -> bool:
@@ -207,8 +207,8 @@ def _context_bytes(answer: Answer, used_bytes: int) -> Fact:
     if holders.own is not None and holders.own.used_bytes is not None:
         return known(name, holders.own.used_bytes, "NVML's figure of this process", "B")
     if not holders.others:
-        return known(name, used_bytes, "cuMemGetInfo: what is not free, nobody else being there", "B")
-    return unknown(name, "NVML does not say how much this process holds, and others are there", "NVML")
+        return known(name, used_bytes, "cuMemGetInfo: all that is not free; no other process is there", "B")
+    return unknown(name, "NVML does not say how much this process holds, and other processes hold memory", "NVML")
 
 
 def _take(size_bytes: int) -> int | None:

@@ -67,8 +67,8 @@ def expected_sum(sums: Sums, total: int) -> int:
 class CudaFill:
     """A Level with one block on each SM, which copies pieces of its own into its shared memory.
 
-    A row of 512 bytes of each part of a piece is added up once it has arrived, another one in each round. Raises Skip
-    for a way that the GPU does not have, and for pieces whose size is not a power of two from 512 B to 32 KiB.
+    After each piece has arrived, the kernel sums one 512-byte row of each of its parts, another row in each round.
+    Raises Skip for a way that the GPU lacks, and for pieces whose size is not a power of two from 512 B to 32 KiB.
     """
 
     def __init__(self, case: Case, way: Filling, piece_bytes: int, footprint_bytes: int) -> None:
@@ -115,6 +115,6 @@ class CudaFill:
             raise MeasurementError(f"the sum over rows of what was copied is {total:#x} where {wanted:#x} should be")
         require_an_sm_each(stamps)
         elapsed_ns = int(stamps["end_ns"].max()) - int(stamps["begin_ns"].min())
-        # The time of all counts, as in CudaLevel, in cycles of the SMs' clock.
+        # The time of all blocks together, as in level_pass, in cycles of the SMs' clock.
         per_ns = float(np.median(stamps["cycles"] / (stamps["end_ns"] - stamps["begin_ns"])))
         return Pass(elapsed_ns * NANOSECOND_S, elapsed_ns * per_ns)

@@ -111,7 +111,7 @@ class CudaClusterLevel:
             raise MeasurementError("the sum over all words read is not that of the other blocks")
         require_an_sm_each(stamps)
         elapsed_ns = int(stamps["end_ns"].max()) - int(stamps["begin_ns"].min())
-        # The time of all counts, as in CudaLevel, in cycles of the SMs' clock.
+        # The time of all blocks together, as in level_pass, in cycles of the SMs' clock.
         per_ns = float(np.median(stamps["cycles"] / (stamps["end_ns"] - stamps["begin_ns"])))
         return Pass(elapsed_ns * NANOSECOND_S, elapsed_ns * per_ns)
 

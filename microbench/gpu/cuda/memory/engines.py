@@ -67,7 +67,7 @@ class EngineCopy(_Copied):
 class EngineRows(_Copied):
     """A Transfer by cuMemcpy2DAsync of rows that are half their pitch on both sides.
 
-    Only the rows count. The pattern goes on between them, where nothing may change: a copy that is too wide is noticed.
+    Only the rows count. The bytes between them must not change, so a copy that is too wide is noticed.
     """
 
     def __init__(self, case: Case, size_bytes: int) -> None:
@@ -107,7 +107,7 @@ class EngineMemset:
         self.submit: Submit = self._memset
 
     def fresh(self) -> None:
-        """A new value for the calls that follow, its complement in every byte of the destination."""
+        """Take a new value for the next calls; fill the destination with its complement."""
         self._value = (self._value + VALUE_STEP) % 256
         self._memset.arguments[1] = self._value
         check(driver.cuMemsetD8(self._destination, self._value ^ 0xFF, self.size_bytes))

@@ -26,7 +26,7 @@ Offsets = npt.NDArray[np.uint64]
 
 
 def ring(footprint_bytes: int) -> Offsets:
-    """Offsets of lines in the order of the walk, shape (lines,): one line somewhere in each equal piece of the set.
+    """Offsets of lines in the order of the walk, shape (lines,): one line at a random place of each equal piece.
 
     Raises Skip for a set of fewer than two lines.
     """
@@ -52,7 +52,7 @@ class CudaLocalChase:
         self._offsets = ring(footprint_bytes)
         self.lines = len(self._offsets)
         cache_bytes = case.context.attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR")
-        # If the SM can hold the set, once round before the clocks: its cache is empty when a kernel begins.
+        # A set that the SM can hold is read once before timing, because a kernel begins with an empty cache.
         self._warm = self.lines if self._shared or footprint_bytes <= 2 * cache_bytes else 0
         self._at = 0
         self._place = case.device_memory(WORD_BYTES)
@@ -113,7 +113,7 @@ class CudaLocalChase:
         self._case.upload(self._place, np.array([self._base + int(self._offsets[index])], dtype=np.uint64))
 
     def _arrive(self, reads: int) -> None:
-        """Raise MeasurementError unless the walk has come as far as its reads lead."""
+        """Raise MeasurementError unless the walk ended at the expected line."""
         self._at = (self._at + reads) % self.lines
         wanted = self._base + int(self._offsets[self._at])
         place = int(self._case.read(self._place, 1, np.uint64)[0])
@@ -127,7 +127,7 @@ TILE_VECTORS = BLOCK_THREADS
 SET_TILE_BYTES = TILE_VECTORS * VECTOR_BYTES
 # round_the_set and write_part of kernels/memory_levels.cu have four tiles in flight.
 TILES_AHEAD = 4
-# A set this many times larger than an SM's cache bypasses it.
+# Sets larger than this many times an SM's cache are read past it.
 PASSED_BY = 2
 READ_SEED = 5
 MOST_VECTORS = 1 << 31
@@ -145,7 +145,7 @@ def fill_tiles(case: Case, tiles: int, vectors: int) -> tuple[int, Words]:
 
 
 def read_sums(prefix: Words, starts: npt.NDArray[np.int64], count: int) -> Words:
-    """The sum of ``count`` tiles from each start on and round the set, modulo 2**32.
+    """The sum of ``count`` tiles from each start on, going round the set, modulo 2**32.
 
     ``prefix`` has the sums of the first 0 ... n tiles, shape (n + 1,).
     """
@@ -203,7 +203,7 @@ class CudaLevel:
         self._submit(1)
         self._case.synchronize()
         stamps = self._case.read(self._out, self.sms, STAMPS)
-        # The next launch begins half way between the places where this one ended: what lies there left the L2 long ago.
+        # The next launch begins half way between the ends of this one, where the L2 has long evicted the data.
         self._count_and_first[1] = (first + self._warm + count + self._tiles // (2 * self.sms)) % self._tiles
         starts = (self._starts + first) % self._tiles
         if not np.array_equal(stamps["sum"], read_sums(self._prefix, starts, self._warm + count)):
@@ -215,7 +215,7 @@ def level_pass(stamps: npt.NDArray[Any]) -> Pass:
     """Duration of a launch by the stamps of its blocks. Raises MeasurementError if two of them shared an SM."""
     require_an_sm_each(stamps)
     elapsed_ns = int(stamps["end_ns"].max()) - int(stamps["begin_ns"].min())
-    # SMs that end early leave more to the others, so the time of all counts, in cycles of the SMs' clock.
+    # SMs that end early leave bandwidth to the others: take the time of all, in cycles of the SMs' clock.
     per_ns = float(np.median(stamps["cycles"] / (stamps["end_ns"] - stamps["begin_ns"])))
     return Pass(elapsed_ns * NANOSECOND_S, elapsed_ns * per_ns)
 

@@ -22,7 +22,7 @@ BATCH_VECTORS = 4 * 32
 BATCH_BYTES = BATCH_VECTORS * VECTOR_BYTES
 ROW_BYTES = WARPS * BATCH_BYTES
 LOADS = np.dtype([("begin_ns", "u8"), ("end_ns", "u8"), ("batches", "u8"), ("sm", "u4"), ("sum", "u4")])
-# Reads before the clocks, once all SMs are at work: queues fill meanwhile.
+# Reads before timing, once all SMs are busy: queues fill meanwhile.
 WARM_READS = 64
 # Sets in DRAM exceed every L2. Both sets of the L2 take 7/16 of it, or more where that is less than a row for each SM.
 DRAM_LOAD_BYTES, DRAM_CHASE_BYTES = 1 << 30, 1 << 29
@@ -87,7 +87,7 @@ def load_rate(loads: npt.NDArray[Any], walked: np.void, prefix: Words) -> float:
         raise MeasurementError("the other SMs did not read during the whole walk")
     blocks = len(loads)
     if len({int(walked["sm"]), *loads["sm"].ravel().tolist()}) != blocks + 1:
-        raise MeasurementError("two blocks shared an SM: is another process at work on this GPU?")
+        raise MeasurementError("two blocks shared an SM: is another process using this GPU?")
     rounds, rest = np.divmod(loads["batches"].astype(np.uint64), np.uint64(prefix.shape[1] - 1))
     block, warp = np.indices(loads.shape)
     sums = prefix[:, -1] * rounds + prefix[block, rest.astype(np.int64), warp]

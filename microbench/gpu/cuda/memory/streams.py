@@ -86,7 +86,7 @@ RESULTS: dict[StreamKernel, tuple[int, int, int]] = {
 
 
 class Arrays:
-    """Three arrays of ``count`` whole elements, ``size_bytes`` each. An array exists once a kernel has asked for it.
+    """Three arrays of ``count`` whole elements, ``size_bytes`` each. An array is allocated when first needed.
 
     Values are integers below 16 that depend on their place and a seed, so that every result is exact.
     """
@@ -111,7 +111,7 @@ class Arrays:
         return self._addresses[name]
 
     def fresh(self, kernel: StreamKernel) -> None:
-        """New values in what the kernel reads, poison in what it writes; waits for both."""
+        """Write new values to the inputs and poison to the output, and wait."""
         roles = ROLES[kernel]
         for name in filter(None, (roles.first, roles.second)):
             self._seeds[name] += 3
@@ -144,7 +144,7 @@ class Arrays:
         return self._answer(0, "add_up", (parts, count))
 
     def _answer(self, start: int, kernel: str, arguments: tuple[int, ...]) -> int:
-        """The value that a kernel leaves in a word that was ``start``; the word's address is its last argument."""
+        """The value of a word after a kernel that gets its address as last argument; it was ``start`` before."""
         self._case.upload(self._word, np.array([start], dtype=np.uint64))
         self._run(kernel, (*arguments, self._word))
         return int(self._case.read(self._word, 1, np.uint64)[0])
@@ -161,7 +161,7 @@ NAME = re.compile(r"(grid|past|steps|bulk)_(\d+)B_x(\d+)_t(\d+)(?:_b(\d+))?")
 
 
 class Shape(NamedTuple):
-    """How a kernel goes through its arrays.
+    """How a kernel traverses its arrays.
 
     ``grid``: as many blocks as there are tiles, each thread with ``ahead`` (1, 4, 8) vectors of ``width_bytes`` (16,
     32) in flight. ``past``: like ``grid`` with one vector, and loads that bypass the L1 (those of kernels that only
@@ -202,7 +202,7 @@ class Shape(NamedTuple):
         return max(READ_ARRAYS[kernel], 1) * self.width_bytes * self.ahead if self.bulk else 0
 
 
-# Of 130 shapes tried on an H200, those that were first for some kernel, or near it. One vector a thread won for kernels
+# Of 130 shapes tried on an H200, the fastest for each kernel or nearly so. One vector a thread won for kernels
 # that write: blocks of 128 past the L1 for copy and scale, of 1024 for add and triad, of 256 for write. More in flight
 # won for those that only read; bulk copies came within 1 % for reads.
 ANYWHERE = (
@@ -301,8 +301,8 @@ class Sum(Protocol):
 class PythonStream:
     """A Transfer by ``call``, one call of a library, which submits to stream 0 of the case.
 
-    ``result`` is where the sum is, None for a kernel that writes an array. The call is made once here: it compiles and
-    loads code and takes memory of the library, none of which is possible behind a gate.
+    ``result`` is where the sum is, None for a kernel that writes an array. The call is made once here, because
+    compiling, loading code and allocating the library's memory are impossible behind a gate.
     """
 
     blocks = False
@@ -343,7 +343,7 @@ class LastSum:
         self._last: Any = None
 
     def __call__(self) -> None:
-        """Make the call. Its result takes memory from CuPy's pool, and the previous result gives its own back."""
+        """Make the call. Its result takes memory from CuPy's pool; the previous result's memory goes back to it."""
         self._last = self._compute()
 
     def poison(self) -> None:
