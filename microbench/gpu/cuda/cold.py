@@ -100,7 +100,7 @@ def _launch_cubin(uuid: str, mode: str | None = None) -> bytes:
     """The cubin, in a process with a context. Raises MeasurementError if the process loads modules in another mode."""
     gpu = Context(uuid)
     if mode is not None and check(driver.cuModuleGetLoadingMode()) != LOADING_MODES[mode]:
-        raise MeasurementError(f"this process does not load modules in {mode} mode: set CUDA_MODULE_LOADING")
+        raise MeasurementError(f"this process does not load modules in {mode} mode: CUDA_MODULE_LOADING differs")
     return compile_cubin("launch", gpu.architecture)
 
 
