@@ -11,11 +11,9 @@ step.
 
 import importlib
 import sys
-import types
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from microbench.core.version import __version__
 
 __all__ = [
     "ComparedFigure", "ComparedRuns", "Copies", "DeviceAbsentError", "DiagnosedTraces", "Event", "Finding", "HostWork",
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from microbench.library.results import Problem, RecordedRun, Row, Rows, Sheet
     from microbench.library.surface import compare, diagnose, load, measure, predict, run, watch
     from microbench.library.verdicts import ComparedFigure, ComparedRuns, DiagnosedTraces, PredictedStep
-    from microbench.predict.workload import Copies, Event, HostWork, Kernels, Wait, Workload
+    from microbench.model.workload import Copies, Event, HostWork, Kernels, Wait, Workload
 
 # Where each public name is defined; the module is imported when the name is first used.
 _PLACES = {
@@ -47,32 +45,10 @@ _PLACES = {
     ),
     "library.recordings": ("Recording", "Tables"),
     "library.results": ("Problem", "RecordedRun", "Row", "Rows", "Sheet"),
-    "library.surface": ("load",),
+    "library.surface": ("compare", "diagnose", "load", "measure", "predict", "run", "watch"),
     "library.verdicts": ("ComparedFigure", "ComparedRuns", "DiagnosedTraces", "PredictedStep"),
-    "predict.workload": ("Copies", "Event", "HostWork", "Kernels", "Wait", "Workload"),
+    "model.workload": ("Copies", "Event", "HostWork", "Kernels", "Wait", "Workload"),
 }  # fmt: skip
-# Functions that have the name of a package of the source: that package is called instead (docs/decisions.md).
-_CALLED = ("compare", "diagnose", "measure", "predict", "run", "watch")
-
-
-class _CallablePackage(types.ModuleType):
-    """A package that can be called like the public function of its name."""
-
-    # From here ``inspect.signature`` and ``help`` take the arguments.
-    __wrapped__: Callable[..., Any]
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self.__wrapped__(*arguments, **options)
-
-    def __reduce__(self) -> tuple[Callable[[str], types.ModuleType], tuple[str]]:
-        return importlib.import_module, (self.__name__,)
-
-
-def _make_callable(name: str) -> None:
-    package: Any = importlib.import_module(f"{__name__}.{name}")
-    package.__class__ = _CallablePackage
-    package.__wrapped__ = getattr(importlib.import_module(f"{__name__}.library.surface"), name)
-    package.__doc__ = package.__wrapped__.__doc__
 
 
 def __getattr__(name: str) -> Any:
@@ -86,7 +62,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-for _name in _CALLED:
-    _make_callable(_name)

@@ -29,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from microbench.analysis.stats import rows
+from microbench.archive.store import read
 from microbench.core.bench import discover
 from microbench.core.errors import Skip
 from microbench.gpu.cuda.device import open_gpu
@@ -37,9 +38,8 @@ from microbench.gpu.protocol.compute import Gemm, GemmType
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import Transfer
 from microbench.gpu.protocol.memory import StreamKernel
-from microbench.measure.timer import Meter
-from microbench.measure.tuning import bracketed, fastest, most_queued, warm
-from microbench.runs.store import read
+from microbench.meter.timer import Meter
+from microbench.meter.tuning import bracketed, fastest, most_queued, warm
 
 KIB, MIB = 1 << 10, 1 << 20
 Figures = dict[str, float]

@@ -9,12 +9,12 @@ from typing import Any, get_args
 
 import microbench
 from microbench.analysis import evidence, stats
-from microbench.compare import compare
+from microbench.comparison import compare
 from microbench.core import model
-from microbench.diagnose import diagnosis
+from microbench.diagnosis import diagnosis
 from microbench.library import surface
 from microbench.library.results import Drawn
-from microbench.predict import workload
+from microbench.model import workload
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 LONGEST_SIGNATURE = 100

@@ -23,9 +23,9 @@ from typing import IO
 
 from msgspec.structs import replace
 
+from microbench.archive import schema, store
 from microbench.core.errors import ExitCode, RunUnreadableError
 from microbench.core.model import Outcome, Run
-from microbench.runs import schema, store
 
 HUNG = subprocess.TimeoutExpired
 ROOT = Path(__file__).resolve().parent.parent

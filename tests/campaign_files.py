@@ -30,6 +30,8 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from microbench.analysis.stats import rows
+from microbench.archive import export, history, processes, remarks, schema, store
+from microbench.archive.redaction import redacted
 from microbench.cli.app import app
 from microbench.core.bench import SUITES
 from microbench.core.errors import MicrobenchError
@@ -37,10 +39,8 @@ from microbench.core.model import Outcome, Run
 from microbench.explain.topics import catalogue
 from microbench.gpu.layers.base import layer_names
 from microbench.library.runs import consistent
-from microbench.predict import step_file
+from microbench.model import step_file
 from microbench.report.figures.catalogue import KINDS as FIGURES
-from microbench.runs import export, history, processes, remarks, schema, store
-from microbench.runs.redaction import redacted
 
 LONGEST_S, LONGEST_WAIT_S = 10, 30  # of processor time, and in all: other programs may use this machine
 MORE_MEMORY_BYTES = 1 << 30

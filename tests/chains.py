@@ -148,7 +148,7 @@ def torch_periods(streams: str, kinds: Sequence[str]) -> dict:
 def microbench_periods(streams: str) -> dict:
     """launch_gap, in a worker of its own."""
     from microbench.analysis.stats import rows
-    from microbench.runs import store
+    from microbench.archive import store
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.json"

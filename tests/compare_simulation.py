@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from microbench.compare.decision import BoolArray, Figures, FloatArray, IntArray
+from microbench.comparison.decision import BoolArray, Figures, FloatArray, IntArray
 
 # Rows of launch, graph, link, memory, compute and host, and the share of each that the host's clock times. The rows of
 # the host suite are the controls.

@@ -12,10 +12,10 @@ from hypothesis import settings
 from typer import testing
 
 from microbench.analysis import stats
+from microbench.archive import store
 from microbench.core.model import Run
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.library import runs
-from microbench.runs import store
 
 GPU_ONLY = re.compile(r"test_(cuda|twin)\w*\.py")
 

@@ -10,8 +10,8 @@ from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import FakeHost, open_fake_cold
 from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.sampling import SamplingLimits
-from microbench.measure.timer import Meter
+from microbench.meter.sampling import SamplingLimits
+from microbench.meter.timer import Meter
 
 QUICK = SamplingLimits(seconds=0.05)
 EQUAL = SamplingLimits(seconds=0.001, minimum=3)  # without noise more samples say nothing new

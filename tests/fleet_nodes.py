@@ -18,9 +18,9 @@ from typing import Any
 import dask
 from distributed import Client, Worker
 
+from microbench.archive import store
 from microbench.fleet import campaign, node
 from microbench.fleet.engine import Engine
-from microbench.runs import store
 
 PROCESSES = 4
 # A worker samples its own process many times a second, which is nothing on a node and too much for 500 in a process.

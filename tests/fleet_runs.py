@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 from make_fake_run import make_fake_run
 
+from microbench.archive import schema
 from microbench.core.model import GpuInfo, LinkInfo, Run
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.runs import schema
 
 BIG = 1 << 26
 

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.analysis.stats import deviation_key, model_of, rows, student_factor
+from microbench.archive import store
+from microbench.archive.export import _ceiling
 from microbench.fleet.outliers import Figures
 from microbench.fleet.verdict import group_of
-from microbench.runs import store
-from microbench.runs.export import _ceiling
 
 DATA = Path(__file__).parent / "data"
 NAMES = ("quiet-h200.json.xz", "compute-h200.json.xz", "held-out.json.xz")

@@ -20,15 +20,15 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from microbench.analysis.evidence import Evidence, evidence_by_device
+from microbench.archive import store
 from microbench.core.bench import discover
 from microbench.core.model import Environment
 from microbench.core.units import as_time, percent
-from microbench.run import session
-from microbench.run.plan import Plan, Process, Selected, make_plan
-from microbench.runs import store
+from microbench.session import session
+from microbench.session.plan import Plan, Process, Selected, make_plan
 
 if TYPE_CHECKING:
-    from microbench.predict.model_check import Check, Point
+    from microbench.model.model_check import Check, Point
 
 Values = Mapping[str, tuple[int | str, ...]]
 ROUNDS = 3
@@ -153,8 +153,8 @@ def print_check(name: str, checked: Check) -> None:
 
 def compare(paths: list[Path]) -> None:
     """Compares the first file's fit with its own held-out steps, then with those of the others."""
-    from microbench.predict.fit import fit
-    from microbench.predict.model_check import check
+    from microbench.model.fit import fit
+    from microbench.model.model_check import check
 
     fitted = fit(evidence_of(paths[0]))
     for path in paths:
@@ -165,8 +165,8 @@ def compare(paths: list[Path]) -> None:
 
 def table(path: Path) -> None:
     """Prints every step of the file, measured and predicted, as CSV."""
-    from microbench.predict.fit import fit
-    from microbench.predict.model_check import check
+    from microbench.model.fit import fit
+    from microbench.model.model_check import check
 
     evidence = evidence_of(path)
     checked = check(evidence, fit(evidence))

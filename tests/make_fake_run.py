@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from fake_session import run_case
 from make_run import DEVICE, environment
 
+from microbench.archive.schema import SCHEMA_VERSION
 from microbench.core.bench import discover
 from microbench.core.model import Case, Fact, Measurement, Outcome, Param, Run, Session, Settings
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.measure.sampling import SamplingLimits
-from microbench.runs.schema import SCHEMA_VERSION
+from microbench.meter.sampling import SamplingLimits
 
 # Without noise three samples are as good as a thousand.
 FEW = SamplingLimits(seconds=0.0001, minimum=3)

@@ -1,8 +1,8 @@
 """A fit by hand, whose predictions can be worked out on paper."""
 
 from microbench.gpu.layers.base import layer_titles
-from microbench.predict.constants import Constant, Fit, Misfit, Reach
-from microbench.predict.model import WAYS
+from microbench.model.constants import Constant, Fit, Misfit, Reach
+from microbench.model.model import WAYS
 
 CALL_S, GAP_S, GRAPH_GAP_S = 2e-6, 1e-6, 0.5e-6
 TORCH_S = 8e-6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from microbench.watch import cells
+from microbench.recorder import cells
 
 ROW = struct.Struct("<HHIqqIIIIQQQ")
 DEFAULTS = dict.fromkeys((name for name, _ in cells.ROW), 0)

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 
 from microbench.analysis.stats import Row, rows
-from microbench.runs.store import load
+from microbench.archive.store import load
 
 
 def stable_rows(name: str) -> tuple[dict[tuple[str, str], Row], Counter[str]]:

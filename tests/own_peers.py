@@ -24,8 +24,8 @@ from microbench.core.errors import MeasurementError
 from microbench.gpu.cuda.device import open_gpu
 from microbench.gpu.layers import callables
 from microbench.gpu.open import probe_environment
-from microbench.measure.callables import bound, load
-from microbench.measure.timer import Meter, cold
+from microbench.meter.callables import bound, load
+from microbench.meter.timer import Meter, cold
 
 TURNS = 3
 OURS, NVBENCH, DO_BENCH = "microbench", "nvbench", "do_bench"

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 from programs import BY_NAME, PROGRAMS, Program, judged, measured
 
-from microbench.watch import machine_code
-from microbench.watch.program import WHOLE, variables
+from microbench.recorder import machine_code
+from microbench.recorder.program import WHOLE, variables
 
 SECONDS = 280.0  # for measure as a whole
 IMPORT_S, PROGRAM_S = 60.0, 45.0

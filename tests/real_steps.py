@@ -365,9 +365,9 @@ def profiled(make):
 
 def predicted(row, fit, bundled):
     """What microbench predicts from durations, launches and host time, and its range without the host time."""
-    from microbench.predict.fit import with_calls, with_model_code_of
-    from microbench.predict.forecast import forecast
-    from microbench.predict.workload import Kernels, Wait, Workload
+    from microbench.model.fit import with_calls, with_model_code_of
+    from microbench.model.forecast import forecast
+    from microbench.model.workload import Kernels, Wait, Workload
 
     launches = row["launches"]
     call_s = fit.constants["call.torch_eager.1"].value
@@ -394,8 +394,8 @@ def predicted(row, fit, bundled):
 def main():
     name = sys.argv[1] if len(sys.argv) > 1 else "nvidia-h200"
     from microbench.library.runs import load
-    from microbench.predict.fit import fit_for
-    from microbench.predict.workload import Kernels, Wait, Workload
+    from microbench.model.fit import fit_for
+    from microbench.model.workload import Kernels, Wait, Workload
 
     usual = Workload((Kernels(10, (1e-6,), arguments=1), Wait()), layer="torch_eager")
     _, run = load(name)

@@ -7,8 +7,8 @@ import msgspec
 from make_run import launch_outcomes, make_run
 from msgspec.structs import replace
 
+from microbench.archive import schema
 from microbench.core.model import Measurement, Run
-from microbench.runs import schema
 
 FIRST = datetime(2026, 1, 1, 8, 30, tzinfo=UTC)
 BENCHMARKS = ("launch_cost", "launch_kind")

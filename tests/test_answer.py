@@ -8,13 +8,13 @@ import pytest
 from make_run import make_run, skipped, without
 
 from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
+from microbench.archive import store
 from microbench.core.model import Run
 from microbench.core.units import quantity
 from microbench.explain import answer
 from microbench.explain.answer import answers, most_important
 from microbench.explain.rules import findings
 from microbench.report.sheets.screen import screen, with_one_noise
-from microbench.runs import store
 
 WHOLE = make_run()
 

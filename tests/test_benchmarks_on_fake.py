@@ -16,7 +16,7 @@ from microbench.core.errors import Skip
 from microbench.core.model import Case, Fact, Measurement
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import fake_environment
-from microbench.measure.sampling import SamplingLimits
+from microbench.meter.sampling import SamplingLimits
 
 BENCHMARKS = list(discover().values())
 each_benchmark = pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda benchmark: benchmark.name)

@@ -6,7 +6,7 @@ import pytest
 
 from microbench.core.bench import Axis, Benchmark, Measured, Preset
 from microbench.core.model import Environment, GpuInfo, Metric
-from microbench.run.budget import (
+from microbench.session.budget import (
     CAPS_S,
     CORE_S,
     FRESH_PROCESS_S,
@@ -16,7 +16,7 @@ from microbench.run.budget import (
     OVERHEAD_S,
     Budget,
 )
-from microbench.run.plan import PlannedCase, make_plan, select
+from microbench.session.plan import PlannedCase, make_plan, select
 
 HERE = Environment(gpus=(GpuInfo(name="tiny", uuid="GPU-one"),))
 

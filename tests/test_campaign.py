@@ -14,8 +14,8 @@ import pytest
 from make_small_run import RUN
 from msgspec.structs import replace
 
+from microbench.archive import schema, store
 from microbench.core.errors import UsageError
-from microbench.runs import schema, store
 
 
 @pytest.mark.slow

@@ -11,13 +11,13 @@ import pytest
 from command_line import call
 from make_run import failed, make_run
 
-from microbench import __version__
+from microbench.archive import schema, store
+from microbench.archive.export import HEADER
 from microbench.core.bench import discover
 from microbench.core.errors import DeviceAbsentError, ExitCode
+from microbench.core.version import __version__
 from microbench.report.document import TRUST_MARKS
-from microbench.run import session
-from microbench.runs import schema, store
-from microbench.runs.export import HEADER
+from microbench.session import session
 
 COMMANDS = (
     "run", "show", "compare", "plot", "report", "predict", "whatif", "timeline", "explain", "export", "trend", "list",

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from compare_runs import GPU, HIGHEST_HZ, Figure, changed, grown, made, quiet, usual
 
-from microbench.compare.compare import Change, Comparison, Verdict, compare
-from microbench.compare.decision import Figures, Shifts, chance_of_levels, decide, discoveries, levels
-from microbench.compare.words import Side, findings, notices, summary
+from microbench.comparison.compare import Change, Comparison, Verdict, compare
+from microbench.comparison.decision import Figures, Shifts, chance_of_levels, decide, discoveries, levels
+from microbench.comparison.words import Side, findings, notices, summary
 from microbench.core.model import AxisInfo, Fact, GpuInfo, Run
 
 Multiplied = Callable[[Figure], float]

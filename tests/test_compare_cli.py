@@ -15,14 +15,14 @@ from make_run import make_run
 from snapshots import same
 from typer.testing import Result
 
-from microbench.compare.compare import Comparison, compare
-from microbench.compare.words import Side
+from microbench.archive import schema, store
+from microbench.comparison.compare import Comparison, compare
+from microbench.comparison.words import Side
 from microbench.core.errors import ExitCode
 from microbench.core.model import Fact, Outcome, Run
 from microbench.core.units import ratio_range
 from microbench.report.document import Table
 from microbench.report.sheets import comparison as drawing
-from microbench.runs import schema, store
 
 SLOWER = changed(0.6, case_id="memory_stream[kernel=copy]")
 FASTER = changed(1.6, case_id="memory_stream[kernel=read]")

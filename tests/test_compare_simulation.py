@@ -10,10 +10,10 @@ import pytest
 from compare_simulation import LAUNCH, MEMORY_SUITE, NO_EFFECTS, Effects, World, pair, world
 
 from microbench.analysis.stats import rows
-from microbench.compare.decision import SMALLEST_CHANGE, Decision, Figures, IntArray, decide
-from microbench.compare.pairs import Pair, clock_binding, figures, has_ratio
+from microbench.archive import store
+from microbench.comparison.decision import SMALLEST_CHANGE, Decision, Figures, IntArray, decide
+from microbench.comparison.pairs import Pair, clock_binding, figures, has_ratio
 from microbench.core.model import Run
-from microbench.runs import store
 
 # Five rounds each on a quiet host, 2026-11: all suites but compute, and compute.
 RECORDED = [str(Path(__file__).parent / "data" / f"{name}-h200.json.xz") for name in ("quiet", "compute")]

@@ -15,9 +15,9 @@ from microbench.gpu.fake.compute import Answer, FakeGemm, FakeProblem
 from microbench.gpu.fake.costs import ComputeCosts, FakeCosts, MemoryCosts, ProductLibrary
 from microbench.gpu.fake.gpu import FakeGpu, open_fake
 from microbench.gpu.protocol.compute import AluOperation, Library
-from microbench.measure import products
-from microbench.measure.sampling import SamplingLimits
-from microbench.measure.timer import Meter
+from microbench.meter import products
+from microbench.meter.sampling import SamplingLimits
+from microbench.meter.timer import Meter
 
 GIB = 1 << 30
 COSTS = FakeCosts()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from microbench.predict import model
-from microbench.predict.workload import Copies, Event, HostMemory, HostWork, Kernels, Part, Wait, Workload
+from microbench.model import model
+from microbench.model.workload import Copies, Event, HostMemory, HostWork, Kernels, Part, Wait, Workload
 
 LAYERS = ("loop", "cuda_core")
 MEMORY, LINK = 4e12, 50e9

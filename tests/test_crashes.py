@@ -17,15 +17,15 @@ import msgspec
 import pytest
 from worker_run import Recorder, outcomes, run
 
+from microbench.archive import schema, store
+from microbench.archive.runfile import ResultLostError
 from microbench.core.errors import ExitCode, MicrobenchError
-from microbench.run import session, supervisor
-from microbench.run.events import CaseDone, CaseStarted, Event, RunEnded
-from microbench.run.messages import Busy, Job, Message, Waiting
-from microbench.run.process import Patience, UnkillableWorkerError, WorkerProcess, WorkerSilentError
-from microbench.run.request import Intent, RunRequest
-from microbench.run.session import NothingMeasuredError, Seams, execute
-from microbench.runs import schema, store
-from microbench.runs.runfile import ResultLostError
+from microbench.session import session, supervisor
+from microbench.session.events import CaseDone, CaseStarted, Event, RunEnded
+from microbench.session.messages import Busy, Job, Message, Waiting
+from microbench.session.process import Patience, UnkillableWorkerError, WorkerProcess, WorkerSilentError
+from microbench.session.request import Intent, RunRequest
+from microbench.session.session import NothingMeasuredError, Seams, execute
 
 pytestmark = pytest.mark.usefixtures("data")
 
@@ -110,7 +110,7 @@ def test_a_worker_outlives_a_parent_that_was_stopped(monkeypatch: pytest.MonkeyP
         return read(self, timeout_s)
 
     monkeypatch.setattr(WorkerProcess, "_read", stopped_meanwhile)
-    monkeypatch.setattr("microbench.run.process.time.monotonic", lambda: clock() + 3600 * hours[0])
+    monkeypatch.setattr("microbench.session.process.time.monotonic", lambda: clock() + 3600 * hours[0])
     worker.go()
     assert isinstance(worker.receive(), Busy)
     monkeypatch.undo()
@@ -272,7 +272,7 @@ def test_a_killed_parent_leaves_a_readable_run_and_no_worker(tmp_path: Path) -> 
     path = tmp_path / "run.json"
     program = f"""
 from pathlib import Path
-from microbench.run.session import RunRequest, Seams, execute
+from microbench.session.session import RunRequest, Seams, execute
 request = RunRequest(('wild',), overrides={{'how': ('nothing', 'hang')}}, out=Path({str(path)!r}))
 execute(request, lambda event: print(event, flush=True), Seams('worker_benchmarks', 'worker_backend'))
 """

@@ -22,8 +22,8 @@ from microbench.core.ops import (
     Wait,
 )
 from microbench.gpu.protocol.gpu import Gpu, SignalWay
-from microbench.measure.sampling import SamplingLimits
-from microbench.measure.timer import Meter
+from microbench.meter.sampling import SamplingLimits
+from microbench.meter.timer import Meter
 
 pytestmark = pytest.mark.gpu
 

@@ -14,10 +14,10 @@ from typer.testing import Result
 
 from microbench.analysis.evidence import evidence_by_device
 from microbench.analysis.stats import rows
+from microbench.archive import store
 from microbench.core.model import Run
 from microbench.explain import own
 from microbench.gpu.layers.callables import EQUAL
-from microbench.runs import store
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

@@ -18,7 +18,7 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.protocol import memory
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import Transfer
-from microbench.measure.timer import gated
+from microbench.meter.timer import gated
 
 pytestmark = pytest.mark.gpu
 

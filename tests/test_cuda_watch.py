@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from test_traces_nsys import names, sound
 
-from microbench.diagnose.idle import idle
-from microbench.diagnose.utilisation import compare
+from microbench.diagnosis.idle import idle
+from microbench.diagnosis.utilisation import compare
 from microbench.gpu.machine.utilisation import Process, Sampler
+from microbench.recorder import cells, program
 from microbench.traces.reading import read
 from microbench.traces.trace import NONE, WORK_KINDS, Trace
-from microbench.watch import cells, program
 
 pytestmark = pytest.mark.gpu
 

@@ -16,19 +16,19 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import Finding
 from microbench.core.errors import UsageError
 from microbench.core.units import times
-from microbench.diagnose import lanes, ranks, window, words
-from microbench.diagnose.diagnosis import ELSEWHERE, PROCESSES, Diagnosis, Graph, Step, diagnose
-from microbench.diagnose.events import held_by_events
-from microbench.diagnose.health import checks
-from microbench.diagnose.host_time import DOINGS, doing, overlaps, slices
-from microbench.diagnose.idle import CAUSES, idle
-from microbench.diagnose.latencies import recorded_latencies
-from microbench.diagnose.steps import find_steps
-from microbench.diagnose.unwatched import OWN_S, USUAL_S, unwatched
+from microbench.diagnosis import lanes, ranks, window, words
+from microbench.diagnosis.diagnosis import ELSEWHERE, PROCESSES, Diagnosis, Graph, Step, diagnose
+from microbench.diagnosis.events import held_by_events
+from microbench.diagnosis.health import checks
+from microbench.diagnosis.host_time import DOINGS, doing, overlaps, slices
+from microbench.diagnosis.idle import CAUSES, idle
+from microbench.diagnosis.latencies import recorded_latencies
+from microbench.diagnosis.steps import find_steps
+from microbench.diagnosis.unwatched import OWN_S, USUAL_S, unwatched
 from microbench.library.runs import load
-from microbench.predict.constants import Constant, Fit
-from microbench.predict.fit import fit_for
-from microbench.predict.workload import Kernels, Wait, Workload
+from microbench.model.constants import Constant, Fit
+from microbench.model.fit import fit_for
+from microbench.model.workload import Kernels, Wait, Workload
 from microbench.report.sheets.diagnosis import screen
 from microbench.traces.trace import NONE, RANGE_KINDS, Memory, RangeKind, Trace
 
@@ -703,7 +703,7 @@ def test_a_step_that_is_played_too_long_is_predicted_with_a_wider_interval(monke
     def too_long(share: float) -> Diagnosis:
         assert right.step is not None
         way_s = latencies["way"] + share * right.step.watched_s
-        monkeypatch.setattr("microbench.diagnose.diagnosis.recorded_latencies", lambda *_: {**latencies, "way": way_s})
+        monkeypatch.setattr("microbench.diagnosis.diagnosis.recorded_latencies", lambda *_: {**latencies, "way": way_s})
         return diagnosed(made)
 
     off = too_long(0.04)

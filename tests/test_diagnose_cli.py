@@ -21,11 +21,11 @@ from make_trace import Recorder, in_turns, kineto, steps_of, with_pinned_copies
 from pages import CODE, Parsed
 from recorded_runs import save
 
+from microbench.archive.store import bundled
 from microbench.core.errors import ExitCode
-from microbench.diagnose.idle import CAUSES
+from microbench.diagnosis.idle import CAUSES
 from microbench.library.runs import REFERENCE_RUN
 from microbench.report.sheets.recorded_step import TONES
-from microbench.runs.store import bundled
 
 HOSTILE = (*CODE, "\x00\x1b[31m\r\nred\x7f", "\u202eevil\u2028", "x" * 100_000, "]]>&amp;<b>")
 WIDE = {"width": 1280, "height": 900}

@@ -10,7 +10,7 @@ from test_explain_environment import QUIET_FACTS, QUIET_GPU
 from microbench.core.errors import Skip
 from microbench.core.model import Environment, Fact, LinkInfo, MemoryErrors
 from microbench.gpu.protocol.gpu import PcieBytes
-from microbench.run import doctor
+from microbench.session import doctor
 
 AROUND = doctor.Surroundings(
     data_folder="/data",

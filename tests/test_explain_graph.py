@@ -10,7 +10,7 @@ from microbench.analysis.evidence import Finding
 from microbench.analysis.graph_steps import kernel_counts, usual_kernels
 from microbench.core.model import Run
 from microbench.explain import graph_facts as graphs
-from microbench.predict.graph_pairs import Pair, pairs
+from microbench.model.graph_pairs import Pair, pairs
 
 WHOLE = make_graph_run()
 MAKE = ("capture", "instantiate", "upload")

@@ -10,8 +10,8 @@ from make_link_run import make_link_run
 from make_run import failed, make_run, outcome, skipped
 
 from microbench.analysis.stats import rows
+from microbench.archive.export import HEADER, to_csv, to_json
 from microbench.core.model import LinkInfo, Run
-from microbench.runs.export import HEADER, to_csv, to_json
 
 PROMISED = (
     "run,device,simulated,benchmark,case,params,metric,unit,clock,n,median,ci_low,ci_high,p90,p99,min,ceiling,trust,"

@@ -29,7 +29,7 @@ from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.fake.links import play
 from microbench.gpu.open import open_host
 from microbench.gpu.protocol.gpu import WAIT_VARIABLE, ColdStarts, Gpu
-from microbench.run.plan import make_plan, select
+from microbench.session.plan import make_plan, select
 
 COSTS = FakeCosts()
 

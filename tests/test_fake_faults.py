@@ -18,10 +18,10 @@ from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.graphs import Shape
 from microbench.gpu.protocol.links import Transfer
 from microbench.gpu.protocol.memory import Operations
-from microbench.measure.floors import measure_floors
-from microbench.run import worker
-from microbench.run.messages import Job, Message, Order
-from microbench.run.worker import Device
+from microbench.meter.floors import measure_floors
+from microbench.session import worker
+from microbench.session.messages import Job, Message, Order
+from microbench.session.worker import Device
 
 MIB, GIB = 1 << 20, 1 << 30
 WAY = "algo66_tile18_stages35_cluster5"

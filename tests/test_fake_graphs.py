@@ -17,8 +17,8 @@ from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.fake.graphs import dependencies, schedule
 from microbench.gpu.protocol.graphs import Change, ChangeWay, Decider, Made, NodeKind, Shape
 from microbench.gpu.protocol.submit import Submit
-from microbench.run.messages import Refused
-from microbench.run.worker import guarded
+from microbench.session.messages import Refused
+from microbench.session.worker import guarded
 
 COSTS = FakeCosts()
 GRAPHS = COSTS.graphs

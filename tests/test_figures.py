@@ -16,13 +16,14 @@ from msgspec.structs import replace
 from sections import some
 
 from microbench.analysis.evidence import Evidence, evidence_by_device
+from microbench.archive import store
 from microbench.core.bench import discover
 from microbench.core.errors import UsageError
 from microbench.core.model import Run
 from microbench.core.units import as_time, quantity, times
 from microbench.library import runs as library_runs
-from microbench.predict.fit import fit, missing
-from microbench.predict.model import WAYS
+from microbench.model.fit import fit, missing
+from microbench.model.model import WAYS
 from microbench.report import document
 from microbench.report.document import Bar, Bars, Cell, Column, Curve, Histogram, Lane, Line, Mark, Span, TimeLine
 from microbench.report.figures import canvas as canvas_of
@@ -33,7 +34,6 @@ from microbench.report.figures.catalogue import KINDS
 from microbench.report.figures.figure import Figure, Origin, figures, sources
 from microbench.report.figures.labels import GAP, HEIGHT, Box, placed
 from microbench.report.suites.graph import DRAWN
-from microbench.runs import store
 
 HOSTILE = "<script>alert(1)</script>\u202e\x07'\"&\ufffe" + "x" * (1 << 20)
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,9 +7,9 @@ from command_line import call
 from make_run import make_run
 from msgspec.structs import replace
 
+from microbench.archive import remarks, schema
 from microbench.core.errors import ExitCode
 from microbench.report.figures.catalogue import KINDS
-from microbench.runs import remarks, schema
 
 BEGINS = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<svg", ".pdf": b"%PDF-"}
 

@@ -20,9 +20,9 @@ from read_findings import DOUBT, by_rule, check_shape
 
 from microbench.analysis.evidence import DOUBTS, Evidence, Finding, evidence_by_device, row_name
 from microbench.analysis.stats import Trust, rows
+from microbench.archive import store
 from microbench.core.model import Outcome, Run
 from microbench.explain.rules import RULES, findings, of_suite
-from microbench.runs import store
 
 PACKAGE = Path(__file__).parent.parent / "microbench"
 BUNDLED = ("nvidia-h200", "nvidia-h200-x2")

@@ -14,16 +14,16 @@ import pytest
 from command_line import call
 from make_run import with_metrics
 
+from microbench.archive import schema, store
 from microbench.cli.output import write_new
 from microbench.core.bench import discover
 from microbench.core.errors import ExitCode, ResultNotWrittenError
 from microbench.core.model import Measurement, Run
 from microbench.report.terminal.progress import LiveProgress
 from microbench.report.terminal.terminal import QuietConsole
-from microbench.run import session
-from microbench.run.request import RunRequest
-from microbench.run.session import execute
-from microbench.runs import schema, store
+from microbench.session import session
+from microbench.session.request import RunRequest
+from microbench.session.session import execute
 
 
 @pytest.fixture(autouse=True)
@@ -172,7 +172,7 @@ def test_a_report_that_nobody_reads_leaves_the_exit_code_of_the_run(options: str
     code = """
 import dataclasses, sys
 from microbench.cli.app import main
-from microbench.run import session
+from microbench.session import session
 execute = session.execute
 session.execute = lambda *arguments: dataclasses.replace(execute(*arguments), exit_code=1)
 main()

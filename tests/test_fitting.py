@@ -27,10 +27,10 @@ from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, evidence_by_device, row_name
 from microbench.core.model import Fact, Measurement, Outcome, Run, Session, Work
-from microbench.predict.constants import Constant, Fit, Misfit, combined, middle, of_row, of_rows, own_s, straight
-from microbench.predict.fit import ASSUMED, Calibrated, Step, call_constant, fit, misfit, misfits, missing, with_calls
-from microbench.predict.model import WAYS, Way, acts, needed, play
-from microbench.predict.workload import Copies, Kernels, Wait, Workload
+from microbench.model.constants import Constant, Fit, Misfit, combined, middle, of_row, of_rows, own_s, straight
+from microbench.model.fit import ASSUMED, Calibrated, Step, call_constant, fit, misfit, misfits, missing, with_calls
+from microbench.model.model import WAYS, Way, acts, needed, play
+from microbench.model.workload import Copies, Kernels, Wait, Workload
 
 STEP = Workload((Kernels(100, (2e-6,)), Wait()))
 

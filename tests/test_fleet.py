@@ -16,16 +16,16 @@ import pytest
 from command_line import call
 from make_run import failed, make_run
 
-from microbench import __version__
 from microbench.analysis.stats import rows
+from microbench.archive import schema, store
 from microbench.cli.fleet import progress_line
 from microbench.core.errors import ExitCode, MicrobenchError, ResultNotWrittenError, RunUnreadableError, UsageError
 from microbench.core.model import Outcome
+from microbench.core.version import __version__
 from microbench.fleet import campaign as records
 from microbench.fleet import engine, node
 from microbench.fleet.campaign import Campaign, Options, Simulated, Task
 from microbench.fleet.engine import Engine
-from microbench.runs import schema, store
 
 
 def campaign_of(*tasks: Task, **options: Any) -> Campaign:

@@ -11,12 +11,12 @@ from command_line import call
 from make_run import make_run
 
 from microbench.analysis.stats import rows
+from microbench.archive import schema
+from microbench.archive import store as runs_store
 from microbench.core.errors import UsageError
 from microbench.core.model import MemoryErrors, Run
 from microbench.fleet import campaign as campaigns
 from microbench.fleet.records import Source, records
-from microbench.runs import schema
-from microbench.runs import store as runs_store
 
 pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow")

@@ -39,7 +39,7 @@ def measured(folder: Path, name: str, began: str, factors: dict[str, float], **f
 
 
 def with_settings(path: Path, **settings: Any) -> Path:
-    from microbench.runs import schema
+    from microbench.archive import schema
 
     run: Run = schema.decode(path.read_bytes())
     sessions = tuple(

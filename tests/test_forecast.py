@@ -8,11 +8,11 @@ from make_fit import make_fit
 from msgspec.structs import replace
 
 from microbench.core.errors import UsageError
-from microbench.predict.constants import OWN_SCATTERS, Fit
-from microbench.predict.forecast import BEYOND, Forecast, forecast, predict
-from microbench.predict.model import WAYS, Act, Played, Way, needed, play
-from microbench.predict.words import findings
-from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
+from microbench.model.constants import OWN_SCATTERS, Fit
+from microbench.model.forecast import BEYOND, Forecast, forecast, predict
+from microbench.model.model import WAYS, Act, Played, Way, needed, play
+from microbench.model.words import findings
+from microbench.model.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 
 VALUES = {
     "empty": 0.1e-6, "sync": 0.1e-6, "gap_stream": 1.5e-6, "replay_node": 1e-9, "replay_way": 2.5e-6,
@@ -136,7 +136,7 @@ def test_many_copies_are_predicted_with_as_few_plays_as_many_kernels(monkeypatch
         played.append(len(of))
         return play(of, **more)
 
-    monkeypatch.setattr("microbench.predict.forecast.play", counted)
+    monkeypatch.setattr("microbench.model.forecast.play", counted)
     predict(Workload((Copies("h2d", 8, 5000), Kernels(1), Wait())), fit(half=0.1), "stream")
     assert max(played) == 5002
     assert sum(played) < 5 * 5002

@@ -10,8 +10,8 @@ import pytest
 
 from microbench.core.units import percent
 from microbench.explain.graph_rules import foresight
-from microbench.predict.fit import fit
-from microbench.predict.model_check import Check, check
+from microbench.model.fit import fit
+from microbench.model.model_check import Check, check
 
 RECORDED = Path(__file__).parent / "data" / "held-out.json.xz"
 TABLE = Path(__file__).parent.parent / "docs" / "held-out.csv"

@@ -15,10 +15,10 @@ from make_small_run import RUN
 from msgspec.structs import replace
 from recorded_runs import FIRST, recorded, save
 
+from microbench.archive import history, remarks, schema, store
 from microbench.cli import share
 from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
 from microbench.core.model import Run
-from microbench.runs import history, remarks, schema, store
 
 NOW = FIRST + timedelta(days=30)
 STRANGER = "20260102T030405Z-00000001"

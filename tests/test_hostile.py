@@ -14,16 +14,16 @@ from msgspec import Raw
 from msgspec.structs import replace
 from numba.core.caching import CacheImpl
 
-from microbench.compare.compare import compare
+from microbench.archive import history, remarks, schema, store
+from microbench.comparison.compare import compare
 from microbench.core import files
 from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
 from microbench.core.model import NO_WORK, Case, Fact, Measurement, MemoryErrors, Series, Telemetry
 from microbench.core.ops import LOOP_LAYER
 from microbench.host import loops
-from microbench.predict import step_file
-from microbench.predict.workload import Kernels
-from microbench.run import doctor
-from microbench.runs import history, remarks, schema, store
+from microbench.model import step_file
+from microbench.model.workload import Kernels
+from microbench.session import doctor
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from microbench.analysis import stats
 from microbench.analysis.evidence import Evidence, row_name
 from microbench.analysis.limits import Ceiling
+from microbench.archive import schema
 from microbench.core.model import Measurement
 from microbench.library.runs import report_of
 from microbench.report import tables
-from microbench.runs import schema
 
 
 def test_samples_are_decoded_once_for_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:

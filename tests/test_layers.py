@@ -15,21 +15,21 @@ ROOMS: dict[str, str] = {
     "core": "",
     "analysis": "core",
     "host": "core",
-    "watch": "core",
-    "gpu": "watch host core",
-    "measure": "gpu analysis core",
-    "benchmarks": "measure gpu core",
-    "compare": "analysis core",
-    "predict": "analysis core",
-    "explain": "predict host analysis core",
-    "runs": "explain analysis core",
-    "traces": "watch core",
-    "diagnose": "traces predict analysis core",
-    "run": "runs measure explain gpu host analysis core",
-    "report": "diagnose run runs explain predict compare analysis core",
-    "fleet": "report run runs explain analysis core",
-    "library": "report diagnose traces run runs explain predict compare gpu watch analysis core",
-    "cli": "library fleet report diagnose traces run runs explain predict gpu watch analysis core",
+    "recorder": "core",
+    "gpu": "recorder host core",
+    "meter": "gpu analysis core",
+    "benchmarks": "meter gpu core",
+    "comparison": "analysis core",
+    "model": "analysis core",
+    "explain": "model host analysis core",
+    "archive": "explain analysis core",
+    "traces": "recorder core",
+    "diagnosis": "traces model analysis core",
+    "session": "archive meter explain gpu host analysis core",
+    "report": "diagnosis session archive explain model comparison analysis core",
+    "fleet": "report session archive explain analysis core",
+    "library": "report diagnosis traces session archive explain model comparison gpu recorder analysis core",
+    "cli": "library fleet report diagnosis traces session archive explain model gpu recorder analysis core",
 }
 MOST_ROOMS, MOST_ARROWS = 18, 75
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
@@ -48,15 +48,15 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "jaxlib": ("gpu.layers",),
     "jinja2": ("report.page",),
     "markupsafe": ("report.page",),
-    "llvmlite": ("gpu", "_kernels", "host.loops", "watch.callbacks", "watch.machine_code"),
+    "llvmlite": ("gpu", "_kernels", "host.loops", "recorder.callbacks", "recorder.machine_code"),
     "numba": (
         "gpu",
         "_kernels",
         "host.loops",
         "host.graph_loops",
         "traces.scanner",
-        "watch.callbacks",
-        "watch.machine_code",
+        "recorder.callbacks",
+        "recorder.machine_code",
     ),
     "numba.cuda": ("gpu", "_kernels"),
     "nvmath": ("gpu", "_kernels"),
@@ -73,7 +73,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 PRINTING = ("cli", "report")
 # The only files that survive any exception: of a benchmark, of a user's function whose capture may fail, and of the
 # recorder inside of a program that is watched.
-BOUNDARIES = ("run.worker", "gpu.layers.culprit", "watch.inject.sitecustomize")
+BOUNDARIES = ("session.worker", "gpu.layers.culprit", "recorder.inject.sitecustomize")
 
 
 def within(module: str, places: tuple[str, ...]) -> bool:
@@ -193,8 +193,7 @@ def test_modules_import_each_other_in_no_circle() -> None:
     graph: dict[str, set[str]] = {}
     for module, (_, imports) in modules().items():
         own = [name for _, name in imports if name.startswith("microbench.")]
-        # The version is in the package's own file, which makes public what is in the rooms.
-        names = [name.removeprefix("microbench.") for name in own if name != "microbench.__version__"]
+        names = [name.removeprefix("microbench.") for name in own]
         # `from microbench.x import y`: y is a module or a name inside x.
         used = {name if name in modules() else name.rpartition(".")[0] for name in names}
         graph[module] = used & set(modules()) - {module}
@@ -232,25 +231,25 @@ def test_rooms_say_in_one_line_what_they_are_for() -> None:
 @pytest.mark.parametrize(
     ("module", "body"),
     [
-        ("analysis.stats", "from microbench.measure.timer import Meter"),
-        ("analysis.stats", "from microbench import measure"),
+        ("analysis.stats", "from microbench.meter.timer import Meter"),
+        ("analysis.stats", "from microbench import meter"),
         ("analysis.stats", "def later():\n    import microbench.cli"),
         ("analysis.stats", "if TYPE_CHECKING:\n    from microbench.gpu.protocol.gpu import Gpu"),
-        ("analysis.stats", "importlib.import_module('microbench.run.session')"),
-        ("host.loops", "from ..run.session import run"),
+        ("analysis.stats", "importlib.import_module('microbench.session.session')"),
+        ("host.loops", "from ..session.session import execute"),
         ("report.tables", "from microbench.gpu.protocol.gpu import Gpu"),
         ("report.tables", "import rich.table"),
-        ("gpu.fake.device", "from microbench.predict import model"),
+        ("gpu.fake.device", "from microbench.model import model"),
         ("host.loops", "from numba import cuda"),
         ("host.facts", "import numba"),
         ("gpu.cuda.device", "import torch"),
         ("gpu.cuda.device", "import pynvml"),
-        ("runs.store", "__import__('cupy')"),
+        ("archive.store", "__import__('cupy')"),
         ("analysis.stats", "print(1)"),
-        ("run.session", "try:\n    pass\nexcept Exception:\n    pass"),
-        ("run.session", "try:\n    pass\nexcept (OSError, BaseException):\n    pass"),
-        ("run.session", "try:\n    pass\nexcept:\n    pass"),
-        ("run.worker", "try:\n    pass\nexcept Exception:\n    pass\n" * 2),
+        ("session.session", "try:\n    pass\nexcept Exception:\n    pass"),
+        ("session.session", "try:\n    pass\nexcept (OSError, BaseException):\n    pass"),
+        ("session.session", "try:\n    pass\nexcept:\n    pass"),
+        ("session.worker", "try:\n    pass\nexcept Exception:\n    pass\n" * 2),
         ("analysis.stats", "def f():\n    global state\n    state = 1"),
         ("analysis.stats", None),
     ],
@@ -267,8 +266,8 @@ def test_a_planted_fault_is_found(module: str, body: str | None) -> None:
         ("host.loops", "from numba import njit\nfrom microbench.core.model import Run"),
         ("gpu.layers.torch", "import torch\nfrom cuda.bindings import driver\nfrom numba import cuda"),
         ("gpu.machine.nvml", "import pynvml"),
-        ("cli.app", "print(1)\nfrom microbench.run.session import run"),
-        ("run.worker", "try:\n    pass\nexcept Exception:\n    pass"),
+        ("cli.app", "print(1)\nfrom microbench.session.session import run"),
+        ("session.worker", "try:\n    pass\nexcept Exception:\n    pass"),
     ],
 )
 def test_what_is_allowed_passes(module: str, body: str) -> None:

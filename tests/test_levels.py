@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from microbench.analysis import levels
 from microbench.analysis.evidence import evidence_by_device
 from microbench.analysis.stats import Interval, Row, Summary, combined_trust, rounds_interval, rows
+from microbench.archive import store
+from microbench.archive.export import to_csv, to_json
 from microbench.core.model import Measurement, Run
 from microbench.report.page.details import details
 from microbench.report.sheets import view
 from microbench.report.tables import levels_words
-from microbench.runs import store
-from microbench.runs.export import to_csv, to_json
 
 
 @pytest.mark.parametrize(("medians", "width", "found"), [

@@ -15,10 +15,10 @@ from compare_runs import changed, made
 from make_trace import kineto, steps_of
 
 import microbench as mb
+from microbench.archive import schema
 from microbench.core.bench import discover
 from microbench.core.model import Run
 from microbench.library.results import Drawn
-from microbench.runs import schema
 
 PARTS = (mb.Kernels(30, (4e-6,)), mb.Wait())
 

@@ -16,6 +16,8 @@ from nccl_stand_in import StandIn, machine
 from read_findings import check
 from sections import some, study
 
+from microbench.archive import schema
+from microbench.archive.redaction import Identity, redacted
 from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Measurement, Run
@@ -26,8 +28,6 @@ from microbench.gpu.fake.environment import fake_environment
 from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.protocol.links import CollectiveName, bus_factor
 from microbench.report.suites import link
-from microbench.runs import schema
-from microbench.runs.redaction import Identity, redacted
 
 MIB = 1 << 20
 SIZES = (128, 64 << 10, 16 * MIB, 256 * MIB)

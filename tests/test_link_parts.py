@@ -17,7 +17,7 @@ from microbench.gpu.cuda import case as cases
 from microbench.gpu.cuda.links import copies, peers
 from microbench.gpu.cuda.links.chase import chain, order_of_lines, words_at
 from microbench.gpu.protocol.links import Order, PeerWay
-from microbench.run.plan import select
+from microbench.session.plan import select
 
 STRIDE_BYTES = 128
 

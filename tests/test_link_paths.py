@@ -16,6 +16,8 @@ from recorded_trees import unpack, write
 from sections import cells, section, some
 
 from microbench.analysis.limits import pcie_rate
+from microbench.archive import schema
+from microbench.archive.export import to_json
 from microbench.core.model import Fact, GpuInfo, Run, Scalar
 from microbench.core.units import percent
 from microbench.explain import link_facts as links
@@ -26,8 +28,6 @@ from microbench.gpu.machine.query import Query
 from microbench.gpu.machine.topology import link_facts_now
 from microbench.report.document import Table
 from microbench.report.suites import link
-from microbench.runs import schema
-from microbench.runs.export import to_json
 
 GPU = "0000:1a:00.0"
 TOP = "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0"

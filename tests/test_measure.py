@@ -20,6 +20,7 @@ from typer.testing import Result
 import microbench as mb
 from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.analysis.stats import rows
+from microbench.archive import store
 from microbench.core.errors import MeasurementError, UsageError
 from microbench.core.model import Run
 from microbench.core.targets import Argument, argument, check_kernel, dimensions, number, target
@@ -29,9 +30,8 @@ from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.layers import callables
 from microbench.gpu.layers.culprit import follow
 from microbench.gpu.protocol.own import NotCapturedError, OwnCall
-from microbench.measure.callables import bound
+from microbench.meter.callables import bound
 from microbench.report.suites.own import roofline
-from microbench.runs import store
 
 STEPS = """
 import os, signal, time

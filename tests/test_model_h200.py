@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from microbench.analysis.evidence import Evidence, evidence_by_device, whole
+from microbench.archive import store
 from microbench.core.model import Outcome, Run
-from microbench.predict.constants import Fit, own_s
-from microbench.predict.fit import fit, with_calls
-from microbench.predict.forecast import predict, step_time
-from microbench.predict.model import WAYS, Way
-from microbench.predict.workload import Event, Kernels, Part, Wait, Workload
-from microbench.runs import store
+from microbench.model.constants import Fit, own_s
+from microbench.model.fit import fit, with_calls
+from microbench.model.forecast import predict, step_time
+from microbench.model.model import WAYS, Way
+from microbench.model.workload import Event, Kernels, Part, Wait, Workload
 
 # A play of a thousand kernels for each constant would take too long for a test.
 MOST_KERNELS = 100

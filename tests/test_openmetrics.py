@@ -15,11 +15,11 @@ from make_fake_run import make_fake_run
 from make_run import DEVICE, make_run
 
 from microbench.analysis.stats import rows
+from microbench.archive import store
+from microbench.archive.openmetrics import UNITS, to_openmetrics
 from microbench.core.bench import discover
 from microbench.core.model import Run
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.runs import store
-from microbench.runs.openmetrics import UNITS, to_openmetrics
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 LABEL = r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"'

@@ -16,6 +16,7 @@ from sections import some
 
 from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.analysis.stats import rows
+from microbench.archive import remarks, schema, store
 from microbench.core.errors import ExitCode
 from microbench.core.model import Run, Settings
 from microbench.report.document import Phrase, Portion, Prose, Section, Stack, Stacks, TimeLine
@@ -24,7 +25,6 @@ from microbench.report.page.machine import commands
 from microbench.report.page.page import SAMPLE_STEPS, Subject, build, thinned
 from microbench.report.page.templates import sort_key
 from microbench.report.sheets import view
-from microbench.runs import remarks, schema, store
 
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 

@@ -10,9 +10,9 @@ from make_run import failed, make_run, skipped
 from pages import CODE, hostile_run, page_of
 
 from microbench.analysis.evidence import evidence_by_device
+from microbench.archive import schema, store
 from microbench.core.model import Run
 from microbench.report.figures.figure import Origin, figures
-from microbench.runs import schema, store
 
 pytestmark = pytest.mark.slow  # a browser draws each page
 

@@ -9,7 +9,7 @@ import pytest
 from microbench.core.bench import Axis, Benchmark, Measured, Package, discover
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.model import Case, Environment, GpuInfo, Metric, Param
-from microbench.run.plan import AlreadyMeasured, PlannedCase, Selected, make_plan, parse_overrides, select
+from microbench.session.plan import AlreadyMeasured, PlannedCase, Selected, make_plan, parse_overrides, select
 
 ONE = GpuInfo(name="tiny", uuid="GPU-one")
 OTHER = GpuInfo(name="tiny", uuid="GPU-other")

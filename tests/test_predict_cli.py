@@ -10,11 +10,11 @@ from command_line import call
 from make_graph_run import make_graph_run
 from make_run import make_run
 
+from microbench.archive import schema
 from microbench.core.errors import ExitCode
 from microbench.core.model import Run
-from microbench.predict.fit import suits
-from microbench.predict.step_file import Options, described, examples
-from microbench.runs import schema
+from microbench.model.fit import suits
+from microbench.model.step_file import Options, described, examples
 
 ASKED = ("predict", "--kernels", "1100", "--duration", "6us", "--layer", "torch", "--arguments", "1")
 SHORT = ("predict", "--kernels", "10", "--duration", "3us")

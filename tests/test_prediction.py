@@ -18,12 +18,12 @@ from microbench.core.errors import UsageError
 from microbench.core.model import GpuInfo, LinkInfo
 from microbench.core.units import as_time, rate_of
 from microbench.gpu.layers.base import layer_names, layer_titles
-from microbench.predict import step_file, words
-from microbench.predict.constants import Fit
-from microbench.predict.forecast import Forecast, forecast
-from microbench.predict.step_file import Options, examples
-from microbench.predict.whatif import Change, Changes, changed, findings, in_words, pairs
-from microbench.predict.workload import Copies, HostWork, Kernels, Wait, Workload
+from microbench.model import step_file, words
+from microbench.model.constants import Fit
+from microbench.model.forecast import Forecast, forecast
+from microbench.model.step_file import Options, examples
+from microbench.model.whatif import Change, Changes, changed, findings, in_words, pairs
+from microbench.model.workload import Copies, HostWork, Kernels, Wait, Workload
 from microbench.report.curves import LEAST
 from microbench.report.document import Portion, Report, Stack, Stacks
 from microbench.report.sheets import prediction

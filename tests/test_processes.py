@@ -14,12 +14,12 @@ from make_run import make_run
 from msgspec.structs import replace
 
 from microbench.analysis import levels, stats
+from microbench.archive import export, processes, schema, store
 from microbench.core.model import HOST, Deviation, Run
 from microbench.report import tables
 from microbench.report.document import GRADES
 from microbench.report.markdown import to_markdown
 from microbench.report.sheets import view
-from microbench.runs import export, processes, schema, store
 
 Rows = list[tuple[Run, stats.Row]]
 

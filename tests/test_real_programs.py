@@ -16,8 +16,8 @@ import real_programs
 from make_trace import kineto, steps_of
 from programs import BY_NAME, PROGRAMS, Made, judged, measured
 
-from microbench.diagnose.diagnosis import Bound
-from microbench.diagnose.words import ADVICE
+from microbench.diagnosis.diagnosis import Bound
+from microbench.diagnosis.words import ADVICE
 
 HERE = Path(__file__).parent
 

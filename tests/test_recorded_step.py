@@ -10,13 +10,13 @@ import pytest
 from make_trace import GAP_NS, WAY_NS, Recorder, in_turns, steps_of, with_pinned_copies
 from test_diagnose import costs, diagnosed
 
-from microbench.diagnose import recorded as recording
-from microbench.diagnose.diagnosis import Diagnosis, diagnose
-from microbench.diagnose.host_time import doing
-from microbench.diagnose.latencies import recorded_latencies
-from microbench.diagnose.recorded import Recorded
-from microbench.diagnose.steps import find_steps
-from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait
+from microbench.diagnosis import recorded as recording
+from microbench.diagnosis.diagnosis import Diagnosis, diagnose
+from microbench.diagnosis.host_time import doing
+from microbench.diagnosis.latencies import recorded_latencies
+from microbench.diagnosis.recorded import Recorded
+from microbench.diagnosis.steps import find_steps
+from microbench.model.workload import Copies, HostWork, Kernels, Part, Wait
 from microbench.traces.trace import Memory
 
 TO_GPU: tuple[Memory, Memory] = ("pageable", "device")
@@ -227,7 +227,7 @@ def test_the_recorded_step_is_played_with_its_own_latencies(monkeypatch: pytest.
             made.launch(f"kernel_{kernel}", 20_000)
             made.wait(ns=9000)
     assert "model" not in diagnosed(made).why_no_graph
-    monkeypatch.setattr("microbench.diagnose.diagnosis.recorded_latencies", lambda trace, device: {})
+    monkeypatch.setattr("microbench.diagnosis.diagnosis.recorded_latencies", lambda trace, device: {})
     assert "too short" in diagnosed(made).why_no_graph
 
 
@@ -372,7 +372,7 @@ def test_host_time_behind_a_wait_may_stay_in_front_of_the_next_graph() -> None:
 def test_no_graph_is_advised_if_it_saves_less_than_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     made = steps_of(count=12, kernels=50, duration_ns=18_000, between_ns=20_000)
     assert diagnosed(made).graph is not None
-    monkeypatch.setattr("microbench.diagnose.diagnosis._unknown", lambda workload, fit, step_s: (0.0, 300e-6))
+    monkeypatch.setattr("microbench.diagnosis.diagnosis._unknown", lambda workload, fit, step_s: (0.0, 300e-6))
     found = diagnosed(made)
     assert found.graph is None
     assert found.why_no_graph == "what a graph would save is less than the prediction's uncertainty"

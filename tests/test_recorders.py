@@ -15,6 +15,7 @@ from fake_session import EQUAL, exact
 from make_trace import kineto, steps_of
 
 from microbench.analysis.stats import rows
+from microbench.archive import store
 from microbench.benchmarks.launch import launch_watched
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Measurement
@@ -26,8 +27,7 @@ from microbench.gpu.fake.models import FakeRecorder
 from microbench.gpu.layers import torch_recorder
 from microbench.gpu.layers.torch_recorder import TorchRecorder, counted
 from microbench.gpu.protocol.recorder import Recorded, Recorder, RecorderKind
-from microbench.measure.timer import Meter
-from microbench.runs import store
+from microbench.meter.timer import Meter
 from microbench.traces.reading import read
 
 TRACE = kineto(steps_of(count=4, kernels=6, marked=True).trace())

@@ -10,10 +10,10 @@ from make_fake_run import make_fake_run
 from microbench.analysis.evidence import evidence_by_device
 from microbench.core.model import Param
 from microbench.gpu.fake.costs import FakeCosts, GraphCosts, LayerCosts, Line, MemoryCosts, Rates
-from microbench.measure.sampling import SamplingLimits
-from microbench.predict.constants import Fit
-from microbench.predict.fit import call_constant, fit
-from microbench.predict.model_check import check
+from microbench.meter.sampling import SamplingLimits
+from microbench.model.constants import Fit
+from microbench.model.fit import call_constant, fit
+from microbench.model.model_check import check
 
 # What the issue promises.
 WITHIN = 0.02

@@ -10,11 +10,11 @@ from make_small_run import BENCHMARK, RUN, SESSION
 from worker_run import Recorder, outcomes, run
 
 from microbench.analysis.stats import rows
+from microbench.archive import schema, store
 from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
 from microbench.core.model import Environment, GpuInfo, Settings
-from microbench.run import plan, session
-from microbench.run.events import CaseDone
-from microbench.runs import schema, store
+from microbench.session import plan, session
+from microbench.session.events import CaseDone
 
 pytestmark = pytest.mark.usefixtures("data")
 

@@ -9,16 +9,16 @@ import pytest
 import worker_backend
 from worker_run import Recorder, fact, only, outcomes, run
 
+from microbench.archive import store
 from microbench.core.errors import DeviceAbsentError, ExitCode
 from microbench.core.model import Environment, Floors
-from microbench.run import session
-from microbench.run.budget import Budget
-from microbench.run.events import CaseStarted, CaseTick, PlanMade, Probed, RunEnded
-from microbench.run.messages import EnvironmentFound, FloorsFound, Job, Message, Order, Ready, Refused, Waiting
-from microbench.run.process import WorkerProcess, WorkerSilentError
-from microbench.run.request import RunRequest
-from microbench.run.session import execute, probe
-from microbench.runs import store
+from microbench.session import session
+from microbench.session.budget import Budget
+from microbench.session.events import CaseStarted, CaseTick, PlanMade, Probed, RunEnded
+from microbench.session.messages import EnvironmentFound, FloorsFound, Job, Message, Order, Ready, Refused, Waiting
+from microbench.session.process import WorkerProcess, WorkerSilentError
+from microbench.session.request import RunRequest
+from microbench.session.session import execute, probe
 
 pytestmark = pytest.mark.usefixtures("data")
 

@@ -14,10 +14,10 @@ from make_small_run import MEASUREMENT, OUTCOMES, PER_CALL, RUN
 from msgspec.structs import replace
 from texts import any_text
 
+from microbench.archive import schema
 from microbench.core.errors import ExitCode, MeasurementError, RunUnreadableError
 from microbench.core.model import Outcome, Run
 from microbench.report.heading import banners
-from microbench.runs import schema
 
 GOLDEN = Path(__file__).parent / "data" / "run-v1.json"
 

@@ -15,12 +15,12 @@ from make_run import failed, make_run, skipped
 from make_small_run import RUN
 from msgspec.structs import replace
 
+from microbench.archive import schema, store
+from microbench.archive.export import HEADER, to_csv, to_json, to_json_lines
 from microbench.core.errors import RunUnreadableError
 from microbench.core.model import Run
 from microbench.library.runs import report_of
 from microbench.report.markdown import to_markdown
-from microbench.runs import schema, store
-from microbench.runs.export import HEADER, to_csv, to_json, to_json_lines
 
 jsonschema = pytest.importorskip("jsonschema")
 PUBLISHED = Path(__file__).parent.parent / "docs" / "run.schema.json"

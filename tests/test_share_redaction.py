@@ -15,11 +15,11 @@ from make_small_run import MEASUREMENT, OUTCOMES, RUN
 from msgspec.structs import replace
 from texts import any_text
 
+from microbench.archive import export, redaction, schema, store
+from microbench.archive.redaction import Identity, Redactor, redacted
 from microbench.core.model import Case, Fact, Run, Telemetry
 from microbench.library.runs import report_of
 from microbench.report.markdown import to_markdown
-from microbench.runs import export, redaction, schema, store
-from microbench.runs.redaction import Identity, Redactor, redacted
 
 NOBODY = Identity()
 UUID = "GPU-1a2d7986-4b79-e1ed-c951-afa4653d7453"

@@ -28,12 +28,12 @@ from test_doctor import AROUND
 from test_doctor import environment as examined
 from typer.testing import CliRunner, Result
 
+from microbench.archive import remarks, schema, store
 from microbench.cli.app import app
 from microbench.core.errors import DeviceAbsentError, ExitCode
 from microbench.core.model import Environment, Run
-from microbench.run import doctor, session
-from microbench.run.events import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
-from microbench.runs import remarks, schema, store
+from microbench.session import doctor, session
+from microbench.session.events import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
 
 WIDTHS = (80, 120)
 LONGEST_LINES = 36

@@ -7,7 +7,7 @@ from fake_session import medians
 from microbench.core.ops import Launch
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.gpu import open_fake
-from microbench.measure.alternating import InOrder
+from microbench.meter.alternating import InOrder
 
 COSTS = FakeCosts()
 CLOCK_S = 3e-9

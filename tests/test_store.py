@@ -18,10 +18,10 @@ from command_line import call
 from make_small_run import OUTCOMES, RUN
 from msgspec.structs import replace
 
+from microbench.archive import schema, store
+from microbench.archive.runfile import ResultLostError, RunFile
 from microbench.core import files
 from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError
-from microbench.runs import schema, store
-from microbench.runs.runfile import ResultLostError, RunFile
 
 EMPTY = replace(RUN, outcomes=())
 OLD, NEW = "20260101T000000Z-0011aabb", "20260102T000000Z-0022ccdd"

@@ -10,9 +10,9 @@ from microbench.benchmarks.memory import memory_occupancy
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Measurement, Metric
 from microbench.gpu.fake.gpu import open_fake
-from microbench.measure.counters import WINDOW_S, power
-from microbench.measure.memory import answering_level, streamed
-from microbench.measure.timer import Meter
+from microbench.meter.counters import WINDOW_S, power
+from microbench.meter.memory import answering_level, streamed
+from microbench.meter.timer import Meter
 
 MIB = 1 << 20
 

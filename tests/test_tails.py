@@ -12,7 +12,7 @@ from microbench.core.model import Fact
 from microbench.core.ops import IntArray
 from microbench.explain.rules import of_suite
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.measure import tails
+from microbench.meter import tails
 
 CALL_NS, BURST, APART_NS = 2400, 400, 1_370_000
 Stamps = tuple[np.ndarray, np.ndarray]

@@ -10,12 +10,12 @@ from make_run import failed, make_run, measurement, outcome, skipped
 from pages import hostile_run
 from sections import drawn, widest
 
+from microbench.archive.export import to_csv, to_json
 from microbench.report.sheets import view
 from microbench.report.terminal import terminal
 from microbench.report.terminal.layout import packed
 from microbench.report.terminal.progress import LiveProgress, PlainProgress
-from microbench.run.events import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
-from microbench.runs.export import to_csv, to_json
+from microbench.session.events import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
 
 HOSTILE = (
     "[bold]x[/bold] [/] [link=http://x]y[/link]",

@@ -15,21 +15,21 @@ from sections import drawn, lines_of, some
 from typer.testing import Result
 
 from microbench.analysis.evidence import Finding, evidence_by_device
+from microbench.archive import schema, store
 from microbench.cli.predict import MOST_KERNELS
 from microbench.core.errors import ExitCode, RunUnreadableError, UsageError
 from microbench.core.model import Run
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import typed_time
-from microbench.predict import timeline as words
-from microbench.predict.fit import fit_for
-from microbench.predict.forecast import Forecast, forecast
-from microbench.predict.timeline import nearest
-from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
+from microbench.model import timeline as words
+from microbench.model.fit import fit_for
+from microbench.model.forecast import Forecast, forecast
+from microbench.model.timeline import nearest
+from microbench.model.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 from microbench.report.document import Lane, Report, Span, TimeLine
 from microbench.report.sheets.prediction import Side, timeline_sheet
 from microbench.report.suites import timeline
 from microbench.report.terminal import plots
-from microbench.runs import schema, store
 
 WHOLE = make_graph_run()
 # Round figures, so that what is drawn can be worked out by hand. CALL + WAY is when the first kernel begins.

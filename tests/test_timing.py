@@ -16,8 +16,8 @@ from microbench.core.ops import Copy, IntArray, Launch, Query
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.sampling import SamplingLimits, clock_step_ns, per_call_distribution, seconds, stored
-from microbench.measure.timer import LONGEST_BURST, SHORTEST_BURST, VOID_SAMPLES, WARM_UP_CALLS, Meter, cold
+from microbench.meter.sampling import SamplingLimits, clock_step_ns, per_call_distribution, seconds, stored
+from microbench.meter.timer import LONGEST_BURST, SHORTEST_BURST, VOID_SAMPLES, WARM_UP_CALLS, Meter, cold
 
 Samples = Callable[[int], Sequence[float]]
 

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, evidence_by_device, row_name
 from microbench.analysis.stats import Row, rows
+from microbench.archive import schema, store
 from microbench.core.bench import discover
 from microbench.core.errors import ExitCode
 from microbench.core.model import Outcome, Run
@@ -32,11 +33,10 @@ from microbench.core.units import quantity
 from microbench.explain.topics import catalogue, launch, topic
 from microbench.explain.topics.catalogue import TOPICS
 from microbench.explain.topics.topic import Figure, Topic, compose, plain_words, slots
-from microbench.predict.constants import SPINNING, WRITING
+from microbench.model.constants import SPINNING, WRITING
 from microbench.report.document import Phrase, Prose
 from microbench.report.sheets import topic as sheets
 from microbench.report.terminal import layout, terminal
-from microbench.runs import schema, store
 
 # Names, not numbers: no run could change them.
 NAMES = re.compile(r"\b(?:fp(?:8|16|32|64)|bf16|tf32|int8|PCIe [0-9]|L[12])\b")

@@ -20,10 +20,10 @@ from make_recording import BEGIN_NS, LAUNCH, SYNCHRONIZE, recording, row, sample
 from test_traces_nsys import names, sound
 
 from microbench.core.errors import ExitCode, MicrobenchError, UsageError
+from microbench.recorder import cells
 from microbench.traces import reading
 from microbench.traces import recording as reader
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS, Samples, Trace
-from microbench.watch import cells
 
 UNKNOWN = 0xFFFFFFFF
 ADD = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_"
@@ -458,7 +458,7 @@ def test_many_changed_files_are_read_or_refused(part: int, tmp_path: Path) -> No
 READ_IN_LITTLE_MEMORY = """
 import resource, sys
 from pathlib import Path
-import microbench.diagnose.diagnosis
+import microbench.diagnosis.diagnosis
 from microbench.traces.reading import read
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 trace = read(Path(sys.argv[1]))

@@ -15,8 +15,8 @@ from test_diagnose import costs
 from test_traces_nsys import names, sound
 
 from microbench.core.errors import MicrobenchError, UsageError
-from microbench.diagnose.diagnosis import diagnose
-from microbench.diagnose.health import checks
+from microbench.diagnosis.diagnosis import diagnose
+from microbench.diagnosis.health import checks
 from microbench.traces import xplane
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS, Trace
 

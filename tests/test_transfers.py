@@ -15,8 +15,8 @@ from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.fake.machine import FakeGate
 from microbench.gpu.protocol.links import FloatArray, Transfer
 from microbench.gpu.protocol.submit import Submit
-from microbench.measure.timer import Meter
-from microbench.measure.transfers import alone_and_together, between_gpus, moved, small_copy
+from microbench.meter.timer import Meter
+from microbench.meter.transfers import alone_and_together, between_gpus, moved, small_copy
 
 MIB = 1 << 20
 COLD_S, WARM_S = 50e-3, 0.2e-3

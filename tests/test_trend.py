@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from recorded_runs import recorded, save
 
 from microbench.analysis.stats import rows
+from microbench.archive import remarks, schema, store, trend
+from microbench.archive.trend import Point
 from microbench.core.errors import ExitCode, UsageError
 from microbench.report.document import Curve
 from microbench.report.sheets import history as drawing
-from microbench.runs import remarks, schema, store, trend
-from microbench.runs.trend import Point
 
 METRIC = "launch_cost.submit"
 

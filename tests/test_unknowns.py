@@ -15,19 +15,19 @@ from msgspec.structs import replace
 from sections import some
 
 from microbench.analysis.evidence import evidence_by_device
+from microbench.archive import store
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.model import GpuInfo, Measurement, Run
 from microbench.core.ops import ARRAY_LAYERS
 from microbench.core.units import two_times
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.layers.base import layer_names
-from microbench.predict import fit as fitting
-from microbench.predict import step_file, unknowns, words
-from microbench.predict.constants import Fit, ModelCode
-from microbench.predict.forecast import Forecast, forecast, step_time
-from microbench.predict.whatif import Changes, Times, changed, findings, in_words, pairs
-from microbench.predict.workload import Copies, HostWork, Kernels, Wait, Workload
-from microbench.runs import store
+from microbench.model import fit as fitting
+from microbench.model import step_file, unknowns, words
+from microbench.model.constants import Fit, ModelCode
+from microbench.model.forecast import Forecast, forecast, step_time
+from microbench.model.whatif import Changes, Times, changed, findings, in_words, pairs
+from microbench.model.workload import Copies, HostWork, Kernels, Wait, Workload
 
 TORCH_CALL = {"call__torch_eager__1": TORCH_S}
 EXAMPLES = tuple(

@@ -25,14 +25,14 @@ from watched import Place
 
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.readings import MOST_VALUES, GpuReadings, Series, Share, State
-from microbench.diagnose.utilisation import compare, lines
+from microbench.diagnosis.utilisation import compare, lines
 from microbench.gpu.machine import nvml, utilisation
 from microbench.gpu.machine.utilisation import Process, Sampler, boards
 from microbench.host.files import Machine
+from microbench.recorder import cells, program
 from microbench.report.sheets.utilisation import screen
 from microbench.traces.reading import read
 from microbench.traces.trace import Trace
-from microbench.watch import cells, program
 
 BUS_IDS = ("00000000:43:00.0", "00000000:C3:00.0")
 APART_US = 1000

@@ -21,8 +21,8 @@ from typer.testing import Result
 from watched import CELLS_OF_A_STEP, NotPython, Place, cells_of
 
 from microbench.core.errors import ExitCode
+from microbench.recorder import injection, program
 from microbench.traces.reading import read
-from microbench.watch import injection, program
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorder is for x86-64 alone")
 
@@ -412,6 +412,6 @@ def test_ctrl_c_at_any_moment_ends_it_with_a_readable_file_and_no_traceback_of_o
     python_itself = process.returncode == 1 and "init_import_site" in errors  # was interrupted while it started
     assert python_itself or process.returncode in (0, -signal.SIGINT, ExitCode.INTERRUPTED)
     assert "microbench/cli" not in errors
-    assert "microbench/watch/program" not in errors
+    assert "microbench/recorder/program" not in errors
     for path in here.glob("recording-1/*"):
         assert cells_of(read(path)) <= 130 * CELLS_OF_A_STEP

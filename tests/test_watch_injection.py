@@ -21,9 +21,9 @@ from numba import cfunc, types
 from test_traces_nsys import sound
 from watched import CELLS_OF_A_STEP, CUPTI, NotPython, Place, Recorded, cells_of
 
+from microbench.recorder import callbacks, cells, cupti, injection, recorder, state
+from microbench.recorder.program import How
 from microbench.traces.reading import read
-from microbench.watch import callbacks, cells, cupti, injection, recorder, state
-from microbench.watch.program import How
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorder is for x86-64 alone")
 

@@ -22,10 +22,10 @@ from watched import Place
 
 from microbench.cli import watch
 from microbench.core.errors import ExitCode
-from microbench.diagnose import live
-from microbench.diagnose.live import Live
+from microbench.diagnosis import live
+from microbench.diagnosis.live import Live
+from microbench.recorder import cells
 from microbench.traces.recording import Growing
-from microbench.watch import cells
 
 FIGURES = "step 69.3 µs · GPU busy 24 % · host-bound"  # of make.steps
 STEP_US = 69.3

@@ -20,10 +20,10 @@ from test_traces_nsys import names, sound
 from watched import CELLS_OF_A_STEP, CUPTI, INJECTED, Place, Recorded, cells_of
 
 from microbench.core.errors import UsageError
+from microbench.recorder import callbacks, cells, machine_code, state
+from microbench.recorder.program import How
 from microbench.traces.reading import read
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS
-from microbench.watch import callbacks, cells, machine_code, state
-from microbench.watch.program import How
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorder is for x86-64 alone")
 

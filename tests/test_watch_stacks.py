@@ -10,10 +10,10 @@ import pytest
 from test_traces_nsys import names, sound
 from watched import Place, Recorded
 
-from microbench.diagnose.idle import Idle, idle
+from microbench.diagnosis.idle import Idle, idle
+from microbench.recorder import cells
+from microbench.recorder.program import How
 from microbench.traces.trace import RANGE_KINDS, Trace
-from microbench.watch import cells
-from microbench.watch.program import How
 
 STACKS = How(stacks=True)
 

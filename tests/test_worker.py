@@ -16,10 +16,10 @@ from microbench.core.model import Case, Fact, Floors, Metric, Outcome, Telemetry
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import FakeHost
 from microbench.gpu.fake.gpu import open_fake
-from microbench.measure.floors import measure_floors
-from microbench.measure.timer import Meter
-from microbench.run import messages, worker
-from microbench.run.worker import Device, both_ends, measure, open_device
+from microbench.meter.floors import measure_floors
+from microbench.meter.timer import Meter
+from microbench.session import messages, worker
+from microbench.session.worker import Device, both_ends, measure, open_device
 
 JOB = messages.Job("host", None, "worker_benchmarks", "worker_backend", os.getpid())
 
@@ -227,7 +227,7 @@ def speak(one: messages.Job, *orders: bytes) -> tuple[list[dict[str, object]], s
     """Everything a real worker answers, what it says on standard error, and its exit code."""
     text = b"\n".join((msgspec.json.encode(one), *orders, b""))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", "microbench.run.worker"]
+    command = [sys.executable, "-m", "microbench.session.worker"]
     ended = subprocess.run(command, input=text, capture_output=True, env=environment, timeout=60, check=False)
     answers = [json.loads(line) for line in ended.stdout.splitlines()]
     return answers, ended.stderr.decode(), ended.returncode

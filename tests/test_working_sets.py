@@ -14,9 +14,9 @@ from microbench.gpu.cuda.memory.levels import LINE_BYTES, MOST_LINES, read_sums,
 from microbench.gpu.cuda.memory.loaded import LOADS, WARPS, load_rate
 from microbench.gpu.cuda.timing import STAMPS
 from microbench.gpu.protocol.memory import Filling, Pass, Walk
-from microbench.measure.memory import SAMPLE_S, chase_latency, level_rate, line_latencies, two_modes
-from microbench.measure.sampling import SamplingLimits
-from microbench.measure.timer import Meter
+from microbench.meter.memory import SAMPLE_S, chase_latency, level_rate, line_latencies, two_modes
+from microbench.meter.sampling import SamplingLimits
+from microbench.meter.timer import Meter
 
 RANDOM = np.random.default_rng(3)
 

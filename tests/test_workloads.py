@@ -15,9 +15,9 @@ from microbench.cli import options
 from microbench.core.errors import UsageError
 from microbench.core.units import typed_factor, typed_rate, typed_size
 from microbench.gpu.layers.base import layer_names
-from microbench.predict import step_file
-from microbench.predict.step_file import Options, examples
-from microbench.predict.workload import MOST_KERNELS, Copies, Event, HostWork, Kernels, Wait, Workload
+from microbench.model import step_file
+from microbench.model.step_file import Options, examples
+from microbench.model.workload import MOST_KERNELS, Copies, Event, HostWork, Kernels, Wait, Workload
 
 described = partial(step_file.described, layers=layer_names())
 parsed = partial(step_file.parsed, layers=layer_names())

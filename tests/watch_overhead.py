@@ -110,8 +110,8 @@ def child(way: str, program: str, folder: Path) -> None:
 
 def begin_recorder(way: str, folder: Path) -> None:
     """Begin to record this process as watch does, with the kinds of records of this way."""
-    from microbench.watch import machine_code
-    from microbench.watch.program import How
+    from microbench.recorder import machine_code
+    from microbench.recorder.program import How
 
     where = Path(machine_code.__file__).parent
     spec = importlib.util.spec_from_file_location(

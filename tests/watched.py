@@ -13,10 +13,10 @@ from typing import NamedTuple
 import pytest
 from c_library import TWIN, compiled
 
+from microbench.recorder import injection, machine_code, program
+from microbench.recorder.program import WHOLE, How
 from microbench.traces.reading import read
 from microbench.traces.trace import Trace
-from microbench.watch import injection, machine_code, program
-from microbench.watch.program import WHOLE, How
 
 INJECTED = program.INJECTED
 CUPTI = "nvidia/cuda_cupti/lib/libcupti.so.12"

@@ -1,10 +1,10 @@
 """Runs the benchmarks of worker_benchmarks on the devices of worker_backend, in real worker processes: for tests."""
 
 from microbench.core.model import Outcome
-from microbench.run.events import Event
-from microbench.run.process import Patience
-from microbench.run.request import RunRequest
-from microbench.run.session import RunResult, Seams, execute
+from microbench.session.events import Event
+from microbench.session.process import Patience
+from microbench.session.request import RunRequest
+from microbench.session.session import RunResult, Seams, execute
 
 PATIENT = Patience(silent_s=20, busy_s=20, leave_s=5, killed_s=5)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from microbench import __version__
 from microbench.cli import check, diagnose, fleet, measure, options, predict, share, show, watch
 from microbench.cli.output import (
     command,
@@ -21,10 +20,11 @@ from microbench.cli.output import (
     reported_errors,
 )
 from microbench.core.errors import ExitCode
+from microbench.core.version import __version__
 from microbench.library.runs import measured, screen_of
 
 if TYPE_CHECKING:
-    from microbench.run.session import RunResult
+    from microbench.session.session import RunResult
 
 
 app = typer.Typer(
@@ -83,7 +83,7 @@ def run(
     why: options.Why = False,
 ) -> int:
     """Measure this machine, print a report, and save the run."""
-    from microbench.run.plan import parse_overrides
+    from microbench.session.plan import parse_overrides
 
     parsed = parse_overrides(overrides or ())
     with progress() as listener:
@@ -100,8 +100,8 @@ def run(
 
 def _show_result(result: RunResult, *, why: bool) -> None:
     """Draw the answer on one screen, and say where the run is kept and what completes it."""
+    from microbench.archive import store
     from microbench.report.terminal import terminal
-    from microbench.runs import store
 
     name = shlex.quote(str(result.path))
     draw(screen_of(result.run, result.path, None if result.path == store.last() else name), why=why)
@@ -116,7 +116,7 @@ def list_(names: options.Listed = None) -> None:
     from microbench.core.bench import discover
     from microbench.report.sheets import listing
     from microbench.report.terminal import terminal
-    from microbench.run.plan import select
+    from microbench.session.plan import select
 
     benchmarks = [selected.benchmark for selected in select(discover(), tuple(names or ()), "full", {})]
     by_name = [benchmark for benchmark in benchmarks if benchmark.name in (names or ())]
@@ -133,7 +133,7 @@ def doctor() -> int:
     from microbench.gpu.open import probe_environment
     from microbench.report.sheets import listing
     from microbench.report.terminal import terminal
-    from microbench.run.doctor import examine
+    from microbench.session.doctor import examine
 
     checks = examine(probe_environment(None)).checks
     console = terminal.open_console()

@@ -47,8 +47,8 @@ def check(
 
 
 def _measured(what: Checked, device: str | None) -> Run:
-    from microbench.run.request import RunRequest
-    from microbench.run.session import execute
+    from microbench.session.request import RunRequest
+    from microbench.session.session import execute
 
     with progress() as listener:
         return execute(RunRequest(select=NEEDED[what], preset="quick", device=device), listener).run

@@ -11,7 +11,7 @@ from microbench.cli.output import check_new, draw, print_bytes, write_new
 from microbench.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from microbench.diagnose.diagnosis import Diagnosis
+    from microbench.diagnosis.diagnosis import Diagnosis
 
 LIMIT = re.compile(r"(launch-bound|idle)\s*>\s*(\d+(?:\.\d+)?)\s*%")
 
@@ -37,7 +37,7 @@ def diagnose(
     Reads traces of torch.profiler, Nsight Systems and JAX, and recordings of microbench watch.
     """
     from microbench.library.answers import diagnosed, files_of
-    from microbench.predict.step_file import typed_seconds
+    from microbench.model.step_file import typed_seconds
     from microbench.report.sheets import diagnosis as drawing
     from microbench.report.sheets import recorded_step
     from microbench.report.terminal import terminal
@@ -71,7 +71,7 @@ def diagnose(
 
 def _saved(diagnosis: Diagnosis) -> bytes:
     """The step of a trace as a workload file."""
-    from microbench.predict.step_file import written
+    from microbench.model.step_file import written
 
     workload = diagnosis.unwatched
     if workload is None:
@@ -95,7 +95,7 @@ def _limit(text: str) -> tuple[str, float]:
 
 def _beyond(diagnosis: Diagnosis, what: str, most: float) -> bool:
     """Whether a share of the time lies above the limit. Unknown shares count as above it."""
-    from microbench.diagnose import words
+    from microbench.diagnosis import words
 
     idle = diagnosis.idle
     if idle is None:

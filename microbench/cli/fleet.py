@@ -192,8 +192,8 @@ def _asked(
 
 
 def _new(names: list[str] | None, asked: Options, nodes: Nodes) -> Campaign:
+    from microbench.archive.store import new_run_id
     from microbench.fleet.campaign import new_campaign
-    from microbench.runs.store import new_run_id
 
     return new_campaign(new_run_id(datetime.now(UTC)), list(names or ()), asked, " ".join(nodes.where.arguments))
 
@@ -238,8 +238,8 @@ def _needs_gpu(campaign: Campaign) -> bool:
     Raises UsageError.
     """
     from microbench.core.bench import discover
-    from microbench.run.plan import parse_overrides
-    from microbench.run.request import RunRequest, examine
+    from microbench.session.plan import parse_overrides
+    from microbench.session.request import RunRequest, examine
 
     asked = campaign.options
     request = RunRequest(

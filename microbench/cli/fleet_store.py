@@ -119,7 +119,7 @@ def _as_json(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Itera
 
 
 def _as_csv(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[bytes]:
-    from microbench.runs.export import written
+    from microbench.archive.export import written
 
     yield _csv_line(map(written, columns))
     for row in rows:

@@ -40,7 +40,7 @@ def predict(
     """
     from microbench.gpu.layers.base import layer_names
     from microbench.library.answers import predicted
-    from microbench.predict import step_file
+    from microbench.model import step_file
     from microbench.report.sheets import prediction
 
     step = step_file.Options(
@@ -89,7 +89,7 @@ def whatif(
     """
     from microbench.gpu.layers.base import layer_names
     from microbench.library.answers import predicted
-    from microbench.predict import step_file
+    from microbench.model import step_file
     from microbench.report.sheets import prediction as drawing
 
     step = step_file.Options(
@@ -146,7 +146,7 @@ def timeline(
     """
     from microbench.gpu.layers.base import layer_names
     from microbench.library.answers import predicted
-    from microbench.predict import step_file
+    from microbench.model import step_file
     from microbench.report.sheets import prediction as drawing
 
     count = DRAWN_KERNELS if kernels is None and workload is None else kernels

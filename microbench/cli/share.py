@@ -44,13 +44,13 @@ def export(
     All values are in SI base units: seconds, bytes, hertz.
     """
     if schema:
-        from microbench.runs import schema as run_schema
+        from microbench.archive import schema as run_schema
 
         print_bytes(run_schema.encoded())
         return
     path, run = load(name)
     if redact:
-        from microbench.runs.redaction import redacted
+        from microbench.archive.redaction import redacted
 
         run = redacted(run)
     print_bytes(exported(run, format, path))
@@ -58,8 +58,8 @@ def export(
 
 def exported(run: Run, format: Format, path: Path | None = None) -> bytes:
     """The run in that format."""
+    from microbench.archive import export
     from microbench.report import markdown
-    from microbench.runs import export
 
     with consistent(run):
         if format is Format.JSON:
@@ -67,7 +67,7 @@ def exported(run: Run, format: Format, path: Path | None = None) -> bytes:
         if format is Format.JSONL:
             return export.to_json_lines(run)
         if format is Format.OPENMETRICS:
-            from microbench.runs import openmetrics
+            from microbench.archive import openmetrics
 
             return openmetrics.to_openmetrics(run).encode()
         if format is Format.MARKDOWN:
@@ -85,7 +85,7 @@ def history(
     """List the recorded runs, newest first; or label one, or add a note."""
     if context.invoked_subcommand is not None:
         return
-    from microbench.runs import store
+    from microbench.archive import store
 
     changed = [_remarked(label[0], label=label[1])] if label else []
     changed += [_remarked(note[0], note=note[1])] if note else []
@@ -97,7 +97,7 @@ def history(
 
 
 def _remarked(name: str, label: str | None = None, note: str | None = None) -> Path:
-    from microbench.runs import remarks
+    from microbench.archive import remarks
 
     path = located(name)
     if is_reference(path):
@@ -107,9 +107,9 @@ def _remarked(name: str, label: str | None = None, note: str | None = None) -> P
 
 
 def _list(paths: list[Path], title: str, more: int = 0) -> None:
+    from microbench.archive.history import entries
     from microbench.report.sheets import history as drawing
     from microbench.report.terminal import terminal
-    from microbench.runs.history import entries
 
     terminal.draw_tables([drawing.table(entries(paths), title=title, more=more)], terminal.open_console())
 
@@ -123,8 +123,8 @@ def prune(
 
     Runs with a label or a note are never deleted.
     """
-    from microbench.runs import history as recorded
-    from microbench.runs import store
+    from microbench.archive import history as recorded
+    from microbench.archive import store
 
     if keep is None and older_than is None:
         raise UsageError("neither --keep nor --older-than is given", "give --keep N, --older-than DAYS, or both")
@@ -166,9 +166,9 @@ def trend(
     force: options.Force = False,
 ) -> None:
     """Draw one metric over the recorded runs, with its intervals."""
+    from microbench.archive import remarks, store
+    from microbench.archive import trend as trends
     from microbench.report.sheets import history as drawing
-    from microbench.runs import remarks, store
-    from microbench.runs import trend as trends
 
     paths = store.listing() if everything else store.listing()[:last]
     if not paths:

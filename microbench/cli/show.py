@@ -81,7 +81,7 @@ def newest_part(part: str) -> Report:
 
     Raises the error of the last run if none has it.
     """
-    from microbench.runs import store
+    from microbench.archive import store
 
     for path in store.listing()[:NEWEST_SEARCHED]:
         with suppress(RunUnreadableError):
@@ -135,8 +135,8 @@ def plot(
 def _drawn(name: str, runs: Sequence[tuple[Path, Run]]) -> Figure:
     """The figure of these runs together. Raises RunUnreadableError if one of them has no rows for it."""
     from microbench.analysis.evidence import evidence_by_device
+    from microbench.archive import remarks
     from microbench.report.figures.figure import Origin, drawn
-    from microbench.runs import remarks
 
     origins = []
     for path, run in runs:
@@ -181,10 +181,10 @@ def _page(names: tuple[str | None, ...], *, redact: bool) -> Page:
     """The page of the named runs, each once. A redacted page shows no labels either."""
     from microbench.analysis.evidence import evidence_by_device
     from microbench.analysis.stats import rows
+    from microbench.archive import remarks
+    from microbench.archive.redaction import redacted
     from microbench.report.figures.figure import Origin, figures
     from microbench.report.page.page import Subject, build
-    from microbench.runs import remarks
-    from microbench.runs.redaction import redacted
 
     subjects, origins = [], []
     for path, run in dict(load(name) for name in names).items():

@@ -21,10 +21,10 @@ from microbench.core.units import plain, to_ascii
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from microbench.diagnose.live import Live
+    from microbench.diagnosis.live import Live
     from microbench.gpu.machine.utilisation import Sampler
+    from microbench.recorder.program import Ended
     from microbench.traces.trace import Trace
-    from microbench.watch.program import Ended
 
 MOST_FOLDERS = 10_000
 USUAL_WINDOW_S, USUAL_EVERY = 2.0, 10
@@ -60,10 +60,10 @@ def watch(
     command sees no GPU, and under nsys nothing is recorded. With --window the program runs unrecorded most of the time,
     and the diagnosis uses the time of a step there.
     """
-    from microbench.watch import program
+    from microbench.recorder import program
 
     with program.signals_held():
-        from microbench.predict.step_file import typed_seconds
+        from microbench.model.step_file import typed_seconds
 
         for_s, window_s, every_s = (
             typed_seconds(*each) for each in (("--for", for_), ("--window", window), ("--every", every))
@@ -161,13 +161,13 @@ def _explain(folder: Path, ended: Ended, sampler: Sampler | None) -> None:
 
 def _said(sampler: Sampler | None, traces: list[Trace]) -> list[str]:
     """NVML's figures for the same time."""
-    from microbench.diagnose import utilisation
+    from microbench.diagnosis import utilisation
 
     return utilisation.lines(sampler.readings, traces, sampler.reason) if sampler is not None else []
 
 
 def _recordings(folder: Path) -> list[Path]:
-    from microbench.watch.cells import ENDING
+    from microbench.recorder.cells import ENDING
 
     return sorted(folder.glob(f"*{ENDING}"))
 
@@ -177,7 +177,7 @@ def _diagnose(paths: list[Path], console: Console) -> list[Trace]:
 
     Those of processes that used no GPU are removed.
     """
-    from microbench.diagnose.diagnosis import diagnose
+    from microbench.diagnosis.diagnosis import diagnose
     from microbench.library.answers import costs_of, screen_of
     from microbench.report.terminal import terminal
     from microbench.traces.reading import read
@@ -249,7 +249,7 @@ class LiveLine:
             return
         try:
             if self._live is None:
-                from microbench.diagnose.live import Live
+                from microbench.diagnosis.live import Live
 
                 self._live = Live()
             began_s = time.thread_time()

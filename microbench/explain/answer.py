@@ -22,7 +22,7 @@ from microbench.explain.graph_facts import break_evens
 from microbench.explain.launch_facts import crossover_s, layer, layer_rows, same_kernel_rows, title, unmeasured
 from microbench.explain.link_causes import verdict as link_judged
 from microbench.explain.memory_levels import latency_levels
-from microbench.predict.graph_pairs import Pair, pairs
+from microbench.model.graph_pairs import Pair, pairs
 
 # The kernels that the graph line speaks of: the measured duration nearest to this one.
 USUAL_DURATION_S = 2.6e-6

@@ -13,7 +13,7 @@ from microbench.analysis.graph_steps import MAKING, kernel_counts, usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time
-from microbench.predict.graph_pairs import Pair, pairs
+from microbench.model.graph_pairs import Pair, pairs
 
 SPEEDUPS = (1.5, 1.1, 1.05)
 

@@ -10,10 +10,10 @@ from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, quantity, size, times
 from microbench.explain import graph_facts as graphs
-from microbench.predict.constants import own_s
-from microbench.predict.fit import fit
-from microbench.predict.graph_pairs import Pair, pairs
-from microbench.predict.model_check import GOOD_MEDIAN, GOOD_MOST, check
+from microbench.model.constants import own_s
+from microbench.model.fit import fit
+from microbench.model.graph_pairs import Pair, pairs
+from microbench.model.model_check import GOOD_MEDIAN, GOOD_MOST, check
 
 # Two times count as equal within this ratio.
 EQUAL = 1.05

@@ -11,8 +11,8 @@ from microbench.analysis.stats import Row
 from microbench.core.model import link_rate
 from microbench.core.ops import COMPILED_LAYERS
 from microbench.core.units import as_time
-from microbench.predict.constants import WRITING, Constant, gap, gaps, own_s
-from microbench.predict.model import Way
+from microbench.model.constants import WRITING, Constant, gap, gaps, own_s
+from microbench.model.model import Way
 
 # The duration sweep leaves its plateau at the first period above this many times the shortest kernels' period.
 PLATEAU_MARGIN = 1.10

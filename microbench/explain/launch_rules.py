@@ -10,8 +10,8 @@ from microbench.analysis.stats import Row
 from microbench.core.ops import COMPILED_LAYERS
 from microbench.core.units import as_time, axis_value, percent, quantity, times
 from microbench.explain import launch_facts as launches
-from microbench.predict.constants import half_width
-from microbench.predict.model import WAYS
+from microbench.model.constants import half_width
+from microbench.model.model import WAYS
 
 # Two costs differ if their ratio is at least this.
 MARGIN = 1.10

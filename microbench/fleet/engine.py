@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from microbench import __version__
 from microbench.core.errors import MicrobenchError
 from microbench.core.units import plain, wall
+from microbench.core.version import __version__
 from microbench.fleet import campaign as records
 from microbench.fleet import node as nodes
 from microbench.fleet.campaign import Campaign, Simulated, Task

@@ -24,13 +24,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from microbench import __version__
+from microbench.archive import store
 from microbench.core.errors import ExitCode, MicrobenchError, RunUnreadableError
 from microbench.core.units import plain, wall
-from microbench.run.messages import Job
-from microbench.run.process import Patience, WorkerProcess
-from microbench.run.session import Seams, probe
-from microbench.runs import store
+from microbench.core.version import __version__
+from microbench.session.messages import Job
+from microbench.session.process import Patience, WorkerProcess
+from microbench.session.session import Seams, probe
 
 FAKE = "fake"
 PROBE_PATIENCE = Patience(silent_s=30.0, busy_s=60.0)

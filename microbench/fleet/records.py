@@ -11,13 +11,13 @@ import msgspec
 
 from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
 from microbench.analysis.stats import Row, rows
+from microbench.archive import store as runs_store
+from microbench.archive.export import row_cells
 from microbench.core.errors import RunUnreadableError
 from microbench.core.model import Environment, GpuInfo, MemoryErrors, Outcome, Run
 from microbench.core.units import plain
 from microbench.explain import environment
 from microbench.explain.rules import HOST, RULES, of_suite
-from microbench.runs import store as runs_store
-from microbench.runs.export import row_cells
 
 Record = dict[str, Any]
 TEXT, WHOLE, NUMBER, TRUTH, WORDS = "text", "whole", "number", "truth", "words"

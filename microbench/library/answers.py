@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from microbench.analysis.stats import STABLE_HALF_WIDTH
-from microbench.compare.compare import BETTER, COUNTED, WORSE, Comparison, compare
-from microbench.compare.words import Side as ComparedSide
+from microbench.comparison.compare import BETTER, COUNTED, WORSE, Comparison, compare
+from microbench.comparison.words import Side as ComparedSide
 from microbench.core.errors import UsageError
 from microbench.core.model import Run
 from microbench.core.units import plain
-from microbench.diagnose.diagnosis import Diagnosis, diagnose
-from microbench.diagnose.window import between
+from microbench.diagnosis.diagnosis import Diagnosis, diagnose
+from microbench.diagnosis.window import between
 from microbench.library.runs import REFERENCE_RUN, adding_to, consistent, grows, is_reference, last_with, load
-from microbench.predict.constants import Fit
-from microbench.predict.fit import fit_for, suits, with_model_code_of
-from microbench.predict.forecast import forecast
-from microbench.predict.unknowns import unknown_host
-from microbench.predict.workload import Kernels, Wait, Workload
+from microbench.model.constants import Fit
+from microbench.model.fit import fit_for, suits, with_model_code_of
+from microbench.model.forecast import forecast
+from microbench.model.unknowns import unknown_host
+from microbench.model.workload import Kernels, Wait, Workload
 from microbench.report.document import Report, Screen
 from microbench.report.sheets import comparison as comparison_sheet
 from microbench.report.sheets import diagnosis as diagnosis_sheet

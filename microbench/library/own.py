@@ -18,8 +18,8 @@ from microbench.library.runs import KERNEL, STEP, measured
 if TYPE_CHECKING:
     from microbench.core.bench import Benchmark
     from microbench.core.model import Param
-    from microbench.run.events import Listener
-    from microbench.run.session import RunResult
+    from microbench.session.events import Listener
+    from microbench.session.session import RunResult
 
 AXIS = re.compile(r"[A-Za-z_]\w*")
 GIVEN = ("gpu", "meter")  # parameters that every benchmark has

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
-from microbench.watch import program, recorder
-from microbench.watch.cupti import NotRecorded
+from microbench.recorder import program, recorder
+from microbench.recorder.cupti import NotRecorded
 
 if TYPE_CHECKING:
     import pandas
@@ -61,7 +61,7 @@ class Recording:
 
     def diagnosis(self) -> DiagnosedTraces:
         """Why the GPU waits, as `microbench.diagnose` says it. Raises UsageError if the block used no GPU."""
-        from microbench.diagnose.diagnosis import diagnose
+        from microbench.diagnosis.diagnosis import diagnose
         from microbench.library.answers import Diagnosed, costs_of
         from microbench.library.verdicts import DiagnosedTraces
 

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.analysis.stats import rows as rows_of
+from microbench.archive.export import row_cells
 from microbench.core.errors import UsageError
 from microbench.core.model import Param, Run
 from microbench.core.units import plain, quantity, spread
@@ -23,7 +24,6 @@ from microbench.library.runs import consistent, is_reference, part_sheet, screen
 from microbench.report.document import Banner, Cell, Report, Screen, Table, columns
 from microbench.report.figures.figure import Figure, Origin, figures
 from microbench.report.heading import REFERENCE, SIMULATED, cases_words
-from microbench.runs.export import row_cells
 
 if TYPE_CHECKING:
     import pandas

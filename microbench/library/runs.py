@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from microbench.core.bench import Benchmark
     from microbench.core.model import Param, Run
     from microbench.report.document import Report, Screen
-    from microbench.run.events import Listener
-    from microbench.run.session import RunResult
+    from microbench.session.events import Listener
+    from microbench.session.session import RunResult
 
 # The bundled run of one GPU with every suite.
 REFERENCE_RUN = "nvidia-h200"
@@ -35,7 +35,7 @@ CEILINGS = "memory_stream"
 
 def located(name: str | None) -> Path:
     """The file of the named run, or of the last one. Raises RunUnreadableError."""
-    from microbench.runs import store
+    from microbench.archive import store
 
     path = store.find(name) if name not in (None, LAST) else store.last()
     if path is None:
@@ -58,8 +58,8 @@ def read(path: Path) -> Run:
     import msgspec
 
     from microbench.analysis.graph_steps import LAYER_AXES, layer_titles
+    from microbench.archive import store
     from microbench.gpu.layers import base
-    from microbench.runs import store
 
     run = store.read(path)
     if layer_titles(run):
@@ -79,7 +79,7 @@ def read(path: Path) -> Run:
 
 def last_with(suits: Callable[[Run], bool], figures: Callable[[Run], int] | None = None) -> tuple[Path, Run]:
     """The newest run that ``suits``, else the bundled run with the most ``figures``, or REFERENCE_RUN."""
-    from microbench.runs import store
+    from microbench.archive import store
 
     for path in store.listing()[:NEWEST_SEARCHED]:
         with suppress(RunUnreadableError):
@@ -95,14 +95,14 @@ def last_with(suits: Callable[[Run], bool], figures: Callable[[Run], int] | None
 
 def is_reference(path: Path) -> bool:
     """True if that file is a bundled run."""
-    from microbench.runs import store
+    from microbench.archive import store
 
     return path in store.bundled().values()
 
 
 def grows(path: Path) -> bool:
     """True if sessions can be added to the run; bundled and compressed runs never grow."""
-    from microbench.runs import store
+    from microbench.archive import store
 
     return not is_reference(path) and not store.is_packed(path)
 
@@ -128,8 +128,8 @@ def consistent(run: Run) -> Iterator[None]:
 
 def screen_of(run: Run, path: Path, name: str | None = None) -> Screen:
     """The answer of a run on one screen; ``name`` is what the user called it."""
+    from microbench.archive import store
     from microbench.report.sheets import screen
-    from microbench.runs import store
 
     with consistent(run):
         called = name if name not in (None, LAST) else ""
@@ -144,8 +144,8 @@ def screen_of(run: Run, path: Path, name: str | None = None) -> Screen:
 
 def report_of(run: Run, path: Path | None = None, rows: Sequence[Row] | None = None) -> Report:
     """The report of a run. ``path`` tells whether it is bundled or unfinished; ``rows`` are the run's, if known."""
+    from microbench.archive import store
     from microbench.report.sheets import view
-    from microbench.runs import store
 
     with consistent(run):
         return view.build(
@@ -231,10 +231,10 @@ def measured(
     ``catalogue`` replaces all benchmarks. A case that gives no sign of life for ``silent_s`` is ended.
     Raises UsageError for a wrong argument and what ``execute`` raises.
     """
-    from microbench.run.process import Patience
-    from microbench.run.request import RunRequest
-    from microbench.run.session import Seams, execute
-    from microbench.runs import remarks
+    from microbench.archive import remarks
+    from microbench.session.process import Patience
+    from microbench.session.request import RunRequest
+    from microbench.session.session import Seams, execute
 
     checked_label = remarks.checked(label) if label is not None else None
     if quick and full:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from microbench.library.recordings import Recording
     from microbench.library.results import RecordedRun
     from microbench.library.verdicts import ComparedRuns, DiagnosedTraces, PredictedStep
-    from microbench.predict.workload import Workload
-    from microbench.run.events import Event, Listener
-    from microbench.run.session import RunResult
+    from microbench.model.workload import Workload
+    from microbench.session.events import Event, Listener
+    from microbench.session.session import RunResult
 
 Value = int | str
 
@@ -144,7 +144,7 @@ def _values(value: Value | Sequence[Value]) -> tuple[Value, ...]:
 
 def _listener(progress: Callable[[int, int, str], None] | None) -> Listener:
     """A listener of a run's events that counts the cases for ``progress``."""
-    from microbench.run.events import CaseDone, PlanMade
+    from microbench.session.events import CaseDone, PlanMade
 
     done = total = 0
 
@@ -209,8 +209,8 @@ def predict(
     from microbench.gpu.layers.base import layer_names
     from microbench.library.answers import predicted
     from microbench.library.verdicts import PredictedStep
-    from microbench.predict.step_file import Options, described
-    from microbench.predict.workload import Workload
+    from microbench.model.step_file import Options, described
+    from microbench.model.workload import Workload
 
     options = Options(
         kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays, host, blocks, sm_share
@@ -238,7 +238,7 @@ def diagnose(
     from microbench.core.errors import UsageError
     from microbench.library.answers import diagnosed
     from microbench.library.verdicts import DiagnosedTraces
-    from microbench.predict.step_file import typed_seconds
+    from microbench.model.step_file import typed_seconds
 
     if not traces:
         raise UsageError("no trace is given", "give files or folders of traces")
@@ -263,8 +263,8 @@ def _name(run: RecordedRun | str | Path | None) -> str | None:
     """
     if run is None or isinstance(run, str | Path):
         return None if run is None else str(run)
+    from microbench.archive import store
     from microbench.core.errors import RunUnreadableError
-    from microbench.runs import store
 
     with suppress(RunUnreadableError):
         if store.find(run.name) == run.path:

@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 
 from microbench.analysis.evidence import Finding
-from microbench.compare.compare import Change, Verdict
-from microbench.compare.words import findings as findings_of_comparison
-from microbench.compare.words import summary
+from microbench.comparison.compare import Change, Verdict
+from microbench.comparison.words import findings as findings_of_comparison
+from microbench.comparison.words import summary
 from microbench.core.units import plain
-from microbench.diagnose.diagnosis import Bound
-from microbench.diagnose.words import findings as findings_of_diagnosis
+from microbench.diagnosis.diagnosis import Bound
+from microbench.diagnosis.words import findings as findings_of_diagnosis
 from microbench.library.answers import Compared, Diagnosed, fails
 from microbench.library.results import Drawn, Sheet
-from microbench.predict.words import findings as findings_of_forecast
+from microbench.model.words import findings as findings_of_forecast
 from microbench.report.document import Report, Screen
 from microbench.report.sheets import diagnosis as diagnosis_sheet
 from microbench.report.sheets import prediction as prediction_sheet

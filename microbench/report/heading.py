@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from microbench.archive.damage import DAMAGED
 from microbench.core.model import Environment, GpuInfo, Run, Session
 from microbench.core.units import about_size, wall
 from microbench.report.document import Banner, Report
-from microbench.runs.damage import DAMAGED
 
 SIMULATED, REFERENCE = "SIMULATED", "REFERENCE"
 

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import Evidence, exceeds, row_name, share_of
 from microbench.analysis.limits import Ceiling
 from microbench.analysis.stats import Row
+from microbench.archive.trend import Point
 from microbench.core.model import BenchmarkInfo, Fact, Outcome, Param, PerCall
 from microbench.core.units import MISSING, as_time, axis_title, axis_value, percent, quantity, short_size, spread
 from microbench.report.document import WITHIN, Bars, Cell, Column, Table, Tone, columns
-from microbench.runs.trend import Point
 
 NOTHING = Cell(MISSING, tone="quiet")
 MOST_METRICS_ACROSS = 3

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
+from microbench.recorder.cells import MAGIC
 from microbench.traces import chrome, nsys, recording, xplane
 from microbench.traces.stream import open_trace
 from microbench.traces.trace import Trace
-from microbench.watch.cells import MAGIC
 
 HEAD_BYTES = 4096
 SQLITE = b"SQLite format 3\0"

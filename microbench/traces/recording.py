@@ -1,4 +1,4 @@
-"""Reads a recording of `microbench watch` into a Trace; microbench/watch/cells.py says what is in the file.
+"""Reads a recording of `microbench watch` into a Trace; microbench/recorder/cells.py says what is in the file.
 
 The file is read once, in pieces. Of a long recording the rows in the middle are kept, and the others are counted.
 """
@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
+from microbench.recorder import cells
 from microbench.traces.collector import MAX_NAME, MAX_TIME_NS, NO_ROW, Category, Collector, Facts, Field, Integers
 from microbench.traces.samples import counted, filled, in_order, lines, within
 from microbench.traces.stream import open_trace
 from microbench.traces.trace import MEMORIES, NONE, Memory, Samples, Table, Trace
-from microbench.watch import cells
 
 MOST_ROWS = 4_000_000  # that are kept
 AT_ONCE = 1 << 16  # cells

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from microbench.recorder.cells import FOLLOWING_NS, SAMPLE_NS
 from microbench.traces.trace import NONE, Samples, Table
-from microbench.watch.cells import FOLLOWING_NS, SAMPLE_NS
 
 Integers = npt.NDArray[np.int64]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from microbench.diagnose.diagnosis import Bound
+    from microbench.diagnosis.diagnosis import Bound
 
 Step = Callable[[], object]
 TORCH_KINDS = ("cuda", "cpu")  # traces with CUDA activities only, and with CPU and CUDA activities

@@ -1,5 +1,5 @@
 /* The parts of the injection library that tests call by themselves. */
-#include "../../microbench/watch/inject/injection.c"
+#include "../../microbench/recorder/inject/injection.c"
 
 /* Write the records of a buffer, as of a process that began with this file. CUPTI's function gives the records. */
 void keep_in(int target, void *next_record, const void *records, size_t bytes, int at_the_end) {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Case, Fact, Metric
-from microbench.measure.timer import Meter
+from microbench.meter.timer import Meter
 
 
 def variables(case: Case) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Fact, Metric
-from microbench.measure.timer import Meter
+from microbench.meter.timer import Meter
 
 
 def measure(host: object, meter: Meter, size: int) -> Iterator[Measured]:

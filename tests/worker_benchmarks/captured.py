@@ -6,7 +6,7 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.core.ops import Launch, Op, Query, SynchronizeIdle
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.timer import Meter
+from microbench.meter.timer import Meter
 
 CALLS: dict[str, Op] = {"synchronize": SynchronizeIdle(), "query": Query(), "launch": Launch()}
 

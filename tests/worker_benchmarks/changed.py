@@ -7,8 +7,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.graphs import Change, ChangeWay
-from microbench.measure.sampling import Between
-from microbench.measure.timer import Meter
+from microbench.meter.sampling import Between
+from microbench.meter.timer import Meter
 
 
 def measure(gpu: Gpu, meter: Meter, way: ChangeWay) -> Iterator[Measured]:

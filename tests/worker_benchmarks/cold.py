@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Fact, Metric
-from microbench.measure.timer import Meter
+from microbench.meter.timer import Meter
 
 
 def measure(cold: object, meter: Meter, what: str) -> Iterator[Measured]:

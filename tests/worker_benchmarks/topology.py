@@ -6,7 +6,7 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Metric
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.timer import Meter
+from microbench.meter.timer import Meter
 
 NODES = 6
 

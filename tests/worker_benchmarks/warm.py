@@ -7,7 +7,7 @@ from worker_backend import TinyGpu
 
 from microbench.core.bench import Benchmark, Measured
 from microbench.core.model import Fact, Metric, Work
-from microbench.measure.timer import Meter
+from microbench.meter.timer import Meter
 
 
 def measure(gpu: TinyGpu, meter: Meter) -> Iterator[Measured]:

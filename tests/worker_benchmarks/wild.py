@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Metric
-from microbench.measure.timer import Meter
+from microbench.meter.timer import Meter
 
 
 def answers() -> int:

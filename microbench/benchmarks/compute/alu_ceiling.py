@@ -18,8 +18,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.compute import AluOperation
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.instructions import chain_latency, instruction_rate
-from microbench.measure.timer import Meter
+from microbench.meter.instructions import chain_latency, instruction_rate
+from microbench.meter.timer import Meter
 
 OPERATIONS = (
     "fma_fp64", "fma_fp32", "fma_fp16x2", "fma_bf16x2", "mad_int32", "add_int32", "exp2_fp32", "rsqrt_fp32",

@@ -17,9 +17,9 @@ from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Fact, Metric
 from microbench.gpu.protocol.compute import ACCUMULATORS, GemmData, GemmType
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.products import powered
-from microbench.measure.timer import Meter
-from microbench.measure.tuning import fastest
+from microbench.meter.products import powered
+from microbench.meter.timer import Meter
+from microbench.meter.tuning import fastest
 
 DATA = ("normal", "zeros", "uniform", "constant", "ones", "sparse")
 

@@ -20,8 +20,8 @@ from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Metric
 from microbench.gpu.protocol.compute import GemmType
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.products import small
-from microbench.measure.timer import Meter
+from microbench.meter.products import small
+from microbench.meter.timer import Meter
 
 
 def measure(gpu: Gpu, meter: Meter, dtype: GemmType, size: int, products: int) -> Iterator[Measured]:

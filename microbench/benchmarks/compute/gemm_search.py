@@ -17,8 +17,8 @@ from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Metric
 from microbench.gpu.protocol.compute import GemmType
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.products import searched
-from microbench.measure.timer import Meter
+from microbench.meter.products import searched
+from microbench.meter.timer import Meter
 
 DTYPES = ("bf16", "fp8_e4m3_fast", "fp16", "tf32", "int8", "fp64")
 

@@ -19,8 +19,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.compute import GemmType
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.products import shaped
-from microbench.measure.timer import Meter
+from microbench.meter.products import shaped
+from microbench.meter.timer import Meter
 
 # Columns and depth of each projection: its outputs and inputs. Llama 2 7B, and Llama 3 70B with 8 heads of keys and
 # values; up includes the gate. Source: the models' published configurations (config.json).

@@ -18,8 +18,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.compute import GemmType
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.products import lasting
-from microbench.measure.timer import Meter
+from microbench.meter.products import lasting
+from microbench.meter.timer import Meter
 
 SIZE = 8192
 

@@ -23,8 +23,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
 from microbench.gpu.protocol.compute import GemmType, Library
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.products import Shape, against_cublaslt, problem_that_fits, product
-from microbench.measure.timer import Meter
+from microbench.meter.products import Shape, against_cublaslt, problem_that_fits, product
+from microbench.meter.timer import Meter
 
 DTYPES = (
     "bf16", "fp8_e4m3_fast", "fp16", "tf32", "fp64", "fp32", "int8", "fp16_acc16", "fp8_e4m3", "fp8_e5m2_fast",

@@ -19,8 +19,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
 from microbench.gpu.protocol.compute import INTEGER_TYPES, TensorPath, TensorType
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.instructions import instruction_rate
-from microbench.measure.timer import Meter
+from microbench.meter.instructions import instruction_rate
+from microbench.meter.timer import Meter
 
 FIRST_DTYPES = ("bf16", "fp8_e4m3", "int8", "fp64")
 DTYPES = ("bf16", "fp8_e4m3", "fp16", "tf32", "int8", "fp64", "fp16_acc16", "fp8_e5m2")

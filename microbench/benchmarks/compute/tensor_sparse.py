@@ -19,8 +19,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
 from microbench.gpu.protocol.compute import TensorPath, TensorType
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.instructions import instruction_rate
-from microbench.measure.timer import Meter
+from microbench.meter.instructions import instruction_rate
+from microbench.meter.timer import Meter
 
 
 def measure(

@@ -23,8 +23,8 @@ from microbench.core.model import Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
 from microbench.gpu.layers.base import layer_titles, package_of, process_of, spinning
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.alternating import steps
-from microbench.measure.timer import Meter
+from microbench.meter.alternating import steps
+from microbench.meter.timer import Meter
 
 LONGEST_STEP_NS = 20_000_000
 PYTHON_KERNELS = (10, 100)

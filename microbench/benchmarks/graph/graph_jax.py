@@ -23,8 +23,8 @@ from microbench.core.model import Metric
 from microbench.gpu.layers.base import find_layer, package_of
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.models import OUTPUTS, Output
-from microbench.measure.alternating import steps
-from microbench.measure.timer import Meter
+from microbench.meter.alternating import steps
+from microbench.meter.timer import Meter
 
 LAYER = "jax_jit"
 

@@ -28,8 +28,8 @@ from microbench.core.ops import LOOP_LAYER, LayerCall
 from microbench.gpu.layers.base import layer_titles, package_of, process_of, spinning
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.graphs import Life
-from microbench.measure.sampling import Between
-from microbench.measure.timer import Meter
+from microbench.meter.sampling import Between
+from microbench.meter.timer import Meter
 
 REPLAYS = 10
 VERIFIED = "every graph has a node for each call"

@@ -23,8 +23,8 @@ from microbench.core.model import Metric, Param
 from microbench.core.ops import Launch
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.graphs import Life, Made
-from microbench.measure.sampling import Between
-from microbench.measure.timer import Meter
+from microbench.meter.sampling import Between
+from microbench.meter.timer import Meter
 
 REPLAYED_NODES = 2000
 LINE_NODES = (10, 100, 1000)

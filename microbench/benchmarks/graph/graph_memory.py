@@ -22,8 +22,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.graphs import AllocationWay
-from microbench.measure.alternating import steps
-from microbench.measure.timer import Meter
+from microbench.meter.alternating import steps
+from microbench.meter.timer import Meter
 
 MIB = 1 << 20
 HELD = 3

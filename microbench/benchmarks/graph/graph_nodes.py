@@ -29,9 +29,9 @@ from microbench.core.errors import Skip
 from microbench.core.model import Fact, Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.graphs import Chain, Decider, NodeKind
-from microbench.measure.alternating import device_difference
-from microbench.measure.sampling import NANOSECOND_S
-from microbench.measure.timer import Meter
+from microbench.meter.alternating import device_difference
+from microbench.meter.sampling import NANOSECOND_S
+from microbench.meter.timer import Meter
 
 LONG, SHORT = 220, 20
 STREAM_CALLS = 200

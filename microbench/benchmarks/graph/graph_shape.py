@@ -21,8 +21,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.graphs import Shape
-from microbench.measure.alternating import steps
-from microbench.measure.timer import Meter
+from microbench.meter.alternating import steps
+from microbench.meter.timer import Meter
 
 KERNELS = 64
 

@@ -20,8 +20,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.graphs import Change, ChangeWay
-from microbench.measure.sampling import Between
-from microbench.measure.timer import Meter
+from microbench.meter.sampling import Between
+from microbench.meter.timer import Meter
 
 RECORDS = ("exec_update", "rebuild")
 COLUMNS = {

@@ -24,8 +24,8 @@ from microbench.core.ops import LOOP_LAYER, LayerCall
 from microbench.gpu.layers.base import layer_titles, package_of, process_of, spinning
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.submit import Submit
-from microbench.measure.alternating import InOrder, steps
-from microbench.measure.timer import Meter
+from microbench.meter.alternating import InOrder, steps
+from microbench.meter.timer import Meter
 
 LONGEST_STEP_NS = 20_000_000
 MIB = 1 << 20

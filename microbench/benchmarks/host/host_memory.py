@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Work
 from microbench.gpu.protocol.gpu import Host
-from microbench.measure.timer import Meter
+from microbench.meter.timer import Meter
 
 
 def measure(host: Host, meter: Meter, threads: str, size_bytes: int) -> Iterator[Measured]:

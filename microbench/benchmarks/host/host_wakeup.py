@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.gpu import Host
-from microbench.measure.sampling import seconds
-from microbench.measure.timer import Meter
+from microbench.meter.sampling import seconds
+from microbench.meter.timer import Meter
 
 HAND_OFFS = 50
 WAYS = ("spin", "event", "pipe")

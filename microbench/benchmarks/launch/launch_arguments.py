@@ -15,7 +15,7 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
 from microbench.core.ops import Launch
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.timer import Meter
+from microbench.meter.timer import Meter
 
 SMALLEST: Mapping[str, int] = {"argument_bytes": 0, "grid_blocks": 1, "block_threads": 32}
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Case, Metric
 from microbench.gpu.protocol.gpu import ColdStarts
-from microbench.measure.timer import Meter
+from microbench.meter.timer import Meter
 
 QUICK = ("context",)
 DEFAULT = (

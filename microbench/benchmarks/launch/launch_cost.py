@@ -23,8 +23,8 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Metric
 from microbench.core.ops import IntArray, Launch
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.sampling import NANOSECOND_S, Between, seconds
-from microbench.measure.timer import Meter
+from microbench.meter.sampling import NANOSECOND_S, Between, seconds
+from microbench.meter.timer import Meter
 
 STAMPS = 50
 LAUNCHES = 1000

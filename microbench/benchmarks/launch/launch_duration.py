@@ -17,7 +17,7 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.core.ops import Launch
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.timer import Meter, duration
+from microbench.meter.timer import Meter, duration
 
 SAMPLE_NS = 20_000_000
 MOST_LAUNCHES = 500

@@ -28,9 +28,9 @@ from microbench.core.model import Fact, Metric, Param
 from microbench.core.ops import Launch
 from microbench.gpu.protocol.gpu import LAUNCH_STREAMS, STREAMS_VARIABLE, Gpu
 from microbench.gpu.protocol.graphs import SPIN_NS, KernelChain, KernelWork
-from microbench.measure.alternating import device_difference
-from microbench.measure.sampling import NANOSECOND_S
-from microbench.measure.timer import Meter, duration
+from microbench.meter.alternating import device_difference
+from microbench.meter.sampling import NANOSECOND_S
+from microbench.meter.timer import Meter, duration
 
 LONG_GRAPH, SHORT_GRAPH = 1000, 200
 LONG_STREAM, SHORT_STREAM = 400, 100

@@ -18,7 +18,7 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.core.ops import LEGACY_STREAM, Launch
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.timer import Meter, gap
+from microbench.meter.timer import Meter, gap
 
 KINDS: dict[str, Launch] = {
     "own_stream": Launch(),

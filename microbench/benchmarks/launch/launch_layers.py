@@ -21,7 +21,7 @@ from microbench.core.model import Case, Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
 from microbench.gpu.layers.base import find_layer, layer_titles, layers, package_of, process_of
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.timer import Meter
+from microbench.meter.timer import Meter
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "same_kernel": (LOOP_LAYER, *(layer.name for layer in layers("same_kernel"))),

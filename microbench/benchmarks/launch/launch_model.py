@@ -26,9 +26,9 @@ from microbench.core.model import Case, Fact, Metric, Param
 from microbench.gpu.layers.base import package_of
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.models import COMPILED, MODELS, CaptureTimes, Compiled, ModelName, ModelStep
-from microbench.measure.alternating import steps
-from microbench.measure.sampling import NANOSECOND_S
-from microbench.measure.timer import Meter
+from microbench.meter.alternating import steps
+from microbench.meter.sampling import NANOSECOND_S
+from microbench.meter.timer import Meter
 
 REPLAYS = 20
 

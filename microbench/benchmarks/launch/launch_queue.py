@@ -19,7 +19,7 @@ from microbench.core.model import Metric
 from microbench.core.ops import IntArray, Launch
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.submit import Submit
-from microbench.measure.timer import WARM_UP_CALLS, Meter
+from microbench.meter.timer import WARM_UP_CALLS, Meter
 
 # Launches and time-out (s). Queues of the usual depth fill in the first try; drivers can be configured for deeper ones.
 TRIES = ((2200, 0.04), (9000, 0.2))

@@ -26,8 +26,8 @@ from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Fact, Metric
 from microbench.core.ops import IntArray
 from microbench.gpu.protocol.gpu import Gpu, SignalWay
-from microbench.measure.sampling import NANOSECOND_S, Between
-from microbench.measure.timer import Meter
+from microbench.meter.sampling import NANOSECOND_S, Between
+from microbench.meter.timer import Meter
 
 PAIRS = 50
 WAYS: tuple[SignalWay, ...] = get_args(SignalWay)

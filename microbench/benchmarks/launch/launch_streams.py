@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Work
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.sampling import NANOSECOND_S
-from microbench.measure.timer import Meter
+from microbench.meter.sampling import NANOSECOND_S
+from microbench.meter.timer import Meter
 
 LAUNCHES = 400
 RESIDENT_NS = 1_000_000

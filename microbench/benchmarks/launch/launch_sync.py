@@ -21,8 +21,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Case, Metric, Param
 from microbench.core.ops import Op, Query, Record, SynchronizeIdle, Wait
 from microbench.gpu.protocol.gpu import WAIT_VARIABLE, Gpu
-from microbench.measure.sampling import Between
-from microbench.measure.timer import Meter
+from microbench.meter.sampling import Between
+from microbench.meter.timer import Meter
 
 CALLS: dict[str, Op] = {
     "idle_stream": SynchronizeIdle("stream"),

@@ -28,9 +28,9 @@ from microbench.core.model import Fact, Measurement, Metric
 from microbench.core.ops import HIGH_PRIORITY_STREAM, Copy, IntArray, Launch, Query
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.submit import Submit
-from microbench.measure import tails
-from microbench.measure.sampling import NANOSECOND_S, stored
-from microbench.measure.timer import Meter
+from microbench.meter import tails
+from microbench.meter.sampling import NANOSECOND_S, stored
+from microbench.meter.timer import Meter
 
 # All calls of a burst, including the LEAD_IN calls that are not counted, fit into the launch queue.
 LEAD_IN, BURST, QUERIES = 50, 400, 1500

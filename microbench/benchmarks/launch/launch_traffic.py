@@ -18,8 +18,8 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Metric, Param
 from microbench.core.ops import Copy, Launch, Memset, Op, Record
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.counters import idle_traffic, traffic
-from microbench.measure.timer import Meter
+from microbench.meter.counters import idle_traffic, traffic
+from microbench.meter.timer import Meter
 
 CALLS = 5000
 WORK_NS = 200_000_000

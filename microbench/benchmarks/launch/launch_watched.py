@@ -36,8 +36,8 @@ from microbench.gpu.protocol.gpu import STREAMS_VARIABLE, Gpu
 from microbench.gpu.protocol.models import ModelName
 from microbench.gpu.protocol.recorder import Recorded, Recorder, RecorderKind
 from microbench.gpu.protocol.submit import Submit
-from microbench.measure.sampling import NANOSECOND_S, shortened
-from microbench.measure.timer import Meter
+from microbench.meter.sampling import NANOSECOND_S, shortened
+from microbench.meter.timer import Meter
 
 # Samples before the first recording, bursts in a sample, and steps that are counted. A sample is the lower quartile of
 # its bursts, because a busy host lengthens most of them, by up to a factor of two for a second.

@@ -18,8 +18,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import Direction
-from microbench.measure.timer import Meter
-from microbench.measure.transfers import both_ways
+from microbench.meter.timer import Meter
+from microbench.meter.transfers import both_ways
 
 MIB = 1 << 20
 

@@ -19,8 +19,8 @@ import numpy as np
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Fact, Metric, Param
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.timer import Meter
-from microbench.measure.transfers import pieces
+from microbench.meter.timer import Meter
+from microbench.meter.transfers import pieces
 
 MIB = 1 << 20
 

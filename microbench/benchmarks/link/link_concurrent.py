@@ -17,8 +17,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Environment, Metric, Param
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import Direction
-from microbench.measure.timer import Meter
-from microbench.measure.transfers import alone_and_together
+from microbench.meter.timer import Meter
+from microbench.meter.transfers import alone_and_together
 
 MIB = 1 << 20
 MOST_GPUS = 16

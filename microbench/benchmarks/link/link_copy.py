@@ -17,8 +17,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import Direction, HostMemory
-from microbench.measure.timer import Meter
-from microbench.measure.transfers import moved
+from microbench.meter.timer import Meter
+from microbench.meter.transfers import moved
 
 MEMORIES = ("pinned", "pageable", "write_combined", "registered")
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

@@ -21,9 +21,9 @@ from microbench.core.model import Fact, Metric, Param
 from microbench.core.ops import Memset
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import Direction, Order
-from microbench.measure.sampling import seconds
-from microbench.measure.timer import Meter
-from microbench.measure.transfers import read_latency, small_copy, verified
+from microbench.meter.sampling import seconds
+from microbench.meter.timer import Meter
+from microbench.meter.transfers import read_latency, small_copy, verified
 
 MIB = 1 << 20
 STRIDE_BYTES = 128

@@ -19,9 +19,9 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Work
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import ManagedWay
-from microbench.measure.sampling import NANOSECOND_S
-from microbench.measure.timer import Meter
-from microbench.measure.transfers import verified
+from microbench.meter.sampling import NANOSECOND_S
+from microbench.meter.timer import Meter
+from microbench.meter.transfers import verified
 
 MIB = 1 << 20
 WAYS: tuple[ManagedWay, ...] = (

@@ -22,8 +22,8 @@ from microbench.core.bench import Axis, Benchmark, Measured, Package, always
 from microbench.core.model import Environment, Metric, Param
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import Binding, CollectiveName
-from microbench.measure.timer import Meter
-from microbench.measure.transfers import collective_calls
+from microbench.meter.timer import Meter
+from microbench.meter.transfers import collective_calls
 
 KIB, MIB = 1 << 10, 1 << 20
 EVERY_GPU = "all"

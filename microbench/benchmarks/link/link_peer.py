@@ -19,8 +19,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Environment, Metric, Param
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import PeerWay
-from microbench.measure.timer import Meter
-from microbench.measure.transfers import between_gpus, read_latency
+from microbench.meter.timer import Meter
+from microbench.meter.transfers import between_gpus, read_latency
 
 MIB = 1 << 20
 MOST_GPUS = 16

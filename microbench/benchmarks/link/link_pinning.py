@@ -18,8 +18,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import Pinning, PinningWay
-from microbench.measure.sampling import NANOSECOND_S
-from microbench.measure.timer import Meter
+from microbench.meter.sampling import NANOSECOND_S
+from microbench.meter.timer import Meter
 
 KIB, MIB = 1 << 10, 1 << 20
 WAYS: tuple[PinningWay, ...] = ("allocate", "register", "touch")

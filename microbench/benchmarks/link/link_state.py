@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from microbench.core.bench import Benchmark, Measured
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.timer import Meter
+from microbench.meter.timer import Meter
 
 
 def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:

@@ -19,9 +19,9 @@ from microbench.core.errors import Skip
 from microbench.core.model import Fact, Metric, Param
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import Access, Transfer
-from microbench.measure.counters import traffic
-from microbench.measure.timer import Meter
-from microbench.measure.transfers import moved
+from microbench.meter.counters import traffic
+from microbench.meter.timer import Meter
+from microbench.meter.transfers import moved
 
 MIB = 1 << 20
 WIDTHS_BYTES = (4, 8, 16)

@@ -16,8 +16,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.memory import Allocation, AllocationWay
-from microbench.measure.sampling import NANOSECOND_S
-from microbench.measure.timer import Meter
+from microbench.meter.sampling import NANOSECOND_S
+from microbench.meter.timer import Meter
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 WAYS = ("malloc", "pool", "cupy_pool", "host_pinned")

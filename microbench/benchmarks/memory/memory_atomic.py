@@ -17,8 +17,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.memory import AtomicType, Space, Spread
-from microbench.measure.timer import Meter
-from microbench.measure.transfers import operated
+from microbench.meter.timer import Meter
+from microbench.meter.transfers import operated
 
 SPREADS = ("same", "warp", "thread")
 

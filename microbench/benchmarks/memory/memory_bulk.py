@@ -19,8 +19,8 @@ from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.memory import Filling
-from microbench.measure.memory import answering_level, level_rate
-from microbench.measure.timer import Meter
+from microbench.meter.memory import answering_level, level_rate
+from microbench.meter.timer import Meter
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 FILLINGS = ("bulk", "async", "load")

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Fact, Metric
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.memory import chase_latency, level_rate
-from microbench.measure.timer import Meter
+from microbench.meter.memory import chase_latency, level_rate
+from microbench.meter.timer import Meter
 
 KIB = 1 << 10
 READ_BYTES, CHASED_BYTES = 64 * KIB, 16 * KIB

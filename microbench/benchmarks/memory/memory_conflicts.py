@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Fact, Metric
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.memory import bank_cycles
-from microbench.measure.timer import Meter
+from microbench.meter.memory import bank_cycles
+from microbench.meter.timer import Meter
 
 BANKS, BANK_BYTES = 32, 4
 

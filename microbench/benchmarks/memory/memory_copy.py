@@ -17,9 +17,9 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.memory import EngineWay
-from microbench.measure.memory import answering_level
-from microbench.measure.timer import Meter
-from microbench.measure.transfers import moved
+from microbench.meter.memory import answering_level
+from microbench.meter.timer import Meter
+from microbench.meter.transfers import moved
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 WAYS = ("copy", "copy_2d", "memset")

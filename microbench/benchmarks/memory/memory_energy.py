@@ -17,9 +17,9 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.memory import StreamKernel
-from microbench.measure.counters import power
-from microbench.measure.memory import powered
-from microbench.measure.timer import Meter
+from microbench.meter.counters import power
+from microbench.meter.memory import powered
+from microbench.meter.timer import Meter
 
 MIB, GIB = 1 << 20, 1 << 30
 IDLE = "idle"

@@ -21,8 +21,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.memory import Level, Space
-from microbench.measure.memory import answering_level, level_rate
-from microbench.measure.timer import Meter
+from microbench.meter.memory import answering_level, level_rate
+from microbench.meter.timer import Meter
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SHARED_BYTES = (16 * KIB, 32 * KIB)

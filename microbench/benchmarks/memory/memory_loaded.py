@@ -21,8 +21,8 @@ from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Fact, Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.memory import LoadedLevel
-from microbench.measure.memory import loaded_latency
-from microbench.measure.timer import Meter
+from microbench.meter.memory import loaded_latency
+from microbench.meter.timer import Meter
 
 
 def measure(gpu: Gpu, meter: Meter, level: LoadedLevel, load_percent: int) -> Iterator[Measured]:

@@ -18,9 +18,9 @@ from microbench.core.errors import Skip
 from microbench.core.model import Fact, Metric, Param
 from microbench.core.units import about_size, size
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.memory import answering_level
-from microbench.measure.timer import Meter
-from microbench.measure.transfers import moved
+from microbench.meter.memory import answering_level
+from microbench.meter.timer import Meter
+from microbench.meter.transfers import moved
 
 MIB, GIB = 1 << 20, 1 << 30
 LOAD_BYTES = 16

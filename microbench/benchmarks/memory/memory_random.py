@@ -18,8 +18,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.memory import RandomAccess
-from microbench.measure.timer import Meter
-from microbench.measure.transfers import operated
+from microbench.meter.timer import Meter
+from microbench.meter.transfers import operated
 
 MIB, GIB = 1 << 20, 1 << 30
 ACCESSES = ("gather", "scatter", "update")

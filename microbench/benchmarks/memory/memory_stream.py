@@ -18,8 +18,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.memory import READ_ARRAYS, WRITTEN_ARRAYS, DataType, Implementation, StreamKernel
-from microbench.measure.memory import streamed
-from microbench.measure.timer import Meter
+from microbench.meter.memory import streamed
+from microbench.meter.timer import Meter
 
 MIB, GIB = 1 << 20, 1 << 30
 KERNELS = ("read", "write", "copy", "scale", "add", "triad", "dot")

@@ -18,8 +18,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.memory import StrideAccess
-from microbench.measure.timer import Meter
-from microbench.measure.transfers import moved
+from microbench.meter.timer import Meter
+from microbench.meter.transfers import moved
 
 GIB = 1 << 30
 

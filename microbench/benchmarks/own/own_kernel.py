@@ -23,8 +23,8 @@ from microbench.core.model import Fact, Metric, Param, Work
 from microbench.core.targets import argument, dimensions, target, whole
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.own import KernelResources, KernelSpec, OwnKernel
-from microbench.measure.sampling import NANOSECOND_S
-from microbench.measure.timer import Meter, cold
+from microbench.meter.sampling import NANOSECOND_S
+from microbench.meter.timer import Meter, cold
 
 LAUNCHES = 100
 WORK_S = 20e-3  # of one sample

@@ -30,10 +30,10 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Measurement, Metric, Param
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.own import JAX, NotCapturedError, OwnGraph, OwnStep
-from microbench.measure.alternating import steps
-from microbench.measure.callables import bound
-from microbench.measure.sampling import NANOSECOND_S, stored
-from microbench.measure.timer import Meter, cold, gated
+from microbench.meter.alternating import steps
+from microbench.meter.callables import bound
+from microbench.meter.sampling import NANOSECOND_S, stored
+from microbench.meter.timer import Meter, cold, gated
 
 CAPTURES = 5
 MOST_NAMES = 40

@@ -12,9 +12,9 @@ from microbench.core.units import as_time, times
 from microbench.explain.graph_facts import curve_of, kernels_of
 from microbench.explain.launch_facts import usual_gap
 from microbench.explain.topics.topic import PREDICT, Passage, Topic, TopicFigures, count, counted, total, word
-from microbench.predict.constants import profiled_longer
-from microbench.predict.graph_pairs import Pair, pairs
-from microbench.predict.model import WAYS
+from microbench.model.constants import profiled_longer
+from microbench.model.graph_pairs import Pair, pairs
+from microbench.model.model import WAYS
 
 GAIN, LIFE, COST = "graph_gain", "graph_lifecycle", "launch_cost"
 # The length of kernels that outlast a launch.

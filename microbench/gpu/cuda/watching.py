@@ -12,8 +12,8 @@ import numpy as np
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.units import plain
 from microbench.gpu.protocol.recorder import Recorded
-from microbench.watch import cells, program
-from microbench.watch.cupti import NotRecorded
+from microbench.recorder import cells, program
+from microbench.recorder.cupti import NotRecorded
 
 
 class WatchRecorder:

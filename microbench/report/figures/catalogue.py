@@ -96,9 +96,9 @@ def _sustained(evidence: Evidence) -> Gathered:
 
 
 def _step(evidence: Evidence) -> Gathered:
-    from microbench.predict import timeline
-    from microbench.predict.fit import fit
-    from microbench.predict.forecast import forecast
+    from microbench.model import timeline
+    from microbench.model.fit import fit
+    from microbench.model.forecast import forecast
     from microbench.report.suites.graph import DRAWN, step
 
     panels = _panels(step(evidence))

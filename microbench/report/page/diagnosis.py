@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from microbench import __version__
 from microbench.analysis.evidence import Finding
 from microbench.core.units import as_time, plain
-from microbench.diagnose import lanes
-from microbench.diagnose.diagnosis import Diagnosis
-from microbench.diagnose.idle import CAUSES
-from microbench.diagnose.lanes import Stretch
+from microbench.core.version import __version__
+from microbench.diagnosis import lanes
+from microbench.diagnosis.diagnosis import Diagnosis
+from microbench.diagnosis.idle import CAUSES
+from microbench.diagnosis.lanes import Stretch
 from microbench.report.document import Screen, Span, Table, TimeLine, Tone
 from microbench.report.page.page import NOWHERE, packed
 from microbench.report.page.templates import WHOLE_WIDTH, environment, script, style

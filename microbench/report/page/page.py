@@ -14,9 +14,9 @@ import msgspec
 from markupsafe import Markup
 from msgspec.structs import replace
 
-from microbench import __version__
 from microbench.analysis.evidence import Evidence
 from microbench.core.model import SAMPLES_KEPT, Measurement, Run
+from microbench.core.version import __version__
 from microbench.report.document import GRADES, SPREAD, SPREAD_WITHIN, Report, Table
 from microbench.report.figures.figure import Figure
 from microbench.report.heading import SIMULATED

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import count
 
-from microbench import __version__
 from microbench.analysis.evidence import Finding
+from microbench.core.version import __version__
 from microbench.report.document import Curve, Table, Tiles
 from microbench.report.page.diagnosis import ONLY_OWN
 from microbench.report.page.page import NOWHERE

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from microbench.analysis.evidence import row_name
 from microbench.analysis.stats import Interval, Row
-from microbench.compare.compare import BETTER, COUNTED, WORSE, Change, Comparison, Verdict
-from microbench.compare.words import SUITE, Side, findings, methods_in_words, notices, summary
+from microbench.comparison.compare import BETTER, COUNTED, WORSE, Change, Comparison, Verdict
+from microbench.comparison.words import SUITE, Side, findings, methods_in_words, notices, summary
 from microbench.core.model import Run
 from microbench.core.units import MISSING, from_to, ratio, ratio_range
 from microbench.report.curves import param_words

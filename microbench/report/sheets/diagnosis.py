@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from microbench.core.units import MISSING, as_time, percent, plain, quantity, times, two_times
-from microbench.diagnose import ranks, words
-from microbench.diagnose.diagnosis import Diagnosis
-from microbench.diagnose.idle import CAUSES
+from microbench.diagnosis import ranks, words
+from microbench.diagnosis.diagnosis import Diagnosis
+from microbench.diagnosis.idle import CAUSES
 from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, Tone, columns
 from microbench.report.sheets.recorded_step import TONES
 

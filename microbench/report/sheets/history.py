@@ -9,6 +9,9 @@ from itertools import pairwise
 import numpy as np
 
 from microbench.analysis.evidence import listed
+from microbench.archive.history import Entry
+from microbench.archive.store import GROWING
+from microbench.archive.trend import Point, by_series
 from microbench.core.units import plain, quantity
 from microbench.report import document
 from microbench.report.curves import nice_step, short
@@ -27,9 +30,6 @@ from microbench.report.document import (
 )
 from microbench.report.heading import SIMULATED
 from microbench.report.tables import spread_of
-from microbench.runs.history import Entry
-from microbench.runs.store import GROWING
-from microbench.runs.trend import Point, by_series
 
 DAY, MINUTE = 10, 16  # characters of a time in ISO 8601
 # The y axis spans at least this share of the value, so that noise does not look like a change.

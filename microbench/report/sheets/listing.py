@@ -10,7 +10,7 @@ from microbench.core.model import Param
 from microbench.report.document import SUITE_TITLES, Cell, Column, Table, Tone
 
 if TYPE_CHECKING:
-    from microbench.run.doctor import Check
+    from microbench.session.doctor import Check
 
 STATE_TONES: dict[str, Tone] = {"ok": "good", "note": "note", "warning": "warning", "problem": "problem"}
 

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import Evidence
 from microbench.core.model import GpuInfo, Run
 from microbench.core.units import MISSING, as_time, percent, quantity, rate_of, spread
-from microbench.predict import timeline, whatif, words
-from microbench.predict.constants import Constant
-from microbench.predict.forecast import Forecast, Prediction, forecast, unchanged
-from microbench.predict.model import CONSTANTS, LIMITS, Limit
-from microbench.predict.whatif import Change, Changes, Pair, changed
-from microbench.predict.workload import Workload
+from microbench.model import timeline, whatif, words
+from microbench.model.constants import Constant
+from microbench.model.forecast import Forecast, Prediction, forecast, unchanged
+from microbench.model.model import CONSTANTS, LIMITS, Limit
+from microbench.model.whatif import Change, Changes, Pair, changed
+from microbench.model.workload import Workload
 from microbench.report.document import (
     Cell,
     Column,

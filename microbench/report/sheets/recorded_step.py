@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from microbench.core.units import as_time, plain
-from microbench.diagnose import lanes, words
-from microbench.diagnose.diagnosis import Diagnosis
-from microbench.diagnose.idle import CAUSES
-from microbench.diagnose.lanes import IDLE, Stretch, What
+from microbench.diagnosis import lanes, words
+from microbench.diagnosis.diagnosis import Diagnosis
+from microbench.diagnosis.idle import CAUSES
+from microbench.diagnosis.lanes import IDLE, Stretch, What
 from microbench.report.document import Lane, Report, Section, Span, Table, TimeLine, Tone
 from microbench.report.suites.timeline import time_ticks
 

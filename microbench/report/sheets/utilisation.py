@@ -9,7 +9,7 @@ import numpy as np
 from microbench.analysis.clocks import THROTTLE_WORDS
 from microbench.core.readings import Followed, GpuReadings, Share, State
 from microbench.core.units import about_size, as_time, percent, plain, quantity
-from microbench.diagnose.utilisation import apart_s, limits
+from microbench.diagnosis.utilisation import apart_s, limits
 from microbench.report.document import AnswerLine, Block, Cell, Screen
 
 TENTHS = (0.1, 0.5, 0.9)

@@ -9,11 +9,11 @@ from microbench.analysis.graph_steps import kernel_counts, layer_titles
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, times
 from microbench.explain import graph_facts
-from microbench.predict.fit import fit, missing
-from microbench.predict.forecast import forecast
-from microbench.predict.graph_pairs import pairs
-from microbench.predict.model import WAYS
-from microbench.predict.workload import Kernels, Wait, Workload
+from microbench.model.fit import fit, missing
+from microbench.model.forecast import forecast
+from microbench.model.graph_pairs import pairs
+from microbench.model.model import WAYS
+from microbench.model.workload import Kernels, Wait, Workload
 from microbench.report import document
 from microbench.report.curves import ticks
 from microbench.report.document import SERIES_TONES, Bar, Bars, Cell, Column, Curve, Line, Mark, Table, TimeLine, Tone

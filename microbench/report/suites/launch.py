@@ -16,8 +16,8 @@ from microbench.explain.launch_facts import (
     wait_words,
     waits,
 )
-from microbench.predict.constants import gap
-from microbench.predict.model import WAYS, Way
+from microbench.model.constants import gap
+from microbench.model.model import WAYS, Way
 from microbench.report import document
 from microbench.report.curves import nice_step, short, ticks
 from microbench.report.document import (

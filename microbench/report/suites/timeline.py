@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import sentence
 from microbench.analysis.graph_steps import kernels_in_words
 from microbench.core.units import as_time, percent
-from microbench.predict import timeline, words
-from microbench.predict.forecast import Forecast
-from microbench.predict.model import Act, Played, Work, acts
-from microbench.predict.model import Span as PlayedSpan
-from microbench.predict.workload import Workload
+from microbench.model import timeline, words
+from microbench.model.forecast import Forecast
+from microbench.model.model import Act, Played, Work, acts
+from microbench.model.model import Span as PlayedSpan
+from microbench.model.workload import Workload
 from microbench.report.curves import nice_step, short
 from microbench.report.document import Lane, Mark, Span, TimeLine, Tone
 

@@ -1,0 +1,134 @@
+"""Lists recorded runs from the heads of their files, and deletes old ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from microbench.archive import remarks, store
+from microbench.archive.runfile import is_growing
+from microbench.core.errors import ResultNotWrittenError, RunUnreadableError
+from microbench.core.units import plain
+
+
+class Head(NamedTuple):
+    """A run without its outcomes. ``started_at`` and ``grown_at`` are the start of its first and last session, UTC in
+    ISO 8601; ``devices`` counts GPUs by name; ``problem`` says why a file is unreadable; the rest is then empty."""
+
+    started_at: str = ""
+    grown_at: str = ""
+    devices: Mapping[str, int] = {}
+    suites: tuple[str, ...] = ()
+    simulated: bool = False
+    problem: str = ""
+
+
+class Entry(NamedTuple):
+    """One recorded run as the history lists it."""
+
+    path: Path
+    head: Head
+    remarks: remarks.Remarks
+
+
+def entries(paths: Sequence[Path]) -> list[Entry]:
+    """The runs in ``paths``, in their order."""
+    notes = remarks.read_all(paths)
+    return [Entry(path, head(path), notes[path]) for path in paths]
+
+
+def head(path: Path) -> Head:
+    """The head of a run's file; a file that cannot be read has a ``problem``."""
+    try:
+        run = store.read_head(path)
+    except RunUnreadableError as error:
+        return Head(problem=error.cause)
+    gpus = {gpu.uuid: gpu.name for session in run.sessions for gpu in session.gpus}
+    return Head(
+        started_at=run.sessions[0].started_at,
+        grown_at=run.sessions[-1].started_at,
+        devices=Counter(gpus.values()),
+        suites=tuple(dict.fromkeys(info.suite for info in run.benchmarks)),
+        simulated=run.simulated,
+    )
+
+
+State = tuple[tuple[int, ...] | None, ...]
+
+
+class Deletion(NamedTuple):
+    """The runs deleted, and the runs left because they changed after they were listed."""
+
+    deleted: list[Path]
+    changed: list[Path]
+
+
+def prunable(
+    runs: Sequence[tuple[Path, Head]], keep: int | None, older_than: timedelta | None, now: datetime
+) -> list[Path]:
+    """The runs that may be deleted: beyond the newest ``keep``, and older than ``older_than``. None sets no limit.
+
+    ``runs`` are the newest first, ``now`` is in UTC. Runs with a label or note, runs being measured, bundled runs and
+    unreadable files are never deleted.
+    """
+    readable = [(path, head) for path, head in runs if not head.problem]
+    return [
+        path
+        for place, (path, head) in enumerate(readable)
+        if place >= (keep or 0)
+        and (older_than is None or _age(head, now) > older_than)
+        and not remarks.may_exist(path)
+        and not is_growing(path)
+        and path not in store.bundled().values()
+    ]
+
+
+def _age(head: Head, now: datetime) -> timedelta:
+    """The time since the last session began; 0 if it is unreadable."""
+    try:
+        begun = datetime.fromisoformat(head.grown_at)
+        return now - (begun if begun.tzinfo else begun.replace(tzinfo=UTC))
+    except (ValueError, OverflowError):
+        return timedelta(0)
+
+
+def state(path: Path) -> State:
+    """A value that changes whenever the run's file, its growing file or its remarks do."""
+    return tuple(map(_stamp, _parts(path)))
+
+
+def delete(listed: Mapping[Path, State]) -> Deletion:
+    """Delete each run with its growing file and remarks, unless its state has changed since it was listed.
+
+    Raises ResultNotWrittenError at the first file that cannot be deleted.
+    """
+    deleted, changed = [], []
+    for path, before in listed.items():
+        now = state(path)
+        if now == before and not is_growing(path):
+            for part in _parts(path):
+                try:
+                    part.unlink(missing_ok=True)
+                except OSError as error:
+                    cause = f"{plain(part)} cannot be deleted: {error.strerror or error}"
+                    raise ResultNotWrittenError(cause, "delete it by hand, or leave it") from None
+            deleted.append(path)
+        elif any(now):
+            changed.append(path)
+    return Deletion(deleted, changed)
+
+
+def _parts(path: Path) -> tuple[Path, ...]:
+    finished = store.finished_path(path)
+    return finished, store.growing_path(finished), remarks.place(path)
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino

@@ -1,0 +1,474 @@
+"""Diagnoses a trace: whether the GPU waits, for what, and what a graph or another remedy would give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from microbench.core.errors import UsageError, run_command
+from microbench.core.ops import LOOP_LAYER
+from microbench.core.units import as_time, percent, round_percent
+from microbench.diagnosis.health import Check, checks, forbidden
+from microbench.diagnosis.idle import Cause, Idle, busiest, idle
+from microbench.diagnosis.latencies import recorded_latencies
+from microbench.diagnosis.recorded import Blocker, Change, Recorded, layer_of, recorded
+from microbench.diagnosis.steps import Steps, find_steps
+from microbench.diagnosis.unwatched import Known, between_windows, beyond_calls, recorder_costs, scaled, unwatched
+from microbench.diagnosis.window import middle, one_window
+from microbench.model.constants import Constant, Fit, around
+from microbench.model.fit import missing, with_calls
+from microbench.model.forecast import making, predict, step_time
+from microbench.model.model import WAYS, Way, call_name, copy_name, graphs, needed
+from microbench.model.unknowns import filled
+from microbench.model.workload import Copies, HostWork, Kernels, Part, Wait, Workload
+from microbench.traces.trace import Trace
+
+# Where host and GPU time are this close, neither alone is the limit.
+BUSY = 0.9
+# Idle time for these causes ends when the host submits sooner: the step is launch-bound if they are most of it.
+SUBMISSION: tuple[Cause, ...] = ("host between calls", "launch calls", "other calls", "way to the GPU", "module load")
+WAITING: tuple[Cause, ...] = ("waits", "another stream's event", "another stream")
+# The played step must last as long as the recorded one, within this share, or nothing is predicted from it. Intervals
+# include by how much it does not.
+PLAYED = 0.05
+NO_CALLS = "the trace has no CUDA calls, from which steps are found"
+# A remedy is advised if it saves this share of the step.
+WORTH = 0.03
+CHANGES: Mapping[Change, str] = {
+    "waits": "do not wait for the GPU inside the step",
+    "pinned": "copy from and to pinned memory",
+    "pauses": "take the program's own work between launches off this thread",
+    "allocation": "keep memory in a pool instead of allocating it in each step",
+}
+# Bisection steps in the search for the share of the host time at which the played step takes the given time.
+HALVINGS = 16
+LOOP_CALL = call_name(LOOP_LAYER, 0)
+# A given time of the step beyond these shares of the recorded one belongs to another step.
+LEAST_GIVEN, MOST_GIVEN = 0.25, 1.25
+# The host time of a program differs by about this share between two processes on one machine: nineteen programs on two
+# H200 machines with busy hosts.
+PROCESSES = 0.25
+# How much farther a graph's interval reaches, as a share of its step, where the costs are another machine's. With the
+# costs of the bundled reference, the true graphs of three programs on another H200 lay up to 3.5 % of the step above it
+# (docs/validation.md).
+ELSEWHERE = 0.04
+
+Bound = Literal["launch-bound", "host-bound", "wait-bound", "copy-bound", "GPU-bound", "allocation-bound", "mixed"]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """The typical step: its time as recorded, and its time without the recorder with an interval; times in s.
+
+    ``kernels`` and ``work`` count its kernels and its pieces of work of all kinds. ``costs`` is what the recorder is
+    assumed to add to each "call", "operator" and "function" of the step. They are not used if the time without the
+    recorder is ``given``, or ``measured`` between the windows of a recording.
+    """
+
+    count: int
+    found: str
+    kernels: float
+    work: float
+    likeness: float
+    every: int
+    watched_s: float
+    unwatched_s: float
+    low_s: float
+    high_s: float
+    given: bool = False
+    measured: bool = False
+    costs: Mapping[str, Constant] = {}
+
+
+class Remedy(msgspec.Struct, frozen=True):
+    """A change, the time of a step with it in s, and by how many times the step becomes faster."""
+
+    name: str
+    what: str
+    step_s: float
+    speedup: float
+
+    def saves(self, step: Step) -> float:
+        """The share of the step's time that the change saves."""
+        return 1 - self.step_s / step.unwatched_s if step.unwatched_s > 0 else 0.0
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """The step with everything that can be captured replayed as ``graphs`` graphs: its time with an interval in s.
+
+    The interval of ``speedup`` also holds that of the step without the recorder. ``making_s`` is what making the graphs
+    takes: the calls of the step, capture, instantiation and upload.
+    """
+
+    step_s: float
+    low_s: float
+    high_s: float
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    graphs: int
+    making_s: float
+    break_even: int | None
+    blockers: tuple[Blocker, ...]
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """What a trace shows.
+
+    ``idle`` covers the whole steps, or the whole trace if it has no steps. It is None if the trace is not good enough,
+    and then ``why_no_idle`` says why. Likewise ``graph`` and ``why_no_graph``. ``run_id`` is the run that measured the
+    costs, and ``costs_of`` the name of its GPU. ``unwatched`` describes ``recorded.steps`` steps without the recorder's
+    costs as a workload; None if the step cannot be played, and then ``why_no_graph`` says why.
+    """
+
+    trace: Trace
+    health: tuple[Check, ...]
+    steps: Steps | None
+    step: Step | None
+    idle: Idle | None
+    why_no_idle: str
+    bound: Bound | None
+    recorded: Recorded | None
+    graph: Graph | None
+    why_no_graph: str
+    remedies: tuple[Remedy, ...]
+    run_id: str
+    costs_of: str = ""
+    unwatched: Workload | None = None
+
+    def share(self, *causes: Cause) -> float:
+        """The share of the time in which the GPU idles for these causes."""
+        if self.idle is None or self.idle.span_s <= 0:
+            return 0.0
+        return sum(self.idle.causes[cause] for cause in causes) / self.idle.span_s
+
+
+def another_gpu(trace: Trace, costs_of: str) -> bool:
+    """True if the trace names another GPU than the one whose costs are used."""
+    return bool(costs_of and trace.gpus) and costs_of not in trace.gpus.values()
+
+
+def diagnose(
+    trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str = "", *, elsewhere: bool = False
+) -> Diagnosis:
+    """Everything about a trace. ``step_s`` is the time of a step without the recorder, in s, where it is known;
+    ``costs_of`` the name of the GPU whose costs the fit has, and ``elsewhere`` says that it is another machine's.
+
+    Raises UsageError for a trace without work of a GPU.
+    """
+    if not len(trace.work):
+        raise UsageError(f"{trace.source} has no work of a GPU", "record with CUDA activities")
+    whole = trace
+    trace = middle(one_window(trace))
+    device = busiest(trace)
+    steps = find_steps(trace)
+    health = checks(trace, steps)
+    begin_ns, end_ns = _window(trace, steps)
+    stopped = forbidden(health, "idle time")
+    found = idle(trace, begin_ns, end_ns, device) if stopped is None else None
+    typical = recorded(trace, steps, layer_of(trace), device) if steps is not None else None
+    known = Known(step_s, step_s, step_s) if step_s is not None else None
+    if known is None and steps is not None:
+        known = between_windows(whole, trace, steps)
+    costs = recorder_costs(typical, fit, trace.format) if typical is not None else {}
+    beyond = ELSEWHERE if elsewhere or another_gpu(trace, costs_of) else 0.0
+    step, graph, why, remedies, free = (
+        _foreseen(steps, typical, fit, health, costs, known, recorded_latencies(trace, device), beyond)
+        if steps is not None and typical is not None
+        else (None, None, "no step repeats in this trace" if len(trace.calls) else NO_CALLS, (), None)
+    )
+    if free is not None and steps is not None and typical is not None:
+        about = f"recorded by {trace.format}, {steps.count} steps; without the recorder's costs"
+        free = msgspec.structs.replace(free, about=about, per_step=float(typical.steps))
+    pauses_s = typical.pauses_s * steps.count if typical is not None and steps is not None else 0.0
+    # The verdict is the one with the likely cost of the recorder taken off. If no cause then has half of the idle time,
+    # the least cost is taken off instead.
+    ends_s = (step.unwatched_s, step.high_s) if step is not None else ()
+    took_s = [max(step.watched_s - end_s, 0.0) * step.count for end_s in ends_s if step is not None]
+    best = remedies[0] if remedies else None
+    bounds = [_bound(found, pauses_s, one_s, best, step) for one_s in took_s or (0.0,)]
+    return Diagnosis(
+        trace=trace,
+        health=health,
+        steps=steps,
+        step=step,
+        idle=found,
+        why_no_idle="" if stopped is None else f"{stopped.count} {stopped.name}: {stopped.meaning}",
+        bound=next((bound for bound in bounds if bound != "mixed"), "mixed"),
+        recorded=typical,
+        graph=graph,
+        why_no_graph=why,
+        remedies=remedies,
+        run_id=fit.run_id,
+        costs_of=costs_of,
+        unwatched=free,
+    )
+
+
+def _window(trace: Trace, steps: Steps | None) -> tuple[int, int]:
+    """Whole steps; without them from the first work to the last."""
+    if steps is not None:
+        return int(steps.begins_ns[0]), int(steps.begins_ns[-1])
+    return int(trace.work["begin_ns"][0]), int(trace.work["end_ns"].max())
+
+
+def _bound(
+    found: Idle | None, pauses_s: float, recorder_s: float, best: Remedy | None, step: Step | None
+) -> Bound | None:
+    """The cause of most of the idle time without the recorder; ``best`` is the remedy that saves most of ``step``.
+
+    ``pauses_s`` is the program's own work in the window, ``recorder_s`` what the recorder took of the time between
+    calls. If removing waits saves most, late launches count as wait-bound, because the host launched late after a wait.
+    If faster copies save most, time in which only copies run counts as idle. If no cause has half of the idle time, but
+    a graph saves that much, the step is launch-bound: the recorder's costs then hide the launches.
+    """
+    if found is None or found.span_s <= 0:
+        return None
+    if found.busy_s >= BUSY * found.span_s:
+        return "copy-bound" if found.copies_s > found.busy_s / 2 else "GPU-bound"
+    own_s = min(pauses_s, found.causes["host between calls"])
+    remedy = best.name if best is not None else ""
+    copies_s = found.copies_s if remedy == "pinned" else 0.0
+    shares: dict[Bound, float] = {
+        "launch-bound": sum(found.causes[cause] for cause in SUBMISSION) - own_s - recorder_s,
+        "host-bound": own_s,
+        "wait-bound": sum(found.causes[cause] for cause in WAITING),
+        "copy-bound": found.causes["copies"] + copies_s,
+        "allocation-bound": found.causes["allocation"],
+    }
+    if remedy == "waits":
+        shares["wait-bound"] += shares.pop("launch-bound")
+    largest = max(shares, key=lambda name: shares[name])
+    half_s = (found.idle_s + copies_s - recorder_s) / 2
+    if shares[largest] >= half_s > 0:
+        return largest
+    saved_s = (step.unwatched_s - best.step_s) * step.count if best is not None and step is not None else 0.0
+    return "launch-bound" if remedy == "graph" and saved_s >= half_s else "mixed"
+
+
+def _foreseen(
+    steps: Steps,
+    typical: Recorded,
+    fit: Fit,
+    health: tuple[Check, ...],
+    costs: Mapping[str, Constant],
+    known: Known | None,
+    latencies: Mapping[str, float],
+    beyond: float,
+) -> tuple[Step, Graph | None, str, tuple[Remedy, ...], Workload | None]:
+    """The step without the recorder, as a graph, with each remedy alone, and as a workload if it can be played.
+
+    ``beyond`` is the share of the graph's step by which its interval is wider.
+    """
+    watched_s = steps.step_s
+    if known is not None and known.measured and not LEAST_GIVEN <= known.step_s / watched_s <= MOST_GIVEN:
+        known = None  # the program did something else there
+    step_s = known.step_s if known is not None else watched_s
+    step = Step(
+        count=steps.count,
+        found=steps.found,
+        kernels=typical.kernels,
+        work=typical.work,
+        likeness=steps.likeness,
+        every=steps.every,
+        watched_s=watched_s,
+        unwatched_s=step_s,
+        low_s=known.low_s if known is not None else step_s,
+        high_s=known.high_s if known is not None else step_s,
+        given=known is not None and not known.measured,
+        measured=known is not None and known.measured,
+        costs=costs,
+    )
+    with_own = with_calls(fit, typical.workload)
+    if absent := missing(with_own, typical.workload, WAYS):
+        why = f"run {fit.run_id} has no figures of {', '.join(absent)}, which `{run_command(absent)}` measures"
+        return step, None, why, (), None
+    fit = _free_calls(with_own, typical.workload)
+    off = step_time(typical.workload, _as_recorded(fit, latencies), "stream") / typical.steps / watched_s - 1
+    why = _why_no_graph(typical, health, off)
+    if "gap_copy" in latencies:
+        fit = _with_values(fit, {"gap_copy": latencies["gap_copy"]})
+    if typical.paced_s is not None:
+        if known is None:
+            paced_s = typical.paced_s
+            step = msgspec.structs.replace(step, unwatched_s=paced_s, low_s=paced_s, high_s=paced_s)
+        return step, None, why, (), None
+    free = unwatched(typical, costs)
+    workload = free.workload if known is None else _lasting(typical, fit, known.step_s, watched_s)
+    alone_s = step_time(workload, fit, "stream") / typical.steps
+    if known is None:
+        step_s, around_s = watched_s if typical.replays else alone_s, (free.high_s - free.low_s) / 2
+        faster_s, slower_s = (
+            step_time(scaled(workload, host), fit, "stream") / typical.steps - alone_s
+            for host in (1 - PROCESSES, 1 + PROCESSES)
+        )
+        ends = {
+            "low_s": max(step_s - math.hypot(around_s, faster_s, off * step_s), 0.0),
+            "high_s": step_s + math.hypot(around_s, slower_s, off * step_s),
+        }
+        step = msgspec.structs.replace(step, unwatched_s=step_s, **ends)
+    if why:
+        return step, None, why, (), None
+    described = beyond_calls(workload, with_own.values)
+    longer = max(step_s / alone_s, 1.0)  # the GPU may have run at another clock than under the recorder
+    tried = (
+        (name, what, step_time(changed, fit, way) * longer / typical.steps)
+        for name, what, changed, way in _remedies(workload, typical, fit)
+    )
+    remedies = [Remedy(name, what, one_s, step_s / one_s) for name, what, one_s in tried]
+    worth = tuple(sorted((one for one in remedies if one.saves(step) >= WORTH), key=lambda one: one.step_s))
+    if all(one.name != "graph" for one in worth):
+        return step, None, f"a graph would save less than {round_percent(WORTH)} of the step", worth, described
+    graph = _graph(filled(workload, fit), typical, fit, step, longer, off, beyond)
+    if graph.high_s >= step.unwatched_s:
+        rest = tuple(one for one in worth if one.name != "graph")
+        return step, None, "what a graph would save is less than the prediction's uncertainty", rest, described
+    return step, graph, "", worth, described
+
+
+def _why_no_graph(typical: Recorded, health: tuple[Check, ...], off: float) -> str:
+    """Why nothing is predicted; empty if something is. ``off`` is how much too long the recorded step is played."""
+    stopped = forbidden(health, "prediction")
+    if stopped is not None:
+        return f"{stopped.count} {stopped.name}: {stopped.meaning}"
+    if typical.replays:
+        return "the step replays graphs already"
+    if not typical.launches:
+        return "the step launches no kernels"
+    if typical.paced_s is not None:
+        return f"the step waits for something that comes every {as_time(typical.paced_s)}, such as a loader's batch"
+    if abs(off) > PLAYED:
+        how = "long" if off > 0 else "short"
+        return f"the model plays this step {percent(abs(off))} too {how} (limit {round_percent(PLAYED)})"
+    return ""
+
+
+def _free_calls(fit: Fit, workload: Workload) -> Fit:
+    """The fit with calls of launches and copies that take no time, because recorded host times include them."""
+    names = {call_name(workload.layer, part.arguments) for part in workload.parts if isinstance(part, Kernels)}
+    names.update(copy_name(part) for part in workload.parts if isinstance(part, Copies))
+    free = {name: msgspec.structs.replace(fit.constants[name], value=0.0, low=0.0, high=0.0) for name in names}
+    # A program's kernels are model code, also where no framework launches them.
+    gaps = {"write_graph": fit.constants["code_graph"]} if "code_graph" in fit.constants else {}
+    return msgspec.structs.replace(fit, constants={**fit.constants, **free, **gaps})
+
+
+def _as_recorded(fit: Fit, latencies: Mapping[str, float]) -> Fit:
+    """The fit with the latencies that the trace itself shows, which have the recorder's costs in them."""
+    whole_gap = {"write_stream": 0.0, "one_stream_stream": 0.0} if "gap_stream" in latencies else {}
+    return _with_values(fit, {**latencies, **whole_gap})
+
+
+def _with_values(fit: Fit, values: Mapping[str, float]) -> Fit:
+    known = {name: around(value, 0.0, ()) for name, value in values.items()}
+    return msgspec.structs.replace(fit, constants={**fit.constants, **known})
+
+
+def _lasting(typical: Recorded, fit: Fit, step_s: float, watched_s: float) -> Workload:
+    """The workload with its host time scaled so that a step takes ``step_s``.
+
+    Raises UsageError if that cannot be the time of the step that was found.
+    """
+    if not LEAST_GIVEN * watched_s <= step_s <= MOST_GIVEN * watched_s:
+        raise UsageError(
+            f"the step of {typical.kernels:.0f} kernels that repeats in this trace takes {as_time(watched_s)} there",
+            "give --step the time of one such step without a profiler",
+        )
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        longer = step_time(scaled(typical.workload, middle), fit, "stream") > step_s * typical.steps
+        low, high = (low, middle) if longer else (middle, high)
+    return scaled(typical.workload, high)
+
+
+def _remedies(workload: Workload, typical: Recorded, fit: Fit) -> Iterator[tuple[str, str, Workload, Way]]:
+    """Each remedy alone: its name, what to do, the step with that done, and how it is submitted.
+
+    Kernels side by side share the SMs of a graph. In a stream they were as slow as they were recorded.
+    """
+    yield "graph", "capture the step and replay it as a graph", filled(workload, fit), "graph"
+    for name, what in CHANGES.items():
+        changes = typical.changes.get(name, {})
+        parts = (changes.get(place, part) for place, part in enumerate(workload.parts))
+        other = msgspec.structs.replace(workload, parts=tuple(part for part in parts if part is not None))
+        if changes and all(one in fit.constants for one in needed(other, "stream")):
+            yield name, what, other, "stream"
+    yield "fuse", "fuse kernels in pairs", _in_pairs(workload), "stream"
+    if LOOP_CALL in fit.constants and workload.layer != LOOP_LAYER:
+        call_s = fit.constants[LOOP_CALL].value
+        calls = tuple(
+            msgspec.structs.replace(part, host_s=min(part.host_s or 0.0, call_s)) if isinstance(part, Kernels) else part
+            for part in workload.parts
+        )
+        yield (
+            "layer",
+            "submit the whole step from compiled code, without Python",
+            msgspec.structs.replace(workload, parts=calls),
+            "stream",
+        )
+
+
+def _in_pairs(workload: Workload) -> Workload:
+    """Each second of two neighbouring kernels of a stream becomes part of the first: its launch is gone."""
+    parts: list[Part] = []
+    single = False
+    for part in workload.parts:
+        last = parts[-1] if parts else None
+        if single and isinstance(part, Kernels) and isinstance(last, Kernels) and last.stream == part.stream:
+            both_s = last.durations_s[0] + part.durations_s[0]
+            parts[-1], single = msgspec.structs.replace(last, durations_s=(both_s,)), False
+        else:
+            parts.append(part)
+            single = isinstance(part, Kernels)
+    return msgspec.structs.replace(workload, parts=tuple(parts))
+
+
+def _graph(
+    workload: Workload, typical: Recorded, fit: Fit, step: Step, longer: float, off: float, beyond: float
+) -> Graph:
+    """The step as graphs, with its interval, and what making them takes."""
+    found = predict(workload, fit, "graph")
+    less_s, more_s = _unknown(workload, fit, found.step_s)
+    less_s += math.hypot(found.step_s - found.low_s, off * found.step_s) + beyond * found.step_s
+    more_s += math.hypot(found.high_s - found.step_s, off * found.step_s) + beyond * found.step_s
+    ends = found.step_s, max(found.step_s - less_s, 0.0), found.step_s + more_s
+    step_s, low_s, high_s = (each * longer / typical.steps for each in ends)
+    making_s = sum(making(workload, fit, step.unwatched_s * typical.steps))
+    speedup, before_s = step.unwatched_s / step_s, step.unwatched_s
+    fewer = math.hypot(1 - step.low_s / before_s, 1 - step_s / high_s)
+    more = math.hypot(step.high_s / before_s - 1, step_s / low_s - 1) if low_s > 0 else math.inf
+    return Graph(
+        step_s=step_s,
+        low_s=low_s,
+        high_s=high_s,
+        speedup=speedup,
+        speedup_low=max(speedup * (1 - fewer), 0.0),
+        speedup_high=speedup * (1 + more),
+        graphs=len(graphs(workload)),
+        making_s=making_s,
+        break_even=max(math.ceil(making_s / typical.steps / (step.unwatched_s - step_s)), 1),
+        blockers=typical.blockers,
+    )
+
+
+def _unknown(workload: Workload, fit: Fit, step_s: float) -> tuple[float, float]:
+    """By how many seconds the graphs may be shorter and longer because a trace does not show two things.
+
+    How much kernels side by side slow each other down: the SMs that they share make it the least, so it may be twice as
+    much, or half. And what the host still does between a wait and the next graph: half of its time before the first
+    launch there.
+    """
+    alone = [
+        msgspec.structs.replace(part, sm_share=0.0) if isinstance(part, Kernels) else part for part in workload.parts
+    ]
+    less_s = (step_s - step_time(msgspec.structs.replace(workload, parts=tuple(alone)), fit, "graph")) / 2
+    parts: list[Part] = []
+    for before, part in zip((workload.parts[-1], *workload.parts), workload.parts, strict=False):
+        if isinstance(part, Kernels) and isinstance(before, Wait):
+            parts.append(HostWork((part.host_s or 0.0) / 2))
+        parts.append(part)
+    kept_s = step_time(msgspec.structs.replace(workload, parts=tuple(parts)), fit, "graph")
+    return max(less_s, 0.0), max(2 * less_s, 0.0) + max(kept_s - step_s, 0.0)

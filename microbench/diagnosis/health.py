@@ -1,0 +1,138 @@
+"""Checks what a trace can carry before anything is concluded from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from microbench.core.units import as_time
+from microbench.diagnosis.host_time import doing
+from microbench.diagnosis.steps import Steps
+from microbench.traces.events import CUT_TAIL
+from microbench.traces.trace import NONE, WORK_KINDS, Trace
+
+IntArray = npt.NDArray[np.int64]
+Verdict = Literal["idle time", "short gaps", "prediction"]
+
+# Shares of the work or the calls above which a verdict is not given.
+MOST_UNKNOWN = 0.05
+
+
+class Check(msgspec.Struct, frozen=True):
+    """Something odd in a trace: how many records, their share, what it means, and which verdicts it forbids."""
+
+    name: str
+    count: int
+    share: float
+    meaning: str
+    forbids: tuple[Verdict, ...] = ()
+
+
+def checks(trace: Trace, steps: Steps | None) -> tuple[Check, ...]:
+    """What is odd about this trace and the steps that were found in it; empty if nothing is."""
+    return tuple(_checks(trace, steps))
+
+
+def forbidden(found: tuple[Check, ...], verdict: Verdict) -> Check | None:
+    """The first check that forbids a verdict; None if it may be given."""
+    return next((check for check in found if verdict in check.forbids), None)
+
+
+def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
+    work, calls = trace.work, trace.calls
+    own = work["call"] != NONE
+    # What was queued when the recording began is no loss, and neither are launches that were queued when it ended.
+    if missing := int((~own & (work["begin_ns"] > _first_own_ns(trace))).sum()):
+        share = missing / len(work)
+        yield Check(
+            "pieces of work without a call", missing, share,
+            f"the recording {'lost their' if len(calls) else 'has no CUDA'} calls; what held them back is unknown",
+            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
+        )  # fmt: skip
+    submits = np.zeros(len(calls), dtype=bool)
+    submits[work["call"][own]] = True
+    # Memsets are no launches: recorders leave out many that a driver makes in another way. A host function is no work.
+    launches = np.array(["Launch" in name and doing(name) == "launch" for name in (*trace.names, "")])[calls["name"]]
+    submits[np.flatnonzero(submits).max(initial=-1) + 1 :] = True
+    if lost := int((launches & ~submits).sum()):
+        share = lost / max(int(launches.sum()), 1)
+        yield Check(
+            "launches without work", lost, share,
+            "their kernels are not in the trace, so the GPU may have been busy where it looks idle",
+            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
+        )  # fmt: skip
+    if graphs := int((work["kind"] == WORK_KINDS.index("graph")).sum()):
+        yield Check(
+            "graphs without their kernels", graphs, graphs / len(work),
+            "each replay is one row; record with --cuda-graph-trace=node to see its kernels",
+            ("prediction",),
+        )  # fmt: skip
+    for kind, count in trace.lost.items():
+        cut = kind == CUT_TAIL
+        yield Check(
+            f"lost: {kind}", count, count / max(len(work), 1),
+            "the file ends inside an event: copy it again, or let the program end its profiler" if cut
+            else "the recorder says that it lost records",
+            ("idle time", "prediction"),
+        )  # fmt: skip
+    if trace.resolution_ns >= 1000:
+        yield Check(
+            "times in whole microseconds", len(work), 1.0, "gaps of a few µs are rounded away; newer PyTorch writes ns",
+            ("short gaps", "prediction"),
+        )  # fmt: skip
+    begins = np.append(calls["begin_ns"], np.iinfo(np.int64).min)[work["call"]]
+    if early := int((own & (work["begin_ns"] < begins)).sum()):
+        share = early / len(work)
+        yield Check(
+            "pieces of work before their call", early, share, "the clocks of host and GPU are not aligned",
+            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
+        )  # fmt: skip
+    if empty := int((work["end_ns"] <= work["begin_ns"]).sum()):
+        share = empty / len(work)
+        yield Check(
+            "pieces of work without a length", empty, share, "begin and end are equal, or the end is missing",
+            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
+        )  # fmt: skip
+    if overlapping := _overlapping(trace):
+        yield Check(
+            "overlapping pieces of work of one stream", overlapping, overlapping / len(work),
+            "a kernel begins before the one before it ends: programmatic dependent launch, or rounded times",
+        )  # fmt: skip
+    processes = {trace.threads[thread].process for thread in np.unique(calls["thread"])}
+    if len(processes) > 1:
+        yield Check("several processes", len(processes), 1.0, "the GPU counts as busy if any of them uses it")
+    if steps is not None and steps.found == "repetition":
+        yield Check(
+            "steps found by repetition", steps.count, 0.0,
+            "nothing marks your steps, of which each may be several of these or a part of one; annotate them "
+            "(profiler.step(), NVTX), or choose a part of the trace by --from and --to",
+        )  # fmt: skip
+    if (samples := trace.samples) is not None:
+        yield Check(
+            "samples of lines of Python", samples.taken, 0.0,
+            f"one every {as_time(samples.every_ns * 1e-9)}, so a line's begin and end are known no better than that; "
+            f"{samples.late} came late, because a thread held the GIL",
+        )  # fmt: skip
+    for kind, count in trace.unread.items():
+        yield Check(f"left out: {kind}", count, 0.0, "too many to keep, so they are not part of the diagnosis")
+
+
+def _first_own_ns(trace: Trace) -> IntArray:
+    """For each piece of work, when the first with a recorded call began on its GPU."""
+    devices, place = np.unique(trace.work["device"], return_inverse=True)
+    begins = np.full(len(devices), np.iinfo(np.int64).max)
+    own = trace.work["call"] != NONE
+    np.minimum.at(begins, place[own], trace.work["begin_ns"][own])
+    return np.where(begins < np.iinfo(np.int64).max, begins, np.iinfo(np.int64).min)[place]
+
+
+def _overlapping(trace: Trace) -> int:
+    """How many pieces of work begin before the end of the one before them in their stream."""
+    work = trace.work[trace.work["node"] == NONE]
+    work = work[np.lexsort((work["begin_ns"], work["stream"], work["device"]))]
+    same = (np.diff(work["stream"]) == 0) & (np.diff(work["device"]) == 0)
+    return int((same & (work["begin_ns"][1:] < work["end_ns"][:-1])).sum())

@@ -1,0 +1,205 @@
+"""Splits the time in which no work runs on a GPU by its causes; the parts add up to the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple, get_args
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from microbench.diagnosis.events import held_by_events
+from microbench.diagnosis.host_time import DOINGS, Doing, Slices, overlaps, slices, without_number
+from microbench.traces.trace import NONE, WORK_KINDS, Table, Trace, name_of
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+Cause = Literal[
+    "host between calls", "launch calls", "other calls", "waits", "copies", "allocation", "module load",
+    "another stream's event", "another stream", "way to the GPU", "device gaps", "profiler", "unknown",
+]  # fmt: skip
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+BETWEEN: Cause = "host between calls"
+BY_DOING: Mapping[Doing, Cause] = {
+    "between": BETWEEN, "launch": "launch calls", "wait": "waits", "copy": "copies",
+    "allocation": "allocation", "module": "module load", "other_call": "other calls", "profiler": "profiler",
+}  # fmt: skip
+
+
+# Longer than this, work that was submitted in time does not follow the work before it: something else held it back.
+LONGEST_GAP_NS = 6000
+# Longer than this after its call returned, the work of a GPU that was free was held back by something else.
+LONGEST_WAY_NS = 20_000
+
+
+class Where(NamedTuple):
+    """A named part of the idle time: its cause, the range of host code or the CUDA call, and its seconds."""
+
+    cause: Cause
+    name: str
+    seconds: float
+
+
+class Idle(msgspec.Struct, frozen=True):
+    """The time of a window of a trace in which a GPU ran nothing, by cause.
+
+    ``span_s`` is the whole window and ``busy_s`` the time in which at least one kernel, copy or memset ran, both in s;
+    ``copies_s`` is the part of it in which nothing but copies ran. ``causes`` add up to the rest. ``places`` are its
+    named parts, the longest first. ``gaps`` is the number of idle intervals.
+    """
+
+    device: int
+    span_s: float
+    busy_s: float
+    causes: Mapping[Cause, float]
+    places: tuple[Where, ...]
+    gaps: int
+    copies_s: float = 0.0
+
+    @property
+    def idle_s(self) -> float:
+        """Time in which nothing ran."""
+        return self.span_s - self.busy_s
+
+
+class Gaps(NamedTuple):
+    """Idle intervals of a GPU, each with the place in the work table of the next work; NONE behind the last."""
+
+    device: int
+    begin_ns: IntArray
+    end_ns: IntArray
+    work: IntArray
+
+
+def busiest(trace: Trace) -> int:
+    """The GPU with most work."""
+    devices, counts = np.unique(trace.work["device"], return_counts=True)
+    return int(devices[np.argmax(counts)]) if len(devices) else 0
+
+
+def gaps_of(work: Table, device: int, begin_ns: int, end_ns: int) -> Gaps:
+    """When nothing ran on that GPU between two times."""
+    places = np.flatnonzero((work["device"] == device) & (work["end_ns"] > begin_ns) & (work["begin_ns"] < end_ns))
+    begins = np.maximum(work["begin_ns"][places], begin_ns)
+    ends = np.minimum(work["end_ns"][places], end_ns)
+    until = np.maximum.accumulate(np.concatenate([[begin_ns], ends]))
+    later = np.flatnonzero((work["device"] == device) & (work["begin_ns"] >= end_ns))[:1]
+    begins, places = np.append(begins, end_ns), np.append(places, later if len(later) else NONE)
+    idle = begins > until
+    return Gaps(device, until[idle], begins[idle], places[idle])
+
+
+def _length(gaps: Gaps) -> int:
+    """The sum of the gaps in ns."""
+    return int((gaps.end_ns - gaps.begin_ns).sum())
+
+
+class Stretches(NamedTuple):
+    """Idle time in pieces of one cause each: begin and end in ns, and the place of the cause in CAUSES.
+
+    ``call`` and ``name`` are the CUDA call and the range of host code, as places in Trace.names; NONE where there is
+    none. Where ``name`` is HELD_BACK or UNCALLED, nothing of the host explains the piece.
+    """
+
+    begin_ns: IntArray
+    end_ns: IntArray
+    cause: IntArray
+    call: IntArray
+    name: IntArray
+
+
+HELD_BACK, UNCALLED = -2, -3
+UNNAMED = {HELD_BACK: "work held back in its queue", UNCALLED: "work without a recorded call"}
+
+
+def place_name(trace: Trace, call: int, name: int) -> str:
+    """The words for a piece of idle time: "cudaLaunchKernel in aten::add"; "" if it has no name."""
+    return UNNAMED.get(name) or " in ".join(without_number(trace.names[one]) for one in (call, name) if one != NONE)
+
+
+def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
+    """The causes of a GPU's idle time between two times."""
+    gaps = gaps_of(trace.work, device, begin_ns, end_ns)
+    causes, named = dict.fromkeys(CAUSES, 0), dict[tuple[Cause, str], int]()
+    for pieces in stretches(trace, gaps):
+        kinds, index = np.unique(
+            np.stack([pieces.cause, pieces.call, pieces.name], axis=1), axis=0, return_inverse=True
+        )
+        totals = np.bincount(index.ravel(), weights=pieces.end_ns - pieces.begin_ns, minlength=len(kinds))
+        for (cause, call, name), ns in zip(kinds.tolist(), totals.astype(np.int64).tolist(), strict=True):
+            causes[CAUSES[cause]] += ns
+            if ns and (words := place_name(trace, call, name)):
+                named[CAUSES[cause], words] = named.get((CAUSES[cause], words), 0) + ns
+    places = [Where(cause, name, ns * 1e-9) for (cause, name), ns in named.items()]
+    idle_ns = _length(gaps)
+    others = gaps_of(trace.work[trace.work["kind"] != WORK_KINDS.index("copy")], device, begin_ns, end_ns)
+    return Idle(
+        device=device,
+        span_s=(end_ns - begin_ns) * 1e-9,
+        busy_s=(end_ns - begin_ns - idle_ns) * 1e-9,
+        causes={cause: ns * 1e-9 for cause, ns in causes.items()},
+        places=tuple(sorted(places, key=lambda where: -where.seconds)),
+        gaps=len(gaps.begin_ns),
+        copies_s=(_length(others) - idle_ns) * 1e-9,
+    )
+
+
+def stretches(trace: Trace, gaps: Gaps) -> Iterator[Stretches]:
+    """The pieces that the gaps consist of: those without a call, then for each submitting thread what it did until the
+    call that ended a gap had returned, and the rest of the gap."""
+    call = np.append(trace.work["call"], NONE)[gaps.work]
+    held = np.append(held_by_events(trace, gaps.device), False)[gaps.work]
+    without = call == NONE
+    yield _alike(gaps.begin_ns[without], gaps.end_ns[without], "unknown", UNCALLED)
+    threads = np.append(trace.calls["thread"], NONE)[call]
+    for thread in np.unique(threads[~without]).tolist():
+        own = threads == thread
+        begins, ends = gaps.begin_ns[own], gaps.end_ns[own]
+        returned = trace.calls["end_ns"][call[own]]
+        until = np.clip(returned, begins, ends)
+        yield _until_call(trace, slices(trace, thread), begins, until)
+        yield from _behind_call(trace, returned > begins, held[own], until, ends)
+
+
+def _alike(begins_ns: IntArray, ends_ns: IntArray, cause: Cause, name: int = NONE) -> Stretches:
+    """Pieces of one cause and one name."""
+    causes, calls, names = (np.full(len(begins_ns), value) for value in (CAUSES.index(cause), NONE, name))
+    return Stretches(begins_ns, ends_ns, causes, calls, names)
+
+
+def _until_call(trace: Trace, of: Slices, begins_ns: IntArray, ends_ns: IntArray) -> Stretches:
+    """What the host did from the begin of each gap until the call that ended it had returned."""
+    parts = overlaps(of, begins_ns, ends_ns)
+    from_ns = np.maximum(begins_ns[parts.interval], of.edges_ns[parts.slice])
+    causes = np.array([CAUSES.index(BY_DOING[one]) for one in DOINGS])[of.doing[parts.slice]]
+    calls = np.append(trace.calls["name"], NONE)[of.call[parts.slice]].astype(np.int64)
+    return Stretches(from_ns, from_ns + parts.ns, causes, calls, of.name[parts.slice])
+
+
+def _behind_call(
+    trace: Trace, on_the_way: BoolArray, held: BoolArray, begins_ns: IntArray, ends_ns: IntArray
+) -> Iterator[Stretches]:
+    """The rest of each gap, after the call returned: the way to the GPU, a device gap, or a wait for another stream.
+
+    ``held`` marks work that an event held back. If this work was still on its way when the event happened, it counts as
+    on its way.
+    """
+    event = held & ~on_the_way
+    yield _alike(begins_ns[event], ends_ns[event], "another stream's event")
+    ways: tuple[tuple[BoolArray, Cause, int], ...] = (
+        (on_the_way, "way to the GPU", LONGEST_WAY_NS),
+        (~on_the_way & ~event, "device gaps", LONGEST_GAP_NS),
+    )
+    held_back: Cause = "another stream" if _waits_for_events(trace) else "unknown"
+    for chosen, cause, longest_ns in ways:
+        short = chosen & (ends_ns - begins_ns <= longest_ns)
+        long = chosen & ~short
+        yield _alike(begins_ns[short], ends_ns[short], cause)
+        yield _alike(begins_ns[long], ends_ns[long], held_back, HELD_BACK)
+
+
+def _waits_for_events(trace: Trace) -> bool:
+    """Whether a stream waits for another one anywhere in the trace."""
+    return any("StreamWaitEvent" in name_of(trace, name) for name in np.unique(trace.calls["name"]))

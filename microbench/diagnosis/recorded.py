@@ -1,0 +1,397 @@
+"""Turns the steps of a trace into a workload: launches with their own host times, copies, waits, pauses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from microbench.core.ops import LOOP_LAYER
+from microbench.diagnosis.events import stream_waits
+from microbench.diagnosis.host_time import DOINGS, Doing, by_name, doing, slices, without_number
+from microbench.diagnosis.steps import PAUSE_S, Steps
+from microbench.model.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
+from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, RangeKind, Table, Trace, name_of
+
+# With this many launches outstanding, a launch call may wait for room in the queue, so it counts with the median time.
+MANY_OUTSTANDING = 500
+# Steps whose calls are less alike than this, place by place, are represented by the ones nearest to the mean.
+ALIKE = 0.99
+DEFAULT_STREAM = 7  # as CUPTI numbers it
+KEPT_BYTES = 64 << 10  # CUDA's guide says that a pageable copy of up to so many bytes to the GPU returns at once
+# If pauses shrink by so many seconds for each second that the rest of the step grows, they wait for something that
+# comes at its own pace. The fewest steps that show this, and the most (the last ones of the trace) that are examined.
+PACED, FEWEST_PACED, MOST_PACED = 0.5, 6, 500
+# Blockers end a graph: what a stream capture refuses, or what the host must see before it can go on.
+BLOCKING: Mapping[Doing, str] = {"wait": "waits for the GPU", "allocation": "allocates", "module": "loads code"}
+
+
+# Remedies that change parts of the step and submit it as before.
+Change = Literal["waits", "pinned", "pauses", "allocation"]
+
+
+class Blocker(msgspec.Struct, frozen=True):
+    """A call inside the step that no graph can hold: why, its name, the host code around it, and how often a step."""
+
+    why: str
+    call: str
+    place: str
+    count: float
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """A step as it was recorded, with the recorder's costs in it.
+
+    ``workload`` holds ``steps`` steps and has a part for each launch. The ``host_s`` of a part is the whole host time
+    since the call before it. It includes the launch call, so a layer's call must not be added. ``calls``, ``operators``
+    and ``functions`` are how many records of each the recorder made in a step, ``work`` those of the GPU, ``kernels``
+    those of kernels among them. ``replays``
+    counts launches of graphs, ``launches`` those of kernels. ``threads`` is how many threads submit. ``pauses_s`` is
+    host time in a step that no graph removes; ``paced_s`` is the time from one step to the next where the pauses wait
+    for something that comes at its own pace, like batches of a loader, None where they do not. ``changes`` has the
+    replaced parts of each remedy by their places in the workload; None stands for a part that is removed.
+    """
+
+    workload: Workload
+    steps: int
+    blockers: tuple[Blocker, ...]
+    calls: float
+    operators: float
+    functions: float
+    work: float
+    kernels: float
+    launches: float
+    replays: float
+    threads: int
+    pauses_s: float
+    paced_s: float | None
+    changes: Mapping[Change, Mapping[int, Part | None]]
+
+
+class _Call(msgspec.Struct):
+    """A call of the step: host time before it and inside it in s, and the work that it submitted.
+
+    For a pageable copy that waits for all earlier work, the time inside begins when that work has ended. ``events`` are
+    those that it records, or waits for, with the streams' own numbers.
+    """
+
+    name: str
+    doing: Doing
+    before_s: float
+    own_s: float
+    pause: bool
+    work: list[_Work]
+    events: list[Event]
+
+
+class _Work(msgspec.Struct, frozen=True):
+    kind: str
+    duration_s: float
+    stream: int
+    blocks: int
+    bytes: int
+    source: str
+    target: str
+    name: str
+
+
+def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
+    """The typical step; the mean of ``steps.every`` steps where kinds of steps take turns."""
+    calls, paced_s = _typical(trace, steps, device)
+    numbers = dict.fromkeys(work.stream for call in calls for work in call.work)
+    several = len(numbers) > 1
+    if several:
+        numbers |= dict.fromkeys(event.stream for call in calls for event in call.events)
+    of = {stream: place for place, stream in enumerate(numbers)} if several else {}
+    parts: list[Part] = []
+    changes: dict[Change, dict[int, Part | None]] = {}
+    host_s, pauses_s = 0.0, 0.0
+
+    def host(seconds: float) -> None:
+        """The host's time since the last part, as a part of its own."""
+        if seconds > 0:
+            parts.append(HostWork(seconds))
+
+    def changed(change: Change, place: int, part: Part | None) -> None:
+        changes.setdefault(change, {})[place] = part
+
+    for call in calls:
+        host_s += call.before_s
+        parts += [msgspec.structs.replace(event, stream=of[event.stream]) for event in call.events if several]
+        if call.pause:
+            changed("pauses", len(parts), None)
+            host(host_s)
+            host_s, pauses_s = 0.0, pauses_s + call.before_s
+        kernels = [work for work in call.work if work.kind != "copy" or work.source == work.target == "device"]
+        if call.doing == "wait":
+            host(host_s)
+            changed("waits", len(parts), None)
+            parts.append(Wait())
+            host_s = 0.0
+        elif _pageable(call.work):
+            host(host_s)
+            to_gpu = call.work[0].target == "device"
+            if _waits_for_work(call.work[0]):
+                changed("pinned" if to_gpu else "waits", len(parts), None)
+                parts.append(Wait())
+            if to_gpu:
+                changed("pinned", len(parts), _copy(call.work[0], of))
+            parts.append(HostWork(call.own_s))
+            host_s = 0.0
+        elif call.doing in BLOCKING:
+            if call.doing == "allocation":
+                changed("allocation", len(parts), HostWork(host_s))
+            parts.append(HostWork(host_s + call.own_s))
+            host_s = 0.0
+        elif kernels:
+            for work in kernels:
+                parts.append(_kernel(work, of, host_s + call.own_s if work is kernels[0] else 0.0))
+            host_s = 0.0
+        elif call.work:
+            parts.append(msgspec.structs.replace(_copy(call.work[0], of), host_s=host_s + call.own_s))
+            host_s = 0.0
+        else:
+            host_s += call.own_s
+    host(host_s)
+    begin, end = int(steps.calls[0]), int(steps.calls[-1])
+    names = [name_of(trace, name) for name in trace.calls["name"][begin:end]]
+    replays = sum("GraphLaunch" in name for name in names)
+    two, streams = _two_streams(trace, device), max(len(of), 1)
+    return Recorded(
+        workload=Workload(tuple(parts), layer=layer, streams=streams, title=trace.source, second_stream=two),
+        steps=steps.every,
+        blockers=tuple(_blockers(trace, steps)),
+        calls=(end - begin) / steps.count,
+        operators=_ranges(trace, steps, "operator"),
+        functions=_ranges(trace, steps, "python"),
+        work=sum(len(call.work) for call in calls) / steps.every,
+        kernels=sum(work.kind == "kernel" for call in calls for work in call.work) / steps.every,
+        launches=(sum(doing(name) == "launch" for name in names) - replays) / steps.count,
+        replays=replays / steps.count,
+        threads=len(np.unique(trace.calls["thread"][begin:end])),
+        pauses_s=pauses_s / steps.every,
+        paced_s=paced_s,
+        changes=changes,
+    )
+
+
+def _two_streams(trace: Trace, device: int) -> bool:
+    """Whether the program as a graph has launched kernels into a second stream. The default stream cannot be captured,
+    so a program that works in it needs another one."""
+    kernels = (trace.work["device"] == device) & (trace.work["kind"] == WORK_KINDS.index("kernel"))
+    streams = np.unique(trace.work["stream"][kernels])
+    return len(streams) > 1 or DEFAULT_STREAM in streams
+
+
+def _pageable(works: list[_Work]) -> bool:
+    return any("pageable" in (work.source, work.target) for work in works)
+
+
+def _waits_for_work(copy: _Work) -> bool:
+    """Whether a pageable copy waits for earlier work of the GPU: CUDA keeps a small one to the GPU and returns."""
+    return copy.source == "device" or copy.bytes > KEPT_BYTES
+
+
+def _waiting_copies(work: Table) -> npt.NDArray[np.int64]:
+    """The calls of pageable copies that wait for earlier work, by the same rule."""
+    waits = (work["source"] == MEMORIES.index("device")) | (work["bytes"] > KEPT_BYTES)
+    calls: npt.NDArray[np.int64] = np.unique(work["call"][_is_pageable(work) & waits & (work["call"] != NONE)])
+    return calls
+
+
+def _kernel(work: _Work, streams: Mapping[int, int], host_s: float) -> Kernels:
+    return Kernels(
+        1,
+        (work.duration_s,),
+        host_s=host_s,
+        stream=streams.get(work.stream),
+        blocks=work.blocks if work.blocks > 0 else None,
+    )
+
+
+def _copy(work: _Work, streams: Mapping[int, int]) -> Copies:
+    return Copies("h2d" if work.target == "device" else "d2h", max(work.bytes, 1), stream=streams.get(work.stream))
+
+
+def _ranges(trace: Trace, steps: Steps, kind: RangeKind) -> float:
+    """How many ranges of a kind begin in a step, outside of pauses."""
+    calls = trace.calls[int(steps.calls[0]) : int(steps.calls[-1]) + 1]
+    own = trace.ranges["begin_ns"][trace.ranges["kind"] == RANGE_KINDS.index(kind)]
+    ended = np.maximum.accumulate(calls["end_ns"])[:-1]
+    pausing = calls["begin_ns"][1:] - ended > PAUSE_S * 1e9
+    inside = np.searchsorted(own, calls["begin_ns"][-1]) - np.searchsorted(own, calls["begin_ns"][0])
+    paused = np.searchsorted(own, calls["begin_ns"][1:][pausing]) - np.searchsorted(own, ended[pausing])
+    return float(inside - paused.sum()) / steps.count
+
+
+def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], float | None]:
+    """The calls of ``steps.every`` steps: their means over all steps that are alike, otherwise those of the steps whose
+    length is nearest to the mean. Also ``paced_s`` of Recorded."""
+    begins = steps.calls[:: steps.every]
+    lengths = np.diff(begins)
+    if steps.likeness >= ALIKE and np.all(lengths == lengths[0]):
+        chosen = begins[:-1]
+    else:
+        each = np.diff(steps.begins_ns[:: steps.every])
+        nearest = int(np.argmin(np.abs(each - each.mean())))
+        chosen, lengths = begins[nearest : nearest + 1], lengths[nearest : nearest + 1]
+    table, work = trace.calls, trace.work
+    ended = np.maximum.accumulate(np.concatenate([table["begin_ns"][:1], table["end_ns"]]))[:-1]
+    before = np.maximum(table["begin_ns"] - ended, 0)
+    own = np.maximum(table["end_ns"] - np.maximum(table["begin_ns"], ended), 0)
+    kinds, submitted = by_name(trace, doing)[table["name"]], _submitted(trace, device)
+    begun = np.searchsorted(np.sort(work["begin_ns"]), table["begin_ns"])
+    outstanding = np.searchsorted(np.sort(work["call"]), np.arange(len(table))) - begun
+    full = (outstanding > MANY_OUTSTANDING) & (kinds == DOINGS.index("launch"))
+    if full.any() and not full.all():
+        own[full] = np.minimum(own[full], np.median(own[kinds == DOINGS.index("launch")]))
+    copying = _waiting_copies(work)
+    behind_ns = np.minimum(_earlier_ends(trace, device)[copying], table["end_ns"][copying])
+    own[copying] = np.minimum(own[copying], table["end_ns"][copying] - behind_ns)
+    rows = chosen[:, None] + np.arange(int(lengths[0]))[None, :]
+    events = _events(trace, rows[-1])
+    # The time before a step's first call is taken before the next step, so that the calls add up to the steps.
+    behind = rows.copy()
+    behind[:, 0] += int(lengths[0])
+    before_s, own_s = before[behind].mean(axis=0) * 1e-9, own[rows].mean(axis=0) * 1e-9
+    paused = before_s > PAUSE_S
+    period_s = (table["begin_ns"][behind[:, 0]] - table["begin_ns"][rows[:, 0]]) * 1e-9
+    paced_s = _paced(before[behind][:, paused].sum(axis=1) * 1e-9, period_s)
+    calls = []
+    for place, column in enumerate(rows.T.tolist()):
+        name = _most(trace.calls["name"][column].tolist(), trace)
+        works = _mean_work(trace, [submitted.get(call, []) for call in column])
+        times_s = float(before_s[place]), float(own_s[place])
+        calls.append(_Call(name, doing(name), *times_s, bool(paused[place]), works, events.get(place, [])))
+    return calls, None if paced_s is None else paced_s / steps.every
+
+
+def _paced(pauses_s: npt.NDArray[np.float64], period_s: npt.NDArray[np.float64]) -> float | None:
+    """The median period of steps whose pauses are the shorter the longer the rest of the step is; None if they are not.
+
+    The slope is the median of those between any two steps (Theil and Sen), which a few odd steps do not change. Steps
+    that hardly pause, because what they wait for was ready, are left out.
+    """
+    waiting = pauses_s > PAUSE_S
+    pauses_s, period_s = pauses_s[waiting][-MOST_PACED:], period_s[waiting][-MOST_PACED:]
+    rest_s = period_s - pauses_s
+    first, second = np.triu_indices(len(rest_s), 1)
+    apart_s = rest_s[second] - rest_s[first]
+    known = apart_s != 0
+    if len(rest_s) < FEWEST_PACED or not known.any():
+        return None
+    slopes = (pauses_s[second] - pauses_s[first])[known] / apart_s[known]
+    return float(np.median(period_s)) if np.median(slopes) <= -PACED else None
+
+
+def _is_pageable(work: Table) -> npt.NDArray[np.bool_]:
+    pageable = MEMORIES.index("pageable")
+    result: npt.NDArray[np.bool_] = (work["source"] == pageable) | (work["target"] == pageable)
+    return result
+
+
+def _earlier_ends(trace: Trace, device: int) -> npt.NDArray[np.int64]:
+    """For each call the latest end of the work that earlier calls submitted, in ns; 0 without any."""
+    own = trace.work[(trace.work["device"] == device) & (trace.work["call"] != NONE)]
+    ends = np.zeros(len(trace.calls) + 1, np.int64)
+    np.maximum.at(ends, own["call"] + 1, own["end_ns"])
+    return np.maximum.accumulate(ends)[:-1]
+
+
+def _events(trace: Trace, row: npt.NDArray[np.int64]) -> dict[int, list[Event]]:
+    """The events that the calls in these places record and wait for, by their place in ``row``.
+
+    An event has the number of the place that records it. A wait for an event of the step before is one for the same
+    event of this step: the last one by then, or the one before the last if this step has recorded it already.
+    """
+    events: dict[int, list[Event]] = {}
+    names = trace.calls["name"]
+    for wait in stream_waits(trace):
+        place, number = int(wait["call"] - row[0]), int(wait["on_call"] - row[0])
+        if 0 <= place < len(row):
+            number += len(row) if (before := number < 0) else 0
+            if number >= 0 and names[row[number]] == names[wait["on_call"]]:
+                earlier = before and number < place
+                events.setdefault(place, []).append(Event(number, int(wait["stream"]), awaited=True, earlier=earlier))
+                record = Event(number, int(wait["on_stream"]))
+                if record not in events.setdefault(number, []):
+                    events[number].append(record)
+    return events
+
+
+def _most(names: list[int], trace: Trace) -> str:
+    """The most frequent name."""
+    return name_of(trace, names[0] if len(set(names)) == 1 else Counter(names).most_common(1)[0][0])
+
+
+def _submitted(trace: Trace, device: int) -> dict[int, list[int]]:
+    """The work of each call, as places in the work table."""
+    result: dict[int, list[int]] = {}
+    chosen = np.flatnonzero((trace.work["device"] == device) & (trace.work["call"] != NONE))
+    for place, call in zip(chosen.tolist(), trace.work["call"][chosen].tolist(), strict=True):
+        result.setdefault(call, []).append(place)
+    return result
+
+
+def _mean_work(trace: Trace, several: list[list[int]]) -> list[_Work]:
+    """The work of one call, each with its mean duration over the steps in which the call had as much work."""
+    most = len(several[-1])
+    if not most:
+        return []
+    alike = np.array([places for places in several if len(places) == most], dtype=np.int64)
+    table = trace.work
+    durations_s = (table["end_ns"][alike] - table["begin_ns"][alike]).mean(axis=0) * 1e-9
+    result = []
+    for place in range(most):
+        row = table[alike[-1, place]]
+        result.append(
+            _Work(
+                WORK_KINDS[row["kind"]], float(durations_s[place]),
+                int(row["stream"]), int(row["blocks"]), int(row["bytes"]), MEMORIES[row["source"]],
+                MEMORIES[row["target"]], name_of(trace, row["name"]),
+            )
+        )  # fmt: skip
+    return result
+
+
+def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
+    """The calls that part a step into several graphs, the most frequent first."""
+    begin, end = int(steps.calls[0]), int(steps.calls[-1])
+    staged = set(trace.work["call"][_is_pageable(trace.work)].tolist())
+    kinds = by_name(trace, doing)
+    found: dict[tuple[tuple[int, int], str, str], Counter[str]] = {}
+    of = {thread: slices(trace, thread) for thread in np.unique(trace.calls["thread"][begin:end]).tolist()}
+    for call in range(begin, end):
+        row = trace.calls[call]
+        why = "copies pageable memory" if call in staged else BLOCKING.get(DOINGS[kinds[row["name"]]])
+        if why is None:
+            continue
+        inside = of[int(row["thread"])]
+        at_ns = row["begin_ns"] if trace.samples is None else (row["begin_ns"] + row["end_ns"]) // 2
+        name = int(inside.name[np.searchsorted(inside.edges_ns, at_ns, side="right") - 1])
+        # A range may end a little early, and samples name a short call by a line nearby. So what most steps say of the
+        # same call counts for all of them.
+        step = int(np.searchsorted(steps.calls, call, side="right")) - 1
+        same = (step % steps.every, call - int(steps.calls[step]))
+        places = found.setdefault((same, why, name_of(trace, row["name"])), Counter())
+        places[without_number(name_of(trace, name))] += 1
+    whole: Counter[tuple[str, str, str]] = Counter()
+    for (_, why, call_name), places in found.items():
+        place = max(places, key=lambda one: (one != "", places[one]))
+        whole[why, call_name, place] += places.total()
+    for (why, call_name, place), count in whole.most_common():
+        if count > 1 or steps.count == 1:  # a single call, like the wait at the end, is not part of a step
+            yield Blocker(why, call_name, place, count / steps.count)
+
+
+def layer_of(trace: Trace) -> str:
+    """The layer whose costs stand for the program's: that of its framework, else compiled code."""
+    by_format = {"PyTorch profiler": "torch_eager", "XLA profiler": "jax_jit"}.get(trace.format)
+    by_package = (
+        layer for package, layer in (("torch", "torch_eager"), ("jax", "jax_jit")) if package in trace.versions
+    )
+    return by_format or next(by_package, LOOP_LAYER)

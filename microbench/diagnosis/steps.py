@@ -1,0 +1,264 @@
+"""Finds the steps of a trace: from annotations of the program, or as the sequence of calls that repeats."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from microbench.diagnosis.events import stream_waits
+from microbench.traces.trace import NONE, RANGE_KINDS, Trace, name_of
+
+IntArray = npt.NDArray[np.int64]
+
+FEWEST = 3  # the fewest steps that count as a repetition
+COVERED = 0.6  # the share of the trace that annotated steps must cover
+LIKE = 0.9  # the share of a step's calls that the next one must repeat
+REPEATED = 0.5  # the share of all calls of a trace that must be in such steps
+AHEAD = 33  # a step may make the same call fewer than this many times
+MOST_SHAPES = 16  # steps of this many kinds may take turns
+SAME = 0.01  # shares of equal calls that differ by less are the same
+CANDIDATES = 400  # distances between equal calls that are tried as a step's length
+NUMBER = re.compile(r"\d+")
+# A pause between two calls of one thread is work of the program's own, which a graph does not remove, if it is this
+# long. Optimizers and autograd engines take up to 0.6 ms between two launches (H200, a busy host).
+PAUSE_S = 1e-3
+
+
+class Steps(msgspec.Struct, frozen=True):
+    """The whole steps of a trace, without the first, which often pays for what happens once, and without the last.
+
+    ``begins_ns`` are the begins of each step's first work on the GPU, the step behind the last one included: one more
+    than there are steps. ``calls`` are the places in Trace.calls at which these steps begin. ``every`` is the number of
+    steps after which they are most alike: 4 where four shapes take turns. ``likeness`` is the share of a step's calls
+    that the step ``every`` later repeats, with the same sizes; ``alike_next`` is that share for the next step.
+    ``found`` says by what the steps were found, and ``name`` is that of their annotations without its number.
+    """
+
+    begins_ns: IntArray
+    calls: IntArray
+    every: int
+    likeness: float
+    alike_next: float
+    found: Literal["annotations", "repetition"]
+    name: str = ""
+
+    @property
+    def count(self) -> int:
+        """The number of whole steps."""
+        return len(self.calls) - 1
+
+    @property
+    def step_s(self) -> float:
+        """The mean time of a step in s, as it was recorded."""
+        return float(self.begins_ns[-1] - self.begins_ns[0]) / self.count * 1e-9
+
+    @property
+    def spread(self) -> float:
+        """The median deviation of a step from the median step, as a share of it."""
+        each = np.diff(self.begins_ns)
+        middle = float(np.median(each))
+        return float(np.median(np.abs(each - middle))) / middle if middle > 0 else 0.0
+
+
+def find_steps(trace: Trace) -> Steps | None:
+    """The steps of the process that submits most work; None if nothing repeats."""
+    tokens = _Tokens(trace)
+    for begins, found, name in (*_annotated(trace), *_repeated(trace, tokens)):
+        steps = _steps(trace, tokens, begins, found, name)
+        if steps is not None:
+            return steps
+    return None
+
+
+def unnumbered(name: str) -> str:
+    """The name of an annotation without the number of its step: "ProfilerStep" of "ProfilerStep#3"."""
+    return NUMBER.sub("", name).strip(" #_-")
+
+
+class _Tokens:
+    """Each call as two numbers that are equal for equal calls: with the sizes of its work (``whole``) and without."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.first_ns = np.full(len(trace.calls), np.iinfo(np.int64).max)  # begin of each call's first work
+        submitted = trace.work[trace.work["call"] != NONE]
+        np.minimum.at(self.first_ns, submitted["call"], submitted["begin_ns"])
+        self.submits = self.first_ns < np.iinfo(np.int64).max
+        self.names = trace.calls["name"].astype(np.int64)
+        self.whole = self.names.copy()
+        for field in ("name", "blocks", "threads", "bytes"):
+            np.add.at(self.whole, submitted["call"], _mixed(submitted[field].astype(np.int64)))
+            self.whole = _mixed(self.whole)
+        np.add.at(self.names, submitted["call"], _mixed(submitted["name"].astype(np.int64)))
+        self.names = _mixed(self.names)
+
+
+def _mixed(values: IntArray) -> IntArray:
+    """A number that differs for different values: they are multiplied by a large odd constant and folded."""
+    with np.errstate(over="ignore"):
+        product = (values + 1) * np.int64(-7046029254386353131)
+    return product ^ (product >> 29)
+
+
+Found = tuple[IntArray, Literal["annotations", "repetition"], str]
+
+
+def _annotated(trace: Trace) -> list[Found]:
+    """The first calls of ranges that follow one another and cover most of the trace, like ProfilerStep#3."""
+    annotations = trace.ranges[trace.ranges["kind"] == RANGE_KINDS.index("annotation")]
+    if not len(annotations):
+        return []
+    calls = trace.calls[~_waits(trace)]  # a host that runs ahead waits most of the time, outside of its steps
+    if not len(calls):
+        return []
+    waited_ns = (trace.calls["end_ns"] - trace.calls["begin_ns"])[_waits(trace)].sum()
+    span_ns = int(calls["end_ns"].max() - calls["begin_ns"][0] - waited_ns)
+    groups: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for place, (name, thread) in enumerate(zip(annotations["name"], annotations["thread"], strict=True)):
+        groups[NUMBER.sub("", name_of(trace, name)), int(thread)].append(place)
+    found: list[tuple[float, Found]] = []
+    for (name, _), places in groups.items():
+        ranges = annotations[places]
+        apart = np.all(ranges["begin_ns"][1:] >= ranges["end_ns"][:-1])
+        covered = float((ranges["end_ns"] - ranges["begin_ns"]).sum()) / max(span_ns, 1)
+        if len(places) >= FEWEST and apart and covered >= COVERED:
+            begins = np.searchsorted(trace.calls["begin_ns"], ranges["begin_ns"])
+            found.append((covered, (begins, "annotations", unnumbered(name))))
+    return [one for _, one in sorted(found, key=lambda each: -each[0])]
+
+
+def _repeated(trace: Trace, tokens: _Tokens) -> list[Found]:
+    """The longest stretch of calls that repeat, cut behind the wait or at the pause that comes once in each step.
+
+    Where streams wait for each other, the cut is where as few of them as possible are between an event and the work
+    that waits for it. Where long pauses come after every so many repetitions, these are one step.
+    """
+    calls = trace.calls
+    pauses_ns = np.zeros(len(calls))
+    pauses_ns[1:] = calls["begin_ns"][1:] - np.maximum.accumulate(calls["end_ns"])[:-1]
+    waits, between = _waits(trace), _between_streams(trace)
+    found: list[Found] = []
+    for values in (tokens.whole, tokens.names):
+        length = _period(values)
+        if length is None:
+            continue
+        begin, end = _stretch(values, length)
+        length *= _between_pauses(pauses_ns[begin:end], length)
+        offsets = range(begin, begin + min(length, (end - begin) // FEWEST))
+        if not offsets:
+            continue
+        pause = {offset: float(np.median(pauses_ns[offset:end:length])) for offset in offsets}
+        behind = {offset: bool(offset and waits[offset - 1 : end : length].mean() > 1 - LIKE) for offset in offsets}
+        open_ = {offset: float(np.median(between[offset:end:length])) for offset in offsets}
+        first = max(offsets, key=lambda offset: (behind[offset], -open_[offset], pause[offset]))
+        found.append((np.arange(first, end, length), "repetition", ""))
+    return found
+
+
+def _between_streams(trace: Trace) -> IntArray:
+    """For each call, how many events were recorded before it that hold back work of another stream from it on."""
+    change = np.zeros(len(trace.calls) + 2, np.int64)
+    work = trace.work[trace.work["call"] != NONE]
+    submitted = {
+        stream: np.sort(work["call"][work["stream"] == stream]) for stream in np.unique(work["stream"]).tolist()
+    }
+    for wait in stream_waits(trace):
+        calls = submitted.get(int(wait["stream"]), np.empty(0, np.int64))
+        place = int(np.searchsorted(calls, wait["call"]))
+        if place < len(calls):
+            change[wait["on_call"] + 1] += 1
+            change[calls[place] + 1] -= 1
+    return np.cumsum(change)[:-2]
+
+
+def _between_pauses(pauses_ns: npt.NDArray[np.float64], length: int) -> int:
+    """The number of repetitions from one long pause to the next; 1 if there is no usual number."""
+    apart = np.diff(np.flatnonzero(pauses_ns > PAUSE_S * 1e9))
+    if len(apart) < FEWEST:
+        return 1
+    usual = int(np.median(apart))
+    return usual // length if usual % length == 0 and np.mean(apart == usual) > REPEATED else 1
+
+
+def _waits(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Which calls only wait for the GPU."""
+    waits: npt.NDArray[np.bool_] = np.array(["Synchronize" in name for name in (*trace.names, "")])
+    return np.take(waits, trace.calls["name"])
+
+
+def _period(values: IntArray) -> int | None:
+    """The number of calls after which they repeat: the shortest that explains what repeats as well as the best.
+
+    What does not repeat, such as loading code, is like itself after one of these numbers by chance, so it is left out.
+    """
+    order = np.lexsort((np.arange(len(values)), values))
+    apart = np.concatenate(
+        [(order[ahead:] - order[:-ahead])[values[order[ahead:]] == values[order[:-ahead]]] for ahead in range(1, AHEAD)]
+    )
+    distances, counts = np.unique(apart[apart <= len(values) // FEWEST], return_counts=True)
+    likely = distances[np.argsort(-counts, kind="stable")[:CANDIDATES]]
+    unlike = {int(length): float(np.mean(values[:-length] != values[length:])) for length in likely}
+    if not unlike or min(unlike.values()) > 1 - REPEATED:
+        return None
+    best = min(unlike, key=lambda length: (unlike[length], length))
+    begin, end = _stretch(values, best)
+    own = values[begin:end] if begin < end else values
+    most = float(np.mean(own[:-best] != own[best:])) + 0.5 / max(best, 2)
+    return min(length for length in unlike if length == best or np.mean(own[:-length] != own[length:]) <= most)
+
+
+def _stretch(values: IntArray, length: int) -> tuple[int, int]:
+    """The longest stretch in which LIKE of any ``length`` calls are equal to those ``length`` later."""
+    equal = np.concatenate([[0], np.cumsum(values[:-length] == values[length:])])
+    good = np.concatenate([[False], equal[length:] - equal[:-length] >= LIKE * length, [False]])
+    edges = np.flatnonzero(good[1:] != good[:-1])
+    if not len(edges):
+        return 0, 0
+    begins, ends = edges[::2], edges[1::2]
+    longest = int(np.argmax(ends - begins))
+    return int(begins[longest]), int(ends[longest] - 1 + 2 * length)
+
+
+def _steps(
+    trace: Trace, tokens: _Tokens, begins: IntArray, found: Literal["annotations", "repetition"], name: str
+) -> Steps | None:
+    """The steps that begin at these calls, each at the first work that one of its calls submitted."""
+    submitting = np.flatnonzero(tokens.submits)
+    begins = begins[1:] if len(begins) > FEWEST + 1 else begins  # without the first step
+    if len(begins) < FEWEST or not len(submitting):
+        return None
+    begins_ns = np.append(tokens.first_ns, int(trace.work["end_ns"].max()))[
+        np.append(submitting, len(trace.calls))[np.searchsorted(submitting, begins)]
+    ]
+    if np.any(np.diff(begins_ns) <= 0):
+        return None
+    most = min(MOST_SHAPES, (len(begins) - 1) // 2)
+    alike = [_likeness(tokens.whole, begins, every) for every in range(1, most + 1)]
+    every = next(place for place, share in enumerate(alike, start=1) if share >= max(alike) - SAME)
+    return Steps(
+        begins_ns=begins_ns,
+        calls=begins.astype(np.int64),
+        every=every,
+        likeness=alike[every - 1],
+        alike_next=alike[0],
+        found=found,
+        name=name,
+    )
+
+
+def _likeness(values: IntArray, begins: IntArray, every: int) -> float:
+    """The mean share of a step's calls that the step ``every`` later has at the same place."""
+    lengths = np.diff(begins)
+    if np.all(lengths == lengths[0]):
+        steps = values[begins[0] : begins[-1]].reshape(-1, lengths[0])
+        return float(np.mean(steps[:-every] == steps[every:])) if len(steps) > every else 1.0
+    shares = []
+    for step in range(len(begins) - 1 - every):
+        own, other = (values[begins[one] : begins[one + 1]] for one in (step, step + every))
+        both = min(len(own), len(other))
+        shares.append(float(np.sum(own[:both] == other[:both])) / max(len(own), len(other), 1))
+    return float(np.mean(shares)) if shares else 1.0

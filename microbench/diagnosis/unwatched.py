@@ -1,0 +1,144 @@
+"""Takes the recorder's own costs off a recorded step: what each recorded call, operator and Python function costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from microbench.diagnosis.recorded import Recorded
+from microbench.diagnosis.steps import Steps
+from microbench.model.constants import Constant, Fit, around, stand_in
+from microbench.model.model import call_name, copy_name
+from microbench.model.workload import Copies, Kernels, Part, Workload
+from microbench.traces.trace import SYNC_KINDS, Format, Trace
+
+# What PyTorch's profiler adds to a call, an operator and a Python function, in s, where the run has not measured it:
+# eleven programs on two H200 machines with busy hosts, each timed without a profiler and with each of its modes.
+USUAL_S = {"call": 4.5e-6, "operator": 2.0e-6, "function": 0.4e-6}
+# What our own recorder adds to a call of the same programs, where the run has not measured it.
+OWN_S, OWN = 1.8e-6, "what two H200 machines with busy hosts showed stands for it"
+USUAL = "the run has no usable figure of what recording takes, and eleven programs on two H200 machines stand for it"
+ANOTHER = "this profiler costs what PyTorch's does"
+# XLA notes ranges of its host code without the inputs and links of PyTorch's operators, which costs about as much as a
+# Python function: short ranges of a JAX step follow one another within 0.1 us (JAX 0.11, an H200's host).
+NOTED: Mapping[Format, Mapping[str, str]] = {"XLA profiler": {"operator": "function"}}
+# How far these costs may be off, as a share of them: another host, another recorder.
+UNCERTAIN = 0.5
+ON_GPU = SYNC_KINDS.index("stream_wait_event")
+# No more than this share of the host time can be the recorder's.
+MOST = 0.8
+
+
+# Stretches of so many steps between two windows give one time of a step each.
+STEPS_AT_ONCE = 5
+
+
+class Known(NamedTuple):
+    """The time of a step that nobody records, with its interval in s; ``measured`` between two windows, or given."""
+
+    step_s: float
+    low_s: float
+    high_s: float
+    measured: bool = False
+
+
+class Unwatched(NamedTuple):
+    """A step's workload without the recorder's costs, and those costs in s a step, with the least and the most."""
+
+    workload: Workload
+    cost_s: float
+    low_s: float
+    high_s: float
+
+
+def recorder_costs(step: Recorded, fit: Fit, format: Format) -> dict[str, Constant]:
+    """What the recorder of a trace of that format adds to each call, operator and Python function that the step has."""
+    costs = {}
+    for name, count in _counts(step).items():
+        like = NOTED.get(format, {}).get(name, name)
+        cost = fit.constants.get(f"watched.{like}") or around(USUAL_S[like], UNCERTAIN * USUAL_S[like], (), USUAL)
+        if format == "microbench recording":
+            cost = fit.constants.get("watched.own_call") or around(OWN_S, UNCERTAIN * OWN_S, (), OWN)
+        elif format != "PyTorch profiler":
+            cost = stand_in(cost, cost.assumed or ANOTHER, UNCERTAIN)
+        if count:
+            costs[name] = cost
+    return costs
+
+
+def between_windows(whole: Trace, window: Trace, steps: Steps) -> Known | None:
+    """The time of a step outside of the recorded windows, from the host's waits there; None if there are too few.
+
+    In ``window`` the steps show how many waits a step has. The interval holds nine stretches in ten.
+    """
+    begin_ns, end_ns = steps.begins_ns[0], steps.begins_ns[-1]
+    ends_ns = window.syncs["end_ns"][window.syncs["kind"] != ON_GPU]
+    waits = np.count_nonzero((ends_ns >= begin_ns) & (ends_ns < end_ns)) / steps.count
+    at_once = math.ceil(STEPS_AT_ONCE * waits)
+    if not at_once or not whole.windows:
+        return None
+    times_ns: list[np.ndarray] = []
+    others_ns = np.array(whole.other_waits_ns, np.int64)
+    closed = [end for _, end in whole.windows]
+    opened = [*(begin for begin, _ in whole.windows[1:]), np.iinfo(np.int64).max]
+    for first_ns, last_ns in zip(closed, opened, strict=True):
+        own_ns = others_ns[(others_ns > first_ns) & (others_ns < last_ns)]
+        times_ns.append(np.diff(own_ns[::at_once]) * (waits / at_once))
+    times_s = np.concatenate(times_ns) * 1e-9
+    if not len(times_s):
+        return None
+    low_s, middle_s, high_s = np.quantile(times_s, (0.05, 0.5, 0.95))
+    return Known(float(middle_s), float(low_s), float(high_s), measured=True)
+
+
+def _counts(step: Recorded) -> dict[str, float]:
+    return {"call": step.calls, "operator": step.operators, "function": step.functions}
+
+
+def unwatched(step: Recorded, costs: Mapping[str, Constant]) -> Unwatched:
+    """The step as it runs when nobody records it: less host time for its launches, as long pauses, waits and copies.
+
+    The interval takes all costs at their least or all at their most, because a host that makes one record expensive
+    makes all expensive.
+    """
+    calls = (part for part in step.workload.parts if isinstance(part, Kernels | Copies))
+    launching_s = sum(part.host_s or 0.0 for part in calls) / step.steps
+    counts, most_s = _counts(step), MOST * launching_s
+    cost_s, low_s, high_s = (
+        min(sum(counts[name] * getattr(cost, end) for name, cost in costs.items()), most_s)
+        for end in ("value", "low", "high")
+    )
+    share = 1 - cost_s / launching_s if launching_s > 0 else 1.0
+    return Unwatched(scaled(step.workload, share), cost_s, low_s, high_s)
+
+
+def scaled(workload: Workload, share: float) -> Workload:
+    """The workload with this share of the host time for its launches and copies."""
+
+    def changed(part: Part) -> Part:
+        if isinstance(part, Kernels | Copies):
+            return msgspec.structs.replace(part, host_s=(part.host_s or 0.0) * share)
+        return part
+
+    return msgspec.structs.replace(workload, parts=tuple(changed(part) for part in workload.parts))
+
+
+def beyond_calls(workload: Workload, constants: Mapping[str, float]) -> Workload:
+    """The workload with host times on top of the calls of launches and copies instead of including them.
+
+    ``constants`` has these calls. Where one took less as recorded, those behind it have that much less.
+    """
+    owed_s, launch_s = 0.0, constants[call_name(workload.layer, 0)]
+    parts: list[Part] = []
+    for part in workload.parts:
+        if isinstance(part, Kernels | Copies):
+            call_s = launch_s if isinstance(part, Kernels) else constants[copy_name(part)]
+            left_s = (part.host_s or 0.0) - call_s - owed_s
+            owed_s = max(-left_s, 0.0)
+            part = msgspec.structs.replace(part, host_s=max(left_s, 0.0))
+        parts.append(part)
+    return msgspec.structs.replace(workload, parts=tuple(parts))

@@ -1,0 +1,333 @@
+"""Writes the findings of a diagnosis, the verdict first: what the GPU waits for, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from microbench.analysis.evidence import Finding, Severity, listed
+from microbench.core.units import as_time, percent, plain, round_percent, times, two_times
+from microbench.diagnosis.diagnosis import BUSY, SUBMISSION, WORTH, Bound, Diagnosis, Graph, Step, another_gpu
+from microbench.diagnosis.health import Check
+from microbench.diagnosis.idle import BETWEEN, Cause
+from microbench.diagnosis.recorded import Blocker, Recorded, layer_of
+from microbench.model.workload import Kernels
+from microbench.traces.trace import Format
+
+SUITE = "diagnose"
+
+# Shares of the time above which idle time is a problem, a warning, or worth naming at all.
+PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
+LONGEST_NAME = 60
+# A speed-up whose interval reaches further than this share is shown with the range.
+WIDE = 0.15
+
+# What names the host's code in a trace of each recorder.
+NAMING: Mapping[Format, str] = {
+    "PyTorch profiler": "record CPU activities to name it", "microbench recording": "record with --stacks to name it",
+}  # fmt: skip
+
+BOUNDS: dict[Bound, str] = {
+    "launch-bound": "the host submits work more slowly than the GPU does it",
+    "host-bound": "the GPU waits for other work of the host",
+    "wait-bound": "the GPU runs dry while the host or a stream waits",
+    "copy-bound": "the GPU waits for copies",
+    "allocation-bound": "the GPU waits for memory to be allocated and freed",
+    "GPU-bound": "the GPU is busy",
+    "mixed": "no cause takes half of the idle time",
+}
+
+
+def findings(diagnosis: Diagnosis) -> list[Finding]:
+    """All findings; the first is the verdict, if the trace can carry one."""
+    best, graph, pauses = (list(of(diagnosis)) for of in (_best, _of_graph, _pauses))
+    remedies = [*best, *pauses, *graph] if diagnosis.bound == "host-bound" else [*best, *graph, *pauses]
+    return [*_verdict(diagnosis), *_health(diagnosis), *_machine(diagnosis), *remedies, *_causes(diagnosis)]
+
+
+def each(diagnosis: Diagnosis, seconds: float) -> float:
+    """Seconds of the window as seconds of a step; those of the window without steps."""
+    return seconds / diagnosis.steps.count if diagnosis.steps is not None else seconds
+
+
+def cause_words(diagnosis: Diagnosis, cause: Cause) -> str:
+    """A cause with its time: "host between calls 4.55 ms"."""
+    idle = diagnosis.idle
+    return f"{cause} {as_time(each(diagnosis, idle.causes[cause]))}" if idle is not None else cause
+
+
+def nameless(diagnosis: Diagnosis) -> str:
+    """The idle time in host code that the trace does not name, and what would name it; "" if a named place takes
+    more."""
+    idle = diagnosis.idle
+    if idle is None or not idle.places:
+        return ""
+    seconds = idle.causes[BETWEEN] - sum(place.seconds for place in idle.places if place.cause == BETWEEN)
+    if seconds <= idle.places[0].seconds:
+        return ""
+    trace = diagnosis.trace
+    naming = f" ({NAMING[trace.format]})" if trace.format in NAMING and not len(trace.ranges) else ""
+    return f"host code without a name {as_time(each(diagnosis, seconds))}{naming}"
+
+
+def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
+    idle, bound = diagnosis.idle, diagnosis.bound
+    if idle is None or bound is None:
+        return
+    share = idle.idle_s / idle.span_s
+    causes = sorted(idle.causes, key=lambda cause: -idle.causes[cause])
+    named = [cause_words(diagnosis, cause) for cause in causes if idle.causes[cause] > NAMED * idle.span_s][:3]
+    span = "each recorded step" if diagnosis.steps is not None else "the trace"
+    severity: Severity = (
+        "good" if bound == "GPU-bound" else "problem" if share > PROBLEM else "warning" if share > WARNING else "note"
+    )
+    title = f"{bound}: the GPU works {percent(1 - share)} of {span} of {as_time(each(diagnosis, idle.span_s))}"
+    if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:
+        title += f", because the host takes {as_time(launch_s)} a launch"
+    if bound == "wait-bound" and diagnosis.recorded is not None and (waits := waits_of(diagnosis.recorded)):
+        title += f", because the host waits {waits:.0f} time{'s' if waits > 1 else ''} in it"
+    if bound == "host-bound" and diagnosis.recorded is not None:
+        title += f", because the program's own work takes {as_time(diagnosis.recorded.pauses_s)} of it"
+    yield Finding(
+        rule="diagnose.bound",
+        severity=severity,
+        title=title[0].upper() + title[1:],
+        text=f"In short, {BOUNDS[bound]}. It idles for: {', '.join(named) if named else 'no cause of note'}.",
+        threshold=f"what takes at least half of the idle time; GPU-bound from {round_percent(BUSY)} of the time on",
+    )
+
+
+def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
+    for check in diagnosis.health:
+        if check.forbids:
+            yield Finding(
+                rule="diagnose.health",
+                severity="warning",
+                title=_check_words(check),
+                text=f"{check.meaning[0].upper()}{check.meaning[1:]}. No {' and no '.join(check.forbids)} is given.",
+                threshold="a check that forbids a verdict",
+                advice="Record again without what is odd",
+            )
+    step = diagnosis.step
+    if (
+        step is not None
+        and not step.given
+        and not step.measured
+        and step.watched_s - step.unwatched_s > NAMED * step.watched_s
+    ):
+        yield Finding(
+            rule="diagnose.watched",
+            severity="note",
+            title=(
+                f"The profiler took about {as_time(step.watched_s - step.unwatched_s)} of each step: without it "
+                f"{two_times(step.low_s, step.high_s)}"
+            ),
+            text=_recorder_words(step),
+            threshold=f"more than {round_percent(NAMED)} of the recorded step",
+            advice="Give the true time of a step by --step TIME" + _better(diagnosis.trace.format, step),
+        )
+
+
+def _better(format: Format, step: Step) -> str:
+    """Other ways to learn the recorder's costs."""
+    if format == "microbench recording":
+        return ", or let microbench watch find it: --window 2s --every 20s"
+    return ", or measure the profiler's costs: microbench run launch_watched" if assumes(step) else ""
+
+
+# What the recorder's costs are of.
+RECORDED = {"call": "a call", "operator": "an operator", "function": "a Python function"}
+
+
+def assumes(step: Step) -> bool:
+    """Whether a cost of the recorder was not measured."""
+    return any(cost.assumed for cost in step.costs.values())
+
+
+def _recorder_words(step: Step) -> str:
+    each = listed([f"{as_time(cost.value)} {RECORDED[name]}" for name, cost in step.costs.items()])
+    if not assumes(step):
+        return f"Recording takes {each}, which launch_watched measured."
+    why = dict.fromkeys(cost.assumed for cost in step.costs.values() if cost.assumed)
+    return f"Recording takes {each}. Assumed: {'; '.join(why)}."
+
+
+def _machine(diagnosis: Diagnosis) -> Iterator[Finding]:
+    if diagnosis.graph is not None and another_gpu(diagnosis.trace, diagnosis.costs_of):
+        recorded_on = min(diagnosis.trace.gpus.values())
+        yield Finding(
+            rule="diagnose.machine",
+            severity="warning",
+            title=f"The trace is of {plain(recorded_on)}, the costs are of {plain(diagnosis.costs_of)}",
+            text="What a graph gives rests on costs of launches, gaps and waits, which differ between machines.",
+            threshold="the names of the GPUs differ",
+            advice="Run `microbench run` on the machine of the trace, and give that run by --run",
+        )
+
+
+def _check_words(check: Check) -> str:
+    return f"{check.count} {check.name} ({percent(check.share)})" if check.share else f"{check.count} {check.name}"
+
+
+def speedup(graph: Graph) -> str:
+    """By how many times a step is faster as a graph, with the range where it is wide: "about 2.1× (1.5 to 2.9×)"."""
+    if graph.speedup_low > 1 and graph.speedup_high - graph.speedup_low <= 2 * WIDE * graph.speedup:
+        return times(graph.speedup)
+    range_ = f"{times(graph.speedup_low).removesuffix('×')} to {times(graph.speedup_high)}"
+    return f"about {times(graph.speedup)} ({range_})"
+
+
+def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
+    graph, step = diagnosis.graph, diagnosis.step
+    if step is None or diagnosis.recorded is None:
+        return
+    if graph is None:
+        if diagnosis.recorded.launches:
+            yield Finding(
+                rule="diagnose.no_graph",
+                severity="note",
+                title=f"{_no_graph(diagnosis, diagnosis.recorded)}: {diagnosis.why_no_graph}",
+                text="",
+                threshold=f"a graph is advised if it saves {round_percent(WORTH)} of a step that can be predicted",
+            )
+        return
+    how = "as a graph" if graph.graphs <= 1 else f"as {graph.graphs} graphs"
+    pays = f"Making it takes {as_time(graph.making_s)}, which pays after {graph.break_even} step" + (
+        "s" if graph.break_even != 1 else ""
+    )
+    shapes = f" {step.every} kinds of steps take turns, and each needs a graph of its own." if step.every > 1 else ""
+    yield Finding(
+        rule="diagnose.graph",
+        severity="advice",
+        title=(
+            f"Replayed {how} a step takes {as_time(graph.step_s)} ({two_times(graph.low_s, graph.high_s)}), "
+            f"{speedup(graph)} as fast"
+        ),
+        text=f"{pays}.{shapes} A trace cannot tell whether tensors keep their addresses; capturing the step does.",
+        threshold=f"a graph saves at least {round_percent(WORTH)} of the step",
+        advice=f"Capture the step{HOW.get(layer_of(diagnosis.trace), '')}{_except(graph.blockers)}",
+    )
+
+
+def _no_graph(diagnosis: Diagnosis, recorded: Recorded) -> str:
+    """Whether a graph was found to give nothing, or what it would give is unknown."""
+    if diagnosis.unwatched is not None or recorded.replays or recorded.paced_s is not None:
+        return "No graph is advised"
+    return "What a graph would give is not predicted"
+
+
+# How a framework's program captures a step.
+HOW = {"torch_eager": " by torch.cuda.graph, or compile it by torch.compile(mode='reduce-overhead')"}
+
+
+def _except(blockers: tuple[Blocker, ...]) -> str:
+    return "; the calls named below stay outside" if blockers else ""
+
+
+def _of_graph(diagnosis: Diagnosis) -> Iterator[Finding]:
+    yield from _graph(diagnosis)
+    yield from _blockers(diagnosis)
+
+
+BEST = {"waits": "Without waiting for the GPU inside it", "pinned": "With pinned memory"}
+
+
+def _best(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """The remedy that saves most, if it is one of BEST; others have findings of their own."""
+    for best in diagnosis.remedies[:1]:
+        if best.name in BEST:
+            yield Finding(
+                rule="diagnose.best",
+                severity="advice",
+                title=f"{BEST[best.name]} a step takes {as_time(best.step_s)}, {times(best.speedup)} as fast",
+                text="No other single change saves more.",
+                threshold=f"the change that saves most, if it saves {round_percent(WORTH)} of the step",
+                advice=best.what[0].upper() + best.what[1:],
+            )
+
+
+def _blockers(diagnosis: Diagnosis) -> Iterator[Finding]:
+    recorded = diagnosis.recorded
+    if recorded is None or not recorded.blockers or diagnosis.graph is None:
+        return
+    named = [blocker_words(blocker) for blocker in recorded.blockers[:3]]
+    yield Finding(
+        rule="diagnose.blockers",
+        severity="advice",
+        title=f"A graph cannot hold {'; '.join(named)}",
+        text="They part the step into pieces. What lies between two of them can be one graph.",
+        threshold="a wait, a pageable copy, an allocation or a module load inside the step",
+        advice=ADVICE[recorded.blockers[0].why],
+    )
+
+
+ADVICE = {
+    "waits for the GPU": "Keep results on the GPU and wait once, after the step",
+    "copies pageable memory": "Copy from and to pinned memory",
+    "allocates": "Allocate before the step, or from a memory pool",
+    "loads code": "Run each kernel once before the capture",
+}
+
+
+def waits_of(recorded: Recorded) -> float:
+    """How often the host waits for the GPU in a step."""
+    return sum(blocker.count for blocker in recorded.blockers if blocker.why == "waits for the GPU")
+
+
+def blocker_words(blocker: Blocker) -> str:
+    """A blocker in words: "cudaStreamSynchronize in aten::item (1 a step)"."""
+    place = f" in {plain(blocker.place, LONGEST_NAME)}" if blocker.place else ""
+    count = f"{blocker.count:.0f}" if blocker.count >= 1 else f"{blocker.count:.2f}"
+    return f"{blocker.call}{place} ({count} a step)"
+
+
+def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """The program's own work, if it takes a share worth naming."""
+    recorded, step = diagnosis.recorded, diagnosis.step
+    if recorded is not None and step is not None and recorded.pauses_s > NAMED * step.watched_s:
+        yield Finding(
+            rule="diagnose.pauses",
+            severity="advice",
+            title=f"The program's own work between launches takes {as_time(recorded.pauses_s)} of each step",
+            text="The host calls nothing of CUDA for more than 1 ms. No graph shortens that.",
+            threshold=f"pauses of more than 1 ms between two calls of one thread, {round_percent(NAMED)} of the step",
+            advice="Prepare data ahead of the step in another process or thread; if one does, make that one faster",
+        )
+
+
+def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Other causes that take a share worth naming."""
+    causes: tuple[tuple[Cause, str, str], ...] = (
+        ("allocation", "diagnose.allocation", "Allocate before the step, or from a memory pool"),
+        ("copies", "diagnose.copies", "Pin the memory and copy ahead of the step, in another stream"),
+        ("waits", "diagnose.waits", "Wait less often"),
+        ("module load", "diagnose.module_load", "Run each kernel once before what is timed"),
+    )
+    for cause, rule, advice in causes:
+        share = diagnosis.share(cause)
+        if share > WARNING:
+            yield Finding(
+                rule=rule,
+                severity="advice",
+                title=f"The GPU idles {percent(share)} of the time for {cause}",
+                text="",
+                threshold=f"more than {round_percent(WARNING)} of the time",
+                advice=advice,
+            )
+
+
+def launch_time(diagnosis: Diagnosis) -> float | None:
+    """The host time for one launch of the recorded step in s, the call included; None for a step without launches."""
+    recorded = diagnosis.recorded
+    if recorded is None or not recorded.launches:
+        return None
+    host_s = sum(part.host_s or 0.0 for part in recorded.workload.parts if isinstance(part, Kernels))
+    return host_s / recorded.steps / recorded.launches
+
+
+def launch_share(diagnosis: Diagnosis) -> float:
+    """The share of the time that the GPU idles because work is submitted too slowly."""
+    own_s = 0.0
+    if diagnosis.recorded is not None and diagnosis.steps is not None:
+        own_s = diagnosis.recorded.pauses_s * diagnosis.steps.count
+    idle = diagnosis.idle
+    return max(diagnosis.share(*SUBMISSION) - (own_s / idle.span_s if idle is not None else 0.0), 0.0)

@@ -1,0 +1,519 @@
+"""Models a step of work: plays its calls on a virtual host, queue, GPU and link, and traces the critical path.
+
+The law for kernels of one length d in one stream: time per kernel is max(call, d + gap), in a graph d + gap; call, way
+to the GPU and completion are paid once a synchronise. ``play`` is that law for any mixture.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from operator import itemgetter
+from typing import Literal, NamedTuple, TypeVar
+
+from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
+from microbench.model.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
+
+Lane = Literal["gpu", "h2d", "d2h"]
+Limit = Literal["host", "front end", "kernel", "link", "sync"]
+LIMITS: tuple[Limit, ...] = ("host", "front end", "kernel", "link", "sync")
+Kind = Literal["launch", "replay", "copy", "sync", "host", "event"]
+
+
+class Work(NamedTuple):
+    """Work that a call submits to an engine of the GPU: its duration, and the gap after the work before it.
+
+    ``branch`` is counted from the call's stream: the branches of a graph run side by side. Work that ``joins`` waits
+    for all streams, and all later work waits for it. ``memory_s`` is how long its bytes keep the GPU's memory, and
+    ``sms_s`` how long it would take if it filled all SMs: all streams share both. ``early_s`` is how long before the
+    return of its call the work was handed to the GPU.
+    """
+
+    lane: Lane
+    duration_s: float
+    gap_s: float = 0.0
+    branch: int = 0
+    joins: bool = False
+    memory_s: float = 0.0
+    sms_s: float = 0.0
+    early_s: float = 0.0
+
+
+class Act(NamedTuple):
+    """One thing the host does; times are in seconds.
+
+    ``host_s`` is how long the call takes the host; ``way_s`` lies between its return and the earliest begin of its
+    first ``work``. ``wait_s`` is the time of a synchronise from the end of the last work until it returns, None for
+    other acts. A copy without work is one that the host itself makes. An act of events only is played without the host.
+    """
+
+    kind: Kind
+    host_s: float
+    way_s: float = 0.0
+    work: tuple[Work | Event, ...] = ()
+    stream: int = 0
+    wait_s: float | None = None
+
+
+class Span(NamedTuple):
+    """An interval in seconds since the first call; ``act`` is the index of the act it belongs to."""
+
+    begin_s: float
+    end_s: float
+    act: int
+    lane: Literal["host", "wait", "gpu", "h2d", "d2h"]
+
+
+# The fields of a Span as a tuple: most plays need no spans, and creating them takes as long as the rest of the play.
+Interval = tuple[float, float, int, Literal["host", "wait", "gpu", "h2d", "d2h"]]
+# A moment of a played step: its time, the moment that it waited for (None for the first), and what the time between was
+# spent on. Plain tuples, because a step may have a hundred thousand kernels.
+Moment = tuple[float, "Moment | None", Limit]
+
+
+class Played:
+    """A played step. ``end_s`` is when host and GPU have finished; the other figures are computed on first use."""
+
+    def __init__(self, host: Sequence[Interval], work: Sequence[Interval], end: Moment) -> None:
+        self.end_s = end[0]
+        self._host, self._work, self._end = host, work, end
+
+    @cached_property
+    def host(self) -> tuple[Span, ...]:
+        """Calls, host work and waits in order."""
+        return tuple(itertools.starmap(Span, self._host))
+
+    @cached_property
+    def work(self) -> tuple[Span, ...]:
+        """What ran on the GPU and its copy engines, in the order of submission."""
+        return tuple(itertools.starmap(Span, self._work))
+
+    @cached_property
+    def shares(self) -> Mapping[Limit, float]:
+        """Seconds of the critical path by what they were spent on; they add up to ``end_s``."""
+        shares: dict[Limit, float] = {}
+        end_s, cause, spent = self._end
+        while cause is not None:
+            shares[spent] = shares.get(spent, 0.0) + end_s - cause[0]
+            end_s, cause, spent = cause
+        return shares
+
+    @cached_property
+    def busy_s(self) -> float:
+        """Time in which at least one kernel runs."""
+        covered_s, until_s = 0.0, 0.0
+        for begin_s, end_s, _, lane in sorted(self._work):
+            if lane == "gpu":
+                covered_s += max(end_s - max(begin_s, until_s), 0.0)
+                until_s = max(until_s, end_s)
+        return covered_s
+
+
+def play(acts: Sequence[Act], *, queue: int = 1 << 30, front_end_s: float = 0.0) -> Played:
+    """Play ``acts`` one after another from the host.
+
+    A call that finds ``queue`` launches not yet begun waits until one begins. Work begins when its call has returned
+    and its way to the GPU has passed, when the work before it in its stream has ended and its gap has passed, when its
+    engine is free (copies), and, with a ``front_end_s``, at least that long from the begin of any other kernel. A
+    replay comes after all work before it, because a graph is one piece of work to its stream. Work behind an awaited
+    event comes after that event's work like after work of its own stream. Kernels side by side end
+    no sooner than the memory can have moved the bytes, and the SMs can have run the blocks, of all of them.
+    """
+    state = _State(queue, front_end_s)
+    for index, act in enumerate(acts):
+        state.do(index, act)
+    return Played(state.host, state.work, state.end())
+
+
+class _State:
+    """The state of a play: the host's time, the ends of each stream and engine, and recorded events."""
+
+    def __init__(self, queue: int, front_end_s: float) -> None:
+        self.host: list[Interval] = []
+        self.work: list[Interval] = []
+        self._now: Moment = (0.0, None, "host")  # the host's last moment
+        self._queue = queue
+        self._front_end_s = front_end_s
+        self._begins: list[Moment] = []  # of each submission's first work
+        self._ends: dict[int, Moment] = {}  # of each stream's last work, or of the event that it waits for
+        self._events: dict[int, Moment | None] = {}  # when each event happens; None if no work is before it
+        self._earlier: dict[int, Moment | None] = {}  # the same of the time before
+        self._engines: dict[Lane, Moment] = {}
+        self._shared: dict[str, Moment] = {}  # when the GPU's memory, or its SMs, can have done everything
+        self._joined: Moment | None = None  # the end that streams without work of their own wait for
+        self._last: Moment | None = None  # the work that ends last
+        self._starts: list[Moment] = []  # begins of kernels, in the order of time
+
+    def do(self, index: int, act: Act) -> None:
+        """One act of the host."""
+        called = now = self._now
+        if act.kind == "event":
+            self._submit(index, act, called)
+            return
+        if act.work and len(self._begins) >= self._queue:
+            called = _later(now, self._begins[-self._queue])  # a launch a queue's length ago has begun
+        self._now = now = (called[0] + act.host_s, called, _spent(act))
+        self.host.append((called[0], now[0], index, "host"))
+        if act.work:
+            self._submit(index, act, called)
+        if act.wait_s is not None and self._last is not None:
+            self._now = _later(now, (self._last[0] + act.wait_s, self._last, "sync"))
+            self.host.append((now[0], self._now[0], index, "wait"))
+
+    def end(self) -> Moment:
+        """The last moment: the host's, or that of work that no wait follows."""
+        return self._now if self._last is None else _later(self._now, self._last)
+
+    def _submit(self, index: int, act: Act, called: Moment) -> None:
+        now, front_end = self._now, self._front_end_s > 0
+        arrived: Moment = (now[0] + act.way_s, now, "front end")
+        if act.kind == "replay" and self._ends:
+            self._joined = max(self._ends.values(), key=itemgetter(0))
+            self._ends = {}
+        begun = False
+        for work in act.work:
+            if isinstance(work, Event):
+                self._event(work)
+                continue
+            lane, duration_s, gap_s, branch, joins, memory_s, sms_s, early_s = work
+            stream, ready = act.stream + branch, arrived
+            if early_s > 0:
+                handed_over: Moment = (called[0] + max(act.host_s - early_s, 0.0), called, _spent(act))
+                ready = (handed_over[0] + act.way_s, handed_over, "front end")
+            begin = ready
+            for end in self._behind(stream, joins):
+                if end[0] + gap_s > begin[0]:
+                    begin = (end[0] + gap_s, end, "front end")
+            if lane != "gpu":
+                begin = _later(begin, self._engines.get(lane, begin))
+            elif front_end:
+                begin = self._started(begin)
+            if not begun:
+                self._begins.append(begin)
+                begun = True
+            end = (begin[0] + duration_s, begin, "kernel" if lane == "gpu" else "link")
+            if memory_s > 0:
+                end = _later(end, self._served("memory", ready, begin, memory_s))
+            if sms_s > 0:
+                end = _later(end, self._served("SMs", ready, begin, sms_s))
+            self.work.append((begin[0], end[0], index, lane))
+            self._ends[stream] = end
+            if self._last is None or end[0] > self._last[0]:
+                self._last = end
+            if joins:
+                self._ends, self._joined = {}, end
+            if lane != "gpu":
+                self._engines[lane] = end
+
+    def _behind(self, stream: int, joins: bool) -> Iterable[Moment]:
+        """The ends of earlier work that the next work of this stream must wait for."""
+        if joins and self._ends:
+            return self._ends.values()
+        if stream in self._ends:
+            return (self._ends[stream],)
+        return () if self._joined is None else (self._joined,)
+
+    def _event(self, event: Event) -> None:
+        """Record an event behind its stream's work, or let the stream wait for it."""
+        before = self._ends.get(event.stream, self._joined)
+        if not event.awaited:
+            self._earlier[event.number] = self._events.get(event.number)
+            self._events[event.number] = before
+        elif (end := (self._earlier if event.earlier else self._events).get(event.number)) is not None:
+            self._ends[event.stream] = end if before is None else _later(before, end)
+
+    def _served(self, what: str, ready: Moment, begin: Moment, seconds: float) -> Moment:
+        """When the memory or the SMs can have done this work and all work since the GPU was idle."""
+        alone = what not in self._shared or self._last is None or ready[0] >= self._last[0]
+        cause = begin if alone else self._shared[what]
+        self._shared[what] = (cause[0] + seconds, cause, "kernel")
+        return self._shared[what]
+
+    def _started(self, begin: Moment) -> Moment:
+        """The first moment from ``begin`` on at which the front end begins no other kernel."""
+        apart_s, starts, from_s = self._front_end_s, self._starts, begin[0]
+        first = place = bisect.bisect_right(starts, from_s - apart_s, key=itemgetter(0))
+        while place < len(starts) and starts[place][0] < from_s + apart_s:
+            from_s = starts[place][0] + apart_s
+            place += 1
+        if place > first:
+            begin = (starts[place - 1][0] + apart_s, starts[place - 1], "front end")
+        bisect.insort(starts, begin, key=itemgetter(0))
+        return begin
+
+
+def _later(first: Moment, second: Moment) -> Moment:
+    return second if second[0] > first[0] else first
+
+
+def _spent(act: Act) -> Limit:
+    if act.kind == "sync":
+        return "sync"
+    return "link" if act.kind == "copy" and not act.work else "host"
+
+
+Way = Literal["stream", "graph"]
+WAYS: tuple[Way, ...] = ("stream", "graph")
+
+# The constants of a machine by name: unit and meaning. Two more kinds exist for each layer: ``call.LAYER.ARGUMENTS`` is
+# the launch call of a kernel with that number of arguments, ``replay.LAYER`` the replay call of a graph.
+CONSTANTS: Mapping[str, tuple[str, str]] = {
+    "way": ("s", "launch call's return to its kernel's begin"),
+    "empty": ("s", "an empty kernel: no kernel takes less"),
+    "complete": ("s", "last kernel's end to the synchronise's return"),
+    "sync": ("s", "a synchronise of an idle stream"),
+    "gap_stream": ("s", "stream gap: period of kernels less profiled duration"),
+    "write_stream": ("s", "stream gap, extra behind a kernel that writes"),
+    "one_stream_stream": ("s", "stream gap, less in a program of one stream"),
+    "gap_graph": ("s", "graph gap: period of nodes less profiled duration"),
+    "write_graph": ("s", "graph gap, extra behind a kernel that writes"),
+    "code_graph": ("s", "graph gap, extra between kernels of model code"),
+    "wide_graph": ("s", "graph gap, less behind a large grid"),
+    "wide_blocks": ("block", "grid from which that is so"),
+    "one_stream_graph": ("s", "graph gap, less in a program of one stream"),
+    "replay_node": ("s", "time that each node adds to the replay call"),
+    "replay_way": ("s", "replay call's return to its first kernel"),
+    "replay_root": ("s", "time that each further root of a graph adds to the replay call"),
+    "make": ("s", "capture, instantiate and upload any graph"),
+    "make_node": ("s", "time that each node adds to that"),
+    "queue": ("launch", "launches that wait before a call blocks"),
+    "front_end": ("s", "between begins of kernels side by side"),
+    "watched.call": ("s", "what PyTorch's profiler adds to a call"),
+    "watched.operator": ("s", "what PyTorch's profiler adds to an operator"),
+    "watched.function": ("s", "what PyTorch's profiler adds to a Python function"),
+    "watched.own_call": ("s", "what microbench watch adds to a call"),
+    "memory": ("B/s", "the GPU's memory, read"),
+    "h2d_call": ("s", "the call of a copy to the GPU"),
+    "h2d_way": ("s", "that call's return to the copy's begin"),
+    "h2d_latency": ("s", "a copy to the GPU, of any size"),
+    "h2d_rate": ("B/s", "bytes of a copy to the GPU"),
+    "d2h_call": ("s", "the call of a copy from the GPU"),
+    "d2h_way": ("s", "that call's return to the copy's begin"),
+    "d2h_latency": ("s", "a copy from the GPU, of any size"),
+    "d2h_rate": ("B/s", "bytes of a copy from the GPU"),
+    "h2d_pageable_latency": ("s", "a pageable copy to the GPU, of any size"),
+    "h2d_pageable_rate": ("B/s", "bytes of a pageable copy to the GPU"),
+    "d2h_pageable_latency": ("s", "a pageable copy from the GPU, of any size"),
+    "d2h_pageable_rate": ("B/s", "bytes of a pageable copy from the GPU"),
+}
+COMMON = ("way", "empty", "complete", "sync", "gap_stream", "queue")
+IN_GRAPHS = ("gap_graph", "replay_node", "replay_way", "make", "make_node")
+# Constants that a step needs, but that do not change its played time.
+UNPLAYED: Mapping[Way, tuple[str, ...]] = {"stream": (), "graph": ("way", "gap_stream", "make", "make_node")}
+# Layers whose programs launch and capture in a stream of their own choice. Frameworks warm up a capture in a side
+# stream, which lengthens every later gap.
+OWN_STREAM_LAYERS = (LOOP_LAYER, "cuda_bindings", "cuda_core")
+
+
+def call_name(layer: str, arguments: int) -> str:
+    """The constant of a launch call."""
+    return f"call.{layer}.{arguments}"
+
+
+def copy_name(part: Copies) -> str:
+    """The constant of the call of a pinned copy."""
+    return f"{part.direction}_call"
+
+
+def replay_name(layer: str) -> str:
+    """The constant of a replay call."""
+    return f"replay.{layer}"
+
+
+def one_stream(workload: Workload, way: Way) -> bool:
+    """Whether all kernels go into one stream, which shortens the gaps between them."""
+    if workload.streams > 1 or any(isinstance(part, Kernels) and part.stream for part in workload.parts):
+        return False
+    if workload.second_stream is not None:
+        return not workload.second_stream
+    return way == "stream" or all(layer in OWN_STREAM_LAYERS for layer in workload.layers)
+
+
+def _longer(workload: Workload, part: Kernels, way: Way) -> str:
+    """The constant that writing kernels add to the gap behind them; in graphs, frameworks' kernels have one of their
+    own.
+    """
+    in_graph = way == "graph" and (part.layer or workload.layer) in ARRAY_LAYERS
+    return "code_graph" if in_graph else f"write_{way}"
+
+
+def needed(workload: Workload, way: Way) -> tuple[str, ...]:
+    """The constants that a step rests on."""
+    names = [*COMMON, *(("front_end",) if workload.streams > 1 else ())]
+    for part in workload.parts:
+        if isinstance(part, Kernels):
+            if part.writes:
+                names.append(_longer(workload, part, way))
+            if way == "graph" and part.blocks is not None:
+                names += ["wide_graph", "wide_blocks"]
+            if way == "stream":
+                names.append(call_name(part.layer or workload.layer, part.arguments))
+            if part.bytes:
+                names.append("memory")
+        elif isinstance(part, Copies):
+            prefix = part.direction if part.memory == "pinned" else f"{part.direction}_pageable"
+            own = ("call", "way", "latency", "rate") if part.memory == "pinned" else ("latency", "rate")
+            names += [f"{prefix}_{name}" for name in own]
+    if one_stream(workload, way):
+        names.append(f"one_stream_{way}")
+    if way == "graph":
+        names += [*IN_GRAPHS, replay_name(workload.layer), *(("replay_root",) if workload.streams > 1 else ())]
+    return tuple(dict.fromkeys(names))
+
+
+def acts(workload: Workload, constants: Mapping[str, float], way: Way) -> list[Act]:
+    """What the host does in one step; ``constants`` has every constant of ``needed``.
+
+    In a graph, neighbouring kernels and pinned copies are replayed by one call; a synchronise, host work and a pageable
+    copy part graphs. A replay does not spend the program's own time for each call.
+    """
+    result: list[Act] = []
+    gap = f"gap_{way}"
+    if one_stream(workload, way):
+        constants = {**constants, gap: constants[gap] - constants[f"one_stream_{way}"]}
+    stream = itertools.cycle(range(workload.streams))
+    for captured, parts in itertools.groupby(workload.parts, key=_capturable):
+        if captured and way == "graph":
+            result += _replay(workload, list(parts), constants)
+        else:
+            for part in parts:
+                result += _direct(workload, part, constants, stream)
+    return result
+
+
+def graphs(workload: Workload) -> list[int]:
+    """The number of nodes of each graph that the step becomes."""
+    groups = itertools.groupby(workload.parts, key=_capturable)
+    nodes = (
+        sum(part.count for part in parts if isinstance(part, Kernels | Copies))
+        for captured, parts in groups
+        if captured
+    )
+    return [count for count in nodes if count]  # events alone are no graph
+
+
+def _capturable(part: Part) -> bool:
+    return isinstance(part, Kernels | Event) or (isinstance(part, Copies) and part.memory == "pinned")
+
+
+Repeated = TypeVar("Repeated", Act, Work)
+
+
+def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stream: Iterator[int]) -> Iterator[Act]:
+    match part:
+        case Kernels():
+            call_s = constants[call_name(part.layer or workload.layer, part.arguments)] + (part.host_s or 0.0)
+            way_s, works = constants["way"], _kernels(workload, part, constants, "stream")
+            if (to := _stream_of(workload, part)) is None:
+                for work in _repeated(works, part):
+                    yield Act("launch", call_s, way_s, (work,), next(stream))
+            else:
+                yield from _repeated([Act("launch", call_s, way_s, (work,), to) for work in works], part)
+        case Copies(memory="pinned"):
+            copy = Act("copy", constants[copy_name(part)] + part.host_s, constants[f"{part.direction}_way"])
+            for _ in range(part.count):
+                yield copy._replace(work=(_copy(part, constants),))
+        case Copies():
+            prefix = f"{part.direction}_pageable"
+            seconds = constants[f"{prefix}_latency"] + part.size_bytes / constants[f"{prefix}_rate"]
+            for _ in range(part.count):
+                yield Act("sync", 0.0, wait_s=0.0)  # the host first waits for all work before the copy
+                yield Act("copy", seconds + part.host_s)
+        case Wait():
+            yield Act("sync", constants["sync"], wait_s=constants["complete"])
+        case HostWork():
+            yield Act("host", part.seconds)
+        case Event():
+            yield Act("event", 0.0, work=(part,))
+
+
+def _replay(workload: Workload, parts: list[Part], constants: Mapping[str, float]) -> Iterator[Act]:
+    """Kernels and pinned copies as one graph; branches are streams, and events are edges between them.
+
+    The call hands the first node of each independent branch, a root of the graph, to the GPU one after another.
+    """
+    work: list[Work | Event] = []
+    stream = itertools.cycle(range(workload.streams))
+    for part in parts:
+        if isinstance(part, Kernels):
+            kernels = _kernels(workload, part, constants, "graph")
+            if _stream_of(workload, part) is None:
+                work += [kernel._replace(branch=next(stream)) for kernel in _repeated(kernels, part)]
+            else:
+                work += _repeated(kernels, part)
+        elif isinstance(part, Copies):
+            work += [_copy(part, constants)] * part.count
+        elif isinstance(part, Event) and not part.earlier:  # a replay comes after all of the one before
+            work.append(part)
+    nodes = sum(isinstance(one, Work) for one in work)
+    if not nodes:
+        return
+    roots = _roots(work)
+    for place, (index, root) in enumerate(roots, start=1):
+        work[index] = root._replace(early_s=(len(roots) - place) * constants["replay_root"])
+    more_s = (len(roots) - 1) * constants["replay_root"] if len(roots) > 1 else 0.0
+    call_s = constants[replay_name(workload.layer)] + constants["replay_node"] * nodes
+    yield Act("replay", call_s + more_s, constants["replay_way"], tuple(work))
+
+
+def _roots(work: Sequence[Work | Event]) -> list[tuple[int, Work]]:
+    """The nodes that depend on no other, with their places; none if there is only one."""
+    roots: list[tuple[int, Work]] = []
+    begun: set[int] = set()  # branches in which a node has come before, or an event behind one
+    behind: set[int] = set()  # events behind a node
+    for index, one in enumerate(work):
+        if isinstance(one, Work):
+            if one.joins:
+                break
+            if one.branch not in begun:
+                roots.append((index, one))
+            begun.add(one.branch)
+        elif one.awaited:
+            begun.update({one.stream} if one.number in behind else ())
+        elif one.stream in begun:
+            behind.add(one.number)
+        else:
+            behind.discard(one.number)
+    return roots if len(roots) > 1 else []
+
+
+def _stream_of(workload: Workload, part: Kernels) -> int | None:
+    """The stream of all these kernels, or the branch of a graph; None if they go to the streams in turn."""
+    return 0 if part.stream is None and workload.streams == 1 else part.stream
+
+
+def _repeated(each: Sequence[Repeated], part: Kernels) -> Iterator[Repeated]:
+    """One object for each of the part's kernels. Kernels of the same duration share one, which saves time."""
+    return itertools.islice(itertools.cycle(each), part.count)
+
+
+def _kernels(workload: Workload, part: Kernels, constants: Mapping[str, float], way: Way) -> list[Work]:
+    """A kernel of each of the part's durations, which is at least that of an empty one and of moving its bytes.
+
+    Its gap is the one behind it; the durations are those that profilers report.
+    """
+    gap_s = constants[f"gap_{way}"] + (constants[_longer(workload, part, way)] if part.writes else 0.0)
+    if way == "graph" and wide(part, constants):
+        gap_s -= constants["wide_graph"]
+    memory_s = part.bytes / constants["memory"] if part.bytes else 0.0
+    least_s = max(constants["empty"], memory_s)
+    share = (part.sm_share or 0.0) if workload.streams > 1 else 0.0
+    branch = _stream_of(workload, part) or 0 if way == "graph" else 0
+    durations = (max(duration_s, least_s) for duration_s in part.durations_s[: part.count])
+    return [
+        Work("gpu", duration_s, gap_s, branch, memory_s=memory_s, sms_s=duration_s * share) for duration_s in durations
+    ]
+
+
+def wide(part: Kernels, constants: Mapping[str, float]) -> bool:
+    """Whether the kernels' grid is so large that in a graph the next node begins while it ends."""
+    return part.blocks is not None and part.blocks >= constants["wide_blocks"]
+
+
+def _copy(part: Copies, constants: Mapping[str, float]) -> Work:
+    latency_s, rate = constants[f"{part.direction}_latency"], constants[f"{part.direction}_rate"]
+    seconds = latency_s + part.size_bytes / rate
+    gap_s = constants.get("gap_copy", 0.0)  # only a trace shows it
+    return Work(part.direction, seconds, gap_s, branch=part.stream or 0, joins=part.stream is None)
