@@ -106,7 +106,7 @@ def test_a_change_that_does_not_arrive_is_noticed(gpu: Gpu, monkeypatch: pytest.
         return 0
 
     gpu.graphs.changes("set_params", 5, 5, 1)
-    monkeypatch.setattr(changes.graph_loops, "change_nodes", nothing)
+    monkeypatch.setattr(changes.loops, "change_nodes", nothing)
     with pytest.raises(MeasurementError, match="node 0 after the change"):
         gpu.graphs.changes("set_params", 5, 5, 1)
 

@@ -11,13 +11,14 @@ from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Case, Measurement, Outcome, Param
 from microbench.core.ops import Launch
+from microbench.experiments.memory.bank_reads import bank_reads
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts, MemoryCosts
 from microbench.gpu.fake.environment import FakeHost, fake_environment
 from microbench.gpu.protocol.compute import Gemm
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.graphs import Shape
-from microbench.gpu.protocol.links import Transfer
 from microbench.gpu.protocol.memory import Operations
+from microbench.gpu.protocol.transfer import Transfer
 from microbench.meter.floors import measure_floors
 from microbench.session import worker
 from microbench.session.messages import Job, Message, Order
@@ -195,7 +196,7 @@ LACKING: list[tuple[FakeCosts, Use, str]] = [
     (TWO, lambda gpu: gpu.memory.chase("global", 64), "64 B hold no line of 128 B"),
     (TWO, lambda gpu: gpu.memory.chase("shared", 1024).lines_cycles(1), "no part of the L2"),
     (TWO, lambda gpu: gpu.memory.written("write", 64 << 10), "64 KiB have no 4096 B for each SM"),
-    (TWO, lambda gpu: gpu.memory.banks(6), "words of 4 B cannot lie 6 B apart"),
+    (TWO, lambda gpu: bank_reads(gpu, 6), "words of 4 B cannot lie 6 B apart"),
     (TWO, lambda gpu: gpu.memory.occupied(3, 1024, 1, MIB), "does not hold 3 blocks of 1024 threads"),
     (TWO, lambda gpu: gpu.memory.occupied(1, 32, 3, MIB), "1, 2, 4 or 8 loads in flight, not 3"),
     (TWO, lambda gpu: gpu.memory.scattered("gather", 24 * MIB), "not a power of two"),
@@ -257,7 +258,7 @@ USES: dict[str, Callable[[Gpu], Callable[[], object]]] = {
     "chase": lambda gpu: partial(gpu.memory.chase("global", MIB).walk, 8),
     "loaded": lambda gpu: partial(gpu.memory.loaded("l2").take, 8, 0.0),
     "writes": lambda gpu: partial(gpu.memory.written("update", MIB).take, 4096),
-    "banks": lambda gpu: partial(gpu.memory.banks(8).alone, 8),
+    "banks": lambda gpu: partial(bank_reads(gpu, 8).alone, 8),
     "level": lambda gpu: partial(gpu.memory.level("shared", 1024).take, 4096),
     "capacity": lambda gpu: gpu.memory.capacity,
     "product": lambda gpu: partial(gpu.compute.problem("bf16", 256, 256, 256).gemm("cublaslt", WAY).submit, 1),

@@ -20,7 +20,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Fact, Metric, Param
 from microbench.core.ops import Memset
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import Direction, Order
+from microbench.gpu.protocol.links import Order
+from microbench.gpu.protocol.transfer import Direction
 from microbench.meter.sampling import seconds
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import read_latency, small_copy, verified

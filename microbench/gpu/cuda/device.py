@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -14,10 +15,9 @@ from microbench.core import ops as kinds
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, GpuInfo, Telemetry
 from microbench.core.ops import IntArray
-from microbench.gpu.cuda import signals, stream_signals, submit, timing
-from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda import loops, signals, stream_signals, submit, timing
+from microbench.gpu.cuda.case import Board, Case
 from microbench.gpu.cuda.context import WAIT_FLAGS, Context, check_code, entry_point
-from microbench.gpu.cuda.memory.allocation import held_by
 from microbench.gpu.cuda.own_kernel import CudaKernel
 from microbench.gpu.cuda.own_step import CudaStep
 from microbench.gpu.cuda.parts import CudaCompute, CudaGraphs, CudaLinks, CudaMemory
@@ -46,10 +46,11 @@ from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.part import Part, built
 from microbench.gpu.protocol.recorder import Recorder, RecorderKind
 from microbench.gpu.protocol.submit import Submit
-from microbench.host import loops
 from microbench.host.affinity import find_cores, pinned
 from microbench.host.interruptions import ThreadState, core_interrupts, thread_state
 from microbench.host.native import MonotonicClock
+
+Result = TypeVar("Result")
 
 WARM_UP_LOOK_S = 0.02
 WARM_UP_CHANGE = 0.01
@@ -80,7 +81,7 @@ class CudaGpu(Part[Case]):
         return self._case
 
     def _new_case(self, clock_hz: float) -> Case:
-        return Case(self._context, clock_hz, lambda: held_by(self._nvml))
+        return Case(self._context, clock_hz, Board(self.info, self._nvml, self._cores))
 
     def _warm_up(self) -> None:
         """Keep the GPU busy until its clock has risen: two successive readings agree within a percent."""
@@ -186,6 +187,11 @@ class CudaGpu(Part[Case]):
         executable, nodes = submit.captured(case, stream, lambda: [submits[op](1) for op in ops])
         self._replays.append(submit.replay(executable, stream))
         return kinds.GraphLaunch(len(self._replays) - 1, nodes)
+
+    def carry_out(
+        self, real: Callable[..., Result], simulated: Callable[..., Result], *args: Any, **kwargs: Any
+    ) -> Result:
+        return real(self._case, *args, **kwargs)
 
     @property
     def graphs(self) -> CudaGraphs:

@@ -6,15 +6,14 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray, Launch
+from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check_code, entry_point
 from microbench.gpu.cuda.submit import DriverSubmit, Parameters, launch
 from microbench.gpu.protocol.gpu import LaunchStamps
-from microbench.host import loops
 from microbench.host.affinity import Cores, on_cores
 from microbench.host.native import c_address
 

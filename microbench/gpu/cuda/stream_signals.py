@@ -6,21 +6,20 @@ import threading
 from functools import partial
 
 import numpy as np
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray, Launch
+from microbench.gpu.cuda import loops
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check_code, entry_point
 from microbench.gpu.cuda.signals import LINE_WORDS, WATCH_TIMEOUT_NS, clock_tie, on_host_clock
 from microbench.gpu.cuda.submit import CallRow, Parameters, as_int64, launch
 from microbench.gpu.cuda.timing import globaltimer_step_ns
 from microbench.gpu.protocol.gpu import SIGNAL_HELD_NS, SIGNAL_KERNEL_NS, SignalStamps, SignalWay
-from microbench.host import graph_loops, loops
 from microbench.host.affinity import Cores, pinned
 from microbench.host.native import c_address
 
-NOT_SUPPORTED = int(driver.CUresult.CUDA_ERROR_NOT_SUPPORTED)
+NOT_SUPPORTED = 801  # CUDA_ERROR_NOT_SUPPORTED
 NOT_SEEN, RELEASED = -1, -2  # codes of loops.signal_rounds
 # If launches block until their kernel has run, a launch behind a wait never returns. Therefore another thread releases
 # the stream after this time, a thousand times that of all rounds.
@@ -90,7 +89,7 @@ class StreamSignals:
             case "host_function":
                 self._stamps[:, 0] = self._clock
                 data = int(self._stamps.ctypes.data)
-                call = CallRow.named("cuLaunchHostFunc", [stream, graph_loops.stamp_on_host.address, data])
+                call = CallRow.named("cuLaunchHostFunc", [stream, loops.stamp_on_host.address, data])
                 return [(call, VALUE, self._stamps.strides[0])]
             case "write_32" | "write_64":
                 return [write]

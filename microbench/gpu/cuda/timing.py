@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError
 from microbench.core.ops import IntArray, Launch
+from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, captured, launch

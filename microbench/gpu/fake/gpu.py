@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from itertools import count as numbers
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -40,6 +41,8 @@ from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.recorder import Recorder, RecorderKind
 from microbench.host.interruptions import ThreadState
 
+Result = TypeVar("Result")
+
 # Power above idle of telemetry's own kernels, which only wait for steps of %globaltimer.
 TELEMETRY_KERNEL_W = 40.0
 # The watcher thread of start_stamps is preempted once in a thousand launches and misses the flag.
@@ -60,7 +63,6 @@ class FakeGpu:
         self._graphs: dict[int, sim.Graph] = {}
         self._handles = numbers(1)
         self._scopes = numbers(1)
-        self._computes = False  # in the open case
 
     @contextmanager
     def case(self) -> Iterator[None]:
@@ -71,9 +73,6 @@ class FakeGpu:
             yield
         finally:
             self._machine.end_case()
-            if self._computes:
-                self._time.pass_ns(self.costs.compute.release_ns)
-            self._computes = False
             self._graphs = {handle: graph for handle, graph in self._graphs.items() if handle in older}
 
     def bind(self, op: Op) -> sim.FakeSubmit:
@@ -115,6 +114,11 @@ class FakeGpu:
         self._graphs[handle] = graph
         return GraphLaunch(handle, graph.nodes, layer=layer)
 
+    def carry_out(
+        self, real: Callable[..., Result], simulated: Callable[..., Result], *args: Any, **kwargs: Any
+    ) -> Result:
+        return simulated(self._machine, *args, **kwargs)
+
     @property
     def graphs(self) -> FakeGraphs:
         return FakeGraphs(self._machine)
@@ -129,7 +133,7 @@ class FakeGpu:
 
     @property
     def compute(self) -> FakeCompute:
-        self._computes = True
+        self._machine.release_ns = self.costs.compute.release_ns
         return FakeCompute(self._machine)
 
     def gate(self) -> sim.FakeGate:

@@ -64,7 +64,6 @@ class FakeMemory(FakePart):
     strided = built(memory.strided)
     scattered = built(memory.scattered)
     atomics = built(memory.atomics)
-    banks = built(memory.FakeBankReads)
     engine = built(memory.engine)
     allocating = built(memory.allocating)
     capacity = built(memory.capacity)

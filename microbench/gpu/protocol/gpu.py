@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, GpuInfo, Telemetry
@@ -19,6 +19,8 @@ from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.recorder import Recorder, RecorderKind
 from microbench.gpu.protocol.submit import Submit
 from microbench.host.interruptions import ThreadState
+
+Result = TypeVar("Result")
 
 WaitMode = Literal["spin", "yield", "blocking", "auto"]
 WAIT_MODES: tuple[WaitMode, ...] = ("spin", "yield", "blocking", "auto")
@@ -211,6 +213,11 @@ class Gpu(Protocol):
         Calls of a Python layer must all be equal; the layer's library captures and replays them. Raises
         MeasurementError, with the driver's reason, for an operation that cannot be captured.
         """
+
+    def carry_out(
+        self, real: Callable[..., Result], simulated: Callable[..., Result], *args: Any, **kwargs: Any
+    ) -> Result:
+        """Carry out an experiment in the current case: ``real`` on a real GPU, ``simulated`` on the simulated one."""
 
     @property
     def graphs(self) -> Graphs:

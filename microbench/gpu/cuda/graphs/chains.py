@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from cuda.bindings import driver
 
 from microbench.core.errors import Skip
 from microbench.core.ops import IntArray
+from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, check_code, entry_point
 from microbench.gpu.cuda.graphs import effects
@@ -19,7 +19,6 @@ from microbench.gpu.cuda.submit import CallRow, Program, as_int64, capture, exec
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
 from microbench.gpu.protocol.graphs import NodeKind
 from microbench.gpu.protocol.submit import Submit
-from microbench.host import graph_loops
 from microbench.host.native import c_address
 
 BUILT = ("child", "empty", "if_taken", "if_skipped")
@@ -105,7 +104,7 @@ class CudaChain:
         if edges != self._count - 1:
             raise effects.wrong(f"a chain of {self._kind}", f"{edges} programmatic edges", self._count - 1)
 
-    def _graph(self, target: int) -> driver.CUgraph:
+    def _graph(self, target: int) -> Any:
         shown = self._effects
         if self._kind not in BUILT:
             program = Program(shown.rows(target, captured=True))
@@ -124,7 +123,7 @@ class CudaChain:
             add_kernel(graph, before, shown.frame.row(target, 1))
         return graph
 
-    def _add(self, graph: driver.CUgraph, before: list[Any], target: int, index: int) -> Any:
+    def _add(self, graph: Any, before: list[Any], target: int, index: int) -> Any:
         if self._kind == "empty":
             return check(driver.cuGraphAddEmptyNode(graph, before or None, len(before)))
         assert isinstance(self._effects, effects.Appends)
@@ -146,7 +145,7 @@ class CudaChain:
         graph = self._graph(self._target) if again else self._graphs[self._target]
         address, handle = int(self._scratch.ctypes.data), as_int64(int(graph))
         instantiate = entry_point("cuGraphInstantiateWithFlags")
-        code, took_ns = graph_loops.timed_call(instantiate, address, handle, 0, self._clock)
+        code, took_ns = loops.timed_call(instantiate, address, handle, 0, self._clock)
         check_code(code, "instantiating a graph once more")
         check(driver.cuGraphExecDestroy(int(self._scratch[0])))
         if again:
@@ -158,7 +157,7 @@ class CudaChain:
         other = 1 - self._target
         graph, handle = as_int64(int(self._graphs[other])), as_int64(self._executable)
         self._scratch[:] = 0
-        code, took_ns = graph_loops.timed_call(
+        code, took_ns = loops.timed_call(
             entry_point("cuGraphExecUpdate"), handle, graph, int(self._scratch.ctypes.data), self._clock
         )
         if code == UPDATE_FAILURE:
@@ -177,7 +176,7 @@ class CudaChain:
         return self._effects.how
 
 
-def add_kernel(graph: driver.CUgraph, before: list[Any], row: CallRow) -> Any:
+def add_kernel(graph: Any, before: list[Any], row: CallRow) -> Any:
     """Add a kernel node with the arguments of a cuLaunchKernel call."""
     function, gx, gy, gz, bx, by, bz, shared, _, parameters, _ = row.arguments
     params = driver.CUDA_KERNEL_NODE_PARAMS()
@@ -188,9 +187,7 @@ def add_kernel(graph: driver.CUgraph, before: list[Any], row: CallRow) -> Any:
     return check(driver.cuGraphAddKernelNode(graph, before or None, len(before), params))
 
 
-def conditional(
-    case: Case, graph: driver.CUgraph, before: list[Any], type_: Any, default: int
-) -> tuple[Any, driver.CUgraph, int]:
+def conditional(case: Case, graph: Any, before: list[Any], type_: Any, default: int) -> tuple[Any, driver.CUgraph, int]:
     """Add a conditional node whose condition is ``default`` at each launch: the node, its body's graph, the handle."""
     handle = check(
         driver.cuGraphConditionalHandleCreate(graph, case.context.handle, default, driver.CU_GRAPH_COND_ASSIGN_DEFAULT)
@@ -207,7 +204,7 @@ def conditional(
     return node, params.conditional.phGraph_out[0], int(handle)
 
 
-def programmatic_edges(graph: driver.CUgraph) -> int:
+def programmatic_edges(graph: Any) -> int:
     """Number of a graph's edges that are programmatic."""
     # With edge data since CUDA 13, under another name before.
     get_edges = getattr(driver, "cuGraphGetEdges_v2", driver.cuGraphGetEdges)

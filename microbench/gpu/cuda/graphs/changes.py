@@ -8,39 +8,37 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError
 from microbench.core.ops import IntArray, Launch
+from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, check_code, entry_point, error_name
 from microbench.gpu.cuda.graphs.effects import wrong
 from microbench.gpu.cuda.submit import DriverSubmit, Parameters, as_int64, capture, launch
 from microbench.gpu.protocol.graphs import Change, ChangeWay, Footprint, Life, Made
-from microbench.host import graph_loops
-from microbench.host.graph_loops import Entry
 from microbench.host.native import c_address
 
-KERNEL_NODE = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
-UPDATE_FAILURE = int(driver.CUresult.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE)
+UPDATE_FAILURE = 910  # CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
 # The driver's CUgraphExecUpdateResultInfo: a 32-bit result, and two handles of 8 bytes.
 RESULT_WORDS = 3
 REPLAYS = 2
 
-ENTRY_NAMES: dict[Entry, str] = {
-    Entry.BEGIN_CAPTURE: "cuStreamBeginCapture",
-    Entry.END_CAPTURE: "cuStreamEndCapture",
-    Entry.CREATE: "cuGraphCreate",
-    Entry.ADD_KERNEL: "cuGraphAddKernelNode",
-    Entry.INSTANTIATE: "cuGraphInstantiateWithFlags",
-    Entry.UPLOAD: "cuGraphUpload",
-    Entry.LAUNCH: "cuGraphLaunch",
-    Entry.SYNCHRONIZE: "cuStreamSynchronize",
-    Entry.DESTROY_EXECUTABLE: "cuGraphExecDestroy",
-    Entry.DESTROY: "cuGraphDestroy",
-    Entry.UPDATE: "cuGraphExecUpdate",
-    Entry.SET_PARAMS: "cuGraphExecKernelNodeSetParams",
-}
+# In the order of Entry in host/graph_loops.py.
+ENTRY_NAMES = (
+    "cuStreamBeginCapture",
+    "cuStreamEndCapture",
+    "cuGraphCreate",
+    "cuGraphAddKernelNode",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphUpload",
+    "cuGraphLaunch",
+    "cuStreamSynchronize",
+    "cuGraphExecDestroy",
+    "cuGraphDestroy",
+    "cuGraphExecUpdate",
+    "cuGraphExecKernelNodeSetParams",
+)
 
 # CUDA_KERNEL_NODE_PARAMS_v2 of cuda.h: 72 bytes on 64-bit hosts.
 KERNEL_NODE_PARAMS = np.dtype(
@@ -55,7 +53,7 @@ KERNEL_NODE_PARAMS = np.dtype(
 
 def entries() -> IntArray:
     """The addresses that host/graph_loops.py calls, by Entry."""
-    return np.array([entry_point(ENTRY_NAMES[entry]) for entry in Entry], dtype=np.uint64).astype(np.int64)
+    return np.array([entry_point(name) for name in ENTRY_NAMES], dtype=np.uint64).astype(np.int64)
 
 
 def launch_row(submit: DriverSubmit) -> IntArray:
@@ -70,7 +68,7 @@ def kernel_params(function: int, count: int) -> npt.NDArray[Any]:
     return params
 
 
-def nodes_of(graph: driver.CUgraph) -> list[driver.CUgraphNodeType]:
+def nodes_of(graph: Any) -> list[Any]:
     """The type of each node of a graph."""
     count = int(check(driver.cuGraphGetNodes(graph))[1])
     nodes = check(driver.cuGraphGetNodes(graph, count))[0] if count else []
@@ -105,7 +103,7 @@ class Lives:
         out: IntArray = np.zeros((count, len(Life)), dtype=np.int64)
         fixed = (self._entries, self._row, int(self._params.ctypes.data), self._nodes, self._addresses, self._scratch)
         for row in out:
-            code = graph_loops.live(*fixed, made == "capture", as_int64(self._stream), self._clock, row)
+            code = loops.live(*fixed, made == "capture", as_int64(self._stream), self._clock, row)
             check_code(code, f"the life of a graph of {len(self._nodes)} nodes")
         return out
 
@@ -115,7 +113,7 @@ def footprint(case: Case, nodes: int, copies: int) -> Footprint:
     submit, stream = case.once(Lives, nodes).submit, case.stream(0)
     submit(1)
     graph = capture(stream, lambda: submit(nodes))
-    if nodes_of(graph) != [KERNEL_NODE] * nodes:
+    if nodes_of(graph) != [driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL] * nodes:
         raise MeasurementError(f"a capture of {nodes} launches has other nodes than these kernels")
     held: IntArray = np.zeros(copies, dtype=np.int64)
     case.own(lambda: [driver.cuGraphExecDestroy(int(handle)) for handle in held if handle])
@@ -178,17 +176,17 @@ class Changes:
     def _build(self) -> None:
         self._submit(1)
         params, nodes, scratch = (int(array.ctypes.data) for array in (self._params, self._nodes, self._scratch))
-        code = graph_loops.build(
+        code = loops.build(
             self._entries, params, KERNEL_NODE_PARAMS.itemsize, self._count, self._nodes, nodes, scratch, self._scratch
         )
         check_code(code, f"building a graph of {self._count} nodes")
-        graph = int(self._scratch[graph_loops.GRAPH])
+        graph = int(self._scratch[loops.GRAPH])
         executable = check(driver.cuGraphInstantiate(graph, 0))
-        self._scratch[graph_loops.EXECUTABLE] = int(executable)
+        self._scratch[loops.EXECUTABLE] = int(executable)
         check(driver.cuGraphLaunch(executable, self._stream))
         self._case.synchronize()
         self._case.own(lambda: driver.cuGraphDestroy(graph))
-        self._case.own(lambda: driver.cuGraphExecDestroy(int(self._scratch[graph_loops.EXECUTABLE])))
+        self._case.own(lambda: driver.cuGraphExecDestroy(int(self._scratch[loops.EXECUTABLE])))
 
     def stamps(self, changed: int, count: int) -> IntArray:
         """The very first change is dropped: it loads the loop."""
@@ -211,18 +209,16 @@ class Changes:
         return out
 
     def _change_nodes(self, changed: int, row: IntArray) -> None:
-        executable, stream = int(self._scratch[graph_loops.EXECUTABLE]), as_int64(self._stream)
+        executable, stream = int(self._scratch[loops.EXECUTABLE]), as_int64(self._stream)
         params = (int(self._params.ctypes.data), KERNEL_NODE_PARAMS.itemsize)
-        code = graph_loops.change_nodes(
-            self._entries, executable, self._nodes, *params, changed, stream, self._clock, row
-        )
+        code = loops.change_nodes(self._entries, executable, self._nodes, *params, changed, stream, self._clock, row)
         check_code(code, f"setting the parameters of {changed} nodes")
 
     def _change_whole(self, row: IntArray) -> None:
         self._result[:] = 0
         scratch, result = int(self._scratch.ctypes.data), int(self._result.ctypes.data)
         fixed = (self._entries, self._row, self._parameters.stride, self._count, self._scratch, scratch, result)
-        code = graph_loops.change_whole(*fixed, self._way == "rebuild", as_int64(self._stream), self._clock, row)
+        code = loops.change_whole(*fixed, self._way == "rebuild", as_int64(self._stream), self._clock, row)
         if code == UPDATE_FAILURE:
             raise MeasurementError(refusal(self._result))
         check_code(code, f"a {self._way.replace('_', ' ')} of {self._count} nodes")

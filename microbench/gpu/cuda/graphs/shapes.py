@@ -6,10 +6,10 @@ import itertools
 from typing import Any
 
 import numpy as np
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray, Launch
+from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.case import Case, memory_pool
 from microbench.gpu.cuda.context import check, check_code, entry_point
 from microbench.gpu.cuda.graphs.chains import CONDITIONAL_VERSION, add_kernel, conditional
@@ -18,7 +18,6 @@ from microbench.gpu.cuda.submit import CallRow, DriverSubmit, Parameters, Progra
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
 from microbench.gpu.protocol.graphs import AllocationWay, Decider, Loop, Shape
 from microbench.gpu.protocol.submit import Submit
-from microbench.host import graph_loops
 from microbench.host.native import c_address
 
 # Kernels side by side: a graph built from nodes and edges, and the same work on streams that fork and join.
@@ -137,7 +136,7 @@ class HostDecides:
     def run_ns(self, iterations: int) -> int:
         self._case.clear(self._counter, 4)
         self._flag[0] = 0
-        code, took_ns = graph_loops.iterate(
+        code, took_ns = loops.iterate(
             self._submit.address, self._submit.arguments, self._synchronize, self._submit.stream,
             int(self._flag.ctypes.data), iterations, self._clock,
         )  # fmt: skip
@@ -160,7 +159,7 @@ class DeviceDecides:
         check(driver.cuGraphDestroy(graph))
         self._out: IntArray = np.zeros(1, dtype=np.int64)
 
-    def _while_graph(self) -> tuple[driver.CUgraph, int]:
+    def _while_graph(self) -> tuple[Any, int]:
         self._case.require_driver(CONDITIONAL_VERSION, "conditional nodes")
         function = self._case.function("graph_while", "count_while")
         graph = check(driver.cuGraphCreate(0))
@@ -170,7 +169,7 @@ class DeviceDecides:
         add_kernel(body, [], CallRow.of(row))
         return graph, 0
 
-    def _tail_graph(self) -> tuple[driver.CUgraph, int]:
+    def _tail_graph(self) -> tuple[Any, int]:
         self._case.require_driver(DEVICE_LAUNCH_VERSION, "graphs launched from the device")
         function = self._case.function("graph_tail", "count_tail")
         submit = launch(self._case, function, Launch(block_threads=1), Parameters([(self._counter,)]))
