@@ -11,12 +11,15 @@ from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Case, Measurement, Outcome, Param
 from microbench.core.ops import Launch
+from microbench.experiments.graph.allocation import allocating_step
+from microbench.experiments.graph.branches import Shape, shaped_work
+from microbench.experiments.graph.iterations import decided_loop
+from microbench.experiments.graph.nodes import node_chain
 from microbench.experiments.memory.bank_reads import bank_reads
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts, MemoryCosts
 from microbench.gpu.fake.environment import FakeHost, fake_environment
 from microbench.gpu.protocol.compute import Gemm
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.graphs import Shape
 from microbench.gpu.protocol.memory import Operations
 from microbench.gpu.protocol.transfer import Transfer
 from microbench.meter.floors import measure_floors
@@ -223,11 +226,11 @@ LACKING: list[tuple[FakeCosts, Use, str]] = [
     (TWO, lambda gpu: gpu.compute.problem("mxfp8", 256, 256, 256), "needs compute capability 10.0"),
     (capability(7, 0), lambda gpu: gpu.compute.chain("fma_bf16x2"), "needs compute capability 8.0"),
     (TWO, lambda gpu: gpu.compute.problem("fp16", 8, 8, 8).gemm("cublaslt", "round"), "has no kernel round"),
-    (driver(12020), lambda gpu: gpu.graphs.chain("if_taken", 1), "conditional nodes need a driver of CUDA 12.4"),
-    (driver(12030), lambda gpu: gpu.graphs.loop("while"), "of CUDA 12.4; this one has 12.3"),
-    (driver(12020), lambda gpu: gpu.graphs.chain("pdl", 1), "programmatic edges need a driver of CUDA 12.3"),
-    (driver(11080), lambda gpu: gpu.graphs.loop("tail_launch"), "from the device need a driver of CUDA 12.0"),
-    (capability(8, 0), lambda gpu: gpu.graphs.chain("pdl_trigger", 1), "capability 9.0; this GPU has 8.0"),
+    (driver(12020), lambda gpu: node_chain(gpu, "if_taken", 1), "conditional nodes need a driver of CUDA 12.4"),
+    (driver(12030), lambda gpu: decided_loop(gpu, "while"), "of CUDA 12.4; this one has 12.3"),
+    (driver(12020), lambda gpu: node_chain(gpu, "pdl", 1), "programmatic edges need a driver of CUDA 12.3"),
+    (driver(11080), lambda gpu: decided_loop(gpu, "tail_launch"), "from the device need a driver of CUDA 12.0"),
+    (capability(8, 0), lambda gpu: node_chain(gpu, "pdl_trigger", 1), "capability 9.0; this GPU has 8.0"),
 ]
 
 
@@ -265,11 +268,10 @@ USES: dict[str, Callable[[Gpu], Callable[[], object]]] = {
     "tensor": lambda gpu: partial(gpu.compute.tensor("wgmma", "bf16").take, 1),
     "instructions": lambda gpu: partial(gpu.compute.chain("fma_fp32").take, 1),
     "bracket": lambda gpu: gpu.compute.bracket().begin,
-    "lives": lambda gpu: partial(gpu.graphs.lives, 1, 1, "capture"),
-    "chain of nodes": lambda gpu: gpu.graphs.chain("kernel", 3).instantiate_ns,
-    "loop": lambda gpu: partial(gpu.graphs.loop("while").run_ns, 1),
-    "branches": lambda gpu: gpu.graphs.shape(Shape(2, 2, True, 0)).check,
-    "step": lambda gpu: gpu.graphs.step("stream_kept", MIB, 1).check,
+    "chain of nodes": lambda gpu: node_chain(gpu, "kernel", 3).instantiate_ns,
+    "loop": lambda gpu: partial(decided_loop(gpu, "while"), 1),
+    "branches": lambda gpu: shaped_work(gpu, Shape(2, 2, True, 0)).check,
+    "step": lambda gpu: allocating_step(gpu, "stream_kept", MIB, 1).check,
 }
 
 

@@ -18,7 +18,7 @@ ROOMS: dict[str, str] = {
     "recorder": "core",
     "gpu": "recorder host core",
     "meter": "gpu analysis core",
-    "experiments": "gpu core",
+    "experiments": "gpu host core",
     "benchmarks": "meter experiments gpu core",
     "comparison": "analysis core",
     "model": "analysis core",

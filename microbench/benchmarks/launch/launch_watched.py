@@ -31,6 +31,7 @@ from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Metric
 from microbench.core.ops import Launch
+from microbench.experiments.graph.kernels import kernel_chain
 from microbench.gpu.layers.base import package_of
 from microbench.gpu.protocol.gpu import STREAMS_VARIABLE, Gpu
 from microbench.gpu.protocol.models import ModelName
@@ -165,7 +166,7 @@ class _Program:
                 self._steps[name] = gpu.model(name, "eager").submit
         self._bursts = {name: max(meter.burst(submit) // SHORTER, 1) for name, submit in self._steps.items()}
         self._long, self._short = (
-            gpu.graphs.kernels("add", count, blocks=1, block_threads=32, alternating=False).graph
+            kernel_chain(gpu, "add", count, blocks=1, block_threads=32, alternating=False).graph
             for count in (LONG_GRAPH, SHORT_GRAPH)
         )
         self._hold, self._events = gpu.bind(Launch(HOLD_NS)), gpu.events()

@@ -11,12 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.model import GpuInfo
-from microbench.core.ops import HIGH_PRIORITY_STREAM, LEGACY_STREAM
+from microbench.core.model import Fact, GpuInfo
+from microbench.core.ops import HIGH_PRIORITY_STREAM, LEGACY_STREAM, LayerCall
 from microbench.core.units import about_size, size
 from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.context import STREAM_NON_BLOCKING, Context, check
+from microbench.gpu.layers import base
 from microbench.gpu.machine.nvml import NvmlGpu, held_by
+from microbench.gpu.protocol.submit import Submit
 from microbench.host.affinity import Cores
 
 Arguments = ParamSpec("Arguments")
@@ -36,17 +38,26 @@ class Board(NamedTuple):
     cores: Cores
 
 
+class BoundLayer(NamedTuple):
+    """A layer's call, the number of kernels that it submits, and its handle (None for the compiled loop)."""
+
+    submit: Submit
+    kernels: Fact
+    handle: base.LayerHandle | None
+
+
 class Case:
     """One case on one GPU. Whatever its methods return is released by ``end``, in reverse order.
 
     ``clock_hz`` is the SM clock that converts the lengths of spin kernels to cycles. A case on a second GPU, and the
-    one of a second process, have no ``board``.
+    one of a second process, have no ``board``. ``layers`` are the Python layers that are bound in this case.
     """
 
     def __init__(self, context: Context, clock_hz: float = 0.0, board: Board | None = None) -> None:
         self.context = context
         self.clock_hz = clock_hz
         self._board = board
+        self.layers: dict[LayerCall, BoundLayer] = {}
         self._owned = ExitStack()
         self._streams: dict[int, int] = {}
         self._made: dict[Any, Any] = {}

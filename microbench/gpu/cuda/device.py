@@ -20,7 +20,7 @@ from microbench.gpu.cuda.case import Board, Case
 from microbench.gpu.cuda.context import WAIT_FLAGS, Context, check_code, entry_point
 from microbench.gpu.cuda.own_kernel import CudaKernel
 from microbench.gpu.cuda.own_step import CudaStep
-from microbench.gpu.cuda.parts import CudaCompute, CudaGraphs, CudaLinks, CudaMemory
+from microbench.gpu.cuda.parts import CudaCompute, CudaLinks, CudaMemory
 from microbench.gpu.cuda.probe import describe
 from microbench.gpu.cuda.second_process import second_process
 from microbench.gpu.cuda.timing import SmClock, SpinGate, TimingEvents
@@ -69,7 +69,6 @@ class CudaGpu(Part[Case]):
         self.info: GpuInfo = describe(self._context.device, self._nvml)
         self._cores = find_cores(self.info.numa_node)
         self._replays: list[Submit] = []
-        self._layers: dict[kinds.LayerCall, submit.BoundLayer] = {}
         self._case = self._new_case(clock_hz=0.0)
         self._warm_up()
         if streams == "two":
@@ -103,7 +102,6 @@ class CudaGpu(Part[Case]):
     def _end_case(self) -> None:
         ended, self._case = self._case, self._new_case(self._case.clock_hz)
         self._replays.clear()
-        self._layers.clear()
         ended.end()
 
     @contextmanager
@@ -128,17 +126,11 @@ class CudaGpu(Part[Case]):
                 return self._replays[op.graph]
             case kinds.LayerCall():
                 with pinned(self._cores.allowed):  # a library's own threads must not sit on the submitting core
-                    self._layers[op] = submit.bind_layer(self._case, op)
-                return self._layers[op].submit
+                    self._case.layers[op] = submit.bind_layer(self._case, op)
+                return self._case.layers[op].submit
 
     def layer_kernels(self, op: kinds.LayerCall) -> Fact:
-        return self._layers[op].kernels
-
-    def layer_lives(self, op: kinds.LayerCall, nodes: int, count: int) -> IntArray:
-        handle = self._layers[op].handle
-        if handle is None:
-            raise MeasurementError("the compiled loop is not a layer: Graphs.lives measures its graphs")
-        return submit.layer_lives(handle, nodes, count)
+        return self._case.layers[op].kernels
 
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
         case = self._case
@@ -172,7 +164,7 @@ class CudaGpu(Part[Case]):
 
     def graph(self, ops: Sequence[kinds.Op]) -> kinds.GraphLaunch:
         case, first = self._case, ops[0]
-        bound = self._layers.get(first) if isinstance(first, kinds.LayerCall) else None
+        bound = case.layers.get(first) if isinstance(first, kinds.LayerCall) else None
         if isinstance(first, kinds.LayerCall) and bound and bound.handle:
             if set(ops) != {first}:
                 raise MeasurementError(f"a graph of {first.layer} holds equal calls only")
@@ -192,10 +184,6 @@ class CudaGpu(Part[Case]):
         self, real: Callable[..., Result], simulated: Callable[..., Result], *args: Any, **kwargs: Any
     ) -> Result:
         return real(self._case, *args, **kwargs)
-
-    @property
-    def graphs(self) -> CudaGraphs:
-        return CudaGraphs(self._case)
 
     @property
     def links(self) -> CudaLinks:

@@ -9,10 +9,6 @@ from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.compute import alu
 from microbench.gpu.cuda.compute.problem import Bracket, free_bytes, needed_bytes, problem
 from microbench.gpu.cuda.compute.tensor import tensor
-from microbench.gpu.cuda.graphs.chains import CudaChain
-from microbench.gpu.cuda.graphs.changes import changes, footprint, lives
-from microbench.gpu.cuda.graphs.kernels import CudaKernelChain
-from microbench.gpu.cuda.graphs.shapes import CudaShaped, CudaStep, loop
 from microbench.gpu.cuda.links.chase import host_chase
 from microbench.gpu.cuda.links.collectives import CudaCollective
 from microbench.gpu.cuda.links.copies import CudaCopy, CudaDuplex, CudaKernelCopy, CudaPipeline, state
@@ -28,19 +24,6 @@ from microbench.gpu.cuda.memory.loaded import CudaLoadedChase
 from microbench.gpu.cuda.memory.streams import shapes, stream
 from microbench.gpu.machine.nvml import NvmlGpu, holders
 from microbench.gpu.protocol.part import Part, built
-
-
-class CudaGraphs(Part[Case]):
-    """CUDA Graphs of one case."""
-
-    lives = built(lives)
-    footprint = built(footprint)
-    changes = built(changes)
-    chain = built(CudaChain)
-    kernels = built(CudaKernelChain)
-    shape = built(CudaShaped)
-    loop = built(loop)
-    step = built(CudaStep)
 
 
 class CudaLinks(Part[Case]):

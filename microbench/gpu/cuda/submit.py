@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from microbench.core import ops
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
 from microbench.gpu.cuda import driver, loops
-from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.case import BoundLayer, Case
 from microbench.gpu.cuda.context import check, check_code, entry_point
 from microbench.gpu.layers import base
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
@@ -251,14 +250,6 @@ def bind_event(case: Case, op: ops.Record | ops.Wait | ops.Query | ops.Synchroni
     return DriverSubmit(name, arguments, stream=stream, queue_slots=slots)
 
 
-class BoundLayer(NamedTuple):
-    """A layer's call, the number of kernels that it submits, and its handle (None for the compiled loop)."""
-
-    submit: Submit
-    kernels: Fact
-    handle: base.LayerHandle | None
-
-
 def bind_layer(case: Case, op: ops.LayerCall) -> BoundLayer:
     """A call through a Python layer, or from the compiled loop, which is the layer ``loop``.
 
@@ -302,38 +293,6 @@ def bind_layer_graph(case: Case, handle: base.LayerHandle, count: int) -> tuple[
     case.own(graph.close)
     case.synchronize()
     return base.LayerSubmit(base.replays(handle, graph), driver), graph.nodes()
-
-
-def layer_lives(handle: base.LayerHandle, nodes: int, count: int) -> ops.IntArray:
-    """``count`` lives of a graph of ``nodes`` calls, made with the layer's own API. Raises as Gpu.layer_lives does."""
-    if handle.graph is None or handle.stream_handle is None:
-        raise Skip("this layer captures no graphs")
-    stream = driver.CUstream(handle.stream_handle)
-    lives = [_layer_life(handle.graph, nodes, lambda: check(driver.cuStreamSynchronize(stream))) for _ in range(count)]
-    return np.array(lives, dtype=np.int64)
-
-
-def _layer_life(make: Callable[[int], base.LayerGraph], nodes: int, wait: Callable[[], object]) -> tuple[int, ...]:
-    """The stamps of one life. The graph ends here: CuPy destroys it with the last reference to it."""
-    now_ns = time.monotonic_ns
-    wait()
-    begin_ns = now_ns()
-    graph = make(nodes)
-    uploaded_ns = now_ns()
-    try:
-        wait()
-        ready_ns = now_ns()
-        graph.launch()
-        called_ns = now_ns()
-        wait()
-        done_ns = now_ns()
-        if (found := graph.nodes()) != nodes:
-            raise MeasurementError(f"{nodes} calls became a graph of {found} nodes")
-    finally:
-        graph.close()
-    return (
-        begin_ns, graph.captured_ns or 0, graph.instantiated_ns, uploaded_ns, ready_ns, called_ns, done_ns
-    )  # fmt: skip
 
 
 def capture(stream: int, submit: Callable[[], object]) -> Any:

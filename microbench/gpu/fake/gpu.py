@@ -15,13 +15,12 @@ import numpy as np
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, Telemetry
 from microbench.core.ops import LOOP_LAYER, GraphLaunch, IntArray, Launch, LayerCall, Op, Record
-from microbench.gpu.fake import graphs
 from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import DEFAULT_SPREAD, SIMULATED, costs_here, fake_gpu_info
 from microbench.gpu.fake.models import FakeJitted, FakeModel, FakeRecorder
 from microbench.gpu.fake.own import FakeKernel, FakeStep
-from microbench.gpu.fake.parts import FakeCompute, FakeGraphs, FakeLinks, FakeMemory
+from microbench.gpu.fake.parts import FakeCompute, FakeLinks, FakeMemory
 from microbench.gpu.fake.stream_signals import stream_signals
 from microbench.gpu.protocol.gpu import (
     WAIT_MODES,
@@ -81,9 +80,6 @@ class FakeGpu:
     def layer_kernels(self, op: LayerCall) -> Fact:
         return Fact("kernels_per_call", 1, source=SIMULATED)
 
-    def layer_lives(self, op: LayerCall, nodes: int, count: int) -> IntArray:
-        return graphs.layer_lives(self._machine, op, nodes, count)
-
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
         return FakeModel(self._machine, name, compiled)
 
@@ -118,10 +114,6 @@ class FakeGpu:
         self, real: Callable[..., Result], simulated: Callable[..., Result], *args: Any, **kwargs: Any
     ) -> Result:
         return simulated(self._machine, *args, **kwargs)
-
-    @property
-    def graphs(self) -> FakeGraphs:
-        return FakeGraphs(self._machine)
 
     @property
     def links(self) -> FakeLinks:

@@ -11,7 +11,6 @@ from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, GpuInfo, Telemetry
 from microbench.core.ops import GraphLaunch, IntArray, Launch, LayerCall, Op
 from microbench.gpu.protocol.compute import Compute
-from microbench.gpu.protocol.graphs import Graphs
 from microbench.gpu.protocol.links import Links
 from microbench.gpu.protocol.memory import DeviceMemory
 from microbench.gpu.protocol.models import Compiled, JittedStep, ModelName, ModelStep, Output
@@ -170,16 +169,6 @@ class Gpu(Protocol):
     def layer_kernels(self, op: LayerCall) -> Fact:
         """Kernels that one call of a bound layer submits, counted by stream capture; None with a reason if unknown."""
 
-    def layer_lives(self, op: LayerCall, nodes: int, count: int) -> IntArray:
-        """Make, replay and destroy a graph of ``nodes`` calls of a bound Python layer ``count`` times, with the layer's
-        library.
-
-        Returns ns, shape (count, Life.DESTROYED): the columns of Life up to DONE. MADE is 0 for a library that captures
-        and instantiates by one call. A library without an upload call uploads at the first replay. Each graph is
-        destroyed before the next is made. Raises Skip, with the library's reason, if it makes no graphs, and
-        MeasurementError if a graph has other than ``nodes`` nodes.
-        """
-
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
         """Prepare a step of a small PyTorch model on stream 0; it is usable until the case ends."""
 
@@ -218,10 +207,6 @@ class Gpu(Protocol):
         self, real: Callable[..., Result], simulated: Callable[..., Result], *args: Any, **kwargs: Any
     ) -> Result:
         """Carry out an experiment in the current case: ``real`` on a real GPU, ``simulated`` on the simulated one."""
-
-    @property
-    def graphs(self) -> Graphs:
-        """Further operations with CUDA Graphs, for the current case."""
 
     @property
     def links(self) -> Links:

@@ -25,6 +25,7 @@ OTHER_STREAM = 1
 # CU_EVENT_RECORD_EXTERNAL and CU_EVENT_WAIT_EXTERNAL: a node instead of a dependency within the capture.
 EXTERNAL = 1
 Replay = Callable[[], None]
+CHECKED = "SIMULATED: a replay that has no memory to be wrong"
 
 
 class Words:

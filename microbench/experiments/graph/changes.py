@@ -1,145 +1,57 @@
-"""The life of a graph from capture or build to its end, its memory, and changes of an executable graph."""
+"""Changes of an executable graph: new arguments, a new grid, an update of the whole, or a rebuild."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Any
+from enum import IntEnum
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from microbench.core.errors import MeasurementError
 from microbench.core.ops import IntArray, Launch
+from microbench.experiments.graph.effects import wrong
+from microbench.experiments.graph.launches import KERNEL_NODE_PARAMS, entries, kernel_params, launch_row
+from microbench.experiments.graph.lives import replayed
 from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check, check_code, entry_point, error_name
-from microbench.gpu.cuda.graphs.effects import wrong
-from microbench.gpu.cuda.submit import DriverSubmit, Parameters, as_int64, capture, launch
-from microbench.gpu.protocol.graphs import Change, ChangeWay, Footprint, Life, Made
+from microbench.gpu.cuda.context import check, check_code, error_name
+from microbench.gpu.cuda.submit import (
+    Parameters,
+    as_int64,
+    launch,
+)
+from microbench.gpu.experiment import experiment
+from microbench.gpu.fake.costs import FakeCosts
+from microbench.gpu.fake.machine import (
+    Machine,
+    empty_chain,
+)
 from microbench.host.native import c_address
 
+ChangeWay = Literal["set_params", "set_grid", "exec_update", "rebuild"]
+RECORDED: tuple[ChangeWay, ...] = ("exec_update", "rebuild")  # ways that need a new capture
 UPDATE_FAILURE = 910  # CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
 # The driver's CUgraphExecUpdateResultInfo: a 32-bit result, and two handles of 8 bytes.
 RESULT_WORDS = 3
 REPLAYS = 2
 
-# In the order of Entry in host/graph_loops.py.
-ENTRY_NAMES = (
-    "cuStreamBeginCapture",
-    "cuStreamEndCapture",
-    "cuGraphCreate",
-    "cuGraphAddKernelNode",
-    "cuGraphInstantiateWithFlags",
-    "cuGraphUpload",
-    "cuGraphLaunch",
-    "cuStreamSynchronize",
-    "cuGraphExecDestroy",
-    "cuGraphDestroy",
-    "cuGraphExecUpdate",
-    "cuGraphExecKernelNodeSetParams",
-)
 
-# CUDA_KERNEL_NODE_PARAMS_v2 of cuda.h: 72 bytes on 64-bit hosts.
-KERNEL_NODE_PARAMS = np.dtype(
-    {
-        "names": ["function", "grid", "block", "shared_bytes", "parameters", "extra", "kernel", "context"],
-        "formats": ["u8", ("u4", 3), ("u4", 3), "u4", "u8", "u8", "u8", "u8"],
-        "offsets": [0, 8, 20, 32, 40, 48, 56, 64],
-        "itemsize": 72,
-    }
-)
+class Change(IntEnum):
+    """Columns of ``graph_changes``: the host clock after each phase of a change and of the two replays after it.
 
+    DISPOSED is when the leftovers of the change are destroyed: the captured graph and, after a rebuild, the old
+    executable graph.
+    """
 
-def entries() -> IntArray:
-    """The addresses that host/graph_loops.py calls, by Entry."""
-    return np.array([entry_point(name) for name in ENTRY_NAMES], dtype=np.uint64).astype(np.int64)
-
-
-def launch_row(submit: DriverSubmit) -> IntArray:
-    """The arguments of a launch and the address of its call, as host/graph_loops.py captures it."""
-    return np.append(submit.arguments, np.uint64(submit.address).astype(np.int64))
-
-
-def kernel_params(function: int, count: int) -> npt.NDArray[Any]:
-    """Parameters of ``count`` kernel nodes of one block."""
-    params = np.zeros(count, dtype=KERNEL_NODE_PARAMS)
-    params["function"], params["grid"], params["block"] = function, (1, 1, 1), (32, 1, 1)
-    return params
-
-
-def nodes_of(graph: Any) -> list[Any]:
-    """The type of each node of a graph."""
-    count = int(check(driver.cuGraphGetNodes(graph))[1])
-    nodes = check(driver.cuGraphGetNodes(graph, count))[0] if count else []
-    return [check(driver.cuGraphNodeGetType(node)) for node in nodes[:count]]
-
-
-def lives(case: Case, nodes: int, count: int, made: Made) -> IntArray:
-    return case.once(Lives, nodes).stamps(count, made)
-
-
-class Lives:
-    """Lives of chains of ``nodes`` empty kernels, made and ended by a compiled loop."""
-
-    def __init__(self, case: Case, nodes: int) -> None:
-        function = case.function("launch", "empty")
-        self._stream = case.stream(0)
-        self.submit = launch(case, function, Launch())
-        self._row = launch_row(self.submit)
-        self._entries = entries()
-        self._nodes: IntArray = np.zeros(nodes, dtype=np.int64)
-        self._scratch: IntArray = np.zeros(2, dtype=np.int64)
-        self._addresses: IntArray = np.array([self._scratch.ctypes.data, self._nodes.ctypes.data], dtype=np.int64)
-        self._params = kernel_params(function, 1)
-        self._clock = c_address("clock_gettime")
-        self._warm: set[Made] = set()
-
-    def stamps(self, count: int, made: Made) -> IntArray:
-        """The first life of its kind is dropped: it loads the loop and the driver's code."""
-        if made not in self._warm:
-            self._warm.add(made)
-            self.stamps(1, made)
-        out: IntArray = np.zeros((count, len(Life)), dtype=np.int64)
-        fixed = (self._entries, self._row, int(self._params.ctypes.data), self._nodes, self._addresses, self._scratch)
-        for row in out:
-            code = loops.live(*fixed, made == "capture", as_int64(self._stream), self._clock, row)
-            check_code(code, f"the life of a graph of {len(self._nodes)} nodes")
-        return out
-
-
-def footprint(case: Case, nodes: int, copies: int) -> Footprint:
-    """The driver may keep the memory of earlier graphs and reuse it for these."""
-    submit, stream = case.once(Lives, nodes).submit, case.stream(0)
-    submit(1)
-    graph = capture(stream, lambda: submit(nodes))
-    if nodes_of(graph) != [driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL] * nodes:
-        raise MeasurementError(f"a capture of {nodes} launches has other nodes than these kernels")
-    held: IntArray = np.zeros(copies, dtype=np.int64)
-    case.own(lambda: [driver.cuGraphExecDestroy(int(handle)) for handle in held if handle])
-    free_before, resident_before = _free_bytes(), _resident_bytes()
-    for index in range(copies):
-        executable = check(driver.cuGraphInstantiate(graph, 0))
-        held[index] = int(executable)
-        check(driver.cuGraphUpload(executable, stream))
-        check(driver.cuGraphLaunch(executable, stream))
-        case.synchronize()
-    free_after, resident_after = _free_bytes(), _resident_bytes()
-    check(driver.cuGraphDestroy(graph))
-    return Footprint((free_before - free_after) / copies, (resident_after - resident_before) / copies)
-
-
-def _free_bytes() -> int:
-    return int(check(driver.cuMemGetInfo())[0])
-
-
-def _resident_bytes() -> int:
-    """Resident memory of this process (Linux: the second field of statm, in pages)."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def changes(case: Case, way: ChangeWay, nodes: int, changed: int, count: int) -> IntArray:
-    return case.once(Changes, way, nodes).stamps(changed, count)
+    BEGIN = 0
+    RECORDED = 1
+    CHANGED = 2
+    CALLED = 3
+    DONE = 4
+    AGAIN = 5
+    AGAIN_CALLED = 6
+    AGAIN_DONE = 7
+    DISPOSED = 8
 
 
 class Changes:
@@ -240,3 +152,55 @@ def refusal(result: IntArray) -> str:
     except ValueError:
         why = f"result {number}"
     return f"the driver refused the update: {error_name(UPDATE_FAILURE)} ({why})"
+
+
+REFUSED = "the driver refused the update: CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE"
+
+
+def simulated_changes(machine: Machine, way: ChangeWay, nodes: int, changed: int, count: int) -> IntArray:
+    if not 1 <= changed <= nodes:
+        raise MeasurementError(f"{changed} of {nodes} nodes cannot be changed")
+    refused = refuses(machine.costs)
+    if way == "exec_update" and refused:
+        raise MeasurementError(refused)
+    clock, costs, graph = machine.clock, machine.costs.graphs, empty_chain(nodes, machine.costs)
+    calls = {"set_params": costs.set_params, "set_grid": costs.set_grid, "exec_update": costs.exec_update}
+    if way == "exec_update":
+        changed = nodes
+    out_ns: IntArray = np.zeros((count, len(Change)), dtype=np.int64)
+    for row in out_ns:
+        row[Change.BEGIN] = row[Change.RECORDED] = clock.now_ns()
+        if way in RECORDED:
+            row[Change.RECORDED] = machine.stamped(costs.capture.at(nodes))
+        call_ns = costs.instantiate.at(nodes) if way == "rebuild" else calls[way].at(changed)
+        row[Change.CHANGED] = machine.stamped(call_ns)
+        later_ns = 0.0 if way == "rebuild" else changed * costs.changed_launch_ns
+        replayed(machine, graph, row[Change.CALLED : Change.AGAIN], later_ns, uploads=way == "rebuild")
+        row[Change.AGAIN] = clock.now_ns()
+        replayed(machine, graph, row[Change.AGAIN_CALLED : Change.DISPOSED])
+        row[Change.DISPOSED] = row[Change.AGAIN_DONE]
+        if way in RECORDED:
+            disposed = costs.destroy if way == "rebuild" else costs.destroy_captured
+            row[Change.DISPOSED] = machine.stamped(disposed.at(nodes))
+    return out_ns
+
+
+def refuses(costs: FakeCosts, update_ns: float | None = 0.0) -> str | None:
+    """Why the driver refuses to update a graph of such nodes, or None. ``update_ns`` is their NodeCosts.update_ns."""
+    if update_ns is None:
+        return f"{REFUSED} (ERROR_NOT_SUPPORTED)"
+    return f"{REFUSED} (ERROR_TOPOLOGY_CHANGED)" if costs.refuses_updates else None
+
+
+def changes(case: Case, way: ChangeWay, nodes: int, changed: int, count: int) -> IntArray:
+    """``count`` times: give ``changed`` nodes of a chain new arguments or a new grid, then replay it twice.
+
+    Returns ns, shape (count, len(Change)). In ways that need a new graph, RECORDED is after its capture; the other
+    ways have nothing to dispose of. Every changed node gets a new value, and both replays are checked to have used
+    it. Raises MeasurementError, with the driver's reason, if the driver refuses the change, and if the new values
+    did not arrive.
+    """
+    return case.once(Changes, way, nodes).stamps(changed, count)
+
+
+graph_changes = experiment(changes, simulated_changes)
