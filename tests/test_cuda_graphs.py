@@ -12,11 +12,13 @@ from microbench.experiments.graph.allocation import AllocationWay, allocating_st
 from microbench.experiments.graph.branches import Shape, shaped_work
 from microbench.experiments.graph.changes import Change, ChangeWay, graph_changes
 from microbench.experiments.graph.iterations import Decider, decided_loop
+from microbench.experiments.graph.jitted import jitted_step
 from microbench.experiments.graph.lives import Life, Made, graph_footprint, graph_layer_lives, graph_lives
 from microbench.experiments.graph.nodes import NodeKind, node_chain
+from microbench.experiments.launch.recorders import process_recorder
 from microbench.gpu.layers.base import spinning
+from microbench.gpu.layers.jax import Output
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.models import Output
 
 pytestmark = pytest.mark.gpu
 
@@ -72,7 +74,7 @@ def test_jaxs_step_runs_its_kernels_with_command_buffers_and_without(gpu: Gpu, o
     result is new memory, so that XLA updates the graph, and 230 us where it takes the memory of a donated argument.
     """
     try:
-        step, recorder = gpu.jitted(100, output), gpu.recorder("cupti")
+        step, recorder = jitted_step(gpu, 100, output), process_recorder(gpu, "cupti")
     except Skip as reason:
         pytest.skip(str(reason))
     assert step.check()

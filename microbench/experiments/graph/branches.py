@@ -28,14 +28,7 @@ from microbench.gpu.cuda.submit import (
 from microbench.gpu.experiment import experiment
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.device import FloatArray
-from microbench.gpu.fake.machine import (
-    FakeProgram,
-    FakeSubmit,
-    Graph,
-    Machine,
-    bound,
-    replay_of,
-)
+from microbench.gpu.fake.machine import FakeProgram, FakeSubmit, Graph, Machine, bound, replay_of
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
 from microbench.gpu.protocol.submit import Submit
 

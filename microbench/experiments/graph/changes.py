@@ -22,10 +22,7 @@ from microbench.gpu.cuda.submit import (
 )
 from microbench.gpu.experiment import experiment
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.gpu.fake.machine import (
-    Machine,
-    empty_chain,
-)
+from microbench.gpu.fake.machine import Machine, empty_chain
 from microbench.host.native import c_address
 
 ChangeWay = Literal["set_params", "set_grid", "exec_update", "rebuild"]

@@ -24,13 +24,7 @@ from microbench.gpu.cuda.submit import (
 )
 from microbench.gpu.experiment import experiment
 from microbench.gpu.fake.environment import require_driver
-from microbench.gpu.fake.machine import (
-    Graph,
-    Machine,
-    Scoped,
-    call_of,
-    replay_of,
-)
+from microbench.gpu.fake.machine import Graph, Machine, Scoped, call_of, replay_of
 from microbench.host.native import c_address
 
 Decider = Literal["host_sync", "host_poll", "while", "tail_launch"]

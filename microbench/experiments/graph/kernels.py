@@ -19,16 +19,7 @@ from microbench.gpu.cuda.submit import (
     replay,
 )
 from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.machine import (
-    FakeProgram,
-    FakeSubmit,
-    Machine,
-    Node,
-    Scoped,
-    call_of,
-    graph_of,
-    replay_of,
-)
+from microbench.gpu.fake.machine import FakeProgram, FakeSubmit, Machine, Node, Scoped, call_of, graph_of, replay_of
 from microbench.gpu.protocol.submit import Submit
 
 KernelWork = Literal["empty", "spin", "add"]

@@ -26,15 +26,7 @@ from microbench.gpu.cuda.submit import (
 )
 from microbench.gpu.experiment import experiment
 from microbench.gpu.fake.environment import require_capability, require_driver
-from microbench.gpu.fake.machine import (
-    FakeSubmit,
-    Machine,
-    Scoped,
-    call_of_kind,
-    graph_of,
-    node_of,
-    replay_of,
-)
+from microbench.gpu.fake.machine import FakeSubmit, Machine, Scoped, call_of_kind, graph_of, node_of, replay_of
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
 from microbench.gpu.protocol.submit import Submit
 from microbench.host.native import c_address

@@ -169,25 +169,6 @@ class SmClock:
         return float(round(np.median(counts[:, 1] / counts[:, 0]) * 1e9))
 
 
-def most_resident(case: Case, streams: int, duration_ns: int) -> int:
-    gate = case.once(SpinGate)
-    counters = case.device_memory(256)
-    kernel = case.function("launch", "resident")
-    row = Parameters([(counters, counters + 128, case.cycles(duration_ns))])
-    submits = [launch(case, kernel, Launch(block_threads=1, stream=index), row) for index in range(streams)]
-    submits[0](1)
-    case.synchronize()
-    case.clear(counters, 256)
-    gate.shut(tuple(range(streams)))
-    for submit in submits:
-        submit(1)
-    gate.open()
-    case.synchronize()
-    if gate.was_late():
-        raise MeasurementError("the gate timed out before all streams had their kernel")
-    return int(case.read(counters + 128, 1, np.uint32)[0])
-
-
 STAMPS = np.dtype([("begin_ns", "u8"), ("end_ns", "u8"), ("cycles", "u8"), ("sm", "u4"), ("sum", "u4")])
 # Static shared memory that a kernel may have in addition to the dynamic.
 OWN_SHARED_BYTES = 1024
