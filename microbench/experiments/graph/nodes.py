@@ -50,7 +50,7 @@ PROGRAMMATIC_VERSION = 12030
 NODE_TYPES: dict[str, str] = {
     "memset": "MEMSET", "copy_h2d": "MEMCPY", "copy_d2h": "MEMCPY", "copy_d2d": "MEMCPY", "host": "HOST",
     "event_record": "EVENT_RECORD", "event_wait": "WAIT_EVENT", "child": "GRAPH", "empty": "EMPTY",
-    "if_taken": "CONDITIONAL_KINDS", "if_skipped": "CONDITIONAL_KINDS",
+    "if_taken": "CONDITIONAL", "if_skipped": "CONDITIONAL",
 }  # fmt: skip
 
 

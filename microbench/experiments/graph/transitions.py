@@ -18,7 +18,8 @@ from microbench.gpu.protocol.submit import Submit
 
 Transition = Literal["kernel", "memset", "copy_h2d", "copy_d2d", "fork", "join"]
 IN_MEMORY: tuple[Transition, ...] = ("memset", "copy_h2d", "copy_d2d")  # another kernel sees their word arrive
-VALUE, TRIES, STARTED_S = 0x5EED, 1 << 16, 1e-4  # the kernel that watches gives up after 10 ms, and starts within 0.1
+# The kernel that watches gives up after as long as a gate, and starts within 0.1 ms.
+VALUE, TRIES, STARTED_S = 0x5EED, 1 << 22, 1e-4
 FIRST, SECOND, BRANCH, LAST = range(4)  # places of the kernels that record their begin and end
 # The kernel whose end comes first, and the one whose begin comes next.
 ENDS: dict[Transition, tuple[int, int]] = {"fork": (FIRST, BRANCH), "join": (BRANCH, LAST)}
