@@ -24,11 +24,10 @@ from microbench.experiments.memory.chase import chase
 from microbench.experiments.memory.clusters import cluster_chase, read_cluster
 from microbench.experiments.memory.engines import EngineWay, engine
 from microbench.experiments.memory.fills import Filling, fill
-from microbench.experiments.memory.levels import Level, Space, read_set
+from microbench.experiments.memory.levels import Level, Space, WriteAccess, read_set, written_set
 from microbench.experiments.memory.loaded import LoadedLevel, loaded_chase
 from microbench.experiments.memory.stream_arrays import ELEMENT_BYTES, ROLES, DataType, Implementation, StreamKernel
 from microbench.experiments.memory.streams import shapes, stream
-from microbench.experiments.memory.writes import WriteAccess, written_set
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import Transfer
 from microbench.meter.timer import gated
@@ -46,7 +45,7 @@ SIZES = (8, 56, 4099, 5_000_011, 50_000_003)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_shape_computes_right_results(gpu: Gpu, kernel: StreamKernel, dtype: DataType, size_bytes: int) -> None:
-    names = shapes(gpu, kernel, dtype, "cuda")
+    names = shapes(gpu, kernel, "cuda")
     assert len(names) > 1
     for shape in names:
         proven(gpu, stream(gpu, kernel, dtype, "cuda", size_bytes, shape), r"element 0 of|the sum is")
@@ -54,7 +53,7 @@ def test_every_shape_computes_right_results(gpu: Gpu, kernel: StreamKernel, dtyp
 
 def test_size_bytes_counts_reads_and_writes(gpu: Gpu) -> None:
     sizes = {
-        kernel: stream(gpu, kernel, "fp64", "cuda", 800, shapes(gpu, kernel, "fp64", "cuda")[0]).size_bytes
+        kernel: stream(gpu, kernel, "fp64", "cuda", 800, shapes(gpu, kernel, "cuda")[0]).size_bytes
         for kernel in KERNELS
     }
     assert sizes == {"read": 800, "write": 800, "copy": 1600, "scale": 1600, "add": 2400, "triad": 2400, "dot": 1600}
@@ -353,7 +352,7 @@ QUEUED = 50
 def made(gpu: Gpu, implementation: Implementation, kernel: StreamKernel, dtype: DataType, count: int) -> Transfer:
     """A kernel over arrays of ``count`` elements and all but one byte of another."""
     pytest.importorskip(PACKAGES[implementation])
-    (shape,) = shapes(gpu, kernel, dtype, implementation)
+    (shape,) = shapes(gpu, kernel, implementation)
     element_bytes = ELEMENT_BYTES[dtype]
     return stream(gpu, kernel, dtype, implementation, (count + 1) * element_bytes - 1, shape)
 

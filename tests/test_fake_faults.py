@@ -22,10 +22,9 @@ from microbench.experiments.memory.bank_reads import bank_reads
 from microbench.experiments.memory.capacity import capacity
 from microbench.experiments.memory.chase import chase
 from microbench.experiments.memory.engines import engine
-from microbench.experiments.memory.levels import read_set
+from microbench.experiments.memory.levels import read_set, written_set
 from microbench.experiments.memory.loaded import loaded_chase
 from microbench.experiments.memory.streams import shapes, stream
-from microbench.experiments.memory.writes import written_set
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts, MemoryCosts
 from microbench.gpu.fake.environment import FakeHost, fake_environment
 from microbench.gpu.protocol.compute import Gemm
@@ -212,10 +211,10 @@ LACKING: list[tuple[FakeCosts, Use, str]] = [
     (TWO, lambda gpu: occupied(gpu, 3, 1024, 1, MIB), "does not hold 3 blocks of 1024 threads"),
     (TWO, lambda gpu: occupied(gpu, 1, 32, 3, MIB), "1, 2, 4, 8 loads in flight, none with 3"),
     (TWO, lambda gpu: scattered(gpu, "gather", 24 * MIB), "not a power of two"),
-    (TWO, lambda gpu: strided(gpu, "read", 128, 64), "hold no word"),
+    (TWO, lambda gpu: strided(gpu, "read", 6, 64), "words of 4 B cannot lie 6 B apart"),
     (TWO, lambda gpu: stream(gpu, "read", "fp64", "cuda", 7, "grid_16B_x4_t256"), "hold no element of fp64"),
     (TWO, lambda gpu: stream(gpu, "read", "fp64", "cuda", 64, "round"), "has no shape round of cuda"),
-    (FakeCosts(memory=MemoryCosts(libraries={})), lambda gpu: shapes(gpu, "read", "fp64", "cupy"), "has no cupy"),
+    (FakeCosts(memory=MemoryCosts(libraries={})), lambda gpu: shapes(gpu, "read", "cupy"), "has no cupy"),
     (
         FakeCosts(memory=MemoryCosts(total_bytes=GIB)),
         lambda gpu: loaded_chase(gpu, "dram"),

@@ -18,8 +18,7 @@ from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Metric
-from microbench.experiments.memory.levels import answering_level, level_rate
-from microbench.experiments.memory.writes import WriteAccess, written_set
+from microbench.experiments.memory.levels import WriteAccess, answering_level, level_rate, written_set
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.timer import Meter
 

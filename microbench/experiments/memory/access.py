@@ -261,8 +261,6 @@ def _simulated_strided(machine: Machine, access: StrideAccess, stride_bytes: int
     require_stride(stride_bytes)
     machine.room.hold(("strided", size_bytes), size_bytes)
     words = size_bytes // stride_bytes
-    if not words:
-        raise Skip(f"{size_bytes} B hold no word and what lies between it and the next: {stride_bytes} B")
     sector_bytes, fetch_bytes = min(stride_bytes, memory.sector_bytes), min(stride_bytes, memory.dram_fetch_bytes)
     dram_bytes = fetch_bytes * WARP_THREADS if words * sector_bytes > memory.l2_bytes else 0
     requests = -(-words // (WARP_THREADS * costs.sm_count))

@@ -121,18 +121,14 @@ def row_width_bytes(size_bytes: int) -> int:
     return min(dividing_bytes, 1 << (most_bytes.bit_length() - 1))
 
 
-def _engine(case: Case, way: EngineWay, size_bytes: int) -> Transfer:
-    """A copy by the driver within device memory (copy_2d: rows of half their pitch), or its memset.
+ENGINES: dict[EngineWay, type[EngineCopy | EngineRows | EngineMemset]] = {
+    "copy": EngineCopy, "copy_2d": EngineRows, "memset": EngineMemset,
+}  # fmt: skip
 
-    A call writes ``size_bytes``. Raises Skip if source and destination do not fit.
-    """
-    match way:
-        case "copy":
-            return EngineCopy(case, size_bytes)
-        case "copy_2d":
-            return EngineRows(case, size_bytes)
-        case "memset":
-            return EngineMemset(case, size_bytes)
+
+def _engine(case: Case, way: EngineWay, size_bytes: int) -> Transfer:
+    """A call writes ``size_bytes``. Raises Skip if source and destination do not fit."""
+    return ENGINES[way](case, size_bytes)
 
 
 def _simulated_engine(machine: Machine, way: EngineWay, size_bytes: int) -> Transfer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,19 +25,6 @@ from microbench.gpu.protocol.transfer import Transfer
 NUMPY_TYPES: dict[DataType, npt.DTypeLike] = {
     "fp64": np.float64, "fp32": np.float32, "fp16": np.float16, "int8": np.uint8,
 }  # fmt: skip
-# How far off a sum may be, as a share of itself. Elements are small integers, so sums of fp64 and of integers are exact
-# in any order, while sums in fp32 (of fp32 and fp16) are rounded from 2**24 on, in a tree of unknown form.
-RELATIVE: dict[DataType, float] = {"fp64": 0.0, "fp32": 1e-5, "fp16": 1e-5, "int8": 0.0}
-
-
-class Sum(Protocol):
-    """Where a kernel without an output array leaves its sum."""
-
-    def poison(self) -> None:
-        """Forget the sum of earlier calls."""
-
-    def total(self) -> float | None:
-        """The sum of the last call, which has ended; None before the first call."""
 
 
 class PythonStream:
@@ -50,7 +37,12 @@ class PythonStream:
     blocks = False
 
     def __init__(
-        self, case: Case, arrays: Arrays, kernel: StreamKernel, call: Callable[[], object], result: Sum | None
+        self,
+        case: Case,
+        arrays: Arrays,
+        kernel: StreamKernel,
+        call: Callable[[], object],
+        result: LastSum | AtomicSum | None,
     ) -> None:
         self._arrays = arrays
         self._kernel = kernel
@@ -68,7 +60,10 @@ class PythonStream:
     def check(self) -> str:
         if self._result is None:
             return self._arrays.check(self._kernel)
-        return self._arrays.check(self._kernel, self._result.total(), RELATIVE[self._arrays.dtype])
+        # Elements are small integers, so sums of fp64 and of integers are exact in any order, while sums in fp32 (of
+        # fp32 and fp16) are rounded from 2**24 on, in a tree of unknown form.
+        relative = 1e-5 if self._arrays.dtype in ("fp32", "fp16") else 0.0
+        return self._arrays.check(self._kernel, self._result.total(), relative)
 
 
 DOT_REFUSED: dict[DataType, str] = {
@@ -78,7 +73,7 @@ DOT_REFUSED: dict[DataType, str] = {
 
 
 class LastSum:
-    """A Sum of a call that returns a CuPy array of one element, which is kept."""
+    """The sum of a call that returns a CuPy array of one element, which is kept."""
 
     def __init__(self, compute: Callable[[], Any]) -> None:
         self._compute = compute
@@ -89,9 +84,11 @@ class LastSum:
         self._last = self._compute()
 
     def poison(self) -> None:
+        """Forget the sum of earlier calls."""
         self._last = None
 
     def total(self) -> float | None:
+        """The sum of the last call, which has ended; None before the first call."""
         return None if self._last is None else self._last.item()
 
 
@@ -173,7 +170,7 @@ class DeviceVector:
 
 
 class AtomicSum:
-    """A Sum of a call that clears one element, to which every block then adds."""
+    """The sum of a call that clears one element, to which every block then adds."""
 
     def __init__(self, case: Case, dtype: DataType) -> None:
         self._case = case

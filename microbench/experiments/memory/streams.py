@@ -150,7 +150,7 @@ class CudaStream:
         return self._arrays.check(self._kernel, total)
 
 
-def _shapes(case: Case, kernel: StreamKernel, dtype: DataType, implementation: Implementation) -> Sequence[str]:
+def _shapes(case: Case, kernel: StreamKernel, implementation: Implementation) -> Sequence[str]:
     """Names of the launch shapes worth trying for this kernel on this GPU; a library chooses for itself and has one."""
     if implementation != "cuda":
         return (implementation,)
@@ -162,9 +162,7 @@ def _shapes(case: Case, kernel: StreamKernel, dtype: DataType, implementation: I
     return [shape.name for shape in candidates if _fits(case, shape, kernel)]
 
 
-def _simulated_shapes(
-    machine: Machine, kernel: StreamKernel, dtype: DataType, implementation: Implementation
-) -> Sequence[str]:
+def _simulated_shapes(machine: Machine, kernel: StreamKernel, implementation: Implementation) -> Sequence[str]:
     """Raises Skip for a library that the simulated machine does not have."""
     costs, memory = machine.costs, machine.costs.memory
     if implementation == "cuda":
@@ -197,7 +195,7 @@ def _simulated_stream(
     """An SM has as many bytes in flight as the shape says, and DRAM gives the shape's share of its rate."""
     memory, element_bytes, roles = machine.costs.memory, ELEMENT_BYTES[dtype], ROLES[kernel]
     machine.room.hold(("arrays", dtype, size_bytes), ARRAYS * size_bytes)
-    if shape not in _simulated_shapes(machine, kernel, dtype, implementation):
+    if shape not in _simulated_shapes(machine, kernel, implementation):
         raise Skip(f"the simulated GPU has no shape {shape} of {implementation}")
     if size_bytes < element_bytes:
         raise Skip(f"{size_bytes} B hold no element of {dtype}")
@@ -224,7 +222,7 @@ def fastest(
     def make(shape: str) -> Transfer:
         return stream(gpu, kernel, dtype, implementation, size_bytes, shape)
 
-    names = shapes(gpu, kernel, dtype, implementation)
+    names = shapes(gpu, kernel, implementation)
     if len(names) == 1:
         return make(names[0]), Fact("shape", names[0], source="the only one")
     trials = {}
