@@ -32,11 +32,13 @@ from microbench.analysis.stats import rows
 from microbench.archive.store import read
 from microbench.core.bench import discover
 from microbench.core.errors import Skip
+from microbench.experiments.memory.chase import chase
+from microbench.experiments.memory.stream_arrays import StreamKernel
+from microbench.experiments.memory.streams import shapes, stream
 from microbench.gpu.cuda.device import open_gpu
 from microbench.gpu.open import probe_environment
 from microbench.gpu.protocol.compute import Gemm, GemmType
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.memory import StreamKernel
 from microbench.gpu.protocol.transfer import Transfer
 from microbench.meter.timer import Meter
 from microbench.meter.tuning import bracketed, fastest, most_queued, warm
@@ -284,8 +286,8 @@ def babelstream(gpu: Gpu, folder: Path, times: int) -> None:
 
     with gpu.case():
         best: dict[StreamKernel, tuple[float, Transfer]] = {}
-        for shape in gpu.memory.shapes("triad", "fp64", "cuda"):
-            shaped = {kernel: gpu.memory.stream(kernel, "fp64", "cuda", STREAM_BYTES, shape) for kernel in STREAM_ORDER}
+        for shape in shapes(gpu, "triad", "cuda"):
+            shaped = {kernel: stream(gpu, kernel, "fp64", "cuda", STREAM_BYTES, shape) for kernel in STREAM_ORDER}
             for kernel, rate in rates(shaped, TRIALS).items():
                 best[kernel] = max(
                     best.get(kernel, (0.0, shaped[kernel])), (rate, shaped[kernel]), key=lambda pair: pair[0]
@@ -308,9 +310,9 @@ def chases(gpu: Gpu, folder: Path, times: int) -> None:
         cycles = {}
         for space, footprint_bytes in CHASES:
             with gpu.case():
-                chase = gpu.memory.chase("shared" if space == "shared" else "global", footprint_bytes)
-                chase.walk(min(chase.lines, 1 << 18))
-                walks = [chase.walk(READS).cycles for _ in range(3)]
+                ring = chase(gpu, "shared" if space == "shared" else "global", footprint_bytes)
+                ring.walk(min(ring.lines, 1 << 18))
+                walks = [ring.walk(READS).cycles for _ in range(3)]
                 cycles[f"{space} {footprint_bytes // KIB} KiB"] = statistics.median(walks) / READS
         return cycles
 

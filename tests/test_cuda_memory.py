@@ -15,8 +15,19 @@ from cuda.bindings import driver
 from gpu_checks import proven
 
 from microbench.core.errors import MeasurementError, Skip
+from microbench.experiments.memory.access import RandomAccess, StrideAccess, occupied, scattered, strided
+from microbench.experiments.memory.allocation import Allocation, AllocationWay, allocating
+from microbench.experiments.memory.atomics import AtomicType, Spread, atomics
 from microbench.experiments.memory.bank_reads import bank_reads
-from microbench.gpu.protocol import memory
+from microbench.experiments.memory.capacity import capacity
+from microbench.experiments.memory.chase import chase
+from microbench.experiments.memory.clusters import cluster_chase, read_cluster
+from microbench.experiments.memory.engines import EngineWay, engine
+from microbench.experiments.memory.fills import Filling, fill
+from microbench.experiments.memory.levels import Level, Space, WriteAccess, read_set, written_set
+from microbench.experiments.memory.loaded import LoadedLevel, loaded_chase
+from microbench.experiments.memory.stream_arrays import ELEMENT_BYTES, ROLES, DataType, Implementation, StreamKernel
+from microbench.experiments.memory.streams import shapes, stream
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import Transfer
 from microbench.meter.timer import gated
@@ -24,8 +35,8 @@ from microbench.meter.timer import gated
 pytestmark = pytest.mark.gpu
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-KERNELS = get_args(memory.StreamKernel)
-TYPES = get_args(memory.DataType)
+KERNELS = get_args(StreamKernel)
+TYPES = get_args(DataType)
 # With the largest size every shape loops several times, also through the stages of bulk copies.
 SIZES = (8, 56, 4099, 5_000_011, 50_000_003)
 
@@ -33,26 +44,24 @@ SIZES = (8, 56, 4099, 5_000_011, 50_000_003)
 @pytest.mark.parametrize("size_bytes", SIZES)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_every_shape_computes_right_results(
-    gpu: Gpu, kernel: memory.StreamKernel, dtype: memory.DataType, size_bytes: int
-) -> None:
-    shapes = gpu.memory.shapes(kernel, dtype, "cuda")
-    assert len(shapes) > 1
-    for shape in shapes:
-        proven(gpu, gpu.memory.stream(kernel, dtype, "cuda", size_bytes, shape), r"element 0 of|the sum is")
+def test_every_shape_computes_right_results(gpu: Gpu, kernel: StreamKernel, dtype: DataType, size_bytes: int) -> None:
+    names = shapes(gpu, kernel, "cuda")
+    assert len(names) > 1
+    for shape in names:
+        proven(gpu, stream(gpu, kernel, dtype, "cuda", size_bytes, shape), r"element 0 of|the sum is")
 
 
 def test_size_bytes_counts_reads_and_writes(gpu: Gpu) -> None:
     sizes = {
-        kernel: gpu.memory.stream(kernel, "fp64", "cuda", 800, gpu.memory.shapes(kernel, "fp64", "cuda")[0]).size_bytes
+        kernel: stream(gpu, kernel, "fp64", "cuda", 800, shapes(gpu, kernel, "cuda")[0]).size_bytes
         for kernel in KERNELS
     }
     assert sizes == {"read": 800, "write": 800, "copy": 1600, "scale": 1600, "add": 2400, "triad": 2400, "dot": 1600}
 
 
 def test_kernels_of_a_case_share_their_arrays(gpu: Gpu) -> None:
-    copy = gpu.memory.stream("copy", "fp64", "cuda", 4096, "past_16B_x1_t128")
-    scale = gpu.memory.stream("scale", "fp64", "cuda", 4096, "past_16B_x1_t128")
+    copy = stream(gpu, "copy", "fp64", "cuda", 4096, "past_16B_x1_t128")
+    scale = stream(gpu, "scale", "fp64", "cuda", 4096, "past_16B_x1_t128")
     copy.fresh()
     copy.submit(1)
     scale.submit(1)  # b = 3 c, and c is what the copy has written
@@ -62,14 +71,14 @@ def test_kernels_of_a_case_share_their_arrays(gpu: Gpu) -> None:
 
 def test_no_element_is_a_skip_and_an_unknown_shape_an_error(gpu: Gpu) -> None:
     with pytest.raises(Skip, match="no element"):
-        gpu.memory.stream("read", "fp64", "cuda", 7, "past_16B_x1_t128")
+        stream(gpu, "read", "fp64", "cuda", 7, "past_16B_x1_t128")
     with pytest.raises(MeasurementError, match="no shape"):
-        gpu.memory.stream("read", "fp64", "cuda", 64, "sideways")
+        stream(gpu, "read", "fp64", "cuda", 64, "sideways")
 
 
 @pytest.mark.parametrize("footprint_bytes", [16 * KIB, 80 * KIB, 500_000, 5 * MIB + 12345, 200 * MIB])
 def test_every_word_of_a_set_is_read(gpu: Gpu, footprint_bytes: int) -> None:
-    level = gpu.memory.level("global", footprint_bytes)
+    level = read_set(gpu, "global", footprint_bytes)
     for tiles in (1, 3, 64):
         taken = level.take(tiles * level.tile_bytes)
         assert taken.seconds > 0
@@ -77,9 +86,9 @@ def test_every_word_of_a_set_is_read(gpu: Gpu, footprint_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("footprint_bytes", [16 * MIB, 20 * MIB + 12345, 200 * MIB])
-@pytest.mark.parametrize("access", get_args(memory.WriteAccess))
-def test_every_word_of_a_set_is_written(gpu: Gpu, access: memory.WriteAccess, footprint_bytes: int) -> None:
-    level = gpu.memory.written(access, footprint_bytes)
+@pytest.mark.parametrize("access", get_args(WriteAccess))
+def test_every_word_of_a_set_is_written(gpu: Gpu, access: WriteAccess, footprint_bytes: int) -> None:
+    level = written_set(gpu, access, footprint_bytes)
     for tiles in (1, 3, 64):  # less than a round of an SM's part, and several
         taken = level.take(tiles * level.tile_bytes)
         assert taken.seconds > 0
@@ -92,25 +101,25 @@ def test_the_l2_takes_writes_faster_than_dram(gpu: Gpu) -> None:
     """
     l2_bytes = cast(int, gpu.info.l2_bytes)
 
-    def rate(level: memory.Level) -> float:
+    def rate(level: Level) -> float:
         moved_bytes = 16 * MIB // level.tile_bytes * level.tile_bytes
         level.take(moved_bytes)
         return moved_bytes * level.sms / min(level.take(moved_bytes).seconds for _ in range(3))
 
-    for access in get_args(memory.WriteAccess):
-        within, beyond = (rate(gpu.memory.written(access, size)) for size in (3 * l2_bytes // 8, 8 * l2_bytes))
+    for access in get_args(WriteAccess):
+        within, beyond = (rate(written_set(gpu, access, size)) for size in (3 * l2_bytes // 8, 8 * l2_bytes))
         assert within > 1.1 * beyond
-        assert beyond > 0.6 * rate(gpu.memory.level("global", 8 * l2_bytes))
-        assert within < 2.2 * rate(gpu.memory.level("global", 3 * l2_bytes // 8))
+        assert beyond > 0.6 * rate(read_set(gpu, "global", 8 * l2_bytes))
+        assert within < 2.2 * rate(read_set(gpu, "global", 3 * l2_bytes // 8))
 
 
 def test_shared_memory_is_read(gpu: Gpu) -> None:
-    level = gpu.memory.level("shared", 32 * KIB)
+    level = read_set(gpu, "shared", 32 * KIB)
     taken = level.take(64 * level.tile_bytes)
     rate = 64 * level.tile_bytes / taken.cycles
     assert 32 < rate <= 128
     with pytest.raises(Skip, match="shared memory"):
-        gpu.memory.level("shared", MIB)
+        read_set(gpu, "shared", MIB)
 
 
 # Measured on an H200: 14.5 B/clk/SM from the other block of a cluster of two, 11.7 and 12.5 in clusters of four and
@@ -118,8 +127,8 @@ def test_shared_memory_is_read(gpu: Gpu) -> None:
 @pytest.mark.parametrize("cluster_blocks", [2, 3, 4, 8, 16])
 def test_other_blocks_of_a_cluster_are_read(gpu: Gpu, cluster_blocks: int) -> None:
     try:
-        level = gpu.memory.level("shared", 64 * KIB, cluster_blocks)
-        chase = gpu.memory.chase("shared", 16 * KIB, cluster_blocks)
+        level = read_cluster(gpu, cluster_blocks)
+        ring = cluster_chase(gpu, cluster_blocks)
     except Skip as skip:
         pytest.skip(str(skip))
     assert level.sms % cluster_blocks == 0
@@ -127,19 +136,19 @@ def test_other_blocks_of_a_cluster_are_read(gpu: Gpu, cluster_blocks: int) -> No
         taken = level.take(passes * level.tile_bytes)
         assert taken.cycles > passes * level.tile_bytes / 128
     for reads in (1, 10, 333):
-        assert chase.walk(reads).cycles > 0
-    remote = chase.walk(2000).cycles / 2000
-    own = gpu.memory.chase("shared", 16 * KIB).walk(2000).cycles / 2000
+        assert ring.walk(reads).cycles > 0
+    remote = ring.walk(2000).cycles / 2000
+    own = chase(gpu, "shared", 16 * KIB).walk(2000).cycles / 2000
     assert 2 * own < remote < 1000
-    assert np.median(chase.each_cycles(100)) > own
+    assert np.median(ring.each_cycles(100)) > own
 
 
 # Measured on an H200: from DRAM 4.53 TB/s by loads and 4.70 by bulk copies of 32 KiB; from the L2 34 to 38 B/clk/SM; by
 # bulk copies of 512 B 6.1 B/clk/SM from either.
 @pytest.mark.parametrize("piece_bytes", [512, 1024, 4096, 32768])
-@pytest.mark.parametrize("way", get_args(memory.Filling))
-def test_shared_memory_is_filled_with_what_was_asked_for(gpu: Gpu, way: memory.Filling, piece_bytes: int) -> None:
-    level = gpu.memory.fill(way, piece_bytes, 16 * MIB)
+@pytest.mark.parametrize("way", get_args(Filling))
+def test_shared_memory_is_filled_with_what_was_asked_for(gpu: Gpu, way: Filling, piece_bytes: int) -> None:
+    level = fill(gpu, way, piece_bytes, 16 * MIB)
     for pieces in (1, 7, 100):
         taken = level.take(pieces * level.tile_bytes)
         assert taken.seconds > 0
@@ -152,7 +161,7 @@ def test_shared_memory_is_filled_with_what_was_asked_for(gpu: Gpu, way: memory.F
 
 def test_bulk_copies_of_large_pieces_are_as_fast_as_loads(gpu: Gpu) -> None:
     """Both are bound by DRAM; the peer is the L2's and DRAM's own rate, which memory_levels measures by reads."""
-    copies, reads = gpu.memory.fill("bulk", 16 * KIB, GIB), gpu.memory.level("global", GIB)
+    copies, reads = fill(gpu, "bulk", 16 * KIB, GIB), read_set(gpu, "global", GIB)
     each = 16 * MIB
     for level in (copies, reads):
         level.take(each)
@@ -161,27 +170,27 @@ def test_bulk_copies_of_large_pieces_are_as_fast_as_loads(gpu: Gpu) -> None:
 
 def test_impossible_sets_are_skipped(gpu: Gpu) -> None:
     with pytest.raises(Skip, match="16 KiB"):
-        gpu.memory.level("global", 100)
+        read_set(gpu, "global", 100)
     with pytest.raises(MeasurementError, match="multiple"):
-        gpu.memory.level("global", 64 * KIB).take(1000)
+        read_set(gpu, "global", 64 * KIB).take(1000)
     with pytest.raises(Skip, match="64 KiB for each SM"):
-        gpu.memory.written("write", 64 * KIB)
+        written_set(gpu, "write", 64 * KIB)
     with pytest.raises(MeasurementError, match="multiple"):
-        gpu.memory.written("update", 64 * MIB).take(64 * KIB)
+        written_set(gpu, "update", 64 * MIB).take(64 * KIB)
     with pytest.raises(Skip, match="two lines"):
-        gpu.memory.chase("global", 200)
+        chase(gpu, "global", 200)
 
 
 @pytest.mark.parametrize(("space", "footprint_bytes"), [("shared", 4 * KIB), ("global", 4 * KIB), ("global", 8 * MIB)])
-def test_walks_end_at_their_line(gpu: Gpu, space: memory.Space, footprint_bytes: int) -> None:
-    chase = gpu.memory.chase(space, footprint_bytes)
+def test_walks_end_at_their_line(gpu: Gpu, space: Space, footprint_bytes: int) -> None:
+    ring = chase(gpu, space, footprint_bytes)
     for reads in (1, 10, 333):
-        walk = chase.walk(reads)
+        walk = ring.walk(reads)
         assert walk.cycles > 0
         assert walk.seconds >= 0
-    assert chase.each_cycles(50).shape == (50,)
+    assert ring.each_cycles(50).shape == (50,)
     if space == "global" and footprint_bytes < MIB:
-        assert chase.lines_cycles(2).shape == (2, chase.lines)
+        assert ring.lines_cycles(2).shape == (2, ring.lines)
 
 
 def test_levels_answer_in_their_order(gpu: Gpu) -> None:
@@ -189,27 +198,27 @@ def test_levels_answer_in_their_order(gpu: Gpu) -> None:
     footprints = (16 * KIB, l2_bytes // 8, 8 * l2_bytes)
     cycles = []
     for footprint_bytes in footprints:
-        chase = gpu.memory.chase("global", footprint_bytes)
-        chase.walk(min(chase.lines, 1 << 18))
-        cycles.append(chase.walk(2000).cycles / 2000)
+        ring = chase(gpu, "global", footprint_bytes)
+        ring.walk(min(ring.lines, 1 << 18))
+        cycles.append(ring.walk(2000).cycles / 2000)
     assert 10 < cycles[0] < cycles[1] / 2
     assert cycles[1] < cycles[2] / 1.3
-    shared = gpu.memory.chase("shared", 16 * KIB)
+    shared = chase(gpu, "shared", 16 * KIB)
     assert 10 < shared.walk(2000).cycles / 2000 < cycles[0] * 1.2
     assert np.median(shared.each_cycles(100)) > 10
 
 
 def test_lines_are_timed_one_by_one(gpu: Gpu) -> None:
-    chase = gpu.memory.chase("global", 4 * MIB)
-    lines = chase.lines_cycles(3)
-    assert lines.shape == (3, chase.lines)
+    ring = chase(gpu, "global", 4 * MIB)
+    lines = ring.lines_cycles(3)
+    assert lines.shape == (3, ring.lines)
     assert 50 < np.percentile(lines, 1) <= np.percentile(lines, 99) < 5000
     with pytest.raises(Skip, match="not in the L2"):
-        gpu.memory.chase("shared", 16 * KIB).lines_cycles(3)
+        chase(gpu, "shared", 16 * KIB).lines_cycles(3)
 
 
-@pytest.mark.parametrize("level", get_args(memory.LoadedLevel))
-def test_a_read_takes_longer_under_load(gpu: Gpu, level: memory.LoadedLevel) -> None:
+@pytest.mark.parametrize("level", get_args(LoadedLevel))
+def test_a_read_takes_longer_under_load(gpu: Gpu, level: LoadedLevel) -> None:
     """Expected on an H200. Idle: 683 cycles and 345 ns from DRAM, 280 cycles and 142 ns
     from the L2, which memory_latency measured there. Full load: 131 of 132 SMs of the 4.69 TB/s and 9.6 TB/s that
     memory_levels measured, so 4.6 and 9.5 TB/s. A read from DRAM takes over 1 us then: 64 KiB in flight on each SM are
@@ -218,16 +227,16 @@ def test_a_read_takes_longer_under_load(gpu: Gpu, level: memory.LoadedLevel) -> 
     """
     reads, footprint_bytes = 4000, 256 * MIB if level == "dram" else 4 * MIB
     # In a set of 24 MiB SMs rarely share an answer of the L2; those of the load never do.
-    plateau = gpu.memory.level("global", GIB if level == "dram" else 24 * MIB)
+    plateau = read_set(gpu, "global", GIB if level == "dram" else 24 * MIB)
     plateau_bytes = 32 * MIB // plateau.tile_bytes * plateau.tile_bytes
     plateau.take(plateau_bytes)
     rate = plateau_bytes * plateau.sms / plateau.take(plateau_bytes).seconds
-    alone = gpu.memory.chase("global", footprint_bytes)
+    alone = chase(gpu, "global", footprint_bytes)
     alone.walk(min(alone.lines, 1 << 19))
     alone_cycles = alone.walk(reads).cycles
-    chase = gpu.memory.loaded(level)  # only now, because other sets drive its lines out of the L2
-    full = chase.take(reads, math.inf)
-    idle = [chase.take(reads, 0.0) for _ in range(3)]
+    ring = loaded_chase(gpu, level)  # only now, because other sets drive its lines out of the L2
+    full = ring.take(reads, math.inf)
+    idle = [ring.take(reads, 0.0) for _ in range(3)]
     assert all(walk.bytes_per_s == 0.0 for walk in idle)
     cycles = min(walk.cycles for walk in idle)
     # In sets of different sizes, and read past the L1.
@@ -235,10 +244,10 @@ def test_a_read_takes_longer_under_load(gpu: Gpu, level: memory.LoadedLevel) -> 
     assert 0.8 * rate < full.bytes_per_s < 1.1 * rate
     assert full.cycles > (1.5 if level == "dram" else 1.02) * cycles
     for share in (0.2, 0.5, 0.8):
-        walk = chase.take(reads, share * full.bytes_per_s)
+        walk = ring.take(reads, share * full.bytes_per_s)
         assert walk.bytes_per_s == pytest.approx(share * full.bytes_per_s, rel=0.05)
         assert 0.95 * cycles < walk.cycles < 1.05 * full.cycles
-    assert chase.take(reads, 0.2 * full.bytes_per_s).cycles < 1.3 * cycles
+    assert ring.take(reads, 0.2 * full.bytes_per_s).cycles < 1.3 * cycles
 
 
 CALLS = (1, 2)
@@ -250,7 +259,7 @@ WRONG = re.compile(r"the sum of the words|byte \d+ of|words have grown by|word \
     ("blocks_per_sm", "block_threads", "loads"), [(1, 32, 1), (2, 96, 2), (1, 1024, 4), (3, 64, 8)]
 )
 def test_few_threads_read_all(gpu: Gpu, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int) -> None:
-    read = gpu.memory.occupied(blocks_per_sm, block_threads, loads, size_bytes)
+    read = occupied(gpu, blocks_per_sm, block_threads, loads, size_bytes)
     assert read.size_bytes == size_bytes
     assert not read.blocks
     proven(gpu, read, WRONG, CALLS)
@@ -258,7 +267,7 @@ def test_few_threads_read_all(gpu: Gpu, blocks_per_sm: int, block_threads: int, 
 
 @pytest.mark.parametrize("blocks_per_sm", [1, 2, 3, 4, 7, 8, 16])
 def test_an_sm_holds_as_many_blocks_as_asked_for(gpu: Gpu, blocks_per_sm: int) -> None:
-    proven(gpu, gpu.memory.occupied(blocks_per_sm, 32, 4, 1_000_003), WRONG, CALLS)
+    proven(gpu, occupied(gpu, blocks_per_sm, 32, 4, 1_000_003), WRONG, CALLS)
 
 
 @pytest.mark.parametrize(("blocks_per_sm", "block_threads", "loads", "words"), [
@@ -266,16 +275,14 @@ def test_an_sm_holds_as_many_blocks_as_asked_for(gpu: Gpu, blocks_per_sm: int) -
 ])  # fmt: skip
 def test_too_many_blocks_are_skipped(gpu: Gpu, blocks_per_sm: int, block_threads: int, loads: int, words: str) -> None:
     with pytest.raises(Skip, match=words):
-        gpu.memory.occupied(blocks_per_sm, block_threads, loads, MIB)
+        occupied(gpu, blocks_per_sm, block_threads, loads, MIB)
 
 
 @pytest.mark.parametrize("size_bytes", [4, 4099, 3_000_018])
 @pytest.mark.parametrize("stride_bytes", [4, 12, 32, 128, 192, 260, 1024, 4096])
-@pytest.mark.parametrize("access", get_args(memory.StrideAccess))
-def test_strided_words_are_all_accessed(
-    gpu: Gpu, access: memory.StrideAccess, stride_bytes: int, size_bytes: int
-) -> None:
-    transfer = gpu.memory.strided(access, stride_bytes, size_bytes)
+@pytest.mark.parametrize("access", get_args(StrideAccess))
+def test_strided_words_are_all_accessed(gpu: Gpu, access: StrideAccess, stride_bytes: int, size_bytes: int) -> None:
+    transfer = strided(gpu, access, stride_bytes, size_bytes)
     assert 0 < transfer.size_bytes <= size_bytes
     assert transfer.size_bytes % 4 == 0
     proven(gpu, transfer, WRONG, CALLS)
@@ -284,13 +291,13 @@ def test_strided_words_are_all_accessed(
 @pytest.mark.parametrize(("stride_bytes", "size_bytes"), [(0, 4096), (6, 4096), (4, 3)])
 def test_impossible_strides_are_skipped(gpu: Gpu, stride_bytes: int, size_bytes: int) -> None:
     with pytest.raises(Skip):
-        gpu.memory.strided("read", stride_bytes, size_bytes)
+        strided(gpu, "read", stride_bytes, size_bytes)
 
 
 @pytest.mark.parametrize("footprint_bytes", [16, 64, 128 * KIB, MIB, 256 * MIB])
-@pytest.mark.parametrize("access", get_args(memory.RandomAccess))
-def test_every_word_is_accessed_in_hashed_order(gpu: Gpu, access: memory.RandomAccess, footprint_bytes: int) -> None:
-    operations = gpu.memory.scattered(access, footprint_bytes)
+@pytest.mark.parametrize("access", get_args(RandomAccess))
+def test_every_word_is_accessed_in_hashed_order(gpu: Gpu, access: RandomAccess, footprint_bytes: int) -> None:
+    operations = scattered(gpu, access, footprint_bytes)
     assert operations.operations >= footprint_bytes // 8
     assert operations.operations % (footprint_bytes // 8) == 0
     proven(gpu, operations, WRONG, CALLS)
@@ -299,14 +306,14 @@ def test_every_word_is_accessed_in_hashed_order(gpu: Gpu, access: memory.RandomA
 @pytest.mark.parametrize("footprint_bytes", [8, 24, 1000, 3 * MIB])
 def test_sets_that_are_not_a_power_of_two_are_skipped(gpu: Gpu, footprint_bytes: int) -> None:
     with pytest.raises(Skip, match="power of two"):
-        gpu.memory.scattered("gather", footprint_bytes)
+        scattered(gpu, "gather", footprint_bytes)
 
 
-@pytest.mark.parametrize("spread", get_args(memory.Spread))
-@pytest.mark.parametrize("dtype", get_args(memory.AtomicType))
-@pytest.mark.parametrize("space", get_args(memory.Space))
-def test_additions_arrive(gpu: Gpu, space: memory.Space, dtype: memory.AtomicType, spread: memory.Spread) -> None:
-    operations = gpu.memory.atomics(space, dtype, spread)
+@pytest.mark.parametrize("spread", get_args(Spread))
+@pytest.mark.parametrize("dtype", get_args(AtomicType))
+@pytest.mark.parametrize("space", get_args(Space))
+def test_additions_arrive(gpu: Gpu, space: Space, dtype: AtomicType, spread: Spread) -> None:
+    operations = atomics(gpu, space, dtype, spread)
     assert operations.operations > 0
     proven(gpu, operations, WRONG, (1, 2, 5, 300))
 
@@ -325,7 +332,7 @@ def test_bank_conflicts_cost_a_cycle_for_each_word(gpu: Gpu) -> None:
         assert 0.99 * ways <= cycles <= 1.1 * ways + 0.1, (stride_bytes, cycles)
         waited[stride_bytes] = banks.alone(reads) / reads
     assert waited[0] == pytest.approx(waited[4], rel=0.02)
-    assert waited[4] == pytest.approx(gpu.memory.chase("shared", 4 * KIB).walk(4000).cycles / 4000, rel=0.03)
+    assert waited[4] == pytest.approx(chase(gpu, "shared", 4 * KIB).walk(4000).cycles / 4000, rel=0.03)
     assert waited[4] < waited[8] < waited[16] < waited[32] < waited[64] < waited[128]
     assert waited[128] >= waited[4] + 31 * 0.9
 
@@ -337,44 +344,38 @@ def test_strides_that_are_no_words_are_skipped(gpu: Gpu) -> None:
         bank_reads(gpu, MIB)
 
 
-PACKAGES: dict[memory.Implementation, str] = {"cupy": "cupy", "numba": "numba.cuda"}
+PACKAGES: dict[Implementation, str] = {"cupy": "cupy", "numba": "numba.cuda"}
 AWKWARD = 1_000_003
 QUEUED = 50
 
 
-def made(
-    gpu: Gpu, implementation: memory.Implementation, kernel: memory.StreamKernel, dtype: memory.DataType, count: int
-) -> Transfer:
+def made(gpu: Gpu, implementation: Implementation, kernel: StreamKernel, dtype: DataType, count: int) -> Transfer:
     """A kernel over arrays of ``count`` elements and all but one byte of another."""
     pytest.importorskip(PACKAGES[implementation])
-    (shape,) = gpu.memory.shapes(kernel, dtype, implementation)
-    element_bytes = memory.ELEMENT_BYTES[dtype]
-    return gpu.memory.stream(kernel, dtype, implementation, (count + 1) * element_bytes - 1, shape)
+    (shape,) = shapes(gpu, kernel, implementation)
+    element_bytes = ELEMENT_BYTES[dtype]
+    return stream(gpu, kernel, dtype, implementation, (count + 1) * element_bytes - 1, shape)
 
 
 @pytest.mark.parametrize("count", [1, AWKWARD])
-@pytest.mark.parametrize("dtype", get_args(memory.DataType))
-@pytest.mark.parametrize("kernel", get_args(memory.StreamKernel))
+@pytest.mark.parametrize("dtype", get_args(DataType))
+@pytest.mark.parametrize("kernel", get_args(StreamKernel))
 @pytest.mark.parametrize("implementation", PACKAGES)
 def test_every_kernel_is_right_and_noticed_if_missing(
-    gpu: Gpu, implementation: memory.Implementation, kernel: memory.StreamKernel, dtype: memory.DataType, count: int
+    gpu: Gpu, implementation: Implementation, kernel: StreamKernel, dtype: DataType, count: int
 ) -> None:
     if implementation == "cupy" and kernel == "dot" and dtype in ("fp16", "int8"):
         with pytest.raises(Skip, match=r"cupy\.dot"):
             made(gpu, implementation, kernel, dtype, count)
         return
     transfer = made(gpu, implementation, kernel, dtype, count)
-    assert transfer.size_bytes == count * memory.ELEMENT_BYTES[dtype] * (
-        memory.READ_ARRAYS[kernel] + memory.WRITTEN_ARRAYS[kernel]
-    )
+    assert transfer.size_bytes == count * ELEMENT_BYTES[dtype] * (ROLES[kernel].read + ROLES[kernel].written)
     proven(gpu, transfer, kernel, (1, 3))
 
 
-@pytest.mark.parametrize("kernel", get_args(memory.StreamKernel))
+@pytest.mark.parametrize("kernel", get_args(StreamKernel))
 @pytest.mark.parametrize("implementation", PACKAGES)
-def test_calls_can_be_queued_behind_a_gate(
-    gpu: Gpu, implementation: memory.Implementation, kernel: memory.StreamKernel
-) -> None:
+def test_calls_can_be_queued_behind_a_gate(gpu: Gpu, implementation: Implementation, kernel: StreamKernel) -> None:
     transfer = made(gpu, implementation, kernel, "fp32", AWKWARD)
     take = gated(gpu, transfer.submit, QUEUED)
     transfer.fresh()
@@ -386,7 +387,7 @@ def test_calls_can_be_queued_behind_a_gate(
 def test_cupys_stream_is_restored_and_its_pool_emptied(opened: Gpu) -> None:
     cupy = pytest.importorskip("cupy")
     before = cupy.cuda.get_current_stream().ptr
-    size_bytes = memory.ELEMENT_BYTES["fp64"] * AWKWARD
+    size_bytes = ELEMENT_BYTES["fp64"] * AWKWARD
     with opened.case():
         made(opened, "cupy", "dot", "fp64", AWKWARD)
         assert cupy.cuda.get_current_stream().ptr != before
@@ -408,54 +409,52 @@ def free_bytes() -> int:
 
 
 @pytest.mark.parametrize("size_bytes", [1, 5, 96, 4096, 65_537, 1_000_004, 3 * MIB])
-@pytest.mark.parametrize("way", get_args(memory.EngineWay))
-def test_engines_write_every_byte_and_no_other(gpu: Gpu, way: memory.EngineWay, size_bytes: int) -> None:
-    transfer = gpu.memory.engine(way, size_bytes)
+@pytest.mark.parametrize("way", get_args(EngineWay))
+def test_engines_write_every_byte_and_no_other(gpu: Gpu, way: EngineWay, size_bytes: int) -> None:
+    transfer = engine(gpu, way, size_bytes)
     assert transfer.size_bytes == (1 if way == "memset" else 2) * size_bytes
     assert not transfer.blocks
     proven(gpu, transfer, "byte 0 of", (3, 3))
 
 
 @pytest.mark.parametrize("size_bytes", [256, 3 * MIB, 64 * MIB])
-@pytest.mark.parametrize("way", get_args(memory.AllocationWay))
-def test_memory_is_allocated_and_freed(gpu: Gpu, way: memory.AllocationWay, size_bytes: int) -> None:
-    gpu.memory.allocating(way, size_bytes, 1)
+@pytest.mark.parametrize("way", get_args(AllocationWay))
+def test_memory_is_allocated_and_freed(gpu: Gpu, way: AllocationWay, size_bytes: int) -> None:
+    allocating(gpu, way, size_bytes, 1)
     before = free_bytes()
-    stamps = gpu.memory.allocating(way, size_bytes, 4)
-    assert stamps.shape == (4, len(memory.Allocation))
+    stamps = allocating(gpu, way, size_bytes, 4)
+    assert stamps.shape == (4, len(Allocation))
     assert (np.diff(stamps) >= 0).all()
-    assert (stamps[:, memory.Allocation.ALLOCATED] > stamps[:, memory.Allocation.BEGIN]).all()
+    assert (stamps[:, Allocation.ALLOCATED] > stamps[:, Allocation.BEGIN]).all()
     assert before - free_bytes() <= SLACK_BYTES
 
 
 def test_later_blocks_of_a_pool_cost_less_than_the_first(gpu: Gpu) -> None:
-    stamps = gpu.memory.allocating("pool", GIB, 5)
-    taken = stamps[:, memory.Allocation.ALLOCATED] - stamps[:, memory.Allocation.BEGIN]
+    stamps = allocating(gpu, "pool", GIB, 5)
+    taken = stamps[:, Allocation.ALLOCATED] - stamps[:, Allocation.BEGIN]
     assert np.median(taken[1:]) * 3 < taken[0]
 
 
 @pytest.mark.parametrize("way", ["malloc", "pool", "cupy_pool"])
-def test_too_much_device_memory_is_a_skip(gpu: Gpu, way: memory.AllocationWay) -> None:
+def test_too_much_device_memory_is_a_skip(gpu: Gpu, way: AllocationWay) -> None:
     before = free_bytes()
     with pytest.raises(
         Skip, match=r"64 TiB of device memory asked, [0-9.]+ GiB are free on the GPU of [0-9.]+ GiB; held"
     ):
-        gpu.memory.allocating(way, TOO_MUCH_BYTES, 2)
+        allocating(gpu, way, TOO_MUCH_BYTES, 2)
     assert before - free_bytes() <= SLACK_BYTES
 
 
 def test_measuring_the_capacity_frees_all_memory(gpu: Gpu) -> None:
     before = free_bytes()
-    facts = {fact.name: fact for fact in gpu.memory.capacity()}
+    facts = {fact.name: fact for fact in capacity(gpu)}
     assert before - free_bytes() <= SLACK_BYTES
     assert all(fact.value is not None or fact.reason for fact in facts.values())
     assert facts["free_bytes"].value == before
     largest, most = facts["largest_block_bytes"].value, facts["obtainable_bytes"].value
     if largest is not None:
         assert 0.5 * before < float(largest) <= float(most or 0) <= before + DRIVERS_OWN_BYTES
-    peers = gpu.memory.peers()
-    assert peers.name == "memory_holders"
-    assert peers.value or peers.reason
+    assert facts["memory_holders"].value or facts["memory_holders"].reason
 
 
 def test_the_energy_counter_rises(gpu: Gpu) -> None:
@@ -482,18 +481,18 @@ def full(gpu: Gpu) -> Iterator[None]:
 def test_on_a_full_gpu_a_skip_names_the_holder(gpu: Gpu) -> None:
     asked = r"8 GiB of device memory asked, [0-9.]+ [KMG]iB are free on the GPU of [0-9.]+ GiB; "
     for take in (
-        lambda: gpu.memory.engine("copy", 8 * GIB),
-        lambda: gpu.memory.allocating("malloc", 8 * GIB, 1),
-        lambda: gpu.memory.allocating("pool", 8 * GIB, 1),
+        lambda: engine(gpu, "copy", 8 * GIB),
+        lambda: allocating(gpu, "malloc", 8 * GIB, 1),
+        lambda: allocating(gpu, "pool", 8 * GIB, 1),
     ):
         with pytest.raises(Skip, match=asked + HELD):
             take()
-    transfer = gpu.memory.engine("copy", 64 * MIB)
+    transfer = engine(gpu, "copy", 64 * MIB)
     transfer.fresh()
     transfer.submit(1)
     gpu.synchronize()
     transfer.check()
-    facts = {fact.name: fact for fact in gpu.memory.capacity()}
+    facts = {fact.name: fact for fact in capacity(gpu)}
     assert facts["obtainable_bytes"].value is None
     assert "could make it fail" in str(facts["obtainable_bytes"].reason)
 

@@ -15,13 +15,21 @@ from microbench.experiments.graph.allocation import allocating_step
 from microbench.experiments.graph.branches import Shape, shaped_work
 from microbench.experiments.graph.iterations import decided_loop
 from microbench.experiments.graph.nodes import node_chain
+from microbench.experiments.memory.access import occupied, scattered, strided
+from microbench.experiments.memory.allocation import allocating
+from microbench.experiments.memory.atomics import atomics
 from microbench.experiments.memory.bank_reads import bank_reads
+from microbench.experiments.memory.capacity import capacity
+from microbench.experiments.memory.chase import chase
+from microbench.experiments.memory.engines import engine
+from microbench.experiments.memory.levels import read_set, written_set
+from microbench.experiments.memory.loaded import loaded_chase
+from microbench.experiments.memory.streams import shapes, stream
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts, MemoryCosts
 from microbench.gpu.fake.environment import FakeHost, fake_environment
 from microbench.gpu.protocol.compute import Gemm
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.memory import Operations
-from microbench.gpu.protocol.transfer import Transfer
+from microbench.gpu.protocol.transfer import Operations, Transfer
 from microbench.meter.floors import measure_floors
 from microbench.session import worker
 from microbench.session.messages import Job, Message, Order
@@ -81,13 +89,13 @@ MADE: dict[str, Callable[[Gpu], Transfer | Operations | Gemm]] = {
     "copy": lambda gpu: gpu.links.copy("d2h", "pinned", MIB),
     "pageable copy": lambda gpu: gpu.links.copy("h2d", "pageable", 7),
     "kernel copy": lambda gpu: gpu.links.kernel_copy("read", 4, 0, MIB),
-    "stream": lambda gpu: gpu.memory.stream("triad", "fp64", "cuda", MIB + 24, "grid_16B_x4_t256"),
-    "library": lambda gpu: gpu.memory.stream("dot", "fp32", "cupy", MIB, "cupy"),
-    "occupied": lambda gpu: gpu.memory.occupied(1, 128, 4, MIB),
-    "strided": lambda gpu: gpu.memory.strided("write", 12, MIB),
-    "random": lambda gpu: gpu.memory.scattered("update", 64),
-    "atomics": lambda gpu: gpu.memory.atomics("shared", "fp32", "same"),
-    "memset": lambda gpu: gpu.memory.engine("memset", 3),
+    "stream": lambda gpu: stream(gpu, "triad", "fp64", "cuda", MIB + 24, "grid_16B_x4_t256"),
+    "library": lambda gpu: stream(gpu, "dot", "fp32", "cupy", MIB, "cupy"),
+    "occupied": lambda gpu: occupied(gpu, 1, 128, 4, MIB),
+    "strided": lambda gpu: strided(gpu, "write", 12, MIB),
+    "random": lambda gpu: scattered(gpu, "update", 64),
+    "atomics": lambda gpu: atomics(gpu, "shared", "fp32", "same"),
+    "memset": lambda gpu: engine(gpu, "memset", 3),
     "product": lambda gpu: gpu.compute.problem("bf16", 256, 256, 256).gemm("cublaslt", WAY),
 }
 
@@ -104,12 +112,12 @@ def test_a_call_that_was_never_made_fails_its_check(made: Callable[[Gpu], Transf
 
 
 def test_what_is_counted_is_what_is_moved() -> None:
-    memory, compute = exact(TWO).memory, exact(TWO).compute
-    assert memory.stream("triad", "fp64", "cuda", 8 * 1001 + 7, "grid_16B_x4_t256").size_bytes == 3 * 8 * 1001
-    assert memory.strided("read", 12, 1200).size_bytes == 400
-    assert memory.scattered("gather", 1024).operations == 128
-    assert [memory.engine(way, 96).size_bytes for way in ("copy", "copy_2d", "memset")] == [192, 192, 96]
-    problem = compute.problem("int8", 17, 64, 1000)
+    gpu = exact(TWO)
+    assert stream(gpu, "triad", "fp64", "cuda", 8 * 1001 + 7, "grid_16B_x4_t256").size_bytes == 3 * 8 * 1001
+    assert strided(gpu, "read", 12, 1200).size_bytes == 400
+    assert scattered(gpu, "gather", 1024).operations == 128
+    assert [engine(gpu, way, 96).size_bytes for way in ("copy", "copy_2d", "memset")] == [192, 192, 96]
+    problem = gpu.compute.problem("int8", 17, 64, 1000)
     assert problem.operations == 2 * 17 * 64 * 1000
     assert problem.size_bytes == 17 * 1000 + 64 * 1000 + 4 * 17 * 64
 
@@ -152,12 +160,12 @@ def test_device_memory_that_others_hold_is_a_skip_and_the_run_goes_on_at_sizes_t
 
 
 def test_nobody_takes_everything_while_another_process_works() -> None:
-    facts = {fact.name: fact for fact in exact(CROWDED).memory.capacity()}
+    facts = {fact.name: fact for fact in capacity(exact(CROWDED))}
     assert facts["largest_block_bytes"].value is None
     assert "another process" in (facts["obtainable_bytes"].reason or "")
     assert facts["free_bytes"].value == 1536 * MIB
     full = FakeCosts(memory=MemoryCosts(total_bytes=512 * MIB))
-    assert {fact.name: fact.value for fact in exact(full).memory.capacity()}["largest_block_bytes"] == 0
+    assert {fact.name: fact.value for fact in capacity(exact(full))}["largest_block_bytes"] == 0
 
 
 SMALL_HOST = with_links(host_memory_limit_bytes=MIB, numa_nodes=2)
@@ -194,32 +202,32 @@ LACKING: list[tuple[FakeCosts, Use, str]] = [
     (DENIED, lambda gpu: gpu.links.peer(0, 2, "engine_read", True, MIB), "GPU 0 has no peer access to GPU 2"),
     (DENIED, lambda gpu: gpu.links.peer_chase(0, 2, MIB, 128), "no peer access"),
     (NO_MANAGED, lambda gpu: gpu.links.managed("fault_to_host", MIB), "no concurrent managed access"),
-    (TWO, lambda gpu: gpu.memory.level("shared", 256 << 10), "256 KiB of shared memory asked, an SM has 227 KiB"),
-    (TWO, lambda gpu: gpu.memory.chase("shared", 256 << 10), "256 KiB of shared memory asked"),
-    (TWO, lambda gpu: gpu.memory.chase("global", 64), "64 B hold no line of 128 B"),
-    (TWO, lambda gpu: gpu.memory.chase("shared", 1024).lines_cycles(1), "no part of the L2"),
-    (TWO, lambda gpu: gpu.memory.written("write", 64 << 10), "64 KiB have no 4096 B for each SM"),
+    (TWO, lambda gpu: read_set(gpu, "shared", 256 << 10), "a block has 227 KiB of shared memory here, not 256 KiB"),
+    (TWO, lambda gpu: chase(gpu, "shared", 256 << 10), "a block has 227 KiB of shared memory"),
+    (TWO, lambda gpu: chase(gpu, "global", 64), "64 B hold no two lines of 128 B"),
+    (TWO, lambda gpu: chase(gpu, "shared", 1024).lines_cycles(1), "not in the L2"),
+    (TWO, lambda gpu: written_set(gpu, "write", 64 << 10), "64 KiB have no 4096 B for each SM"),
     (TWO, lambda gpu: bank_reads(gpu, 6), "words of 4 B cannot lie 6 B apart"),
-    (TWO, lambda gpu: gpu.memory.occupied(3, 1024, 1, MIB), "does not hold 3 blocks of 1024 threads"),
-    (TWO, lambda gpu: gpu.memory.occupied(1, 32, 3, MIB), "1, 2, 4 or 8 loads in flight, not 3"),
-    (TWO, lambda gpu: gpu.memory.scattered("gather", 24 * MIB), "not a power of two"),
-    (TWO, lambda gpu: gpu.memory.strided("read", 128, 64), "hold no word"),
-    (TWO, lambda gpu: gpu.memory.stream("read", "fp64", "cuda", 7, "grid_16B_x4_t256"), "hold no element of fp64"),
-    (TWO, lambda gpu: gpu.memory.stream("read", "fp64", "cuda", 64, "round"), "has no shape round of cuda"),
-    (FakeCosts(memory=MemoryCosts(libraries={})), lambda gpu: gpu.memory.shapes("read", "fp64", "cupy"), "has no cupy"),
+    (TWO, lambda gpu: occupied(gpu, 3, 1024, 1, MIB), "does not hold 3 blocks of 1024 threads"),
+    (TWO, lambda gpu: occupied(gpu, 1, 32, 3, MIB), "1, 2, 4, 8 loads in flight, none with 3"),
+    (TWO, lambda gpu: scattered(gpu, "gather", 24 * MIB), "not a power of two"),
+    (TWO, lambda gpu: strided(gpu, "read", 6, 64), "words of 4 B cannot lie 6 B apart"),
+    (TWO, lambda gpu: stream(gpu, "read", "fp64", "cuda", 7, "grid_16B_x4_t256"), "hold no element of fp64"),
+    (TWO, lambda gpu: stream(gpu, "read", "fp64", "cuda", 64, "round"), "has no shape round of cuda"),
+    (FakeCosts(memory=MemoryCosts(libraries={})), lambda gpu: shapes(gpu, "read", "cupy"), "has no cupy"),
     (
         FakeCosts(memory=MemoryCosts(total_bytes=GIB)),
-        lambda gpu: gpu.memory.loaded("dram"),
+        lambda gpu: loaded_chase(gpu, "dram"),
         "1 GiB of device memory asked, 512 MiB free",
     ),
-    (CROWDED, lambda gpu: gpu.memory.stream("read", "fp64", "cuda", GIB, "grid_16B_x4_t256"), DEVICE_MEMORY),
-    (CROWDED, lambda gpu: gpu.memory.level("global", 2 * GIB), DEVICE_MEMORY),
-    (CROWDED, lambda gpu: gpu.memory.chase("global", 2 * GIB), DEVICE_MEMORY),
-    (CROWDED, lambda gpu: gpu.memory.occupied(1, 32, 1, 2 * GIB), DEVICE_MEMORY),
-    (CROWDED, lambda gpu: gpu.memory.strided("read", 4, 2 * GIB), DEVICE_MEMORY),
-    (CROWDED, lambda gpu: gpu.memory.scattered("gather", 2 * GIB), DEVICE_MEMORY),
-    (CROWDED, lambda gpu: gpu.memory.engine("copy", GIB), DEVICE_MEMORY),
-    (CROWDED, lambda gpu: gpu.memory.allocating("malloc", 2 * GIB, 1), DEVICE_MEMORY),
+    (CROWDED, lambda gpu: stream(gpu, "read", "fp64", "cuda", GIB, "grid_16B_x4_t256"), DEVICE_MEMORY),
+    (CROWDED, lambda gpu: read_set(gpu, "global", 2 * GIB), DEVICE_MEMORY),
+    (CROWDED, lambda gpu: chase(gpu, "global", 2 * GIB), DEVICE_MEMORY),
+    (CROWDED, lambda gpu: occupied(gpu, 1, 32, 1, 2 * GIB), DEVICE_MEMORY),
+    (CROWDED, lambda gpu: strided(gpu, "read", 4, 2 * GIB), DEVICE_MEMORY),
+    (CROWDED, lambda gpu: scattered(gpu, "gather", 2 * GIB), DEVICE_MEMORY),
+    (CROWDED, lambda gpu: engine(gpu, "copy", GIB), DEVICE_MEMORY),
+    (CROWDED, lambda gpu: allocating(gpu, "malloc", 2 * GIB, 1), DEVICE_MEMORY),
     (capability(12, 0), lambda gpu: gpu.compute.tensor("wgmma", "bf16"), "12.0 has no wgmma of bf16"),
     (TWO, lambda gpu: gpu.compute.tensor("wgmma", "fp64"), "no wgmma of fp64"),
     (capability(8, 0), lambda gpu: gpu.compute.tensor("mma", "fp8_e5m2"), "needs compute capability 8.9"),
@@ -258,12 +266,11 @@ USES: dict[str, Callable[[Gpu], Callable[[], object]]] = {
     "pipeline": lambda gpu: partial(gpu.links.pipeline(MIB, 2, 2, 0).submit, 1),
     "managed": lambda gpu: gpu.links.managed("fault_to_host", MIB).take_ns,
     "state": lambda gpu: gpu.links.state,
-    "chase": lambda gpu: partial(gpu.memory.chase("global", MIB).walk, 8),
-    "loaded": lambda gpu: partial(gpu.memory.loaded("l2").take, 8, 0.0),
-    "writes": lambda gpu: partial(gpu.memory.written("update", MIB).take, 4096),
+    "chase": lambda gpu: partial(chase(gpu, "global", MIB).walk, 8),
+    "loaded": lambda gpu: partial(loaded_chase(gpu, "l2").take, 8, 0.0),
+    "writes": lambda gpu: partial(written_set(gpu, "update", MIB).take, 4096),
     "banks": lambda gpu: partial(bank_reads(gpu, 8).alone, 8),
-    "level": lambda gpu: partial(gpu.memory.level("shared", 1024).take, 4096),
-    "capacity": lambda gpu: gpu.memory.capacity,
+    "level": lambda gpu: partial(read_set(gpu, "shared", 1024).take, 4096),
     "product": lambda gpu: partial(gpu.compute.problem("bf16", 256, 256, 256).gemm("cublaslt", WAY).submit, 1),
     "tensor": lambda gpu: partial(gpu.compute.tensor("wgmma", "bf16").take, 1),
     "instructions": lambda gpu: partial(gpu.compute.chain("fma_fp32").take, 1),
@@ -289,9 +296,9 @@ def test_a_case_holds_its_memory_until_it_ends() -> None:
     for _ in range(2):
         with gpu.case():
             for _ in range(2):  # kernels of one case work on the same arrays
-                gpu.memory.stream("read", "fp64", "cuda", 256 * MIB, "grid_16B_x4_t256")
+                stream(gpu, "read", "fp64", "cuda", 256 * MIB, "grid_16B_x4_t256")
             with pytest.raises(Skip, match="1 GiB of device memory asked, 768 MiB free"):
-                gpu.memory.level("global", GIB)
+                read_set(gpu, "global", GIB)
         with gpu.case():
             free_bytes = gpu.compute.free_bytes()
             gpu.compute.problem("bf16", 4096, 4096, 4096)

@@ -18,7 +18,7 @@ ROOMS: dict[str, str] = {
     "recorder": "core",
     "gpu": "host core",
     "meter": "gpu analysis core",
-    "experiments": "gpu recorder host core",
+    "experiments": "meter gpu recorder host core",
     "benchmarks": "meter experiments gpu core",
     "comparison": "analysis core",
     "model": "analysis core",

@@ -14,10 +14,12 @@ from c_library import compiled
 from host_case import DEVICE, STREAM, HostCase, at, cupy_on_host, passes_on_numbas_simulator
 
 from microbench.core.errors import MeasurementError, Skip
+from microbench.experiments.memory import access, atomics
+from microbench.experiments.memory.atomics import Spread
+from microbench.experiments.memory.levels import Space
+from microbench.experiments.memory.stream_arrays import ROLES, SCALAR, DataType, StreamKernel
+from microbench.experiments.memory.stream_libraries import NUMPY_TYPES, PythonStream, cupy_stream
 from microbench.gpu.cuda.context import kernel_source
-from microbench.gpu.cuda.memory import access
-from microbench.gpu.cuda.memory.streams import NUMPY_TYPES, ROLES, SCALAR, PythonStream, cupy_stream
-from microbench.gpu.protocol.memory import DataType, Space, Spread, StreamKernel
 
 MIB, GIB = 1 << 20, 1 << 30
 PLACE = re.compile(r"^__device__ __forceinline__ (u64 place\(.*?^\})$", re.MULTILINE | re.DOTALL)
@@ -84,26 +86,24 @@ def test_wide_strides_touch_more_than_a_cache_holds(stride_bytes: int, passes: i
     assert walk.passes * walk.words * max(min(stride_bytes, access.SECTOR_BYTES), access.WORD_BYTES) > 199 * MIB
 
 
-@pytest.mark.parametrize(("space", "spread"), access.ADDITIONS)
+@pytest.mark.parametrize(("space", "spread"), atomics.ADDITIONS)
 def test_additions_to_a_word_stay_exact_in_a_float(space: Space, spread: Spread) -> None:
     threads = access.BLOCK_THREADS if space == "shared" else 1_600_000
     each_word = {"same": threads, "warp": 32, "thread": 1}[spread]
-    assert (~access.WORD_BITS[spread] & 0xFFFFFFFF) >= each_word - 1
-    each_thread = access.LANE_NUMBERS if each_word == 1 else (access.LANE_NUMBERS + 1) / 2
-    assert each_word * each_thread * access.ADDITIONS[space, spread] + 2 * access.FIRST_VALUES < 1 << 24
+    assert (~atomics.WORD_BITS[spread] & 0xFFFFFFFF) >= each_word - 1
+    each_thread = atomics.LANE_NUMBERS if each_word == 1 else (atomics.LANE_NUMBERS + 1) / 2
+    assert each_word * each_thread * atomics.ADDITIONS[space, spread] + 2 * atomics.FIRST_VALUES < 1 << 24
 
 
 COUNT, POISON = 1003, 101
-OUTPUTS: dict[str, Callable[[Any, Any], Any]] = {
+RESULTS: dict[str, Callable[[Any, Any], Any]] = {
+    "read": lambda first, second: first.sum(),
     "write": lambda first, second: SCALAR,
     "copy": lambda first, second: first,
     "scale": lambda first, second: SCALAR * first,
     "add": lambda first, second: first + second,
     "triad": lambda first, second: first + SCALAR * second,
-}
-SUMS: dict[str, Callable[[Any, Any], int]] = {
-    "read": lambda first, second: int(first.sum()),
-    "dot": lambda first, second: int((first * second).sum()),
+    "dot": lambda first, second: (first * second).sum(),
 }
 
 
@@ -116,6 +116,9 @@ class HostArrays:
         self._random = np.random.default_rng(1)
         self.size_bytes = self._arrays["a"].nbytes
 
+    def counted_bytes(self, kernel: StreamKernel) -> int:
+        return self.size_bytes * (ROLES[kernel].read + ROLES[kernel].written)
+
     def address(self, name: str) -> int:
         return int(self._arrays[name].ctypes.data)
 
@@ -127,11 +130,11 @@ class HostArrays:
 
     def check(self, kernel: StreamKernel, total: float | None = None, relative: float = 0.0) -> str:
         first, second = (self._arrays[name].astype(np.int64) if name else None for name in ROLES[kernel][:2])
-        if kernel in SUMS:
-            wanted = SUMS[kernel](first, second)
+        wanted, out = RESULTS[kernel](first, second), ROLES[kernel].out
+        if out is None:
             right = total is not None and abs(total - wanted) <= relative * wanted
         else:
-            right = bool((self._arrays[str(ROLES[kernel].out)] == OUTPUTS[kernel](first, second)).all())
+            right = bool((self._arrays[out] == wanted).all())
         if not right:
             raise MeasurementError(f"{kernel} is wrong")
         return "compared"
@@ -145,10 +148,6 @@ def exercised(transfer: Any, size_bytes: int) -> None:
             transfer.check()
         transfer.submit(2)
         assert transfer.check() == "compared"
-
-
-def moved_arrays(kernel: StreamKernel) -> int:
-    return sum(name is not None for name in ROLES[kernel])
 
 
 @pytest.fixture
@@ -167,7 +166,7 @@ def test_cupy_computes_each_kernel_of_stream(acts: list[str], kernel: StreamKern
             cupy_stream(case, arrays, kernel)
         return
     transfer = cupy_stream(case, arrays, kernel)
-    exercised(transfer, moved_arrays(kernel) * arrays.size_bytes)
+    exercised(transfer, sum(name is not None for name in ROLES[kernel]) * arrays.size_bytes)
     assert acts == [f"device {DEVICE}", f"stream {STREAM}"]
     assert case.waits == 1
     case.end()

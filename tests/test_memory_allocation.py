@@ -18,15 +18,15 @@ from nvml_stand_in import NOT_FOUND, NOT_SUPPORTED, UUID, library, refuse
 from recorded_trees import unpack, write
 
 from microbench.core.errors import MeasurementError, Skip
+from microbench.experiments.memory import allocation
+from microbench.experiments.memory import capacity as blocks
+from microbench.experiments.memory.allocation import Allocation
+from microbench.experiments.memory.engines import FEWEST_ROWS, WIDEST_ROW_BYTES, row_width_bytes
 from microbench.gpu.cuda import buffers, driver
 from microbench.gpu.cuda.buffers import HostPages, cpus_of, require_node, require_taken
-from microbench.gpu.cuda.memory import allocation
-from microbench.gpu.cuda.memory import allocation as blocks
-from microbench.gpu.cuda.memory.engines import FEWEST_ROWS, WIDEST_ROW_BYTES, row_width_bytes
 from microbench.gpu.machine import nvml as nvml_module
 from microbench.gpu.machine.nvml import Holder, Holders, NvmlGpu, memory_holders
 from microbench.gpu.machine.query import Answer
-from microbench.gpu.protocol.memory import Allocation
 from microbench.host import memory
 from microbench.host.files import Machine
 from microbench.host.memory import NO_LIMIT_BYTES, fill, host_room, require_room
@@ -171,8 +171,9 @@ def test_capacity_gives_reasons_for_unknown_figures(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(driver, "cuMemGetInfo", lambda: (0, 3 * GIB, 8 * GIB))
     monkeypatch.setattr(driver, "cuMemAlloc", no_take)
     case = HostCase(INTEGRATED=0)
-    gpu = nvml(process(os.getpid(), 500 * MIB), process(7, 4 * GIB))
-    facts = {fact.name: fact for fact in allocation.capacity(case, gpu)}
+    case._board = SimpleNamespace(nvml=nvml(process(os.getpid(), 500 * MIB), process(7, 4 * GIB)))
+    facts = {fact.name: fact for fact in blocks._capacity(case)}
+    assert facts.pop("memory_holders").value == "python (pid 7) 4.00 GiB"
     known = {name: fact.value for name, fact in facts.items() if fact.value is not None}
     assert known == {"total_bytes": 8 * GIB, "free_bytes": 3 * GIB, "context_bytes": 500 * MIB}
     assert {fact.unit for fact in facts.values() if fact.value is not None} == {"B"}

@@ -8,11 +8,13 @@ from fake_session import QUICK
 from microbench.analysis.stats import summarize
 from microbench.benchmarks.memory import memory_occupancy
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.model import Fact, Measurement, Metric
+from microbench.core.model import Measurement, Metric
+from microbench.experiments.memory.levels import answering_level
+from microbench.experiments.memory.streams import fastest, shapes, stream
 from microbench.gpu.fake.gpu import open_fake
 from microbench.meter.counters import WINDOW_S, power
-from microbench.meter.memory import answering_level, streamed
 from microbench.meter.timer import Meter
+from microbench.meter.transfers import moved
 
 MIB = 1 << 20
 
@@ -21,19 +23,18 @@ def test_the_fastest_shape_is_measured_and_named() -> None:
     gpu = open_fake(spread=0.0)
     meter = Meter(gpu.clock, gpu, limits=QUICK)
     with gpu.case():
-        shapes = gpu.memory.shapes("triad", "fp64", "cuda")
-        make = lambda shape: gpu.memory.stream("triad", "fp64", "cuda", 256 * MIB, shape)  # noqa: E731
-        fact, found = streamed(meter, make, shapes, 768 * MIB)
-        alone = {shape: list(streamed(meter, make, (shape,), 768 * MIB))[1] for shape in shapes}
-    assert isinstance(fact, Fact)
-    rates = {shape: _rate(one) for shape, one in alone.items()}
+        best, fact = fastest(gpu, meter, "triad", "fp64", "cuda", 256 * MIB)
+        found = _rate(*moved(meter, best, device="bandwidth"))
+        rates = {
+            shape: _rate(*moved(meter, stream(gpu, "triad", "fp64", "cuda", 256 * MIB, shape), device="bandwidth"))
+            for shape in shapes(gpu, "triad", "cuda")
+        }
     assert fact.value == max(rates, key=lambda shape: rates[shape])
     assert len(set(rates.values())) > 1
-    assert _rate(found) == pytest.approx(max(rates.values()), rel=1e-3)
+    assert found == pytest.approx(max(rates.values()), rel=1e-3)
 
 
-def _rate(found: Measurement | Fact) -> float:
-    assert isinstance(found, Measurement)
+def _rate(found: Measurement) -> float:
     assert found.verified
     return summarize(Metric("bandwidth", "rate", "B/s", ""), found).interval.median
 

@@ -5,16 +5,17 @@ import pytest
 from host_case import HostCase
 
 from microbench.analysis.stats import summarize
+from microbench.benchmarks.memory.memory_latency import line_latencies, two_modes
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Measurement, Metric
 from microbench.core.ops import IntArray
+from microbench.experiments.memory import clusters, fills
+from microbench.experiments.memory.chase import LINE_BYTES, MOST_LINES, LocalChase, chase_latency, ring
+from microbench.experiments.memory.fills import Filling
+from microbench.experiments.memory.levels import SAMPLE_S, Duration, Level, level_rate, read_sums
+from microbench.experiments.memory.loaded import LOADS, WARPS, load_rate
 from microbench.gpu.cuda.context import compile_cubin, kernel_source
-from microbench.gpu.cuda.memory import bulk, cluster
-from microbench.gpu.cuda.memory.levels import LINE_BYTES, MOST_LINES, read_sums, ring
-from microbench.gpu.cuda.memory.loaded import LOADS, WARPS, load_rate
 from microbench.gpu.cuda.timing import STAMPS
-from microbench.gpu.protocol.memory import Filling, Pass, Walk
-from microbench.meter.memory import SAMPLE_S, chase_latency, level_rate, line_latencies, two_modes
 from microbench.meter.sampling import SamplingLimits
 from microbench.meter.timer import Meter
 
@@ -36,20 +37,20 @@ def meter() -> Meter:
     return Meter(Clock(), limits=SamplingLimits(seconds=0.05))
 
 
-class SteadyLevel:
-    """16 SMs that read 10 bytes a cycle each, at 2 GHz."""
+class SteadyLevel(Level):
+    """16 SMs at 2 GHz, with a %globaltimer that moves in steps; ``asked`` are the bytes of each SM in each launch."""
 
     sms = 16
     tile_bytes = 4096
-    cache_bytes = 1 << 18
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_per_clock: float = 10, step_s: float = 1e-12) -> None:
         self.asked: list[int] = []
+        self._bytes_per_clock, self._step_s = bytes_per_clock, step_s
 
-    def take(self, bytes_per_sm: int) -> Pass:
-        assert bytes_per_sm % self.tile_bytes == 0
-        self.asked.append(bytes_per_sm)
-        return Pass(bytes_per_sm / 10 / 2e9, bytes_per_sm / 10)
+    def _take(self, tiles: int) -> Duration:
+        self.asked.append(tiles * self.tile_bytes)
+        cycles = self.asked[-1] / self._bytes_per_clock
+        return Duration(int(cycles / 2e9 / self._step_s) * self._step_s, cycles)
 
 
 def test_a_launch_is_long_enough_and_rates_follow() -> None:
@@ -71,17 +72,19 @@ def test_all_sms_together_go_through_a_large_set_at_least_once() -> None:
     assert level.asked[-1] * level.sms >= 1 << 30
 
 
-class SteadyChase:
-    """Reads of 100 cycles at 2 GHz; a stamp adds 40 to each, every tenth takes 50 longer."""
+class SteadyChase(LocalChase):
+    """Reads of 105 cycles at 2 GHz on average; a stamp adds 40 to each, every tenth takes 50 longer."""
 
     lines = 1000
 
-    def __init__(self) -> None:
+    def __init__(self, cycles: float = 105, step_s: float = 1e-12) -> None:
         self.walked: list[int] = []
+        self._cycles, self._step_s = cycles, step_s
 
-    def walk(self, reads: int) -> Walk:
+    def walk(self, reads: int) -> Duration:
         self.walked.append(reads)
-        return Walk(reads * 105 / 2e9, reads * 105)
+        cycles = reads * self._cycles
+        return Duration(int(cycles / 2e9 / self._step_s) * self._step_s, cycles)
 
     def each_cycles(self, reads: int) -> IntArray:
         cycles = np.full(reads, 140, dtype=np.int64)
@@ -104,33 +107,16 @@ def test_the_cost_of_stamps_is_subtracted_from_single_reads() -> None:
     assert latency.per_call.p99 == pytest.approx(150 / 2e9)
 
 
-class QuickChase(SteadyChase):
-    """Reads of 10 ns on a %globaltimer that moves in steps of a microsecond."""
-
-    def walk(self, reads: int) -> Walk:
-        self.walked.append(reads)
-        return Walk(reads // 100 * 1e-6, reads * 20)
-
-
 def test_walks_take_long_enough_for_a_coarse_clock() -> None:
-    chase = QuickChase()
+    chase = SteadyChase(20, step_s=1e-6)
     latency, cycles = chase_latency(meter(), chase)
     assert chase.walked[-1] * 10e-9 >= 200e-6
     assert summarize(Metric("latency", "time", "s", ""), latency).interval.median == pytest.approx(10e-9, rel=0.005)
     assert summarize(Metric("cycles", "time", "cycle", ""), cycles).interval.median == pytest.approx(20)
 
 
-class EarlyLevel(SteadyLevel):
-    """128 bytes a cycle, on a %globaltimer that moves in steps of a microsecond."""
-
-    def take(self, bytes_per_sm: int) -> Pass:
-        self.asked.append(bytes_per_sm)
-        cycles = bytes_per_sm / 128
-        return Pass(int(cycles / 2000) * 1e-6, cycles)
-
-
 def test_the_first_launch_is_long_enough_for_a_coarse_clock() -> None:
-    level = EarlyLevel()
+    level = SteadyLevel(128, step_s=1e-6)
     list(level_rate(meter(), level, 1 << 14, "l1"))
     assert 0.5 * SAMPLE_S < level.asked[-1] / 128 / 2e9 < 2 * SAMPLE_S
 
@@ -164,8 +150,7 @@ def test_sums_equal_those_of_reading_tile_by_tile(count: int) -> None:
     tiles = RANDOM.integers(0, 1 << 32, 16, dtype=np.uint32)
     prefix = np.concatenate((np.zeros(1, np.uint32), np.cumsum(tiles, dtype=np.uint32)))
     starts = np.array([0, 3, 15], dtype=np.int64)
-    with np.errstate(over="ignore"):
-        wanted = [sum(int(tiles[(start + k) % 16]) for k in range(count)) % (1 << 32) for start in starts]
+    wanted = [sum(int(tiles[(start + k) % 16]) for k in range(count)) % (1 << 32) for start in starts]
     assert read_sums(prefix, starts, count).tolist() == wanted
 
 
@@ -222,8 +207,8 @@ def test_a_set_without_two_lines_is_a_skip() -> None:
 
 def added_up(way: Filling, piece_bytes: int, rows: IntArray, total: int, blocks: int) -> int:
     """What kernels/memory_bulk.cu adds up, warp by warp."""
-    part_bytes = min(piece_bytes, bulk.MOST_PART_BYTES[way])
-    part_rows, parts, warps = part_bytes // 512, piece_bytes // part_bytes, bulk.WARPS[way]
+    part_bytes = min(piece_bytes, fills.MOST_PART_BYTES[way])
+    part_rows, parts, warps = part_bytes // 512, piece_bytes // part_bytes, fills.WARPS[way]
     pieces, seen, sum_of_rows = len(rows) * 512 // piece_bytes, 0, 0
     for block in range(blocks):
         for warp in range(warps):
@@ -238,48 +223,48 @@ def added_up(way: Filling, piece_bytes: int, rows: IntArray, total: int, blocks:
 
 @pytest.mark.parametrize("total", [1, 40, 333])
 @pytest.mark.parametrize("piece_bytes", [512, 1024, 4096, 32768])
-@pytest.mark.parametrize("way", bulk.WAYS)
+@pytest.mark.parametrize("way", fills.WAYS)
 def test_the_sum_over_copied_rows_is_known(way: Filling, piece_bytes: int, total: int) -> None:
     rows = RANDOM.integers(0, 1 << 32, 37 * piece_bytes // 512, dtype=np.uint32)
-    sums = bulk.prefix_sums(way, piece_bytes, rows)
-    assert bulk.expected_sum(sums, total) == added_up(way, piece_bytes, rows.astype(np.int64), total, blocks=3)
+    sums = fills.prefix_sums(way, piece_bytes, rows)
+    assert fills.expected_sum(sums, total) == added_up(way, piece_bytes, rows.astype(np.int64), total, blocks=3)
     rows[0] += 1
-    assert bulk.expected_sum(bulk.prefix_sums(way, piece_bytes, rows), 37 * 64) != bulk.expected_sum(sums, 37 * 64)
+    assert fills.expected_sum(fills.prefix_sums(way, piece_bytes, rows), 37 * 64) != fills.expected_sum(sums, 37 * 64)
 
 
 @pytest.mark.parametrize(
     ("way", "architecture"),
     [
-        *((way, "90") for way in bulk.WAYS),
+        *((way, "90") for way in fills.WAYS),
         *(pytest.param(*other, marks=pytest.mark.slow) for other in (("load", "75"), ("async", "80"), ("bulk", "120"))),
     ],
 )
 @pytest.mark.parametrize("piece_bytes", [512, 2048, 32768])
 def test_every_way_of_filling_compiles(way: Filling, architecture: str, piece_bytes: int) -> None:
-    defines = {"WAY": bulk.WAYS.index(way), "PIECE": piece_bytes}
+    defines = {"WAY": fills.WAYS.index(way), "PIECE": piece_bytes}
     assert compile_cubin("memory_bulk", architecture, defines).startswith(b"\x7fELF")
 
 
 def test_the_kernel_has_the_same_warps_and_rings() -> None:
     source = kernel_source("memory_bulk")
-    for name, values in (("WARPS", bulk.WARPS), ("OWN", bulk.OWN_BYTES)):
+    for name, values in (("WARPS", fills.WARPS), ("OWN", fills.OWN_BYTES)):
         load, by_async, by_bulk = values.values()
         assert f"{name} = WAY == 0 ? {load} : WAY == 1 ? {by_async} : {by_bulk}" in source
-    load, by_async, by_bulk = bulk.MOST_PART_BYTES.values()
+    load, by_async, by_bulk = fills.MOST_PART_BYTES.values()
     assert load == by_async
     assert f"MOST = WAY == 2 ? {by_bulk} : {load}" in source
-    assert bulk.shared_bytes("load") == bulk.shared_bytes("async") == 64 << 10
-    assert bulk.shared_bytes("bulk") == (128 << 10) + 2048
+    assert fills.shared_bytes("load") == fills.shared_bytes("async") == 64 << 10
+    assert fills.shared_bytes("bulk") == (128 << 10) + 2048
 
 
 def test_ways_and_pieces_that_do_not_exist_are_skipped() -> None:
     with pytest.raises(Skip, match=r"cp\.async\.bulk needs compute capability 9\.0; this GPU has 8\.6"):
-        bulk.CudaFill(HostCase((8, 6)), "bulk", 4096, 1 << 24)
+        fills.FilledPieces(HostCase((8, 6)), "bulk", 4096, 1 << 24)
     for piece_bytes in (256, 3000, 65536):
         with pytest.raises(Skip, match="powers of two from 512 B to 32 KiB"):
-            bulk.CudaFill(HostCase(), "bulk", piece_bytes, 1 << 24)
+            fills.FilledPieces(HostCase(), "bulk", piece_bytes, 1 << 24)
     with pytest.raises(Skip, match="hold 1 pieces of 32 KiB for 2 SMs"):
-        bulk.CudaFill(HostCase(), "bulk", 32768, 32768)
+        fills.FilledPieces(HostCase(), "bulk", 32768, 32768)
 
 
 @pytest.mark.parametrize(("blocks", "passes"), [(2, 1), (2, 9), (4, 1), (4, 8), (8, 20), (16, 15)])
@@ -293,20 +278,16 @@ def test_the_sums_of_a_clusters_blocks_are_known(blocks: int, passes: int) -> No
             if peer == rank:
                 peer = peer + 1 if peer + 1 < blocks else 0
             wanted[block] += int(each[block - rank + peer])
-    np.testing.assert_array_equal(cluster.cluster_sums(each, blocks, passes), (wanted % (1 << 32)).astype(np.uint32))
+    np.testing.assert_array_equal(clusters.cluster_sums(each, blocks, passes), (wanted % (1 << 32)).astype(np.uint32))
 
 
 def test_clusters_that_do_not_exist_are_skipped() -> None:
-    for make in (cluster.level, cluster.chase):
+    for make in (clusters.ReadCluster, clusters.ClusterChase):
         with pytest.raises(Skip, match=r"a cluster needs compute capability 9\.0; this GPU has 8\.9"):
-            make(HostCase((8, 9)), "shared", 64 << 10, 2)
-        with pytest.raises(Skip, match="shared memory only"):
-            make(HostCase(), "global", 64 << 10, 2)
-    with pytest.raises(Skip, match="with 64 KiB each, not 32 KiB"):
-        cluster.level(HostCase(), "shared", 32 << 10, 2)
+            make(HostCase((8, 9)), 2)
 
 
 def test_the_kernel_reads_as_much_of_each_block() -> None:
     source = kernel_source("memory_levels")
-    assert f"ahead = 4, vectors = {cluster.CLUSTER_VECTORS}, words = vectors * 4" in source
-    assert cluster.CLUSTER_VECTORS * 16 == cluster.CLUSTER_BYTES == 4 * 16 * cluster.BLOCK_THREADS
+    assert f"ahead = 4, vectors = {clusters.CLUSTER_VECTORS}, words = vectors * 4" in source
+    assert clusters.CLUSTER_VECTORS * 16 == clusters.CLUSTER_BYTES == 4 * 16 * clusters.BLOCK_THREADS

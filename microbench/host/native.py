@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray
-from microbench.host import loops
 from microbench.host.affinity import find_cores, on_cores
 
 Bytes = npt.NDArray[np.uint8]
@@ -40,6 +39,9 @@ class NativeHost:
     simulated = False
 
     def __init__(self) -> None:
+        from microbench.host import loops  # imports Numba, which what needs only c_address must not pay for
+
+        self._loops = loops
         self.clock = MonotonicClock()
         self._clock_gettime = c_address("clock_gettime")
         self._cores = find_cores()
@@ -47,7 +49,7 @@ class NativeHost:
 
     def clock_stamps(self, count: int) -> IntArray:
         out: IntArray = np.zeros(count, dtype=np.int64)
-        loops.clock_stamps(self._clock_gettime, out)
+        self._loops.clock_stamps(self._clock_gettime, out)
         return out
 
     def call_s(self, how: str, count: int) -> float:
@@ -55,7 +57,7 @@ class NativeHost:
         arguments: IntArray = np.zeros(4, dtype=np.int64)
         address = c_address("abs")
         if how == "compiled":
-            return int(loops.submit_timed(address, arguments, 0, count, self._clock_gettime)[1]) * 1e-9
+            return int(self._loops.submit_timed(address, arguments, 0, count, self._clock_gettime)[1]) * 1e-9
         by_ctypes = ctypes.CDLL(None).abs
         by_ctypes.argtypes = (ctypes.c_int,)
 
@@ -63,7 +65,7 @@ class NativeHost:
             return
 
         calls: dict[str, Callable[[], object]] = {
-            "compiled_from_python": partial(loops.submit, address, arguments, 0, 1),
+            "compiled_from_python": partial(self._loops.submit, address, arguments, 0, 1),
             "ctypes": partial(by_ctypes, 0),
             "python": nothing,
         }
@@ -85,11 +87,11 @@ class NativeHost:
         def work(index: int) -> None:
             source, destination = self.buffers(index, size_bytes)
             arguments = np.array([destination.ctypes.data, source.ctypes.data, size_bytes, 0], dtype=np.int64)
-            loops.submit_together(memcpy, arguments, 0, 1, self._clock_gettime, ready, start, stamps[index])
+            self._loops.submit_together(memcpy, arguments, 0, 1, self._clock_gettime, ready, start, stamps[index])
 
         helpers = self._cores.helpers
         workers = [on_cores(partial(work, index), (helpers[index % len(helpers)],)) for index in range(threads)]
-        loops.start_when_ready(ready, start, threads, self._clock_gettime)
+        self._loops.start_when_ready(ready, start, threads, self._clock_gettime)
         for worker in workers:
             worker.result()
         return int(stamps[:, 1].max() - stamps[:, 0].min()) * 1e-9
@@ -116,9 +118,9 @@ class NativeHost:
         words: IntArray = np.zeros(2 * LINE_BYTES // 8, dtype=np.int64)
         here, there = int(words.ctypes.data), int(words.ctypes.data) + LINE_BYTES
         out: IntArray = np.zeros(count, dtype=np.int64)
-        answer = partial(loops.hand_over, there, here, 0, self._clock_gettime, np.zeros_like(out))
+        answer = partial(self._loops.hand_over, there, here, 0, self._clock_gettime, np.zeros_like(out))
         other = on_cores(answer, (self._cores.plan.watcher_core,))
-        if not (loops.hand_over(here, there, 1, self._clock_gettime, out) and other.result()):
+        if not (self._loops.hand_over(here, there, 1, self._clock_gettime, out) and other.result()):
             raise MeasurementError("the other thread did not answer")
         return out
 

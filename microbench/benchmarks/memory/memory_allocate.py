@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
+from microbench.experiments.memory.allocation import Allocation, AllocationWay, allocating
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.memory import Allocation, AllocationWay
 from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter
 
@@ -25,11 +25,11 @@ BATCH = 4
 
 
 def measure(gpu: Gpu, meter: Meter, way: AllocationWay, size_bytes: int) -> Iterator[Measured]:
-    first = gpu.memory.allocating(way, size_bytes, 1)[0] * NANOSECOND_S
+    first = allocating(gpu, way, size_bytes, 1)[0] * NANOSECOND_S
     yield meter.once("first", float(first[Allocation.ALLOCATED] - first[Allocation.BEGIN]))
 
     def take() -> Mapping[str, float]:
-        stamps = gpu.memory.allocating(way, size_bytes, BATCH) * NANOSECOND_S
+        stamps = allocating(gpu, way, size_bytes, BATCH) * NANOSECOND_S
         taken = stamps[1:, Allocation.ALLOCATED] - stamps[1:, Allocation.BEGIN]
         freed = stamps[1:, Allocation.FREED] - stamps[1:, Allocation.FREE_BEGIN]
         return {"allocate": float(taken.mean()), "free": float(freed.mean())}

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
+from microbench.experiments.memory.atomics import AtomicType, Spread, atomics
+from microbench.experiments.memory.levels import Space
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.memory import AtomicType, Space, Spread
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import operated
 
@@ -24,7 +25,7 @@ SPREADS = ("same", "warp", "thread")
 
 
 def measure(gpu: Gpu, meter: Meter, space: Space, dtype: AtomicType, spread: Spread) -> Iterator[Measured]:
-    yield from operated(meter, gpu.memory.atomics(space, dtype, spread), "additions")
+    yield from operated(meter, atomics(gpu, space, dtype, spread), "additions")
 
 
 BENCHMARK = Benchmark(

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Metric
+from microbench.experiments.memory.fills import Filling, fill
+from microbench.experiments.memory.levels import answering_level, level_rate
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.memory import Filling
-from microbench.meter.memory import answering_level, level_rate
 from microbench.meter.timer import Meter
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -28,7 +28,7 @@ CHECKED = "the sum over rows of every piece copied is that of the set"
 
 
 def measure(gpu: Gpu, meter: Meter, way: Filling, piece_bytes: int, footprint_bytes: int) -> Iterator[Measured]:
-    level = gpu.memory.fill(way, piece_bytes, footprint_bytes)
+    level = fill(gpu, way, piece_bytes, footprint_bytes)
     yield from level_rate(meter, level, footprint_bytes, answering_level(gpu, footprint_bytes), CHECKED)
 
 

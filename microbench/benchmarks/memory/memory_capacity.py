@@ -11,13 +11,13 @@ Reading
 from collections.abc import Iterator
 
 from microbench.core.bench import Benchmark, Measured
+from microbench.experiments.memory.capacity import capacity
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.timer import Meter
 
 
 def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
-    yield from gpu.memory.capacity()
-    yield gpu.memory.peers()
+    yield from capacity(gpu)
 
 
 BENCHMARK = Benchmark(title="Available memory", metrics=(), measure=measure, axes={})

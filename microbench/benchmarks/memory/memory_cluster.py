@@ -17,19 +17,20 @@ from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Fact, Metric
+from microbench.experiments.memory.chase import chase, chase_latency
+from microbench.experiments.memory.clusters import CHASED_BYTES, CLUSTER_BYTES, cluster_chase, read_cluster
+from microbench.experiments.memory.levels import level_rate, read_set
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.memory import chase_latency, level_rate
 from microbench.meter.timer import Meter
-
-KIB = 1 << 10
-READ_BYTES, CHASED_BYTES = 64 * KIB, 16 * KIB
 
 
 def measure(gpu: Gpu, meter: Meter, cluster_blocks: int) -> Iterator[Measured]:
-    level = gpu.memory.level("shared", READ_BYTES, cluster_blocks)
+    alone = cluster_blocks == 1
+    level = read_set(gpu, "shared", CLUSTER_BYTES) if alone else read_cluster(gpu, cluster_blocks)
     yield Fact("sms", level.sms, source="in whole clusters at the same time, by the driver")
-    yield from level_rate(meter, level, READ_BYTES, "shared")
-    yield from chase_latency(meter, gpu.memory.chase("shared", CHASED_BYTES, cluster_blocks))
+    yield from level_rate(meter, level, CLUSTER_BYTES, "shared")
+    walk = chase(gpu, "shared", CHASED_BYTES) if alone else cluster_chase(gpu, cluster_blocks)
+    yield from chase_latency(meter, walk)
 
 
 BENCHMARK = Benchmark(

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
+from microbench.experiments.memory.engines import EngineWay, engine
+from microbench.experiments.memory.levels import answering_level
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.memory import EngineWay
-from microbench.meter.memory import answering_level
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import moved
 
@@ -26,7 +26,7 @@ WAYS = ("copy", "copy_2d", "memset")
 
 
 def measure(gpu: Gpu, meter: Meter, way: EngineWay, size_bytes: int) -> Iterator[Measured]:
-    transfer = gpu.memory.engine(way, size_bytes)
+    transfer = engine(gpu, way, size_bytes)
     # Small copies are bound by the fixed cost of a call, so only large ones have a ceiling.
     bound = "dram" if answering_level(gpu, transfer.size_bytes) == "dram" else None
     yield from moved(meter, transfer, device="bandwidth", bound=bound)

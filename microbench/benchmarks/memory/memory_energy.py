@@ -15,11 +15,12 @@ from typing import cast
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
+from microbench.experiments.memory.stream_arrays import StreamKernel
+from microbench.experiments.memory.streams import fastest
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.memory import StreamKernel
 from microbench.meter.counters import power
-from microbench.meter.memory import powered
 from microbench.meter.timer import Meter
+from microbench.meter.transfers import verified, warm_s
 
 MIB, GIB = 1 << 20, 1 << 30
 IDLE = "idle"
@@ -30,9 +31,12 @@ def measure(gpu: Gpu, meter: Meter, load: str, size_bytes: int) -> Iterator[Meas
     if load == IDLE:
         yield from power(meter, None, 1.0, 0)
     else:
-        kernel = cast(StreamKernel, load)
-        shapes = gpu.memory.shapes(kernel, "fp64", "cuda")
-        yield from powered(meter, lambda shape: gpu.memory.stream(kernel, "fp64", "cuda", size_bytes, shape), shapes)
+        best, shape = fastest(gpu, meter, cast(StreamKernel, load), "fp64", "cuda", size_bytes)
+        yield shape
+        one_s = warm_s(best)
+        best.fresh()
+        measured = list(power(meter, best.submit, one_s, best.size_bytes))
+        yield from verified(measured, best.check())
 
 
 BENCHMARK = Benchmark(

@@ -19,9 +19,8 @@ from collections.abc import Iterator, Mapping
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
+from microbench.experiments.memory.levels import Level, Space, answering_level, level_rate, read_set
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.memory import Level, Space
-from microbench.meter.memory import answering_level, level_rate
 from microbench.meter.timer import Meter
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -34,7 +33,7 @@ def combines(params: Mapping[str, Param]) -> bool:
 
 
 def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Iterator[Measured]:
-    level = gpu.memory.level(space, footprint_bytes)
+    level = read_set(gpu, space, footprint_bytes)
     yield from level_rate(meter, level, footprint_bytes, bound_of(gpu, level, space, footprint_bytes))
 
 

@@ -15,19 +15,43 @@ Reading
     lower.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import numpy as np
 
 from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Fact, Metric
+from microbench.core.model import Fact, Metric, Work
+from microbench.experiments.memory.chase import READS
+from microbench.experiments.memory.loaded import LoadedLevel, loaded_chase
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.memory import LoadedLevel
-from microbench.meter.memory import loaded_latency
 from microbench.meter.timer import Meter
+from microbench.meter.transfers import verified
+
+# Walks under full load: their median says what the other SMs can get.
+TRIALS = 3
 
 
 def measure(gpu: Gpu, meter: Meter, level: LoadedLevel, load_percent: int) -> Iterator[Measured]:
-    chase = gpu.memory.loaded(level)
-    yield from loaded_latency(meter, chase, load_percent, level)
+    chase = loaded_chase(gpu, level)
+    full = float(np.median([chase.take(READS, math.inf).bytes_per_s for _ in range(TRIALS)]))
+    # A share of what the other SMs reach when nothing holds them back; at 100 % nothing does.
+    asked = full * load_percent / 100 if load_percent < 100 else math.inf
+    cycles: list[float] = []
+
+    def take() -> Mapping[str, float]:
+        walk, idle = chase.take(READS, asked), chase.take(READS, 0.0)
+        cycles.append(walk.cycles / READS)
+        # A sample of the bandwidth is the time in which the load reads its set once.
+        read_s = chase.load_bytes / walk.bytes_per_s
+        return {"latency": walk.seconds, "idle": idle.seconds, "bandwidth": read_s}
+
+    measured = meter.collect_each(("latency", "idle", "bandwidth"), take, clock="device", calls=READS)
+    latency, idle, bandwidth = verified(measured, "every walk's last line, and the sum of all words that the load read")
+    yield from (latency, idle)
+    yield msgspec.structs.replace(bandwidth, calls_per_sample=1, work=Work(bytes=chase.load_bytes), bound=level)
+    yield Fact("latency_cycles", round(float(np.median(cycles)), 1), source="clock64, the same walks", unit="cycle")
     yield Fact("load_bytes", chase.load_bytes, source="the set that the other SMs read", unit="B")
 
 

@@ -17,13 +17,13 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Metric, Param
 from microbench.core.units import about_size, size
+from microbench.experiments.memory.access import LOAD_BYTES, occupied
+from microbench.experiments.memory.levels import answering_level
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.memory import answering_level
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import moved
 
 MIB, GIB = 1 << 20, 1 << 30
-LOAD_BYTES = 16
 # No SM holds more threads (CUDA C++ Programming Guide, technical specifications per compute capability).
 MOST_THREADS = 2048
 
@@ -40,7 +40,7 @@ def measure(
     at_once_bytes = under_way_bytes * (gpu.info.sm_count or 1)
     if at_once_bytes > size_bytes:
         raise Skip(f"these loads ask for {about_size(at_once_bytes)} at once, but the buffer has {size(size_bytes)}")
-    read = gpu.memory.occupied(blocks_per_sm, block_threads, loads, size_bytes)
+    read = occupied(gpu, blocks_per_sm, block_threads, loads, size_bytes)
     yield from moved(meter, read, device="bandwidth", bound=answering_level(gpu, size_bytes))
     yield Fact("under_way_per_sm", under_way_bytes, source="blocks x threads x loads x 16 B", unit="B")
 

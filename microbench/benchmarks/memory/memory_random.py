@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
+from microbench.experiments.memory.access import RandomAccess, scattered
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.memory import RandomAccess
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import operated
 
@@ -26,7 +26,7 @@ ACCESSES = ("gather", "scatter", "update")
 
 
 def measure(gpu: Gpu, meter: Meter, access: RandomAccess, footprint_bytes: int) -> Iterator[Measured]:
-    yield from operated(meter, gpu.memory.scattered(access, footprint_bytes), "accesses")
+    yield from operated(meter, scattered(gpu, access, footprint_bytes), "accesses")
 
 
 BENCHMARK = Benchmark(

@@ -16,10 +16,12 @@ from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
+from microbench.experiments.memory.levels import answering_level
+from microbench.experiments.memory.stream_arrays import ROLES, DataType, Implementation, StreamKernel
+from microbench.experiments.memory.streams import fastest
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.memory import READ_ARRAYS, WRITTEN_ARRAYS, DataType, Implementation, StreamKernel
-from microbench.meter.memory import streamed
 from microbench.meter.timer import Meter
+from microbench.meter.transfers import moved
 
 MIB, GIB = 1 << 20, 1 << 30
 KERNELS = ("read", "write", "copy", "scale", "add", "triad", "dot")
@@ -29,11 +31,10 @@ IMPLEMENTATIONS = ("cuda", "cupy", "numba")
 def measure(
     gpu: Gpu, meter: Meter, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int
 ) -> Iterator[Measured]:
-    shapes = gpu.memory.shapes(kernel, dtype, implementation)
-    touched_bytes = size_bytes * (READ_ARRAYS[kernel] + WRITTEN_ARRAYS[kernel])
-    yield from streamed(
-        meter, lambda shape: gpu.memory.stream(kernel, dtype, implementation, size_bytes, shape), shapes, touched_bytes
-    )
+    best, shape = fastest(gpu, meter, kernel, dtype, implementation, size_bytes)
+    yield shape
+    touched_bytes = size_bytes * (ROLES[kernel].read + ROLES[kernel].written)
+    yield from moved(meter, best, device="bandwidth", bound=answering_level(gpu, touched_bytes))
 
 
 BENCHMARK = Benchmark(

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
+from microbench.experiments.memory.access import StrideAccess, strided
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.memory import StrideAccess
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import moved
 
@@ -25,7 +25,7 @@ GIB = 1 << 30
 
 
 def measure(gpu: Gpu, meter: Meter, access: StrideAccess, stride_bytes: int, size_bytes: int) -> Iterator[Measured]:
-    yield from moved(meter, gpu.memory.strided(access, stride_bytes, size_bytes), device="bandwidth")
+    yield from moved(meter, strided(gpu, access, stride_bytes, size_bytes), device="bandwidth")
 
 
 BENCHMARK = Benchmark(

@@ -18,9 +18,8 @@ from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Metric
+from microbench.experiments.memory.levels import WriteAccess, answering_level, level_rate, written_set
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.memory import WriteAccess
-from microbench.meter.memory import answering_level, level_rate
 from microbench.meter.timer import Meter
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -28,7 +27,7 @@ CHECKED = "every word compared on the GPU with what its last round writes"
 
 
 def measure(gpu: Gpu, meter: Meter, access: WriteAccess, footprint_bytes: int) -> Iterator[Measured]:
-    level, bound = gpu.memory.written(access, footprint_bytes), answering_level(gpu, footprint_bytes)
+    level, bound = written_set(gpu, access, footprint_bytes), answering_level(gpu, footprint_bytes)
     yield from level_rate(meter, level, footprint_bytes, bound, CHECKED)
 
 

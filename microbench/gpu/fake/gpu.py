@@ -17,7 +17,7 @@ from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import DEFAULT_SPREAD, SIMULATED, costs_here, fake_gpu_info
 from microbench.gpu.fake.own import FakeKernel, FakeStep
-from microbench.gpu.fake.parts import FakeCompute, FakeLinks, FakeMemory
+from microbench.gpu.fake.parts import FakeCompute, FakeLinks
 from microbench.gpu.protocol.gpu import (
     WAIT_MODES,
     WAIT_VARIABLE,
@@ -96,10 +96,6 @@ class FakeGpu:
     @property
     def links(self) -> FakeLinks:
         return FakeLinks(self._machine)
-
-    @property
-    def memory(self) -> FakeMemory:
-        return FakeMemory(self._machine)
 
     @property
     def compute(self) -> FakeCompute:

@@ -1,8 +1,8 @@
-"""Which class or function carries out each operation of Graphs, Links, DeviceMemory and Compute when simulated."""
+"""Which class or function carries out each operation of Links and Compute when simulated."""
 
 from __future__ import annotations
 
-from microbench.gpu.fake import compute, links, managed, memory
+from microbench.gpu.fake import compute, links, managed
 from microbench.gpu.fake.machine import Machine
 from microbench.gpu.protocol.part import Part, built
 
@@ -35,26 +35,6 @@ class FakeLinks(FakePart):
     concurrent = built(links.FakeConcurrent)
     collective = built(links.FakeCollective)
     managed = built(managed.FakeManaged)
-
-
-class FakeMemory(FakePart):
-    """Memory and caches of one case. Memory that is taken is held until the case ends."""
-
-    shapes = built(memory.shapes)
-    stream = built(memory.stream)
-    level = built(memory.FakeLevel)
-    written = built(memory.FakeWritten)
-    fill = built(memory.FakeFill)
-    chase = built(memory.FakeLocalChase)
-    loaded = built(memory.FakeLoadedChase)
-    occupied = built(memory.occupied)
-    strided = built(memory.strided)
-    scattered = built(memory.scattered)
-    atomics = built(memory.atomics)
-    engine = built(memory.engine)
-    allocating = built(memory.allocating)
-    capacity = built(memory.capacity)
-    peers = built(memory.peers)
 
 
 class FakeCompute(FakePart):

@@ -12,7 +12,6 @@ from microbench.core.model import Fact, GpuInfo, Telemetry
 from microbench.core.ops import GraphLaunch, IntArray, Launch, LayerCall, Op
 from microbench.gpu.protocol.compute import Compute
 from microbench.gpu.protocol.links import Links
-from microbench.gpu.protocol.memory import DeviceMemory
 from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.submit import Submit
 
@@ -155,10 +154,6 @@ class Gpu(Protocol):
     @property
     def links(self) -> Links:
         """Operations of the links to the host and to other GPUs, for the current case."""
-
-    @property
-    def memory(self) -> DeviceMemory:
-        """Operations of the GPU's own memory and caches, for the current case."""
 
     @property
     def compute(self) -> Compute:

@@ -1,4 +1,4 @@
-"""Declares a part of a GPU (its graphs, links, memory or compute) as a table with one line per operation."""
+"""Declares a part of a GPU (its graphs, links or compute) as a table with one line per operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocols Checked and Transfer: movements of data that are compared after they were measured."""
+"""The protocols Checked, Transfer and Operations: work on memory whose result is compared after it was measured."""
 
 from __future__ import annotations
 
@@ -37,3 +37,10 @@ class Transfer(Checked, Protocol):
     submit: Submit
     size_bytes: int
     blocks: bool
+
+
+class Operations(Checked, Protocol):
+    """Work that is counted in operations (random accesses, atomic additions): ``operations`` per call."""
+
+    submit: Submit
+    operations: int

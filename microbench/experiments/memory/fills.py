@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Launch
 from microbench.core.units import size
+from microbench.experiments.memory.levels import Duration, SimulatedLevel, StampedLevel, Words, duration_of
 from microbench.gpu.cuda.buffers import Patterns
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.submit import Parameters, launch, run
-from microbench.gpu.cuda.timing import NANOSECOND_S, STAMPS, alone_on_its_sm, require_an_sm_each
-from microbench.gpu.protocol.memory import Filling, Pass
+from microbench.gpu.cuda.timing import STAMPS, alone_on_its_sm
+from microbench.gpu.experiment import experiment
+from microbench.gpu.fake.machine import Machine
 
+# How data get into shared memory: by loads and stores, by cp.async, or by bulk copies, which a single thread requests.
+Filling = Literal["load", "async", "bulk"]
 # As kernels/memory_bulk.cu has them: a row is what a warp copies at once, and a part what a warp copies of a piece.
 ROW_BYTES, VECTOR_BYTES, WARP_THREADS = 512, 16, 32
 LARGEST_PIECE_BYTES = 32 << 10
@@ -26,7 +32,6 @@ SINCE: dict[Filling, tuple[int, int]] = {"load": (7, 5), "async": (8, 0), "bulk"
 NAMES: dict[Filling, str] = {"load": "ld.global.L1::no_allocate", "async": "cp.async", "bulk": "cp.async.bulk"}
 SEED = 7
 MOST_PIECES = (1 << 32) - 1
-Words = npt.NDArray[np.uint32]
 Sums = npt.NDArray[np.uint64]
 
 
@@ -64,21 +69,25 @@ def expected_sum(sums: Sums, total: int) -> int:
     return value & 0xFFFFFFFF
 
 
-class CudaFill:
-    """A Level with one block on each SM, which copies pieces of its own into its shared memory.
+def require_piece(piece_bytes: int) -> None:
+    """Raise Skip for a piece whose size is not a power of two from 512 B to 32 KiB."""
+    if not ROW_BYTES <= piece_bytes <= LARGEST_PIECE_BYTES or piece_bytes & (piece_bytes - 1):
+        raise Skip(f"pieces are powers of two from {ROW_BYTES} B to {size(LARGEST_PIECE_BYTES)}, not {piece_bytes} B")
+
+
+class FilledPieces(StampedLevel):
+    """A set in device memory. One block on each SM copies pieces of its own into its shared memory, passing through the
+    set again and again; a piece is ``tile_bytes`` long.
 
     After each piece has arrived, the kernel sums one 512-byte row of each of its parts, another row in each round.
     Raises Skip for a way that the GPU lacks, and for pieces whose size is not a power of two from 512 B to 32 KiB.
     """
 
     def __init__(self, case: Case, way: Filling, piece_bytes: int, footprint_bytes: int) -> None:
-        self._case = case
-        self.sms, self.cache_bytes, self.tile_bytes = case.sms, 0, piece_bytes
+        super().__init__(case, case.sms)
+        self.tile_bytes = piece_bytes
         case.require_capability(*SINCE[way], NAMES[way])
-        if not ROW_BYTES <= piece_bytes <= LARGEST_PIECE_BYTES or piece_bytes & (piece_bytes - 1):
-            raise Skip(
-                f"pieces are powers of two from {ROW_BYTES} B to {size(LARGEST_PIECE_BYTES)}, not {piece_bytes} B"
-            )
+        require_piece(piece_bytes)
         pieces = footprint_bytes // piece_bytes
         if not self.sms <= pieces <= MOST_PIECES:
             raise Skip(f"{size(footprint_bytes)} hold {pieces} pieces of {size(piece_bytes)} for {self.sms} SMs")
@@ -100,21 +109,29 @@ class CudaFill:
         shape = Launch(grid_blocks=self.sms, block_threads=WARPS[way] * WARP_THREADS)
         self._submit = launch(case, function, shape, row, shared_bytes=here, keep=(self._total,))
 
-    def take(self, bytes_per_sm: int) -> Pass:
-        count, rest = divmod(bytes_per_sm, self.tile_bytes)
-        if rest:
-            raise MeasurementError(f"{bytes_per_sm} B are no multiple of {self.tile_bytes} B")
-        self._total[0] = count * self.sms
-        self._case.clear(self._out, STAMPS.itemsize * self.sms)
-        self._submit(1)
-        self._case.synchronize()
-        stamps = self._case.read(self._out, self.sms, STAMPS)
+    def _take(self, tiles: int) -> Duration:
+        self._total[0] = tiles * self.sms
+        stamps = self._stamps(self._submit)
         total = int(stamps["sum"].sum(dtype=np.uint64)) % (1 << 32)
-        wanted = expected_sum(self._sums, count * self.sms)
+        wanted = expected_sum(self._sums, tiles * self.sms)
         if total != wanted:
             raise MeasurementError(f"the sum over rows of what was copied is {total:#x} where {wanted:#x} should be")
-        require_an_sm_each(stamps)
-        elapsed_ns = int(stamps["end_ns"].max()) - int(stamps["begin_ns"].min())
-        # The time of all blocks together, as in level_pass, in cycles of the SMs' clock.
-        per_ns = float(np.median(stamps["cycles"] / (stamps["end_ns"] - stamps["begin_ns"])))
-        return Pass(elapsed_ns * NANOSECOND_S, elapsed_ns * per_ns)
+        return duration_of(stamps)
+
+
+class SimulatedFill(SimulatedLevel):
+    """Pieces of the set pass through the same path, at most as fast as an SM can request bulk copies."""
+
+    def __init__(self, machine: Machine, way: Filling, piece_bytes: int, footprint_bytes: int) -> None:
+        costs, memory = machine.costs, machine.costs.memory
+        if costs.compute_capability < SINCE[way]:
+            raise Skip(f"{NAMES[way]} needs compute capability {'.'.join(map(str, SINCE[way]))}")
+        require_piece(piece_bytes)
+        super().__init__(machine, "global", max(footprint_bytes, memory.l1_bytes + 1))
+        self._tile_cycles *= piece_bytes / self.tile_bytes / memory.fill_share[way]
+        self.tile_bytes = piece_bytes
+        if way == "bulk":
+            self._tile_cycles = max(self._tile_cycles, memory.bulk_cycles)
+
+
+fill = experiment(FilledPieces, SimulatedFill)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +10,15 @@ import numpy.typing as npt
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Launch
 from microbench.core.units import size
+from microbench.experiments.memory.chase import LocalChase
+from microbench.experiments.memory.levels import BLOCK_THREADS, VECTOR_BYTES, Words, fill_tiles
 from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.memory.levels import BLOCK_THREADS, VECTOR_BYTES, CudaLocalChase, Words, fill_tiles
 from microbench.gpu.cuda.submit import Parameters, launch
 from microbench.gpu.cuda.timing import NANOSECOND_S, STAMPS
-from microbench.gpu.protocol.memory import LoadedLevel, LoadedWalk
+from microbench.gpu.experiment import experiment
+from microbench.gpu.fake.machine import Machine, Scoped
+
+LoadedLevel = Literal["l2", "dram"]
 
 WARPS = BLOCK_THREADS // 32
 # A warp of walk_loaded in kernels/memory_levels.cu reads four vectors a lane at a time; a row has a batch of each warp.
@@ -29,8 +33,23 @@ DRAM_LOAD_BYTES, DRAM_CHASE_BYTES = 1 << 30, 1 << 29
 L2_LOAD_SHARE, L2_CHASE_SHARE, L2_MOST_SHARE = 3 / 8, 1 / 16, 3 / 4
 
 
-class CudaLoadedChase(CudaLocalChase):
-    """A LoadedChase in one cooperative launch, whose blocks run at the same time: block 0 walks, the others read."""
+class LoadedWalk(NamedTuple):
+    """Duration of a walk of dependent reads, in s and in SM cycles, and what the other SMs read meanwhile, in bytes a
+    second."""
+
+    seconds: float
+    cycles: float
+    bytes_per_s: float
+
+
+class LoadedChase(LocalChase):
+    """Dependent reads of one level past the L1, by one thread on an SM of its own, while all other SMs read another set
+    of ``load_bytes`` in the same level.
+
+    It is one cooperative launch, whose blocks run at the same time: block 0 walks, the others read.
+    """
+
+    load_bytes: int
 
     def __init__(self, case: Case, level: LoadedLevel) -> None:
         load_bytes, chase_bytes = DRAM_LOAD_BYTES, DRAM_CHASE_BYTES
@@ -57,6 +76,11 @@ class CudaLoadedChase(CudaLocalChase):
         self._loads = case.device_memory(LOADS.itemsize * self._readers)
 
     def take(self, reads: int, bytes_per_s: float) -> LoadedWalk:
+        """Continue the walk while the other SMs read ``bytes_per_s``: inf as fast as they can, 0 not at all.
+
+        Raises MeasurementError if the walk ends at the wrong line, if the sum of what the others read is wrong, or if
+        one of them did not read during the whole walk.
+        """
         case, loaded = self._case, bytes_per_s > 0
         interval_ns = self._readers * BATCH_BYTES / bytes_per_s * 1e9 if loaded else 0.0
         case.clear(self._flags, 8)
@@ -95,3 +119,33 @@ def load_rate(loads: npt.NDArray[Any], walked: np.void, prefix: Words) -> float:
         raise MeasurementError("the sum over all words that the other SMs read is not that of their set")
     own_s = (loads["end_ns"] - loads["begin_ns"]) * NANOSECOND_S
     return float((loads["batches"] * BATCH_BYTES / own_s).sum())
+
+
+class SimulatedLoadedChase(Scoped, LoadedChase):
+    """The closer the level is to its limit, the longer a read waits, as in a queue with one server."""
+
+    def __init__(self, machine: Machine, level: LoadedLevel) -> None:
+        super().__init__(machine)
+        costs, memory = machine.costs, machine.costs.memory
+        near = memory.l2_near_share
+        if level == "l2":
+            self.load_bytes = memory.l2_bytes // 2
+            self._cycles = near * memory.l2_near_cycles + (1 - near) * memory.l2_far_cycles
+            self._limit = memory.l2_bytes_per_clock * costs.sm_clock_hz * (costs.sm_count - 1)
+        else:
+            self.load_bytes = DRAM_LOAD_BYTES
+            self._cycles, self._limit = memory.dram_cycles, memory.dram_bytes_per_s.read
+        machine.room.hold(("loaded", level), self.load_bytes)
+
+    def take(self, reads: int, bytes_per_s: float) -> LoadedWalk:
+        machine = self._open()
+        memory = machine.costs.memory
+        share = min(bytes_per_s / self._limit, memory.most_load)
+        noise = machine.noise.device(1.0, 2)
+        waiting = memory.queue_share * share / (1 - share)
+        cycles = reads * self._cycles * (1 + waiting) * float(noise[0])
+        seconds = machine.walk(machine.costs.cycles_ns(cycles), reads)
+        return LoadedWalk(seconds, round(cycles), share * self._limit * float(noise[1]))
+
+
+loaded_chase = experiment(LoadedChase, SimulatedLoadedChase)

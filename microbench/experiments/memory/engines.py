@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from microbench.core.ops import Memset
 from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.buffers import Patterns
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import DriverSubmit
-from microbench.gpu.protocol.memory import EngineWay
+from microbench.gpu.experiment import experiment
+from microbench.gpu.fake.device import Item
+from microbench.gpu.fake.machine import Call, Machine, call_of
+from microbench.gpu.fake.transfers import FakeTransfer
 from microbench.gpu.protocol.submit import Submit
 from microbench.gpu.protocol.transfer import Transfer
+
+EngineWay = Literal["copy", "copy_2d", "memset"]
 
 WIDEST_ROW_BYTES = 64 << 10
 FEWEST_ROWS = 16
 PITCH_IN_WIDTHS = 2
 # Odd, so that 256 calls of ``fresh`` go through all values of a byte.
 VALUE_STEP = 37
-
-
-def engine(case: Case, way: EngineWay, size_bytes: int) -> Transfer:
-    """A call writes ``size_bytes``. Raises Skip if source and destination do not fit."""
-    match way:
-        case "copy":
-            return EngineCopy(case, size_bytes)
-        case "copy_2d":
-            return EngineRows(case, size_bytes)
-        case "memset":
-            return EngineMemset(case, size_bytes)
 
 
 class _Copied:
@@ -122,3 +119,31 @@ def row_width_bytes(size_bytes: int) -> int:
     most_bytes = max(min(size_bytes // FEWEST_ROWS, WIDEST_ROW_BYTES), 1)
     dividing_bytes = size_bytes & -size_bytes
     return min(dividing_bytes, 1 << (most_bytes.bit_length() - 1))
+
+
+ENGINES: dict[EngineWay, type[EngineCopy | EngineRows | EngineMemset]] = {
+    "copy": EngineCopy, "copy_2d": EngineRows, "memset": EngineMemset,
+}  # fmt: skip
+
+
+def _engine(case: Case, way: EngineWay, size_bytes: int) -> Transfer:
+    """A call writes ``size_bytes``. Raises Skip if source and destination do not fit."""
+    return ENGINES[way](case, size_bytes)
+
+
+def _simulated_engine(machine: Machine, way: EngineWay, size_bytes: int) -> Transfer:
+    """The rows of a 2D copy fill half of their pitch, at source and destination."""
+    costs = machine.costs
+    machine.room.hold((way, size_bytes), {"copy": 2, "copy_2d": 4, "memset": 1}[way] * size_bytes)
+    moved_bytes = size_bytes if way == "memset" else 2 * size_bytes
+    energy_j = moved_bytes * costs.memory.joules_per_byte
+    if way == "memset":
+        call = call_of(Memset(size_bytes), costs, {}).with_item(energy_j=energy_j)
+    else:
+        own = costs.memory.engines[way]
+        duration_ns = own.duration_ns + moved_bytes / own.bytes_per_s * 1e9
+        call = Call(own.submit_ns, Item(gap_ns=costs.gap_stream_ns, duration_ns=duration_ns, energy_j=energy_j))
+    return FakeTransfer(machine, call, moved_bytes)
+
+
+engine = experiment(_engine, _simulated_engine)

@@ -1,0 +1,218 @@
+"""Kernels of STREAM as users of CuPy and Numba write them, on the same arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from microbench.core.errors import Skip
+from microbench.core.units import plain
+from microbench.experiments.memory.stream_arrays import ROLES, SCALAR, Arrays, DataType, StreamKernel
+from microbench.gpu.cuda import driver
+from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.context import check
+from microbench.gpu.layers import cupy as cupy_layer
+from microbench.gpu.layers import numba as numba_layer
+from microbench.gpu.layers.base import LayerHandle, LayerSubmit, load
+from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.transfer import Transfer
+
+# Types of the elements as libraries know them; integers wrap around, so they are unsigned.
+NUMPY_TYPES: dict[DataType, npt.DTypeLike] = {
+    "fp64": np.float64, "fp32": np.float32, "fp16": np.float16, "int8": np.uint8,
+}  # fmt: skip
+
+
+class PythonStream:
+    """A Transfer by ``call``, one call of a library, which submits to stream 0 of the case.
+
+    ``result`` is where the sum is, None for a kernel that writes an array. The call is made once here, because
+    compiling, loading code and allocating the library's memory are impossible behind a gate.
+    """
+
+    blocks = False
+
+    def __init__(
+        self,
+        case: Case,
+        arrays: Arrays,
+        kernel: StreamKernel,
+        call: Callable[[], object],
+        result: LastSum | AtomicSum | None,
+    ) -> None:
+        self._arrays = arrays
+        self._kernel = kernel
+        self._result = result
+        self.size_bytes = arrays.counted_bytes(kernel)
+        self.submit: Submit = LayerSubmit(LayerHandle(call=call, stream_handle=case.stream(0)), driver)
+        call()
+        case.synchronize()
+
+    def fresh(self) -> None:
+        self._arrays.fresh(self._kernel)
+        if self._result is not None:
+            self._result.poison()
+
+    def check(self) -> str:
+        if self._result is None:
+            return self._arrays.check(self._kernel)
+        # Elements are small integers, so sums of fp64 and of integers are exact in any order, while sums in fp32 (of
+        # fp32 and fp16) are rounded from 2**24 on, in a tree of unknown form.
+        relative = 1e-5 if self._arrays.dtype in ("fp32", "fp16") else 0.0
+        return self._arrays.check(self._kernel, self._result.total(), relative)
+
+
+DOT_REFUSED: dict[DataType, str] = {
+    "fp16": "cupy.dot of fp16 gives its sum as fp16, whose largest number is 65504",
+    "int8": "cupy.dot of 8-bit integers gives its sum as an 8-bit integer, which wraps around",
+}
+
+
+class LastSum:
+    """The sum of a call that returns a CuPy array of one element, which is kept."""
+
+    def __init__(self, compute: Callable[[], Any]) -> None:
+        self._compute = compute
+        self._last: Any = None
+
+    def __call__(self) -> None:
+        """Make the call. Its result takes memory from CuPy's pool; the previous result's memory goes back to it."""
+        self._last = self._compute()
+
+    def poison(self) -> None:
+        """Forget the sum of earlier calls."""
+        self._last = None
+
+    def total(self) -> float | None:
+        """The sum of the last call, which has ended; None before the first call."""
+        return None if self._last is None else self._last.item()
+
+
+def cupy_stream(case: Case, arrays: Arrays, kernel: StreamKernel) -> Transfer:
+    """One call of CuPy, whose current stream is the case's stream 0 until the case ends.
+
+    read ``x.sum()`` (of fp16 with ``dtype=float32``: its own type overflows), write ``out.fill(s)``, copy
+    ``cupy.copyto(out, x)``, scale ``cupy.multiply(x, s, out=out)``, add ``cupy.add(x, y, out=out)``, dot
+    ``cupy.dot(x, y)``. triad is an ElementwiseKernel: ufuncs take two passes and memory in between. So does cupy.dot,
+    whose products fill an array from CuPy's pool; the pool is emptied when the case ends.
+
+    Raises Skip if CuPy is missing, lacks a library or memory, or has no such kernel for the type.
+    """
+    if kernel == "dot" and arrays.dtype in DOT_REFUSED:
+        raise Skip(DOT_REFUSED[arrays.dtype])
+    cupy = cupy_layer.load_cupy()
+    device_index = int(case.context.device)
+    case.own(cupy.get_default_memory_pool().free_all_blocks)
+    case.own(cupy_layer.use_stream(cupy, case.stream(0), device_index))
+
+    def viewed(name: str | None) -> Any:
+        """CuPy's view of an array, which stays the case's."""
+        if name is None:
+            return None
+        memory = cupy.cuda.UnownedMemory(arrays.address(name), arrays.size_bytes, arrays, device_index)
+        return cupy.ndarray((arrays.count,), NUMPY_TYPES[arrays.dtype], cupy.cuda.MemoryPointer(memory, 0))
+
+    first, second, out = (viewed(name) for name in ROLES[kernel])
+    call = _cupy_call(cupy, arrays.dtype, kernel, first, second, out)
+    result = LastSum(call) if out is None else None
+    try:
+        return PythonStream(case, arrays, kernel, result or call, result)
+    except MemoryError as error:
+        raise Skip(f"CuPy's own memory for {kernel}: {plain(error)}") from error
+    except (ImportError, OSError) as error:  # cupy.dot looks for cuBLAS, even if it then works without it
+        raise Skip(f"CuPy {cupy.__version__} lacks a library for {kernel}: {plain(error)}") from error
+
+
+def _cupy_call(
+    cupy: Any, dtype: DataType, kernel: StreamKernel, first: Any, second: Any, out: Any
+) -> Callable[[], Any]:
+    """One call of the library, whose function and arguments are already looked up."""
+    match kernel:
+        case "read":
+            return partial(first.sum, dtype=cupy.float32) if dtype == "fp16" else first.sum
+        case "write":
+            return partial(out.fill, SCALAR)
+        case "copy":
+            return partial(cupy.copyto, out, first)
+        case "scale":
+            return partial(cupy.multiply, first, SCALAR, out=out)
+        case "add":
+            return partial(cupy.add, first, second, out=out)
+        case "triad":
+            triad = cupy.ElementwiseKernel("T b, T c, T s", "T a", "a = b + s * c", "microbench_triad")
+            return partial(triad, first, second, SCALAR, out)
+        case "dot":
+            return partial(cupy.dot, first, second)
+
+
+# A grid-stride loop over as many blocks as in NVIDIA's own introduction to such loops.
+BLOCKS_PER_SM = 32
+NOT_A_NUMBER_BYTE = 0xFF  # eight of them are a NaN as float64, and the largest number as uint64
+SUM_TYPES: dict[DataType, type[np.float64] | type[np.uint64]] = {
+    "fp64": np.float64, "fp32": np.float64, "fp16": np.float64, "int8": np.uint64,
+}  # fmt: skip
+
+
+class DeviceVector:
+    """Device memory in the CUDA array interface. It names no stream, so that libraries synchronise with none."""
+
+    def __init__(self, address: int, count: int, dtype: npt.DTypeLike) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (count,),
+            "typestr": np.dtype(dtype).str,
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+class AtomicSum:
+    """The sum of a call that clears one element, to which every block then adds."""
+
+    def __init__(self, case: Case, dtype: DataType) -> None:
+        self._case = case
+        self._dtype = SUM_TYPES[dtype]
+        self._address = case.device_memory(np.dtype(self._dtype).itemsize)
+        self.vector = DeviceVector(self._address, 1, self._dtype)
+
+    def poison(self) -> None:
+        check(driver.cuMemsetD8(self._address, NOT_A_NUMBER_BYTE, np.dtype(self._dtype).itemsize))
+        self._case.synchronize()
+
+    def total(self) -> float:
+        value: float = self._case.read(self._address, 1, self._dtype)[0].item()
+        return value
+
+
+def numba_stream(case: Case, arrays: Arrays, kernel: StreamKernel) -> Transfer:
+    """A kernel of kernels/numba_stream.py, configured once: threads take one element at a time, in the array's type.
+
+    A sum takes two launches a call: the first clears the total, the second adds to it, by shared memory and one atomic
+    addition a block. Raises Skip if Numba is missing or sees no GPU.
+    """
+    cuda = numba_layer.load_numba_cuda()
+    kernels = load("microbench._kernels.numba_stream", numba_layer.INSTALL)
+    stream = cuda.external_stream(case.stream(0))
+    blocks = BLOCKS_PER_SM * case.sms
+    dtype, roles = NUMPY_TYPES[arrays.dtype], ROLES[kernel]
+    names = [name for name in (roles.out, roles.first, roles.second) if name is not None]
+    vectors = [cuda.as_cuda_array(DeviceVector(arrays.address(name), arrays.count, dtype)) for name in names]
+    if roles.out is None:
+        result = AtomicSum(case, arrays.dtype)
+        total = cuda.as_cuda_array(result.vector)
+        with numba_layer.few_blocks():
+            clear = partial(kernels.clear[1, 1, stream], total)
+        add_up = getattr(kernels.SUMS[arrays.dtype], kernel)
+        add = partial(add_up[blocks, kernels.BLOCK_THREADS, stream], total, *vectors)
+        return PythonStream(case, arrays, kernel, partial(_both, clear, add), result)
+    scalars = [np.dtype(dtype).type(SCALAR)] if kernel in ("write", "scale", "triad") else []
+    configured = getattr(kernels, kernel)[blocks, kernels.BLOCK_THREADS, stream]
+    return PythonStream(case, arrays, kernel, partial(configured, *vectors, *scalars), None)
+
+
+def _both(clear: Callable[[], Any], add: Callable[[], Any]) -> None:
+    clear()
+    add()

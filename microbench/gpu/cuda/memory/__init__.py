@@ -1,1 +1,0 @@
-"""Device memory and caches of a real GPU: streams, latency, access patterns and allocation."""
