@@ -8,11 +8,12 @@ import pytest
 from host_case import HostCase
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.gpu.cuda.compute import alu, tensor
-from microbench.gpu.cuda.compute.problem import TICKS, clock_hz
+from microbench.experiments.compute import alu, tensor
+from microbench.experiments.compute.alu import AluOperation
+from microbench.experiments.compute.clocks import TICKS, clock_hz
+from microbench.experiments.compute.tensor import TensorType
 from microbench.gpu.cuda.context import compile_cubin, kernel_source, target
 from microbench.gpu.cuda.timing import STAMPS, pass_of
-from microbench.gpu.protocol.compute import AluOperation, TensorType
 
 OPERATIONS = get_args(AluOperation)
 
@@ -130,7 +131,7 @@ def test_every_operation_compiles(operation: AluOperation, architecture: str) ->
 
 def test_bfloat16_is_skipped_before_8_0() -> None:
     with pytest.raises(Skip, match=r"bfloat16 needs compute capability 8\.0; this GPU has 7\.5"):
-        alu.CudaChain(HostCase((7, 5)), "fma_bf16x2")
+        alu.Chain(HostCase((7, 5)), "fma_bf16x2")
 
 
 def stamps(*blocks: tuple[int, int, int, int]) -> np.ndarray[Any, Any]:
@@ -288,7 +289,7 @@ def test_two_of_every_four_elements_are_zero() -> None:
 
 def test_a_type_without_a_sparse_kernel_is_skipped() -> None:
     with pytest.raises(Skip, match="kernels for sparse bf16 and fp16, none for int8"):
-        tensor.tensor(HostCase(), "mma", "int8", sparse=True)
+        tensor.real_tensor(HostCase(), "mma", "int8", sparse=True)
 
 
 def test_a_multiply_add_counts_as_two_operations() -> None:

@@ -11,11 +11,12 @@ from fake_session import exactly, facts, medians, medians_of, run_case
 from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Case, Fact, Measurement, Series
-from microbench.gpu.fake.compute import Answer, FakeGemm, FakeProblem
+from microbench.experiments.compute import rates
+from microbench.experiments.compute.alu import AluOperation
+from microbench.experiments.compute.instructions import Answer
+from microbench.experiments.compute.products import Gemm, Library, SimulatedProblem
 from microbench.gpu.fake.costs import ComputeCosts, FakeCosts, MemoryCosts, ProductLibrary
 from microbench.gpu.fake.gpu import FakeGpu, open_fake
-from microbench.gpu.protocol.compute import AluOperation, Library
-from microbench.meter import products
 from microbench.meter.sampling import SamplingLimits
 from microbench.meter.timer import Meter
 
@@ -176,14 +177,14 @@ def test_the_fastest_kernel_is_found_and_it_is_not_the_first_guess(costs: FakeCo
 
 def test_a_kernel_that_refuses_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     params: dict[str, int | str] = {"library": "cublaslt", "size": 2048, "dtype": "bf16"}
-    works, best = FakeProblem.gemm, str(facts("gemm_throughput", COSTS, **params)["candidate"].value)
+    works, best = SimulatedProblem.gemm, str(facts("gemm_throughput", COSTS, **params)["candidate"].value)
 
-    def gemm(problem: FakeProblem, library: Library, way: str) -> FakeGemm:
+    def gemm(problem: SimulatedProblem, library: Library, way: str) -> Gemm:
         if way == best:
             raise MeasurementError("no such kernel after all")
         return works(problem, library, way)
 
-    monkeypatch.setattr(FakeProblem, "gemm", gemm)
+    monkeypatch.setattr(SimulatedProblem, "gemm", gemm)
     figures = facts("gemm_throughput", COSTS, **params)
     assert figures["candidate"].value not in ("", best)
 
@@ -229,9 +230,9 @@ def test_operands_are_drawn_before_they_are_timed(library: str, monkeypatch: pyt
     one_way = ProductLibrary(1000, {"only": 1.0}, ("bf16",))
     costs = changed(COSTS, libraries={"cublaslt": one_way, "torch": one_way})
     acts: list[str] = []
-    drawn, batches = Answer.fresh, products.bracketed
+    drawn, batches = Answer.fresh, rates.bracketed
     monkeypatch.setattr(Answer, "fresh", lambda self: (acts.append("drawn"), drawn(self))[1])
-    monkeypatch.setattr(products, "bracketed", lambda *args: (acts.append("timed"), batches(*args))[1])
+    monkeypatch.setattr(rates, "bracketed", lambda *args: (acts.append("timed"), batches(*args))[1])
     product(costs, library=library)
     assert acts[0] == "drawn"
     assert "timed" in acts

@@ -20,7 +20,7 @@ from microbench.gpu.cuda.case import Board, Case
 from microbench.gpu.cuda.context import WAIT_FLAGS, Context, check_code, entry_point
 from microbench.gpu.cuda.own_kernel import CudaKernel
 from microbench.gpu.cuda.own_step import CudaStep
-from microbench.gpu.cuda.parts import CudaCompute, CudaLinks, CudaMemory
+from microbench.gpu.cuda.parts import CudaLinks, CudaMemory
 from microbench.gpu.cuda.probe import describe
 from microbench.gpu.cuda.timing import SmClock, SpinGate, TimingEvents
 from microbench.gpu.machine.nvml import NvmlGpu
@@ -162,10 +162,6 @@ class CudaGpu(Part[Case]):
     @property
     def memory(self) -> CudaMemory:
         return CudaMemory(self._case, self._nvml)
-
-    @property
-    def compute(self) -> CudaCompute:
-        return CudaCompute(self._case, self._nvml)
 
     def gate(self) -> Gate:
         return self._case.once(SpinGate)

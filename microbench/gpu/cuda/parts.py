@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from microbench.core.model import Fact, GpuInfo, Telemetry
+from microbench.core.model import Fact, GpuInfo
 from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.compute import alu
-from microbench.gpu.cuda.compute.problem import Bracket, free_bytes, needed_bytes, problem
-from microbench.gpu.cuda.compute.tensor import tensor
 from microbench.gpu.cuda.links.chase import host_chase
 from microbench.gpu.cuda.links.collectives import CudaCollective
 from microbench.gpu.cuda.links.copies import CudaCopy, CudaDuplex, CudaKernelCopy, CudaPipeline, state
@@ -76,22 +73,3 @@ class CudaMemory(Part[Case]):
 
     def peers(self) -> Fact:
         return holders(self._nvml)
-
-
-class CudaCompute(Part[Case]):
-    """Tensor cores and ALUs of one GPU for one case."""
-
-    def __init__(self, case: Case, nvml: NvmlGpu) -> None:
-        super().__init__(case)
-        self._nvml = nvml
-
-    problem = built(problem)
-    needed_bytes = built(needed_bytes)
-    free_bytes = built(free_bytes)
-    bracket = built(Bracket)
-    tensor = built(tensor)
-    arithmetic = built(alu.CudaArithmetic)
-    chain = built(alu.CudaChain)
-
-    def state(self) -> Telemetry:
-        return self._nvml.telemetry()

@@ -17,7 +17,7 @@ from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import DEFAULT_SPREAD, SIMULATED, costs_here, fake_gpu_info
 from microbench.gpu.fake.own import FakeKernel, FakeStep
-from microbench.gpu.fake.parts import FakeCompute, FakeLinks, FakeMemory
+from microbench.gpu.fake.parts import FakeLinks, FakeMemory
 from microbench.gpu.protocol.gpu import (
     WAIT_MODES,
     WAIT_VARIABLE,
@@ -100,11 +100,6 @@ class FakeGpu:
     @property
     def memory(self) -> FakeMemory:
         return FakeMemory(self._machine)
-
-    @property
-    def compute(self) -> FakeCompute:
-        self._machine.release_ns = self.costs.compute.release_ns
-        return FakeCompute(self._machine)
 
     def gate(self) -> sim.FakeGate:
         return sim.FakeGate(self._machine)

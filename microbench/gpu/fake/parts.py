@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microbench.gpu.fake import compute, links, managed, memory
+from microbench.gpu.fake import links, managed, memory
 from microbench.gpu.fake.machine import Machine
 from microbench.gpu.protocol.part import Part, built
 
@@ -55,16 +55,3 @@ class FakeMemory(FakePart):
     allocating = built(memory.allocating)
     capacity = built(memory.capacity)
     peers = built(memory.peers)
-
-
-class FakeCompute(FakePart):
-    """Tensor cores and ALUs of one case. Problems hold their memory until the case ends."""
-
-    problem = built(compute.problem)
-    needed_bytes = built(compute.needed_bytes)
-    free_bytes = built(compute.free_bytes)
-    bracket = built(compute.FakeBracket)
-    state = built(compute.state)
-    tensor = built(compute.tensor)
-    arithmetic = built(compute.arithmetic)
-    chain = built(compute.chain)

@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, GpuInfo, Telemetry
 from microbench.core.ops import GraphLaunch, IntArray, Launch, LayerCall, Op
-from microbench.gpu.protocol.compute import Compute
 from microbench.gpu.protocol.links import Links
 from microbench.gpu.protocol.memory import DeviceMemory
 from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
@@ -159,10 +158,6 @@ class Gpu(Protocol):
     @property
     def memory(self) -> DeviceMemory:
         """Operations of the GPU's own memory and caches, for the current case."""
-
-    @property
-    def compute(self) -> Compute:
-        """Operations of the tensor cores and ALUs, for the current case."""
 
     def gate(self) -> Gate:
         """The gate of the current case."""
