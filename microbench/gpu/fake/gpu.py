@@ -16,7 +16,6 @@ from microbench.core.ops import LOOP_LAYER, GraphLaunch, Launch, LayerCall, Op, 
 from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import DEFAULT_SPREAD, SIMULATED, costs_here, fake_gpu_info
-from microbench.gpu.fake.own import FakeKernel, FakeStep
 from microbench.gpu.fake.parts import FakeLinks, FakeMemory
 from microbench.gpu.protocol.gpu import (
     WAIT_MODES,
@@ -28,7 +27,6 @@ from microbench.gpu.protocol.gpu import (
     WaitMode,
     launch_streams,
 )
-from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 
 Result = TypeVar("Result")
 
@@ -69,12 +67,6 @@ class FakeGpu:
 
     def layer_kernels(self, op: LayerCall) -> Fact:
         return Fact("kernels_per_call", 1, source=SIMULATED)
-
-    def own_step(self, make: Callable[[], OwnCall]) -> OwnStep:
-        return FakeStep(self._machine, make())
-
-    def own_kernel(self, spec: KernelSpec) -> OwnKernel:
-        return FakeKernel(self._machine, spec)
 
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
         graph, layer, costs = sim.graph_of(sim.chain_of(ops, self.costs)), LOOP_LAYER, self.costs.graphs
