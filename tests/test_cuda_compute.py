@@ -20,6 +20,7 @@ from microbench.experiments.compute.tensor import TensorInstructions, TensorPath
 from microbench.gpu.cuda.device import CudaGpu
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.matrices import FORMATS, GemmType, Matrices
+from microbench.gpu.protocol.submit import Submit
 
 pytestmark = pytest.mark.gpu
 
@@ -38,9 +39,7 @@ def made(
     *,
     beyond_l2: bool = False,
 ) -> Problem:
-    product = problem(gpu, dtype, *shape, data, beyond_l2=beyond_l2)
-    assert isinstance(product, Problem)
-    return product
+    return problem(gpu, dtype, *shape, data, beyond_l2=beyond_l2)
 
 
 def first_way(product: Problem, library: Library = "cublaslt") -> Gemm:
@@ -48,6 +47,13 @@ def first_way(product: Problem, library: Library = "cublaslt") -> Gemm:
         return product.gemm(library, product.ways(library)[0])
     except Skip as skip:
         pytest.skip(str(skip))
+
+
+def check_after(gpu: Gpu, gemm: Gemm, submit: Submit, calls: int = 1) -> str:
+    """The check of the product's result once ``submit`` has made it."""
+    submit(calls)
+    gpu.synchronize()
+    return gemm.check()
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -72,9 +78,7 @@ def test_thin_and_large_products_are_right(gpu: Gpu, dtype: GemmType, shape: tup
 def test_any_data_are_within_the_bound(gpu: Gpu, dtype: GemmType, data: GemmData) -> None:
     gemm = first_way(made(gpu, dtype, (1024, 1024, 8192), data))
     gemm.fresh()
-    gemm.submit(1)
-    gpu.synchronize()
-    assert gemm.check()
+    assert check_after(gpu, gemm, gemm.submit)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -83,14 +87,10 @@ def test_a_factor_of_1_02_is_noticed(gpu: Gpu, dtype: GemmType) -> None:
     gemm = first_way(product)
     gemm.fresh()
     product.cublaslt.alpha[0] = 0 if dtype == "int8" else 1.02  # cuBLASLt takes no other factor for integers
-    gemm.submit(1)
-    gpu.synchronize()
     with pytest.raises(MeasurementError, match=OFF):
-        gemm.check()
+        check_after(gpu, gemm, gemm.submit)
     product.cublaslt.alpha[0] = 1
-    gemm.submit(1)
-    gpu.synchronize()
-    assert gemm.check()
+    assert check_after(gpu, gemm, gemm.submit)
 
 
 def call_of(gpu: Gpu, matrices: Matrices) -> Call:
@@ -120,9 +120,7 @@ def test_wrong_operands_are_noticed(gpu: Gpu, dtype: GemmType) -> None:
     for matrices in wrong.values():
         call = call_of(gpu, matrices)
         gemm.fresh()
-        gemm.submit(1)
-        gpu.synchronize()
-        assert gemm.check()
+        assert check_after(gpu, gemm, gemm.submit)
         call()
         gpu.synchronize()
         with pytest.raises(MeasurementError, match=OFF):
@@ -133,9 +131,7 @@ def test_one_wrong_integer_is_noticed(gpu: Gpu) -> None:
     product = made(gpu, "int8", (512, 512, 512))
     gemm = first_way(product)
     gemm.fresh()
-    gemm.submit(1)
-    gpu.synchronize()
-    assert gemm.check()
+    assert check_after(gpu, gemm, gemm.submit)
     assert not int(driver.cuMemsetD8(product.operands.matrices.d + 4 * 1234, 0x5A, 4)[0])
     with pytest.raises(MeasurementError, match=OFF):
         gemm.check()
@@ -164,9 +160,7 @@ def test_a_graph_of_calls_multiplies(gpu: Gpu, library: Library) -> None:
     gemm.fresh()
     with pytest.raises(MeasurementError, match=OFF):
         gemm.check()
-    replay(2)
-    gpu.synchronize()
-    assert gemm.check()
+    assert check_after(gpu, gemm, replay, 2)
 
 
 def test_copies_of_b_are_used_in_turn(gpu: Gpu) -> None:
@@ -176,14 +170,10 @@ def test_copies_of_b_are_used_in_turn(gpu: Gpu) -> None:
     gemm = first_way(product)
     gemm.fresh()
     for call in range(copies + 2):
-        gemm.submit(1)
-        gpu.synchronize()
-        assert gemm.check()
+        assert check_after(gpu, gemm, gemm.submit)
         assert int(np.argmin(product.operands.errors())) == call % copies
     replay = gemm.graph(3)
-    replay(1)
-    gpu.synchronize()
-    assert gemm.check()
+    assert check_after(gpu, gemm, replay)
     assert int(np.argmin(product.operands.errors())) == (copies + 4) % copies
 
 
@@ -194,21 +184,17 @@ def test_copies_of_b_are_used_in_turn(gpu: Gpu) -> None:
 def test_several_products_are_right_one_by_one_as_a_graph_and_as_a_batch(
     gpu: Gpu, dtype: GemmType, size: int, products: int
 ) -> None:
-    alone = first_way(problem(gpu, dtype, size, size, size, products=products))  # type: ignore[arg-type]
+    alone = first_way(problem(gpu, dtype, size, size, size, products=products))
     together = problem(gpu, dtype, size, size, size, products=products, batched=True)
     for way in together.ways("cublaslt"):
         proven(gpu, together.gemm("cublaslt", way), OFF)
     proven(gpu, alone, OFF, (products, 2 * products + 1))
     alone.fresh()
-    alone.submit(products - 1)
-    gpu.synchronize()
     with pytest.raises(MeasurementError, match=OFF):
-        alone.check()
+        check_after(gpu, alone, alone.submit, products - 1)
     replay = alone.graph(products)
     alone.fresh()
-    replay(1)
-    gpu.synchronize()
-    assert alone.check()
+    assert check_after(gpu, alone, replay)
 
 
 def test_operands_that_do_not_fit_are_a_skip(gpu: Gpu) -> None:
@@ -305,10 +291,18 @@ def test_a_bracket_can_be_queued_behind_a_gate(gpu: Gpu) -> None:
 NO_SUCH: tuple[TensorPath, TensorType] = ("wgmma", "fp64")
 
 
-def unit_of(gpu: Gpu, path: TensorPath, dtype: TensorType) -> TensorInstructions:
-    unit = tensor(gpu, path, dtype)
+def unit_of(gpu: Gpu, path: TensorPath, dtype: TensorType, *, sparse: bool = False) -> TensorInstructions:
+    unit = tensor(gpu, path, dtype, sparse=sparse)
     assert isinstance(unit, TensorInstructions)
     return unit
+
+
+def expect_zeros_to_be_noticed(unit: TensorInstructions) -> None:
+    (code,) = driver.cuMemsetD8(unit.operands, 0, 64)
+    assert int(code) == 0
+    unit.take(1)
+    with pytest.raises(MeasurementError, match="is off by"):
+        unit.check()
 
 
 CASES = [(path, dtype) for path in get_args(TensorPath) for dtype in get_args(TensorType) if (path, dtype) != NO_SUCH]
@@ -334,32 +328,22 @@ def test_a_wrong_operand_is_noticed(gpu: Gpu, path: TensorPath, dtype: TensorTyp
         unit.check()  # nothing was computed yet
     unit.take(1)
     unit.check()
-    (code,) = driver.cuMemsetD8(unit.operands, 0, 64)
-    assert int(code) == 0
-    unit.take(1)
-    with pytest.raises(MeasurementError, match="is off by"):
-        unit.check()
+    expect_zeros_to_be_noticed(unit)
 
 
 # Measured on an H200, in FLOP/clk/SM: wgmma.sp 8192 (dense 4096), mma.sp 4054 (dense 2716).
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize("path", get_args(TensorPath))
 def test_sparse_results_are_right_and_faster(gpu: Gpu, path: TensorPath, dtype: TensorType) -> None:
-    unit = tensor(gpu, path, dtype, sparse=True)
-    assert isinstance(unit, TensorInstructions)
+    unit, dense = unit_of(gpu, path, dtype, sparse=True), unit_of(gpu, path, dtype)
     for repeats in (1, 2, 100):
         unit.take(repeats)
         assert "compared in float64" in unit.check()
-    dense = tensor(gpu, path, dtype)
     rates = [one.operations * 4000 / one.take(4000).cycles for one in (unit, dense)]
     assert 1.2 < rates[0] / rates[1] < 2.02
     limit = sparse_rate(dtype, gpu.info)
     assert limit is None or 0.4 < rates[0] / limit.value < 1.01
-    (code,) = driver.cuMemsetD8(unit.operands, 0, 64)
-    assert int(code) == 0
-    unit.take(1)
-    with pytest.raises(MeasurementError, match="is off by"):
-        unit.check()
+    expect_zeros_to_be_noticed(unit)
 
 
 @pytest.mark.parametrize("path", get_args(TensorPath))
