@@ -32,16 +32,18 @@ from microbench.analysis.stats import rows
 from microbench.archive.store import read
 from microbench.core.bench import discover
 from microbench.core.errors import Skip
+from microbench.experiments.compute.clocks import clock_bracket
+from microbench.experiments.compute.products import Gemm, problem
+from microbench.experiments.compute.rates import bracketed, fastest, most_queued, warm
 from microbench.experiments.memory.chase import chase
 from microbench.experiments.memory.stream_arrays import StreamKernel
 from microbench.experiments.memory.streams import shapes, stream
 from microbench.gpu.cuda.device import open_gpu
 from microbench.gpu.open import probe_environment
-from microbench.gpu.protocol.compute import Gemm, GemmType
 from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.matrices import GemmType
 from microbench.gpu.protocol.transfer import Transfer
 from microbench.meter.timer import Meter
-from microbench.meter.tuning import bracketed, fastest, most_queued, warm
 
 KIB, MIB = 1 << 10, 1 << 20
 Figures = dict[str, float]
@@ -336,9 +338,9 @@ SAMPLE_S, WARM_S = 0.05, 0.5
 
 def products(gpu: Gpu, folder: Path, times: int, dtype: GemmType) -> None:
     meter = Meter(gpu.clock, gpu)
-    problem = gpu.compute.problem(dtype, PRODUCT_SIZE, PRODUCT_SIZE, PRODUCT_SIZE)
-    ours, candidate = fastest(meter, problem, "cublaslt")
-    theirs = problem.gemm("torch", problem.ways("torch")[0])
+    product = problem(gpu, dtype, PRODUCT_SIZE, PRODUCT_SIZE, PRODUCT_SIZE)
+    ours, candidate = fastest(meter, product, "cublaslt")
+    theirs = product.gemm("torch", product.ways("torch")[0])
     for gemm in (ours, theirs):
         gemm.fresh()
         gemm.submit(1)
@@ -349,11 +351,11 @@ def products(gpu: Gpu, folder: Path, times: int, dtype: GemmType) -> None:
 
     def sample(gemm: Gemm) -> Figures:
         """The rate and the SM clock of a batch whose gate was not late."""
-        take = bracketed(meter, gemm, gpu.compute.bracket(), count, "seconds")
+        take = bracketed(meter, gemm, clock_bracket(gpu), count, "seconds")
         warm(meter, gemm, SAMPLE_S)
         while not (taken := take()):
             pass
-        return {f"{dtype} {candidate.value}": problem.operations * count / taken["seconds"], "clock": taken["sm_clock"]}
+        return {f"{dtype} {candidate.value}": product.operations * count / taken["seconds"], "clock": taken["sm_clock"]}
 
     units = {"clock": Unit(1e9, "GHz")}
     out = folder / f"against_torch_{dtype}.json"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microbench.gpu.cuda.compute import products
+from microbench.experiments.compute import cublaslt
 
 NUMPY_TYPES = {0: np.float32, 1: np.float64, 2: np.float16, 3: np.int8, 10: np.int32}
 RESULT = np.dtype([("algo", "<u8", (8,)), ("workspace_size", "<u8"), ("state", "<i4"), ("waves", "<f4")])
@@ -120,4 +120,4 @@ def install(monkeypatch: pytest.MonkeyPatch, bindings: Bindings) -> None:
         ("nvmath.bindings.cublas", SimpleNamespace(ComputeType=Names())),
     ):
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(products, "WORKSPACE_BYTES", 64)
+    monkeypatch.setattr(cublaslt, "WORKSPACE_BYTES", 64)

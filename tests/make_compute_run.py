@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from microbench.benchmarks.compute.gemm_shapes import PROJECTIONS
 from microbench.core.bench import Preset, discover
 from microbench.core.model import Fact, Measurement, Outcome, Param, Run, Series, Telemetry, Work
-from microbench.gpu.protocol.compute import ACCUMULATORS
-from microbench.meter.products import rate_name, work_of
+from microbench.experiments.compute.rates import ACCUMULATORS, rate_name, work_of
 
 POWER_LIMIT_W, IDLE_W = 700.0, 120.0
 POWER_CAP = "software power cap"

@@ -21,10 +21,11 @@ import own_functions
 from own_functions import FUNCTIONS, Function
 
 from microbench.core.errors import MeasurementError
+from microbench.experiments.own import callables
+from microbench.experiments.own.loading import bound, load
+from microbench.experiments.own.step import own_step
 from microbench.gpu.cuda.device import open_gpu
-from microbench.gpu.layers import callables
 from microbench.gpu.open import probe_environment
-from microbench.meter.callables import bound, load
 from microbench.meter.timer import Meter, cold
 
 TURNS = 3
@@ -63,7 +64,7 @@ def by_microbench(_: Path) -> Figures:
     for function in FUNCTIONS:
         try:
             with gpu.case():
-                step = gpu.own_step(partial(bound, gpu, function.target, function.setup_target, {}))
+                step = own_step(gpu, partial(bound, gpu, function.target, function.setup_target, {}))
                 taken = meter.collect("cold", cold(gpu, step.submit, step.stream), clock="device")
                 found[function.name] = median(taken.values)
         except MeasurementError as error:

@@ -11,13 +11,12 @@ from cublaslt_stand_in import ALGORITHMS, Bindings, CublasLtError, install
 from host_case import DEVICE, STREAM, HostCase, at, cupy_on_host
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.gpu.cuda.compute import problem as problems
-from microbench.gpu.cuda.compute.problem import CudaProblem, copies_beyond
-from microbench.gpu.cuda.compute.products import WORKSPACE_BYTES, CublasLt, in_turn, unique
-from microbench.gpu.cuda.parts import CudaCompute
+from microbench.experiments.compute import products
+from microbench.experiments.compute.cublaslt import WORKSPACE_BYTES, CublasLt, unique
+from microbench.experiments.compute.products import Problem, copies_beyond, in_turn
 from microbench.gpu.layers.cupy import cupy_calls
 from microbench.gpu.layers.torch import torch_calls
-from microbench.gpu.protocol.compute import GemmType, Matrices
+from microbench.gpu.protocol.matrices import GemmType, Matrices
 
 ROWS, COLUMNS, DEPTH = 5, 7, 12
 NUMPY_TYPES: dict[GemmType, tuple[type, type]] = {
@@ -189,7 +188,7 @@ def test_several_products_are_computed_one_by_one_or_in_one_call(
         call()
         assert [right(i) for i in range(products)] == [batched or i <= number for i in range(products)]
     operands: Any = SimpleNamespace(matrices=matrices, fresh=None, check=None)
-    problem = CudaProblem(case, operands, batched=batched)
+    problem = Problem(case, operands, batched=batched)
     assert problem.operations == 2 * ROWS * COLUMNS * DEPTH * (products if batched else 1)
     with pytest.raises(Skip, match="by cuBLASLt only, not by torch"):
         problem.ways("torch")
@@ -199,7 +198,7 @@ def test_ways_that_do_not_exist_or_do_not_run_are_errors(bindings: Bindings) -> 
     assert unique(["a", "b", "a", "a"]) == ("a", "b", "a_2", "a_3")
     case = HostCase()
     operands: Any = SimpleNamespace(matrices=HostProduct(case, "fp32").matrices, fresh=None, check=None)
-    problem = CudaProblem(case, operands)
+    problem = Problem(case, operands)
     assert problem.operations == 2 * ROWS * COLUMNS * DEPTH
     assert problem.size_bytes == 4 * (ROWS * DEPTH + COLUMNS * DEPTH + ROWS * COLUMNS)
     ways = problem.ways("cublaslt")
@@ -252,9 +251,9 @@ def test_copies_go_beyond_the_l2_as_memory_allows(l2_bytes: int, copy_bytes: int
 
 def test_operands_that_do_not_fit_are_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
     free = SimpleNamespace(cuMemGetInfo=lambda: (0, 1 << 30, 2 << 30))
-    monkeypatch.setattr(problems, "driver", free)
-    compute = CudaCompute(HostCase(), None)  # type: ignore[arg-type]
-    assert compute.free_bytes() == (1 << 30) - problems.RESERVE_BYTES
-    assert compute.needed_bytes("fp64", 4096, 4096, 4096) > 3 * (128 << 20) + WORKSPACE_BYTES
+    monkeypatch.setattr(products, "driver", free)
+    case = HostCase()
+    assert products.real_free_bytes(case) == (1 << 30) - products.RESERVE_BYTES
+    assert products.real_needed_bytes(case, "fp64", 4096, 4096, 4096) > 3 * (128 << 20) + WORKSPACE_BYTES
     with pytest.raises(Skip, match=r"of device memory asked for fp64 of 8192 x 8192 x 8192, .* are free"):
-        compute.problem("fp64", 8192, 8192, 8192)
+        products.real_problem(case, "fp64", 8192, 8192, 8192)

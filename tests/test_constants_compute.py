@@ -1,6 +1,7 @@
 """Every benchmark of the compute suite gives back the constants of the simulated machine."""
 
 from itertools import pairwise
+from itertools import product as product_of
 from typing import get_args
 
 import msgspec
@@ -11,11 +12,12 @@ from fake_session import exactly, facts, medians, medians_of, run_case
 from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Case, Fact, Measurement, Series
-from microbench.gpu.fake.compute import Answer, FakeGemm, FakeProblem
+from microbench.experiments.compute import rates
+from microbench.experiments.compute.alu import AluOperation
+from microbench.experiments.compute.instructions import Answer
+from microbench.experiments.compute.products import Gemm, Library, SimulatedProblem
 from microbench.gpu.fake.costs import ComputeCosts, FakeCosts, MemoryCosts, ProductLibrary
 from microbench.gpu.fake.gpu import FakeGpu, open_fake
-from microbench.gpu.protocol.compute import AluOperation, Library
-from microbench.meter import products
 from microbench.meter.sampling import SamplingLimits
 from microbench.meter.timer import Meter
 
@@ -62,46 +64,32 @@ def spare_w(costs: FakeCosts) -> float:
     return costs.compute.power_limit_w - costs.memory.idle_power_w
 
 
-@each_machine
-@pytest.mark.parametrize("load", ["burst", "sustained"])
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8_e4m3"])
-def test_rates_a_clock_are_those_of_each_path_at_every_clock(costs: FakeCosts, dtype: str, load: str) -> None:
-    per_clock = costs.compute.tensor_per_clock[dtype]
-    assert ceiling(costs, dtype, load)["per_clock"] == pytest.approx(per_clock, rel=1e-3)
-    of_warps = ceiling(costs, dtype, load, "mma")["per_clock"]
-    assert of_warps == pytest.approx(costs.compute.mma_share * per_clock, rel=1e-3)
+def rested_hz(costs: FakeCosts) -> float:
+    """The clock of tensor work that power does not hold back."""
+    return costs.sm_clock_hz - costs.compute.tensor_offset_hz
 
 
 @each_machine
 @pytest.mark.parametrize("path", ["wgmma", "mma"])
-def test_sparse_instructions_gain_what_they_skip(costs: FakeCosts, path: str) -> None:
-    figures, dense = medians("tensor_sparse", costs, load="sustained", path=path, dtype="bf16"), costs.compute
-    share = dense.mma_share if path == "mma" else 1.0
-    per_clock = dense.sparse_gain * share * dense.tensor_per_clock["bf16"]
-    assert figures["per_clock"] == pytest.approx(per_clock, rel=1e-3)
-    most_w = figures["rate"] * dense.sparse_energy_share * dense.tensor_joules["bf16"]
-    assert most_w < 1.01 * spare_w(costs)
-
-
-def test_gpus_and_types_without_sparse_instructions_are_skipped() -> None:
-    older = msgspec.structs.replace(COSTS, compute_capability=(7, 5))
-    with pytest.raises(Skip, match=r"compute capability 8\.0"):
-        medians("tensor_sparse", older, load="burst", path="mma", dtype="fp16")
+def test_rates_a_clock_are_those_of_each_path_at_every_clock(costs: FakeCosts, path: str) -> None:
+    own, share = costs.compute, costs.compute.mma_share if path == "mma" else 1.0
+    for load, dtype in product_of(("burst", "sustained"), ("bf16", "fp16", "fp8_e4m3")):
+        per_clock = ceiling(costs, dtype, load, path)["per_clock"]
+        assert per_clock == pytest.approx(share * own.tensor_per_clock[dtype], rel=1e-3), (load, dtype)
+    sparse = medians("tensor_sparse", costs, load="sustained", path=path, dtype="bf16")
+    assert sparse["per_clock"] == pytest.approx(own.sparse_gain * share * own.tensor_per_clock["bf16"], rel=1e-3)
+    assert sparse["rate"] * own.sparse_energy_share * own.tensor_joules["bf16"] < 1.01 * spare_w(costs)
 
 
 @each_machine
-def test_lasting_work_draws_what_the_limit_allows(costs: FakeCosts) -> None:
-    figures, joules = ceiling(costs, "bf16"), costs.compute.tensor_joules["bf16"]
-    assert figures["rate"] == pytest.approx(spare_w(costs) / joules, rel=0.01)
+def test_lasting_work_draws_what_the_limit_allows_and_a_burst_has_the_clock_of_a_rested_gpu(costs: FakeCosts) -> None:
+    lasting, burst = ceiling(costs, "bf16"), ceiling(costs, "bf16", "burst")
+    rate = spare_w(costs) / costs.compute.tensor_joules["bf16"]
+    assert lasting["rate"] == pytest.approx(rate, rel=0.01)
     per_cycle = costs.compute.tensor_per_clock["bf16"] * costs.sm_count
-    assert figures["sm_clock"] == pytest.approx(spare_w(costs) / joules / per_cycle, rel=0.01)
-
-
-@each_machine
-def test_a_burst_finds_the_clock_of_a_rested_gpu(costs: FakeCosts) -> None:
-    figures = ceiling(costs, "bf16", "burst")
-    assert figures["sm_clock"] == pytest.approx(costs.sm_clock_hz - costs.compute.tensor_offset_hz, rel=0.01)
-    assert figures["rate"] > 1.05 * ceiling(costs, "bf16")["rate"]
+    assert lasting["sm_clock"] == pytest.approx(rate / per_cycle, rel=0.01)
+    assert burst["sm_clock"] == pytest.approx(rested_hz(costs), rel=0.01)
+    assert burst["rate"] > 1.05 * lasting["rate"]
 
 
 @each_machine
@@ -112,11 +100,10 @@ def test_without_warpgroup_instructions_warps_get_the_whole_rate(costs: FakeCost
         assert ceiling(machine, dtype, path="mma")["per_clock"] == pytest.approx(per_clock, rel=1e-3)
 
 
-def test_work_below_the_limit_keeps_its_clock() -> None:
-    for path, dtype in (("mma", "bf16"), ("mma", "fp64")):
-        burst, lasting = ceiling(COSTS, dtype, "burst", path), ceiling(COSTS, dtype, "sustained", path)
-        assert lasting["sm_clock"] == pytest.approx(burst["sm_clock"], rel=0.01)
-        assert lasting["sm_clock"] == pytest.approx(COSTS.sm_clock_hz - COSTS.compute.tensor_offset_hz, rel=0.01)
+@pytest.mark.parametrize("load", ["burst", "sustained"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp64"])
+def test_work_below_the_limit_keeps_its_clock(dtype: str, load: str) -> None:
+    assert ceiling(COSTS, dtype, load, "mma")["sm_clock"] == pytest.approx(rested_hz(COSTS), rel=0.01)
 
 
 @each_machine
@@ -141,7 +128,7 @@ def test_a_large_product_gets_what_power_and_moving_leave(costs: FakeCosts) -> N
     fed = figures["rate"] / (own.tensor_per_clock["bf16"] * costs.sm_count * figures["sm_clock"])
     assert 0.9 < fed < 1
     spared = product(without_limit(costs))
-    assert spared["sm_clock"] == pytest.approx(costs.sm_clock_hz - costs.compute.tensor_offset_hz, rel=1e-3)
+    assert spared["sm_clock"] == pytest.approx(rested_hz(costs), rel=1e-3)
 
 
 def test_tensor_cores_are_fed_better_the_larger_a_product_is() -> None:
@@ -176,24 +163,24 @@ def test_the_fastest_kernel_is_found_and_it_is_not_the_first_guess(costs: FakeCo
 
 def test_a_kernel_that_refuses_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     params: dict[str, int | str] = {"library": "cublaslt", "size": 2048, "dtype": "bf16"}
-    works, best = FakeProblem.gemm, str(facts("gemm_throughput", COSTS, **params)["candidate"].value)
+    works, best = SimulatedProblem.gemm, str(facts("gemm_throughput", COSTS, **params)["candidate"].value)
 
-    def gemm(problem: FakeProblem, library: Library, way: str) -> FakeGemm:
+    def gemm(problem: SimulatedProblem, library: Library, way: str) -> Gemm:
         if way == best:
             raise MeasurementError("no such kernel after all")
         return works(problem, library, way)
 
-    monkeypatch.setattr(FakeProblem, "gemm", gemm)
+    monkeypatch.setattr(SimulatedProblem, "gemm", gemm)
     figures = facts("gemm_throughput", COSTS, **params)
     assert figures["candidate"].value not in ("", best)
 
 
 @pytest.mark.parametrize(("library", "dtype"), [("cupy", "fp16"), ("torch", "bf16"), ("torch", "fp64")])
 def test_another_library_loses_what_its_kernels_do(library: str, dtype: str) -> None:
-    share = COSTS.compute.libraries[library].kernels[library]  # type: ignore[index]
+    share = pytest.approx(COSTS.compute.libraries[library].kernels[library], rel=0.01)
     of_it, of_cublaslt = product(COSTS, dtype, library=library), product(COSTS, dtype)
-    assert of_it["rate"] / of_cublaslt["rate"] == pytest.approx(share, rel=0.01)
-    assert of_it["against_per_clock"] == pytest.approx(share, rel=0.01)
+    assert of_it["rate"] / of_cublaslt["rate"] == share
+    assert of_it["against_per_clock"] == share
     assert "against_per_clock" not in of_cublaslt
 
 
@@ -229,21 +216,21 @@ def test_operands_are_drawn_before_they_are_timed(library: str, monkeypatch: pyt
     one_way = ProductLibrary(1000, {"only": 1.0}, ("bf16",))
     costs = changed(COSTS, libraries={"cublaslt": one_way, "torch": one_way})
     acts: list[str] = []
-    drawn, batches = Answer.fresh, products.bracketed
+    drawn, batches = Answer.fresh, rates.bracketed
     monkeypatch.setattr(Answer, "fresh", lambda self: (acts.append("drawn"), drawn(self))[1])
-    monkeypatch.setattr(products, "bracketed", lambda *args: (acts.append("timed"), batches(*args))[1])
+    monkeypatch.setattr(rates, "bracketed", lambda *args: (acts.append("timed"), batches(*args))[1])
     product(costs, library=library)
     assert acts[0] == "drawn"
     assert "timed" in acts
 
 
 def test_another_library_is_measured_without_cublaslt_too() -> None:
-    libraries = {"torch": COSTS.compute.libraries["torch"]}
-    figures = product(changed(COSTS, libraries=libraries), library="torch")
+    costs = changed(COSTS, libraries={"torch": COSTS.compute.libraries["torch"]})
+    figures = product(costs, library="torch")
     assert figures["rate"] == pytest.approx(product(COSTS, library="torch")["rate"], rel=0.01)
     assert "against" not in figures
-    against = facts("gemm_throughput", changed(COSTS, libraries=libraries), dtype="bf16", library="torch", size=8192)
-    assert against["against"].reason == "the simulated machine has no cublaslt"
+    reason = facts("gemm_throughput", costs, dtype="bf16", library="torch", size=8192)["against"].reason
+    assert reason == "the simulated machine has no cublaslt"
 
 
 @pytest.mark.parametrize(("costs", "library", "dtype", "reason"), [
@@ -258,6 +245,11 @@ def test_what_a_library_or_gpu_lacks_is_a_skip(costs: FakeCosts, library: str, d
         product(costs, dtype, library=library)
 
 
+def test_gpus_without_sparse_instructions_are_skipped() -> None:
+    with pytest.raises(Skip, match=r"compute capability 8\.0"):
+        medians("tensor_sparse", FakeCosts(compute_capability=(7, 5)), load="burst", path="mma", dtype="fp16")
+
+
 def test_partial_sums_in_fp32_cost_their_share() -> None:
     costs = without_limit(COSTS)
     ratio = product(costs, "fp8_e4m3")["rate"] / product(costs, "fp8_e4m3_fast")["rate"]
@@ -267,8 +259,7 @@ def test_partial_sums_in_fp32_cost_their_share() -> None:
 def test_the_search_finds_whole_waves_where_power_does_not_decide() -> None:
     costs = without_limit(COSTS)
     figures = facts("gemm_search", costs, dtype="bf16")
-    assert figures["shape"].value == f"{64 * costs.sm_count}x8192x16384"
-    assert figures["candidate"].value == BEST
+    assert (figures["shape"].value, figures["candidate"].value) == (f"{64 * costs.sm_count}x8192x16384", BEST)
     assert medians("gemm_search", costs, dtype="bf16")["rate"] > 1.02 * product(costs)["rate"]
 
 
@@ -287,16 +278,16 @@ def test_an_operation_takes_its_joules_and_its_share_of_idling(costs: FakeCosts)
 
 
 def test_data_that_take_less_energy_leave_a_higher_clock() -> None:
-    by_data = {data: drawn(COSTS, data) for data in COSTS.compute.data_energy_share}
-    by_energy = sorted(by_data, key=lambda data: COSTS.compute.data_energy_share[data])
-    rates = [by_data[data]["rate"] for data in by_energy]
+    shares = COSTS.compute.data_energy_share
+    by_data = {data: drawn(COSTS, data) for data in sorted(shares, key=lambda data: shares[data])}
+    rates = [figures["rate"] for figures in by_data.values()]
     assert rates == sorted(rates, reverse=True)
-    assert by_energy[0] == "zeros"
-    for data, figures in by_data.items():
-        assert figures["rate"] / figures["sm_clock"] == pytest.approx(rates[0] / by_data["zeros"]["sm_clock"], rel=0.01)
-        share = COSTS.compute.data_energy_share[data] / COSTS.compute.data_energy_share["uniform"]
-        if data in ("normal", "sparse"):
-            assert by_data["uniform"]["rate"] / figures["rate"] == pytest.approx(share, rel=0.01)
+    assert next(iter(by_data)) == "zeros"
+    per_clock = {data: figures["rate"] / figures["sm_clock"] for data, figures in by_data.items()}
+    assert per_clock == pytest.approx(dict.fromkeys(shares, per_clock["zeros"]), rel=0.01)
+    for data in ("normal", "sparse"):
+        ratio = by_data["uniform"]["rate"] / by_data[data]["rate"]
+        assert ratio == pytest.approx(shares[data] / shares["uniform"], rel=0.01)
 
 
 def test_integers_have_metrics_of_their_own() -> None:
@@ -316,8 +307,7 @@ def course(costs: FakeCosts, dtype: str = "bf16") -> tuple[dict[str, float], dic
 @each_machine
 def test_the_rate_turns_when_the_clock_does(costs: FakeCosts) -> None:
     figures, series, reasons = course(costs)
-    top_hz = costs.sm_clock_hz - costs.compute.tensor_offset_hz
-    assert figures["burst"] / figures["sustained"] == pytest.approx(top_hz / figures["sm_clock"], rel=0.02)
+    assert figures["burst"] / figures["sustained"] == pytest.approx(rested_hz(costs) / figures["sm_clock"], rel=0.02)
     assert figures["turn"] == pytest.approx(costs.compute.boost_s, abs=0.012), "a batch lasts 5 ms"
     assert figures["sustained"] == pytest.approx(product(costs)["rate"], rel=0.03)
     assert "software power cap" in reasons
@@ -343,45 +333,44 @@ def test_work_below_the_limit_never_turns() -> None:
     assert reasons == "none"
 
 
-def shaped(rows: int, projection: str = "7b_out", dtype: str = "bf16") -> dict[str, float]:
-    return medians("gemm_shapes", COSTS, dtype=dtype, projection=projection, rows=rows)
+def shaped(rows: int, projection: str = "7b_out") -> dict[str, float]:
+    return medians("gemm_shapes", COSTS, dtype="bf16", projection=projection, rows=rows)
 
 
 def test_few_rows_are_bound_by_the_memory_and_many_by_the_tensor_cores() -> None:
-    few, many = shaped(1, "70b_up"), shaped(512, "70b_up")
-    assert few["bandwidth"] == pytest.approx(COSTS.memory.dram_bytes_per_s.read, rel=0.05)
-    assert many["bandwidth"] < 0.5 * COSTS.memory.dram_bytes_per_s.read
-    per_clock = many["rate"] / (COSTS.sm_count * many["sm_clock"])
-    assert per_clock > 0.8 * COSTS.compute.tensor_per_clock["bf16"]
+    few, many, dram = shaped(1, "70b_up"), shaped(512, "70b_up"), COSTS.memory.dram_bytes_per_s.read
+    assert few["bandwidth"] == pytest.approx(dram, rel=0.05)
+    assert many["bandwidth"] < 0.5 * dram
+    assert many["rate"] / (COSTS.sm_count * many["sm_clock"]) > 0.8 * COSTS.compute.tensor_per_clock["bf16"]
+    assert many["graph"] == pytest.approx(many["call"], rel=0.02)
 
 
 def test_a_graph_of_small_products_spares_their_calls_and_gaps() -> None:
-    figures, large = shaped(1), shaped(512, "70b_up")
-    submit_s = COSTS.compute.libraries["cublaslt"].submit_ns * 1e-9
-    assert figures["call"] == pytest.approx(submit_s, rel=0.05)
+    figures = shaped(1)
+    assert figures["call"] == pytest.approx(COSTS.compute.libraries["cublaslt"].submit_ns * 1e-9, rel=0.05)
     assert figures["graph"] < 0.7 * figures["call"]
-    assert large["graph"] == pytest.approx(large["call"], rel=0.02)
-    in_stream_s = 2 * 4096 * 4096 / figures["rate"]
-    spared_s = (COSTS.gap_stream_ns - COSTS.gap_graph_ns) * 1e-9
-    assert in_stream_s - figures["graph"] == pytest.approx(spared_s, rel=0.15)
+    spared_s = 2 * 4096 * 4096 / figures["rate"] - figures["graph"]
+    assert spared_s == pytest.approx((COSTS.gap_stream_ns - COSTS.gap_graph_ns) * 1e-9, rel=0.15)
+
+
+def crowded(left_bytes: int) -> FakeCosts:
+    """A GPU of 2 GiB with so much left."""
+    return FakeCosts(memory=MemoryCosts(total_bytes=2 * GIB, context_bytes=2 * GIB - left_bytes))
 
 
 def test_shapes_are_halved_where_memory_is_short_and_the_row_says_so() -> None:
-    costs = FakeCosts(memory=MemoryCosts(total_bytes=2 * GIB, context_bytes=512 << 20))
-    shape = facts("gemm_throughput", costs, library="cublaslt", size=16384, dtype="fp64")["shape"]
-    assert shape.value == "4096x4096x4096"
-    crowded = FakeCosts(memory=MemoryCosts(total_bytes=2 * GIB, context_bytes=2 * GIB - (8 << 20)))
+    params: dict[str, int | str] = {"library": "cublaslt", "size": 16384, "dtype": "fp64"}
+    assert facts("gemm_throughput", crowded(1536 << 20), **params)["shape"].value == "4096x4096x4096"
     with pytest.raises(Skip, match="of device memory asked, 8 MiB free"):
-        facts("gemm_throughput", crowded, library="cublaslt", size=16384, dtype="fp64")
+        facts("gemm_throughput", crowded(8 << 20), **params)
 
 
-def test_the_search_leaves_out_what_finds_no_room_beside_the_first_shape() -> None:
+@pytest.mark.parametrize(
+    ("left_bytes", "shapes"), [(900 << 20, ("4096x4096x4096", "8192x8192x8192")), (220 << 20, ("4096x4096x4096",))]
+)
+def test_the_search_leaves_out_what_finds_no_room_beside_the_first_shape(left_bytes: int, shapes: tuple[str]) -> None:
     # 4096 cubed takes 0.1 GB in bf16, 8192 cubed 0.4 GB: the larger ones do not fit, nor the best one a second time.
-    memory = MemoryCosts(total_bytes=2 * GIB, context_bytes=2 * GIB - (900 << 20))
-    shape = facts("gemm_search", FakeCosts(memory=memory), dtype="bf16")["shape"].value
-    assert shape in ("4096x4096x4096", "8192x8192x8192")
-    crowded = MemoryCosts(total_bytes=2 * GIB, context_bytes=2 * GIB - (220 << 20))
-    assert facts("gemm_search", FakeCosts(memory=crowded), dtype="bf16")["shape"].value == "4096x4096x4096"
+    assert facts("gemm_search", crowded(left_bytes), dtype="bf16")["shape"].value in shapes
 
 
 @pytest.mark.parametrize("name", ["gemm_data", "gemm_search"])

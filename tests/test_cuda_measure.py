@@ -16,8 +16,8 @@ from microbench.analysis.evidence import evidence_by_device
 from microbench.analysis.stats import rows
 from microbench.archive import store
 from microbench.core.model import Run
+from microbench.experiments.own.callables import EQUAL
 from microbench.explain import own
-from microbench.gpu.layers.callables import EQUAL
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

@@ -11,6 +11,10 @@ from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Case, Measurement, Outcome, Param
 from microbench.core.ops import Launch
+from microbench.experiments.compute.alu import chain
+from microbench.experiments.compute.clocks import clock_bracket
+from microbench.experiments.compute.products import Gemm, free_bytes, needed_bytes, problem
+from microbench.experiments.compute.tensor import tensor
 from microbench.experiments.graph.allocation import allocating_step
 from microbench.experiments.graph.branches import Shape, shaped_work
 from microbench.experiments.graph.iterations import decided_loop
@@ -27,7 +31,6 @@ from microbench.experiments.memory.loaded import loaded_chase
 from microbench.experiments.memory.streams import shapes, stream
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts, MemoryCosts
 from microbench.gpu.fake.environment import FakeHost, fake_environment
-from microbench.gpu.protocol.compute import Gemm
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import Operations, Transfer
 from microbench.meter.floors import measure_floors
@@ -96,7 +99,7 @@ MADE: dict[str, Callable[[Gpu], Transfer | Operations | Gemm]] = {
     "random": lambda gpu: scattered(gpu, "update", 64),
     "atomics": lambda gpu: atomics(gpu, "shared", "fp32", "same"),
     "memset": lambda gpu: engine(gpu, "memset", 3),
-    "product": lambda gpu: gpu.compute.problem("bf16", 256, 256, 256).gemm("cublaslt", WAY),
+    "product": lambda gpu: problem(gpu, "bf16", 256, 256, 256).gemm("cublaslt", WAY),
 }
 
 
@@ -117,9 +120,9 @@ def test_what_is_counted_is_what_is_moved() -> None:
     assert strided(gpu, "read", 12, 1200).size_bytes == 400
     assert scattered(gpu, "gather", 1024).operations == 128
     assert [engine(gpu, way, 96).size_bytes for way in ("copy", "copy_2d", "memset")] == [192, 192, 96]
-    problem = gpu.compute.problem("int8", 17, 64, 1000)
-    assert problem.operations == 2 * 17 * 64 * 1000
-    assert problem.size_bytes == 17 * 1000 + 64 * 1000 + 4 * 17 * 64
+    product = problem(gpu, "int8", 17, 64, 1000)
+    assert product.operations == 2 * 17 * 64 * 1000
+    assert product.size_bytes == 17 * 1000 + 64 * 1000 + 4 * 17 * 64
 
 
 def outcomes_of(gpu: Gpu, cases: list[Case]) -> list[Outcome]:
@@ -228,12 +231,12 @@ LACKING: list[tuple[FakeCosts, Use, str]] = [
     (CROWDED, lambda gpu: scattered(gpu, "gather", 2 * GIB), DEVICE_MEMORY),
     (CROWDED, lambda gpu: engine(gpu, "copy", GIB), DEVICE_MEMORY),
     (CROWDED, lambda gpu: allocating(gpu, "malloc", 2 * GIB, 1), DEVICE_MEMORY),
-    (capability(12, 0), lambda gpu: gpu.compute.tensor("wgmma", "bf16"), "12.0 has no wgmma of bf16"),
-    (TWO, lambda gpu: gpu.compute.tensor("wgmma", "fp64"), "no wgmma of fp64"),
-    (capability(8, 0), lambda gpu: gpu.compute.tensor("mma", "fp8_e5m2"), "needs compute capability 8.9"),
-    (TWO, lambda gpu: gpu.compute.problem("mxfp8", 256, 256, 256), "needs compute capability 10.0"),
-    (capability(7, 0), lambda gpu: gpu.compute.chain("fma_bf16x2"), "needs compute capability 8.0"),
-    (TWO, lambda gpu: gpu.compute.problem("fp16", 8, 8, 8).gemm("cublaslt", "round"), "has no kernel round"),
+    (capability(12, 0), lambda gpu: tensor(gpu, "wgmma", "bf16"), "12.0 has no wgmma of bf16"),
+    (TWO, lambda gpu: tensor(gpu, "wgmma", "fp64"), "no wgmma of fp64"),
+    (capability(8, 0), lambda gpu: tensor(gpu, "mma", "fp8_e5m2"), "needs compute capability 8.9"),
+    (TWO, lambda gpu: problem(gpu, "mxfp8", 256, 256, 256), "needs compute capability 10.0"),
+    (capability(7, 0), lambda gpu: chain(gpu, "fma_bf16x2"), "needs compute capability 8.0"),
+    (TWO, lambda gpu: problem(gpu, "fp16", 8, 8, 8).gemm("cublaslt", "round"), "has no kernel round"),
     (driver(12020), lambda gpu: node_chain(gpu, "if_taken", 1), "conditional nodes need a driver of CUDA 12.4"),
     (driver(12030), lambda gpu: decided_loop(gpu, "while"), "of CUDA 12.4; this one has 12.3"),
     (driver(12020), lambda gpu: node_chain(gpu, "pdl", 1), "programmatic edges need a driver of CUDA 12.3"),
@@ -271,10 +274,10 @@ USES: dict[str, Callable[[Gpu], Callable[[], object]]] = {
     "writes": lambda gpu: partial(written_set(gpu, "update", MIB).take, 4096),
     "banks": lambda gpu: partial(bank_reads(gpu, 8).alone, 8),
     "level": lambda gpu: partial(read_set(gpu, "shared", 1024).take, 4096),
-    "product": lambda gpu: partial(gpu.compute.problem("bf16", 256, 256, 256).gemm("cublaslt", WAY).submit, 1),
-    "tensor": lambda gpu: partial(gpu.compute.tensor("wgmma", "bf16").take, 1),
-    "instructions": lambda gpu: partial(gpu.compute.chain("fma_fp32").take, 1),
-    "bracket": lambda gpu: gpu.compute.bracket().begin,
+    "product": lambda gpu: partial(problem(gpu, "bf16", 256, 256, 256).gemm("cublaslt", WAY).submit, 1),
+    "tensor": lambda gpu: partial(tensor(gpu, "wgmma", "bf16").take, 1),
+    "instructions": lambda gpu: partial(chain(gpu, "fma_fp32").take, 1),
+    "bracket": lambda gpu: clock_bracket(gpu).begin,
     "chain of nodes": lambda gpu: node_chain(gpu, "kernel", 3).instantiate_ns,
     "loop": lambda gpu: partial(decided_loop(gpu, "while"), 1),
     "branches": lambda gpu: shaped_work(gpu, Shape(2, 2, True, 0)).check,
@@ -300,6 +303,6 @@ def test_a_case_holds_its_memory_until_it_ends() -> None:
             with pytest.raises(Skip, match="1 GiB of device memory asked, 768 MiB free"):
                 read_set(gpu, "global", GIB)
         with gpu.case():
-            free_bytes = gpu.compute.free_bytes()
-            gpu.compute.problem("bf16", 4096, 4096, 4096)
-            assert free_bytes - gpu.compute.free_bytes() == gpu.compute.needed_bytes("bf16", 4096, 4096, 4096)
+            before = free_bytes(gpu)
+            problem(gpu, "bf16", 4096, 4096, 4096)
+            assert before - free_bytes(gpu) == needed_bytes(gpu, "bf16", 4096, 4096, 4096)

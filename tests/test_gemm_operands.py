@@ -13,23 +13,31 @@ from c_library import compiled
 from host_case import HostCase, at
 
 from microbench.core.errors import MeasurementError
-from microbench.gpu.cuda.compute import operands
-from microbench.gpu.cuda.compute.operands import DATA_CODES, VECTORS, allowed_error, relative_error, row_error
-from microbench.gpu.cuda.compute.tensor import encode
+from microbench.experiments.compute import operands
+from microbench.experiments.compute.operands import (
+    DATA_CODES,
+    VECTORS,
+    GemmData,
+    allowed_error,
+    relative_error,
+    row_error,
+)
+from microbench.experiments.compute.products import bytes_of
+from microbench.experiments.compute.tensor import TensorType, encode
 from microbench.gpu.cuda.context import kernel_source
-from microbench.gpu.protocol import compute
+from microbench.gpu.protocol.matrices import ELEMENTS, FORMATS, Element, GemmType, matrix_bytes
 
 HEADER = Path(__file__).parent / "twin" / "cuda_on_cpu.h"
 COUNT = 40_000
 Bytes = npt.NDArray[np.uint8]
 # The same rounding in NumPy, written for the tensor kernels.
-KNOWN: dict[compute.Element, compute.TensorType] = {
+KNOWN: dict[Element, TensorType] = {
     "fp16": "fp16",
     "bf16": "bf16",
     "e4m3": "fp8_e4m3",
     "e5m2": "fp8_e5m2",
 }
-OPERANDS: tuple[compute.Element, ...] = ("fp64", "fp32", "fp16", "bf16", "e4m3", "e5m2", "e2m1", "int8")
+OPERANDS: tuple[Element, ...] = ("fp64", "fp32", "fp16", "bf16", "e4m3", "e5m2", "e2m1", "int8")
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +52,15 @@ def pointer(array: npt.NDArray[Any]) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
 
-def draw(
-    kernels: ctypes.CDLL, element: compute.Element, data: compute.GemmData = "normal", seed: int = 1, count: int = COUNT
-) -> Bytes:
-    matrix: Bytes = np.zeros(compute.matrix_bytes(element, 1, count), dtype=np.uint8)
-    kernels.draw(pointer(matrix), ctypes.c_uint64(count), seed, DATA_CODES[data], *compute.FORMATS[element])
+def draw(kernels: ctypes.CDLL, element: Element, data: GemmData = "normal", seed: int = 1, count: int = COUNT) -> Bytes:
+    matrix: Bytes = np.zeros(matrix_bytes(element, 1, count), dtype=np.uint8)
+    kernels.draw(pointer(matrix), ctypes.c_uint64(count), seed, DATA_CODES[data], *FORMATS[element])
     return matrix
 
 
 def products(
     kernels: ctypes.CDLL,
-    element: compute.Element,
+    element: Element,
     matrix: Bytes,
     width: int,
     vectors: npt.NDArray[np.float64],
@@ -65,7 +71,7 @@ def products(
     arguments = (pointer(matrix), ctypes.c_uint64(rows), ctypes.c_uint64(width), pointer(vectors), pointer(sums))
     for block in range(width * -(-rows // block_rows)):
         block_index(kernels).value = block
-        kernels.transposed_times(*arguments, ctypes.c_uint64(block_rows), *compute.FORMATS[element])
+        kernels.transposed_times(*arguments, ctypes.c_uint64(block_rows), *FORMATS[element])
     block_index(kernels).value = 0
     return sums
 
@@ -74,12 +80,12 @@ def block_index(kernels: ctypes.CDLL) -> ctypes.c_uint:
     return ctypes.c_uint.in_dll(kernels, "blockIdx")
 
 
-def read(kernels: ctypes.CDLL, element: compute.Element, matrix: Bytes, count: int) -> npt.NDArray[np.float64]:
+def read(kernels: ctypes.CDLL, element: Element, matrix: Bytes, count: int) -> npt.NDArray[np.float64]:
     numbers: npt.NDArray[np.float64] = products(kernels, element, matrix, count, np.ones((VECTORS, 1)), 1)[0]
     return numbers
 
 
-def values(element: compute.Element, matrix: Bytes) -> npt.NDArray[np.float64]:
+def values(element: Element, matrix: Bytes) -> npt.NDArray[np.float64]:
     """The numbers that the bytes stand for, without the device code."""
     match element:
         case "bf16":
@@ -103,7 +109,7 @@ def values(element: compute.Element, matrix: Bytes) -> npt.NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("element", OPERANDS)
-def test_normal_numbers_have_their_mean_deviation_and_tails(kernels: ctypes.CDLL, element: compute.Element) -> None:
+def test_normal_numbers_have_their_mean_deviation_and_tails(kernels: ctypes.CDLL, element: Element) -> None:
     numbers = values(element, draw(kernels, element)) / (40 if element == "int8" else 1)
     far = float(np.mean(np.abs(numbers) > 2.6))  # between the steps of every type
     assert abs(numbers.mean()) < 5 / sqrt(COUNT)
@@ -113,7 +119,7 @@ def test_normal_numbers_have_their_mean_deviation_and_tails(kernels: ctypes.CDLL
 
 
 @pytest.mark.parametrize("element", ["fp16", "bf16", "e4m3", "e5m2"])
-def test_numbers_are_rounded_to_the_nearest(kernels: ctypes.CDLL, element: compute.Element) -> None:
+def test_numbers_are_rounded_to_the_nearest(kernels: ctypes.CDLL, element: Element) -> None:
     exact = draw(kernels, "fp32").view(np.float32).astype(np.float64)
     codes, _ = encode(KNOWN[element], exact)
     wanted = codes.view(np.uint8) if codes.dtype != np.uint8 else codes
@@ -125,7 +131,7 @@ def test_numbers_are_rounded_to_the_nearest(kernels: ctypes.CDLL, element: compu
 
 
 @pytest.mark.parametrize("element", ["fp16", "bf16", "e4m3", "e5m2", "e2m1", "int8", "fp32", "fp64"])
-def test_the_device_code_reads_each_type_right(kernels: ctypes.CDLL, element: compute.Element) -> None:
+def test_the_device_code_reads_each_type_right(kernels: ctypes.CDLL, element: Element) -> None:
     matrix = draw(kernels, element, count=400)
     assert np.array_equal(read(kernels, element, matrix, 400), values(element, matrix))
     if element in ("fp16", "bf16", "fp32", "fp64"):
@@ -134,14 +140,14 @@ def test_the_device_code_reads_each_type_right(kernels: ctypes.CDLL, element: co
 
 @pytest.mark.parametrize(("rows", "block_rows"), [(1, 1), (40, 7), (40, 40)])
 @pytest.mark.parametrize("element", ["bf16", "e4m3", "int8"])
-def test_a_matrix_times_vectors(kernels: ctypes.CDLL, element: compute.Element, rows: int, block_rows: int) -> None:
+def test_a_matrix_times_vectors(kernels: ctypes.CDLL, element: Element, rows: int, block_rows: int) -> None:
     matrix, vectors = draw(kernels, element, count=24 * rows), np.random.default_rng(2).standard_normal((VECTORS, rows))
     wanted = vectors @ values(element, matrix).reshape(rows, 24)
     assert products(kernels, element, matrix, 24, vectors, block_rows) == pytest.approx(wanted, abs=1e-10)
 
 
 @pytest.mark.parametrize("element", ["fp32", "e5m2", "int32"])
-def test_rows_of_a_matrix_times_a_vector(kernels: ctypes.CDLL, element: compute.Element) -> None:
+def test_rows_of_a_matrix_times_a_vector(kernels: ctypes.CDLL, element: Element) -> None:
     matrix = np.arange(-150, 150, dtype=np.int32).view(np.uint8)
     if element != "int32":
         matrix = draw(kernels, element, count=300)
@@ -150,7 +156,7 @@ def test_rows_of_a_matrix_times_a_vector(kernels: ctypes.CDLL, element: compute.
     arguments = (pointer(matrix), ctypes.c_uint64(3), ctypes.c_uint64(100), pointer(vectors), pointer(sums))
     for row in range(3):
         block_index(kernels).value = row
-        kernels.times(*arguments, *compute.FORMATS[element])
+        kernels.times(*arguments, *FORMATS[element])
     block_index(kernels).value = 0
     assert sums[0] == pytest.approx(numbers.reshape(3, 100) @ vectors[0])  # lane 0 of a warp, the only one here
 
@@ -211,14 +217,12 @@ def test_seeds_and_places_give_other_numbers(kernels: ctypes.CDLL) -> None:
     [("ones", "bf16", 1), ("ones", "int8", 1), ("zeros", "e4m3", 0), ("constant", "e5m2", 0.75),
      ("constant", "int8", 48), ("constant", "fp16", 0.75), ("constant", "e2m1", 1)],
 )  # fmt: skip
-def test_constant_data_are_one_number(
-    kernels: ctypes.CDLL, data: compute.GemmData, element: compute.Element, number: float
-) -> None:
+def test_constant_data_are_one_number(kernels: ctypes.CDLL, data: GemmData, element: Element, number: float) -> None:
     assert (values(element, draw(kernels, element, data)) == number).all()
 
 
 @pytest.mark.parametrize(("element", "most"), [("fp64", 1.0), ("bf16", 1.0), ("int8", 127.0)])
-def test_uniform_numbers_fill_their_range(kernels: ctypes.CDLL, element: compute.Element, most: float) -> None:
+def test_uniform_numbers_fill_their_range(kernels: ctypes.CDLL, element: Element, most: float) -> None:
     numbers = values(element, draw(kernels, element, "uniform"))
     assert -most <= numbers.min() < -0.98 * most
     assert 0.98 * most < numbers.max() <= most
@@ -226,7 +230,7 @@ def test_uniform_numbers_fill_their_range(kernels: ctypes.CDLL, element: compute
 
 
 @pytest.mark.parametrize("element", ["bf16", "fp64"])
-def test_two_of_four_sparse_elements_are_zero(kernels: ctypes.CDLL, element: compute.Element) -> None:
+def test_two_of_four_sparse_elements_are_zero(kernels: ctypes.CDLL, element: Element) -> None:
     numbers = values(element, draw(kernels, element, "sparse"))
     fours = numbers.reshape(-1, 4) == 0
     assert (fours.sum(axis=1) == 2).all()
@@ -241,15 +245,15 @@ def test_every_digit_of_a_double_is_drawn(kernels: ctypes.CDLL) -> None:
     assert max(shares) < 0.7
 
 
-CENTRED: tuple[compute.GemmData, ...] = ("normal", "uniform", "sparse")
+CENTRED: tuple[GemmData, ...] = ("normal", "uniform", "sparse")
 
 
-@pytest.mark.parametrize("dtype", get_args(compute.GemmType))
+@pytest.mark.parametrize("dtype", get_args(GemmType))
 @pytest.mark.parametrize("data", CENTRED)
-def test_the_allowed_error_is_below_a_fiftieth(dtype: compute.GemmType, data: compute.GemmData) -> None:
+def test_the_allowed_error_is_below_a_fiftieth(dtype: GemmType, data: GemmData) -> None:
     for depth in (256, 4096, 8192, 8192 if dtype == "fp16_acc16" else 16384):
         assert allowed_error(dtype, depth, data) < 0.02
-    assert all(allowed_error(dtype, 65536, any_data) < 1 for any_data in get_args(compute.GemmData))
+    assert all(allowed_error(dtype, 65536, any_data) < 1 for any_data in get_args(GemmData))
 
 
 def test_the_allowed_error_grows_with_depth_and_one_sided_data() -> None:
@@ -261,7 +265,7 @@ def test_the_allowed_error_grows_with_depth_and_one_sided_data() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "numpy_type"), [("fp16", np.float16), ("fp32", np.float32)])
-def test_numpys_products_are_within_the_allowed_error(dtype: compute.GemmType, numpy_type: npt.DTypeLike) -> None:
+def test_numpys_products_are_within_the_allowed_error(dtype: GemmType, numpy_type: npt.DTypeLike) -> None:
     random = np.random.default_rng(5)
     a, b = (random.standard_normal((60, 2000)).astype(numpy_type) for _ in "ab")
     exact = a.astype(np.float64) @ b.astype(np.float64).T
@@ -294,8 +298,8 @@ def test_relative_errors_are_finite_or_infinite_but_never_nan(found: float, want
 
 
 def test_bytes_of_a_product() -> None:
-    assert compute.product_bytes("bf16", 10, 20, 30) == 2 * (300 + 600 + 200)
-    assert compute.product_bytes("fp8_e4m3", 10, 20, 30) == 300 + 600 + 2 * 200
-    assert compute.product_bytes("int8", 10, 20, 30) == 300 + 600 + 4 * 200
-    assert compute.product_bytes("nvfp4", 10, 20, 30) == 150 + 300 + 2 * 200
-    assert set(compute.ELEMENTS) == set(get_args(compute.GemmType))
+    assert bytes_of("bf16", 10, 20, 30) == (600, 1200, 400)
+    assert bytes_of("fp8_e4m3", 10, 20, 30) == (300, 600, 400)
+    assert bytes_of("int8", 10, 20, 30) == (300, 600, 800)
+    assert bytes_of("nvfp4", 10, 20, 30) == (150, 300, 400)
+    assert set(ELEMENTS) == set(get_args(GemmType))

@@ -30,9 +30,9 @@ ROOMS: dict[str, str] = {
     "report": "diagnosis session archive explain model comparison analysis core",
     "fleet": "report session archive explain analysis core",
     "library": "report diagnosis traces session archive explain model comparison gpu recorder analysis core",
-    "cli": "library fleet report diagnosis traces session archive explain model gpu recorder analysis core",
+    "cli": "library fleet report diagnosis traces session archive explain model experiments gpu recorder analysis core",
 }
-MOST_ROOMS, MOST_ARROWS = 19, 80
+MOST_ROOMS, MOST_ARROWS = 19, 81
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 
 # Where a package may be imported. The longest name counts: numba.cuda is not numba.
@@ -61,7 +61,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "recorder.machine_code",
     ),
     "numba.cuda": ("gpu", "_kernels"),
-    "nvmath": ("gpu", "_kernels"),
+    "nvmath": ("experiments.compute",),
     "pyarrow": ("fleet.store", "library.results"),
     "pynvml": ("gpu.machine.nvml",),
     "pypdfium2": ("report.figures",),
@@ -75,7 +75,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 PRINTING = ("cli", "report")
 # The only files that survive any exception: of a benchmark, of a user's function whose capture may fail, and of the
 # recorder inside of a program that is watched.
-BOUNDARIES = ("session.worker", "gpu.layers.culprit", "recorder.inject.sitecustomize")
+BOUNDARIES = ("session.worker", "experiments.own.culprit", "recorder.inject.sitecustomize")
 
 
 def within(module: str, places: tuple[str, ...]) -> bool:

@@ -24,13 +24,13 @@ from microbench.archive import store
 from microbench.core.errors import MeasurementError, UsageError
 from microbench.core.model import Run
 from microbench.core.targets import Argument, argument, check_kernel, dimensions, number, target
+from microbench.experiments.own import callables
+from microbench.experiments.own.culprit import follow
+from microbench.experiments.own.loading import OwnCall, bound
+from microbench.experiments.own.step import NotCapturedError, own_step
 from microbench.explain import own
 from microbench.explain.rules import of_suite
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.gpu.layers import callables
-from microbench.gpu.layers.culprit import follow
-from microbench.gpu.protocol.own import NotCapturedError, OwnCall
-from microbench.meter.callables import bound
 from microbench.report.suites.own import roofline
 
 STEPS = """
@@ -548,7 +548,7 @@ def test_streams_are_found_among_arguments() -> None:
 def test_a_simulated_step_that_submits_nothing_is_not_captured() -> None:
     gpu = exact()
     with gpu.case():
-        step = gpu.own_step(lambda: OwnCall(lambda: None))
+        step = own_step(gpu, lambda: OwnCall(lambda: None))
         with pytest.raises(NotCapturedError, match="the graph is empty"):
             step.capture()
 

@@ -15,12 +15,14 @@ import pytest
 
 from microbench.core.errors import MeasurementError
 from microbench.core.targets import argument
-from microbench.gpu.layers import callables, culprit
-from microbench.gpu.protocol.own import KernelSpec, NotCapturedError, OwnCall
+from microbench.experiments.own import callables, culprit, nodes
+from microbench.experiments.own.kernel import KernelSpec
+from microbench.experiments.own.loading import OwnCall
+from microbench.experiments.own.step import NotCapturedError
 
 bindings = pytest.importorskip("cuda.bindings.driver")
-own_kernel = pytest.importorskip("microbench.gpu.cuda.own_kernel")
-own_step = pytest.importorskip("microbench.gpu.cuda.own_step")
+own_kernel = pytest.importorskip("microbench.experiments.own.kernel")
+own_step = pytest.importorskip("microbench.experiments.own.step")
 
 INVALIDATED = 901
 ELEMENTWISE = b"_ZN2at6native29vectorized_elementwise_kernelILi4EfEEvif"
@@ -100,9 +102,11 @@ class Driver:
 
 
 class Case:
-    """What a step takes from the current case."""
+    """What a step takes from the current case. Every recorded run has one kernel of 5 us."""
 
-    context = SimpleNamespace(device=0)
+    context = SimpleNamespace(
+        device=0, kernel_records=SimpleNamespace(durations_ns=lambda run: [run(), np.array([5000])][1])
+    )
 
     def adopt(self, handle: int) -> int:
         assert handle == 5
@@ -116,7 +120,8 @@ class Case:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     stand_in = Driver()
-    monkeypatch.setattr(own_step, "driver", stand_in)
+    for module in (own_step, nodes):
+        monkeypatch.setattr(module, "driver", stand_in)
     monkeypatch.setattr(own_step, "error_name", lambda code: f"CUDA error {code}")
     for name in ("torch", "cupy", "jax"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -124,11 +129,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 def step_of(call: Callable[[], object]) -> Any:
-    def record(run: Callable[[], object]) -> object:
-        run()
-        return np.array([5000])
-
-    return own_step.CudaStep(Case(), OwnCall(call, (), __file__), record)
+    return own_step.OwnStep(Case(), OwnCall(call, (), __file__))
 
 
 def test_a_step_is_captured_replayed_and_compared(driver: Driver) -> None:

@@ -17,8 +17,8 @@ import pytest
 from microbench.core.errors import MeasurementError, MicrobenchError, Skip
 
 if TYPE_CHECKING:
+    from microbench.experiments.own.step import OwnGraph, OwnStep
     from microbench.gpu.protocol.gpu import Gpu
-    from microbench.gpu.protocol.own import OwnGraph, OwnStep
 
 # Steps and replays are timed in turn, this many of each.
 TURNS = 50
@@ -72,12 +72,13 @@ class Asserted:
         a replay must be. Fails with the line that prevents the capture, the launches, or the gain.
         """
         __tracebackhide__ = True
-        from microbench.gpu.protocol.own import NotCapturedError, OwnCall
+        from microbench.experiments.own.loading import OwnCall
+        from microbench.experiments.own.step import NotCapturedError, own_step
 
         file = getattr(getattr(function, "__code__", None), "co_filename", "")
         call = partial(function, *arguments, **named)
         with self._gpu.case():
-            step = self._gpu.own_step(lambda: OwnCall(call, (*arguments, *named.values()), file))
+            step = own_step(self._gpu, lambda: OwnCall(call, (*arguments, *named.values()), file))
             try:
                 captured = step.capture(follow=True)
             except NotCapturedError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -11,7 +12,6 @@ import numpy as np
 from microbench.analysis.quantiles import FloatArray
 from microbench.core.model import Fact, Measurement, Work
 from microbench.core.ops import IntArray
-from microbench.gpu.protocol.compute import Gemm
 from microbench.gpu.protocol.links import (
     Chase,
     Collective,
@@ -22,6 +22,7 @@ from microbench.gpu.protocol.links import (
     Pipeline,
     bus_factor,
 )
+from microbench.gpu.protocol.submit import Submit
 from microbench.gpu.protocol.transfer import Operations, Transfer
 from microbench.meter.sampling import NANOSECOND_S, per_call_distribution, seconds
 from microbench.meter.timer import Meter, gated
@@ -78,10 +79,16 @@ def verified(measurements: Sequence[Measurement], how: str) -> list[Measurement]
     return [msgspec.structs.replace(each, verified=how, needs_verification=True) for each in measurements]
 
 
-def warm_s(transfer: Transfer | Operations | Gemm) -> float:
+class Submitted(Protocol):
+    """Whatever can be submitted."""
+
+    submit: Submit
+
+
+def warm_s(work: Submitted) -> float:
     """Seconds of the second of two calls, each with a synchronise."""
     out_ns = np.zeros(2, dtype=np.int64)
-    transfer.submit.round_trips(out_ns)
+    work.submit.round_trips(out_ns)
     return max(int(out_ns[-1]), 1) * NANOSECOND_S
 
 

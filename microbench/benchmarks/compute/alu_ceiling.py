@@ -16,20 +16,32 @@ from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
-from microbench.gpu.protocol.compute import AluOperation
+from microbench.experiments.compute.alu import AluOperation, arithmetic, chain
+from microbench.experiments.compute.instructions import instruction_rate
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.instructions import chain_latency, instruction_rate
+from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter
 
 OPERATIONS = (
     "fma_fp64", "fma_fp32", "fma_fp16x2", "fma_bf16x2", "mad_int32", "add_int32", "exp2_fp32", "rsqrt_fp32",
 )  # fmt: skip
+CHAIN_S = 2e-4
+CHAIN_REPEATS = 16
 
 
 def measure(gpu: Gpu, meter: Meter, operation: AluOperation) -> Iterator[Measured]:
     floating = operation.startswith("fma")
-    yield from instruction_rate(meter, gpu.compute.arithmetic(operation), not floating, f"alu:{operation}")
-    yield chain_latency(meter, gpu.compute.chain(operation))
+    yield from instruction_rate(meter, arithmetic(gpu, operation), not floating, f"alu:{operation}")
+    dependent = chain(gpu, operation)
+    first = dependent.take(CHAIN_REPEATS)
+    repeats = max(round(CHAIN_REPEATS * CHAIN_S / max(first.seconds, NANOSECOND_S)), CHAIN_REPEATS)
+    yield meter.collect(
+        "latency",
+        lambda: (dependent.take(repeats).cycles,),
+        clock="device",
+        calls=repeats * dependent.instructions,
+        resolution=1.0,
+    )
 
 
 BENCHMARK = Benchmark(

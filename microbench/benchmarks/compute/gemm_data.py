@@ -15,20 +15,22 @@ from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Fact, Metric
-from microbench.gpu.protocol.compute import ACCUMULATORS, GemmData, GemmType
+from microbench.experiments.compute.operands import GemmData
+from microbench.experiments.compute.products import problem
+from microbench.experiments.compute.rates import ACCUMULATORS, fastest, powered
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.products import powered
+from microbench.gpu.protocol.matrices import GemmType
 from microbench.meter.timer import Meter
-from microbench.meter.tuning import fastest
 
 DATA = ("normal", "zeros", "uniform", "constant", "ones", "sparse")
 
 
 def measure(gpu: Gpu, meter: Meter, size: int, dtype: GemmType, data: GemmData) -> Iterator[Measured]:
-    gemm, found = fastest(meter, problem := gpu.compute.problem(dtype, size, size, size, data), "cublaslt")
+    product = problem(gpu, dtype, size, size, size, data)
+    gemm, found = fastest(meter, product, "cublaslt")
     yield found
     yield Fact("accumulator", ACCUMULATORS[dtype], source="the compute type asked for")
-    yield from powered(meter, gemm, dtype, problem.operations)
+    yield from powered(meter, gemm, dtype, product.operations)
 
 
 BENCHMARK = Benchmark(

@@ -16,18 +16,46 @@ Reading
 
 from collections.abc import Iterator
 
+import msgspec
+
 from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Metric
-from microbench.gpu.protocol.compute import GemmType
+from microbench.experiments.compute.products import problem
+from microbench.experiments.compute.rates import (
+    MOST_REPLAYS,
+    SAMPLE_S,
+    SHORTEST_THROUGHPUT,
+    fastest,
+    most_queued,
+    rate,
+    warm,
+)
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.products import small
+from microbench.gpu.protocol.matrices import GemmType
 from microbench.meter.timer import Meter
+from microbench.meter.transfers import verified
 
 
 def measure(gpu: Gpu, meter: Meter, dtype: GemmType, size: int, products: int) -> Iterator[Measured]:
-    alone = gpu.compute.problem(dtype, size, size, size, products=products)
-    together = gpu.compute.problem(dtype, size, size, size, products=products, batched=True)
-    yield from small(meter, dtype, products, alone, together)
+    alone = problem(gpu, dtype, size, size, size, products=products)
+    together = problem(gpu, dtype, size, size, size, products=products, batched=True)
+    one, candidate = fastest(meter, alone, "cublaslt")
+    yield candidate
+    one_s = warm(meter, one, 0.0)
+    one.fresh()
+    yield from verified([meter.throughput("one_by_one", one.submit, products)], one.check())
+    one.fresh()
+    yield from verified([meter.device_time("stream", one.submit, products)], one.check())
+    one.fresh()
+    replay = one.graph(products)
+    replays = min(max(round(SAMPLE_S / (one_s * products)), 1), MOST_REPLAYS)
+    yield from verified([meter.throughput("graph", replay, replays, parts=products)], one.check())
+    batch, candidate = fastest(meter, together, "cublaslt")
+    yield msgspec.structs.replace(candidate, name="batch_candidate")
+    batch.fresh()
+    calls = min(max(round(SAMPLE_S / warm(meter, batch, 0.0)), SHORTEST_THROUGHPUT), most_queued(batch))
+    yield from verified([meter.throughput("batch", batch.submit, calls, parts=products)], batch.check())
+    yield from rate(meter, batch, dtype, together.operations)
 
 
 BENCHMARK = Benchmark(

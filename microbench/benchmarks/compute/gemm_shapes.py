@@ -15,12 +15,24 @@ Reading
 
 from collections.abc import Iterator
 
+import msgspec
+
 from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
-from microbench.gpu.protocol.compute import GemmType
+from microbench.core.model import Metric, Work
+from microbench.experiments.compute.products import problem
+from microbench.experiments.compute.rates import (
+    MOST_REPLAYS,
+    SAMPLE_S,
+    SHORTEST_THROUGHPUT,
+    fastest,
+    most_queued,
+    rate,
+    warm,
+)
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.products import shaped
+from microbench.gpu.protocol.matrices import GemmType
 from microbench.meter.timer import Meter
+from microbench.meter.transfers import verified
 
 # Columns and depth of each projection: its outputs and inputs. Llama 2 7B, and Llama 3 70B with 8 heads of keys and
 # values; up includes the gate. Source: the models' published configurations (config.json).
@@ -28,12 +40,26 @@ PROJECTIONS = {
     "7b_qkv": (12288, 4096), "7b_out": (4096, 4096), "7b_up": (22016, 4096), "7b_down": (4096, 11008),
     "70b_qkv": (10240, 8192), "70b_out": (8192, 8192), "70b_up": (57344, 8192), "70b_down": (8192, 28672),
 }  # fmt: skip
+GRAPH_CALLS = 20
 DEFAULT = ("7b_out", "7b_up", "70b_out", "70b_up")
 
 
 def measure(gpu: Gpu, meter: Meter, dtype: GemmType, projection: str, rows: int) -> Iterator[Measured]:
     columns, depth = PROJECTIONS[projection]
-    yield from shaped(meter, gpu.compute.problem(dtype, rows, columns, depth, beyond_l2=True), dtype)
+    product = problem(gpu, dtype, rows, columns, depth, beyond_l2=True)
+    best, candidate = fastest(meter, product, "cublaslt")
+    yield candidate
+    timed, clock = rate(meter, best, dtype, product.operations)
+    yield from (timed, clock)
+    yield msgspec.structs.replace(timed, metric="bandwidth", work=Work(bytes=product.size_bytes), bound="dram")
+    best.fresh()
+    one_s = warm(meter, best, 0.0)
+    count = min(max(round(SAMPLE_S / one_s), SHORTEST_THROUGHPUT), most_queued(best))
+    yield from verified([meter.throughput("call", best.submit, count)], best.check())
+    best.fresh()
+    replay = best.graph(GRAPH_CALLS)
+    replays = min(max(round(SAMPLE_S / (one_s * GRAPH_CALLS)), 1), MOST_REPLAYS)
+    yield from verified([meter.device_time("graph", replay, replays, parts=GRAPH_CALLS)], best.check())
 
 
 BENCHMARK = Benchmark(

@@ -17,14 +17,30 @@ Reading
     blocks of a second (--full).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
 
 from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Param
-from microbench.gpu.protocol.compute import GemmType, Library
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.model import Fact, Measurement, Metric, Param
+from microbench.experiments.compute.products import Library, Problem
+from microbench.experiments.compute.rates import (
+    ACCUMULATORS,
+    SAMPLE_S,
+    Shape,
+    batches,
+    fastest,
+    problem_that_fits,
+    rate,
+    rate_name,
+    work_of,
+)
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.products import Shape, against_cublaslt, problem_that_fits, product
+from microbench.gpu.protocol.matrices import GemmType
+from microbench.meter.sampling import now_s, stored
 from microbench.meter.timer import Meter
+from microbench.meter.transfers import verified
 
 DTYPES = (
     "bf16", "fp8_e4m3_fast", "fp16", "tf32", "fp64", "fp32", "int8", "fp16_acc16", "fp8_e4m3", "fp8_e5m2_fast",
@@ -35,14 +51,88 @@ LIBRARIES = ("cublaslt", "cupy", "torch")
 FIRST_DTYPES, FIRST_SIZE = DTYPES[:7], 8192
 # Libraries are compared from this size on: below it they differ mainly in the cost of a call.
 COMPARED_FROM = 4096
+# A board's slower power control averages over about a second (see REST_S), so ratios of sustained rates need blocks as
+# long. In half of a short block the clock at least falls to the level that the product allows at first.
+BLOCK_S, SHORT_BLOCK_S = 1.0, 0.2
+BATCHES_PER_BLOCK = 20
+# Slow products and gates that time out may lengthen a block up to this factor.
+LONGEST_BLOCKS, VOID_BLOCK_S = 10, 20.0
 
 
 def measure(gpu: Gpu, meter: Meter, library: Library, size: int, dtype: GemmType) -> Iterator[Measured]:
     problem, shape = problem_that_fits(gpu, dtype, Shape(size, size, size))
     yield shape
-    yield from (
-        product(meter, problem, dtype) if library == "cublaslt" else against_cublaslt(meter, problem, dtype, library)
+    if library != "cublaslt":
+        yield from against_cublaslt(meter, problem, dtype, library)
+        return
+    best, candidate = fastest(meter, problem, library)
+    yield candidate
+    yield Fact("accumulator", ACCUMULATORS[dtype], source="the compute type asked for")
+    yield from rate(meter, best, dtype, problem.operations)
+
+
+def against_cublaslt(meter: Meter, problem: Problem, dtype: GemmType, library: Library) -> Iterator[Measurement | Fact]:
+    """The rate of another library's fastest way, and that rate divided by cuBLASLt's.
+
+    The other library, cuBLASLt and the other library again run in a block each, on operands of the same kind, and the
+    second half of a block counts: at the power limit each product has a clock of its own, which batches of milliseconds
+    in turn would share. Metric ``against_per_clock`` is the ratio for each cycle of the SMs' clock. Metric ``against``,
+    that of the sustained rates, needs blocks of BLOCK_S; in a run with less time a fact says so.
+    """
+    theirs, candidate = fastest(meter, problem, library)
+    yield candidate
+    yield Fact("accumulator", ACCUMULATORS[dtype], source="what the library says of itself")
+    try:
+        ours, _ = fastest(meter, problem, "cublaslt")
+    except Skip as skip:
+        yield Fact("against", None, reason=str(skip))
+        yield from rate(meter, theirs, dtype, problem.operations)
+        return
+    lasting_s, name = meter.limits.seconds, rate_name(dtype)
+    block_s = BLOCK_S if lasting_s >= BLOCK_S else min(lasting_s, SHORT_BLOCK_S)
+    batch_s = max(block_s / BATCHES_PER_BLOCK, SAMPLE_S)
+    (their_calls, their_batch), (our_calls, our_batch) = (
+        batches(meter, gemm, dtype, batch_s) for gemm in (theirs, ours)
     )
+    first = _settled(meter, their_batch, block_s)
+    our = _settled(meter, our_batch, block_s)
+    theirs.fresh()  # the last block, so that the result that is checked is this library's
+    last = _settled(meter, their_batch, block_s)
+    checked = theirs.check()
+    their, pairs = [*first, *last], [pair for block in (first, last) for pair in zip(block, our, strict=False)]
+    ratios = np.array([our[name] / our_calls / (their[name] / their_calls) for their, our in pairs])
+    clocks = np.array([our["sm_clock"] / their["sm_clock"] for their, our in pairs])
+    yield from verified(
+        [
+            Measurement(
+                name, "device", stored([batch[name] for batch in their]), len(their), their_calls,
+                work=work_of(dtype, problem.operations), bound=f"gemm:{dtype}", floor_s=meter.floors.event_pair_s,
+                resolution=meter.floors.event_step_s,
+            )
+        ],
+        checked,
+    )  # fmt: skip
+    counted = {"sm_clock": [batch["sm_clock"] for batch in their], "against_per_clock": (ratios * clocks).tolist()}
+    if block_s >= BLOCK_S:
+        counted["against"] = ratios.tolist()
+    else:
+        reason = f"a sustained ratio needs blocks of {BLOCK_S:g} s: --full takes them"
+        yield Fact("against", None, reason=reason)
+    for metric, values in counted.items():
+        yield Measurement(metric, "counter", stored(values), len(values))
+
+
+def _settled(meter: Meter, batch: Callable[[], Mapping[str, float]], seconds: float) -> list[Mapping[str, float]]:
+    """The batches of one product in the second half of ``seconds``, at least as many as a sample needs."""
+    began_s, settled = now_s(meter.clock), list[Mapping[str, float]]()
+    while (at_s := now_s(meter.clock) - began_s) < seconds or len(settled) < meter.limits.minimum:
+        if at_s > LONGEST_BLOCKS * seconds + VOID_BLOCK_S:
+            raise MeasurementError("a block of products could not be timed: the gate timed out again and again")
+        taken = batch()
+        meter.tick("block", len(settled), at_s)
+        if taken and at_s >= seconds / 2:
+            settled.append(taken)
+    return settled
 
 
 def combines(params: Mapping[str, Param]) -> bool:

@@ -17,9 +17,9 @@ from typing import Literal
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
-from microbench.gpu.protocol.compute import INTEGER_TYPES, TensorPath, TensorType
+from microbench.experiments.compute.instructions import instruction_rate
+from microbench.experiments.compute.tensor import TensorPath, TensorType, tensor
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.instructions import instruction_rate
 from microbench.meter.timer import Meter
 
 FIRST_DTYPES = ("bf16", "fp8_e4m3", "int8", "fp64")
@@ -29,8 +29,7 @@ DTYPES = ("bf16", "fp8_e4m3", "fp16", "tf32", "int8", "fp64", "fp16_acc16", "fp8
 def measure(
     gpu: Gpu, meter: Meter, load: Literal["burst", "sustained"], path: TensorPath, dtype: TensorType
 ) -> Iterator[Measured]:
-    integer = dtype in INTEGER_TYPES
-    yield from instruction_rate(meter, gpu.compute.tensor(path, dtype), integer, f"tensor:{dtype}", load)
+    yield from instruction_rate(meter, tensor(gpu, path, dtype), dtype == "int8", f"tensor:{dtype}", load)
 
 
 def late(params: Mapping[str, Param]) -> bool:

@@ -17,16 +17,16 @@ from typing import Literal
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
-from microbench.gpu.protocol.compute import TensorPath, TensorType
+from microbench.experiments.compute.instructions import instruction_rate
+from microbench.experiments.compute.tensor import TensorPath, TensorType, tensor
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.instructions import instruction_rate
 from microbench.meter.timer import Meter
 
 
 def measure(
     gpu: Gpu, meter: Meter, load: Literal["burst", "sustained"], path: TensorPath, dtype: TensorType
 ) -> Iterator[Measured]:
-    yield from instruction_rate(meter, gpu.compute.tensor(path, dtype, sparse=True), False, f"sparse:{dtype}", load)
+    yield from instruction_rate(meter, tensor(gpu, path, dtype, sparse=True), False, f"sparse:{dtype}", load)
 
 
 def late(params: Mapping[str, Param]) -> bool:

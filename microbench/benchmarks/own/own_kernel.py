@@ -21,8 +21,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Metric, Param, Work
 from microbench.core.targets import argument, dimensions, target, whole
+from microbench.experiments.own.kernel import KernelResources, KernelSpec, OwnKernel, own_kernel
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.own import KernelResources, KernelSpec, OwnKernel
 from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter, cold
 
@@ -47,7 +47,7 @@ def measure(
     spec = specification(
         kernel, grid, block, arguments, shared, bytes, flop, options, {k: float(v) for k, v in axes.items()}
     )
-    own = gpu.own_kernel(spec)
+    own = own_kernel(gpu, spec)
     meter.tick("warm_up", 1, 0.0)
     yield from _resources(own.resources, "SIMULATED" if gpu.simulated else "driver and compiler")
     waves = spec.grid[0] * spec.grid[1] * spec.grid[2] / (own.resources.blocks_per_sm * own.resources.sms)

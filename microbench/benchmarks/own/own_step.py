@@ -28,10 +28,11 @@ import numpy as np
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Measurement, Metric, Param
+from microbench.experiments.own.callables import JAX
+from microbench.experiments.own.loading import bound
+from microbench.experiments.own.step import NotCapturedError, OwnGraph, OwnStep, own_step
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.own import JAX, NotCapturedError, OwnGraph, OwnStep
 from microbench.meter.alternating import steps
-from microbench.meter.callables import bound
 from microbench.meter.sampling import NANOSECOND_S, stored
 from microbench.meter.timer import Meter, cold, gated
 
@@ -52,7 +53,7 @@ HELD_UP = (
 
 
 def measure(gpu: Gpu, meter: Meter, function: str, setup: str = "", **axes: Param) -> Iterator[Measured]:
-    step = gpu.own_step(partial(bound, gpu, function, setup, axes))
+    step = own_step(gpu, partial(bound, gpu, function, setup, axes))
     meter.tick("warm_up", 1, 0.0)
     yield Fact("library", step.library, source="the function's outputs, arguments and imports")
     slow = _once_s(step) > SLOW_S

@@ -18,9 +18,7 @@ from microbench.core.ops import IntArray
 from microbench.gpu.cuda import loops, submit, timing
 from microbench.gpu.cuda.case import Board, Case
 from microbench.gpu.cuda.context import WAIT_FLAGS, Context, check_code, entry_point
-from microbench.gpu.cuda.own_kernel import CudaKernel
-from microbench.gpu.cuda.own_step import CudaStep
-from microbench.gpu.cuda.parts import CudaCompute, CudaLinks
+from microbench.gpu.cuda.parts import CudaLinks
 from microbench.gpu.cuda.probe import describe
 from microbench.gpu.cuda.timing import SmClock, SpinGate, TimingEvents
 from microbench.gpu.machine.nvml import NvmlGpu
@@ -34,7 +32,6 @@ from microbench.gpu.protocol.gpu import (
     WaitMode,
     launch_streams,
 )
-from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.part import Part, built
 from microbench.gpu.protocol.submit import Submit
 from microbench.host.affinity import find_cores, pinned
@@ -122,16 +119,6 @@ class CudaGpu(Part[Case]):
     def layer_kernels(self, op: kinds.LayerCall) -> Fact:
         return self._case.layers[op].kernels
 
-    def _kernels_ns(self, run: Callable[[], object]) -> IntArray:
-        return self._context.kernel_records.durations_ns(run)
-
-    def own_step(self, make: Callable[[], OwnCall]) -> OwnStep:
-        with pinned(self._cores.allowed):  # as in bind: the first calls may compile
-            return CudaStep(self._case, make(), self._kernels_ns)
-
-    def own_kernel(self, spec: KernelSpec) -> OwnKernel:
-        return CudaKernel(self._case, spec, self._kernels_ns)
-
     def graph(self, ops: Sequence[kinds.Op]) -> kinds.GraphLaunch:
         case, first = self._case, ops[0]
         bound = case.layers.get(first) if isinstance(first, kinds.LayerCall) else None
@@ -158,10 +145,6 @@ class CudaGpu(Part[Case]):
     @property
     def links(self) -> CudaLinks:
         return CudaLinks(self._case, self.info, self._nvml)
-
-    @property
-    def compute(self) -> CudaCompute:
-        return CudaCompute(self._case, self._nvml)
 
     def gate(self) -> Gate:
         return self._case.once(SpinGate)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from microbench.core.model import Fact, GpuInfo, Telemetry
+from microbench.core.model import Fact, GpuInfo
 from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.compute import alu
-from microbench.gpu.cuda.compute.problem import Bracket, free_bytes, needed_bytes, problem
-from microbench.gpu.cuda.compute.tensor import tensor
 from microbench.gpu.cuda.links.chase import host_chase
 from microbench.gpu.cuda.links.collectives import CudaCollective
 from microbench.gpu.cuda.links.copies import CudaCopy, CudaDuplex, CudaKernelCopy, CudaPipeline, state
@@ -38,22 +35,3 @@ class CudaLinks(Part[Case]):
     gpus = built(gpus)
     concurrent = built(CudaConcurrent)
     collective = built(CudaCollective)
-
-
-class CudaCompute(Part[Case]):
-    """Tensor cores and ALUs of one GPU for one case."""
-
-    def __init__(self, case: Case, nvml: NvmlGpu) -> None:
-        super().__init__(case)
-        self._nvml = nvml
-
-    problem = built(problem)
-    needed_bytes = built(needed_bytes)
-    free_bytes = built(free_bytes)
-    bracket = built(Bracket)
-    tensor = built(tensor)
-    arithmetic = built(alu.CudaArithmetic)
-    chain = built(alu.CudaChain)
-
-    def state(self) -> Telemetry:
-        return self._nvml.telemetry()

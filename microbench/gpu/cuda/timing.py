@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,6 @@ from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, captured, launch
-from microbench.gpu.protocol.compute import UnitPass
 from microbench.gpu.protocol.gpu import GpuRecording
 
 NANOSECOND_S = 1e-9
@@ -188,6 +187,18 @@ def require_an_sm_each(stamps: npt.NDArray[Any]) -> None:
     """Raise MeasurementError if two blocks shared an SM."""
     if len(np.unique(stamps["sm"])) < len(stamps):
         raise MeasurementError("two blocks shared an SM: is another process using this GPU?")
+
+
+class UnitPass(NamedTuple):
+    """Duration of one launch on every SM, by the SMs' own clocks.
+
+    ``seconds`` is from the first SM's begin to the last SM's end. ``cycles`` (of one SM, from its begin to its end) and
+    ``clock_hz`` are medians over the SMs: under tensor work some SMs run half a percent slower and end last.
+    """
+
+    seconds: float
+    cycles: float
+    clock_hz: float
 
 
 def pass_of(stamps: npt.NDArray[Any]) -> UnitPass:

@@ -16,8 +16,7 @@ from microbench.core.ops import LOOP_LAYER, GraphLaunch, Launch, LayerCall, Op, 
 from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import DEFAULT_SPREAD, SIMULATED, costs_here, fake_gpu_info
-from microbench.gpu.fake.own import FakeKernel, FakeStep
-from microbench.gpu.fake.parts import FakeCompute, FakeLinks
+from microbench.gpu.fake.parts import FakeLinks
 from microbench.gpu.protocol.gpu import (
     WAIT_MODES,
     WAIT_VARIABLE,
@@ -28,7 +27,6 @@ from microbench.gpu.protocol.gpu import (
     WaitMode,
     launch_streams,
 )
-from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 
 Result = TypeVar("Result")
 
@@ -70,12 +68,6 @@ class FakeGpu:
     def layer_kernels(self, op: LayerCall) -> Fact:
         return Fact("kernels_per_call", 1, source=SIMULATED)
 
-    def own_step(self, make: Callable[[], OwnCall]) -> OwnStep:
-        return FakeStep(self._machine, make())
-
-    def own_kernel(self, spec: KernelSpec) -> OwnKernel:
-        return FakeKernel(self._machine, spec)
-
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
         graph, layer, costs = sim.graph_of(sim.chain_of(ops, self.costs)), LOOP_LAYER, self.costs.graphs
         if isinstance(ops[0], LayerCall):
@@ -96,11 +88,6 @@ class FakeGpu:
     @property
     def links(self) -> FakeLinks:
         return FakeLinks(self._machine)
-
-    @property
-    def compute(self) -> FakeCompute:
-        self._machine.release_ns = self.costs.compute.release_ns
-        return FakeCompute(self._machine)
 
     def gate(self) -> sim.FakeGate:
         return sim.FakeGate(self._machine)

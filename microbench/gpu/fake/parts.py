@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microbench.gpu.fake import compute, links, managed
+from microbench.gpu.fake import links, managed
 from microbench.gpu.fake.machine import Machine
 from microbench.gpu.protocol.part import Part, built
 
@@ -35,16 +35,3 @@ class FakeLinks(FakePart):
     concurrent = built(links.FakeConcurrent)
     collective = built(links.FakeCollective)
     managed = built(managed.FakeManaged)
-
-
-class FakeCompute(FakePart):
-    """Tensor cores and ALUs of one case. Problems hold their memory until the case ends."""
-
-    problem = built(compute.problem)
-    needed_bytes = built(compute.needed_bytes)
-    free_bytes = built(compute.free_bytes)
-    bracket = built(compute.FakeBracket)
-    state = built(compute.state)
-    tensor = built(compute.tensor)
-    arithmetic = built(compute.arithmetic)
-    chain = built(compute.chain)

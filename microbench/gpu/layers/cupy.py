@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from microbench.core.errors import Skip
 from microbench.gpu.layers import base
-from microbench.gpu.protocol.compute import GemmType, Matrices, matrix_bytes
+from microbench.gpu.protocol.matrices import GemmType, Matrices, matrix_bytes
 
 PACKAGE = "cupy"
 INSTALL = "pip install cupy-cuda13x (CUDA 12: cupy-cuda12x)"

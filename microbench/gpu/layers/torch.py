@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from microbench.core.errors import Skip
 from microbench.core.units import plain
 from microbench.gpu.layers import base
-from microbench.gpu.protocol.compute import Element, GemmType, Matrices, matrix_bytes
+from microbench.gpu.protocol.matrices import Element, GemmType, Matrices, matrix_bytes
 
 PACKAGE = "torch"
 INSTALL = "pip install torch (a build for your CUDA version: pytorch.org)"

@@ -10,9 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, GpuInfo, Telemetry
 from microbench.core.ops import GraphLaunch, IntArray, Launch, LayerCall, Op
-from microbench.gpu.protocol.compute import Compute
 from microbench.gpu.protocol.links import Links
-from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.submit import Submit
 
 Result = TypeVar("Result")
@@ -125,20 +123,6 @@ class Gpu(Protocol):
     def layer_kernels(self, op: LayerCall) -> Fact:
         """Kernels that one call of a bound layer submits, counted by stream capture; None with a reason if unknown."""
 
-    def own_step(self, make: Callable[[], OwnCall]) -> OwnStep:
-        """Warm up the user's function that ``make`` loads, on a stream; it is usable until the case ends.
-
-        Its threads may use all cores meanwhile. Raises MeasurementError, with the user's line, if the function raises
-        an exception.
-        """
-
-    def own_kernel(self, spec: KernelSpec) -> OwnKernel:
-        """Compile a user's kernel, fill its arrays and launch it once; it is usable until the case ends.
-
-        Raises MeasurementError for code that does not compile, for arguments that do not fit and for a kernel that
-        fails.
-        """
-
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
         """Capture operations of stream 0 as one chain, then instantiate and upload the graph.
 
@@ -154,10 +138,6 @@ class Gpu(Protocol):
     @property
     def links(self) -> Links:
         """Operations of the links to the host and to other GPUs, for the current case."""
-
-    @property
-    def compute(self) -> Compute:
-        """Operations of the tensor cores and ALUs, for the current case."""
 
     def gate(self) -> Gate:
         """The gate of the current case."""

@@ -17,7 +17,6 @@ from microbench.core.errors import MeasurementError
 from microbench.core.units import plain
 from microbench.gpu.layers import cupy as own_cupy
 from microbench.gpu.layers import torch as own_torch
-from microbench.gpu.protocol.own import JAX
 
 Array = npt.NDArray[Any]
 TITLES = {
@@ -27,6 +26,7 @@ TITLES = {
 # Modules whose import tells the library of a function that returns nothing, the most conclusive first.
 TELLING = ("triton", "torch", "cupy", "jax", "numba.cuda", "cuda.core")
 TORCH = "PyTorch"
+JAX = "JAX"  # it submits to streams of its own
 DEEPEST = 5
 # Half-precision results differ in the third digit if sums are taken in another order.
 RELATIVE = {2: 2e-2, 4: 1e-4, 8: 1e-9}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from math import sqrt
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,11 @@ from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import run
-from microbench.gpu.protocol.compute import ELEMENTS, FORMATS, Element, GemmData, GemmType, Matrices, matrix_bytes
+from microbench.gpu.protocol.matrices import ELEMENTS, FORMATS, Element, GemmType, Matrices, matrix_bytes
 
+# normal: standard normal; uniform: between -1 and 1; constant: one number everywhere; sparse: normal with two of every
+# four elements zero. Integers follow the same distributions, scaled to their range.
+GemmData = Literal["normal", "uniform", "constant", "ones", "zeros", "sparse"]
 KERNELS = "gemm_operands"
 # VECTORS of the kernels. The check uses several vectors, because one sum may be near 0 by chance.
 VECTORS = 32

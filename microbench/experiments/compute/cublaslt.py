@@ -1,82 +1,23 @@
-"""Matrix products by libraries: cuBLASLt through nvmath-python's bindings, and any library's calls as a Gemm."""
+"""Matrix products by cuBLASLt, through nvmath-python's bindings: its candidates for a product, and their calls."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.errors import MeasurementError, Skip
+from microbench.core.errors import Skip
 from microbench.core.units import plain
-from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.compute.operands import Operands
-from microbench.gpu.cuda.submit import captured, replay
-from microbench.gpu.layers.base import LayerHandle, LayerSubmit, load
-from microbench.gpu.protocol.compute import Element, GemmType, Matrices
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.layers.base import load
+from microbench.gpu.protocol.matrices import Element, GemmType, Matrices
 
 Call = Callable[[], object]
-
-
-def in_turn(calls: Sequence[Call]) -> Call:
-    """A function that makes the next of these calls each time, and starts again after the last."""
-    if len(calls) == 1:
-        return calls[0]
-    following = cycle(calls).__next__
-
-    def call() -> None:
-        following()()
-
-    return call
-
-
-class LibraryGemm:
-    """A Gemm of ``calls``, one for each product and copy of B, which submit to stream 0 of the case.
-
-    Each call is made once here, because loading code and allocating the library's memory are impossible behind a gate.
-    ``keep`` holds the objects whose addresses the calls use. Raises MeasurementError for one of ``refusals``.
-    """
-
-    def __init__(
-        self,
-        case: Case,
-        operands: Operands,
-        calls: Sequence[Call],
-        keep: object = None,
-        refusals: tuple[type[Exception], ...] = (),
-    ) -> None:
-        self._case, self._keep = case, keep
-        self._call = in_turn(calls)
-        self.submit: Submit = LayerSubmit(LayerHandle(call=self._call, stream_handle=case.stream(0)), driver)
-        self.fresh, self.check = operands.fresh, operands.check
-        try:
-            for call in calls:
-                call()
-        except refusals as error:
-            raise MeasurementError(f"the library refuses the algorithm that it suggested: {plain(error)}") from error
-        case.synchronize()
-
-    def graph(self, calls: int) -> Submit:
-        """Raises Skip for a library whose calls cannot be captured, MeasurementError for a driver that refuses."""
-        stream = self._case.stream(0)
-
-        def submit() -> None:
-            for _ in range(calls):
-                self._call()
-
-        try:
-            executable, _ = captured(self._case, stream, submit)
-        except NotImplementedError as error:
-            raise Skip(f"these calls cannot be captured: {plain(error)}") from error
-        return replay(executable, stream)
-
 
 INSTALL = "pip install 'nvmath-python[cu13]' (CUDA 12: 'nvmath-python[cu12]')"
 # NVIDIA recommends 32 MiB for Hopper; candidates that split the depth of large products ask for more.

@@ -12,19 +12,29 @@ from collections.abc import Callable, Mapping
 from functools import partial, reduce
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Param
 from microbench.core.targets import Target, target
 from microbench.core.units import plain
-from microbench.gpu.layers.culprit import called
+from microbench.experiments.own.culprit import called
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.own import OwnCall
 
 # A parameter of this name gets the GPU object of microbench's own protocol, so that the function also runs on the
 # simulated GPU.
 GPU = "gpu"
+
+
+class OwnCall(NamedTuple):
+    """A user's function with its arguments bound: ``call`` runs it once and returns what it returns.
+
+    ``arguments`` are its arguments, ``file`` is its source file ("" if unknown).
+    """
+
+    call: Callable[[], object]
+    arguments: tuple[object, ...] = ()
+    file: str = ""
 
 
 def bound(gpu: Gpu, function: str, setup: str, axes: Mapping[str, Param]) -> OwnCall:

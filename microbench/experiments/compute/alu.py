@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from microbench.core.errors import MeasurementError
 from microbench.core.ops import Launch
+from microbench.experiments.compute.instructions import Resident, SimulatedResident, prepare, simulated_resident
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.submit import Parameters, launch
-from microbench.gpu.cuda.timing import STAMPS, alone_on_its_sm, pass_of
-from microbench.gpu.protocol.compute import AluOperation, UnitPass
+from microbench.gpu.cuda.timing import STAMPS, UnitPass, alone_on_its_sm, pass_of
+from microbench.gpu.experiment import experiment
+from microbench.gpu.fake.machine import Machine
 
+# Multiply-adds, integer multiply-add and addition, two special functions.
+AluOperation = Literal[
+    "fma_fp64", "fma_fp32", "fma_fp16x2", "fma_bf16x2", "mad_int32", "add_int32", "exp2_fp32", "rsqrt_fp32",
+]  # fmt: skip
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint32]
 Bits = npt.NDArray[Any]  # of the operation's own type
@@ -82,7 +88,8 @@ class _Kernel:
         self._case.synchronize()
         return operands
 
-    def run(self, repeats: int) -> UnitPass:
+    def take(self, repeats: int) -> UnitPass:
+        """Run ``repeats`` repetitions on each block's SM. Raises MeasurementError if two blocks shared an SM."""
         self._changing[0] = repeats
         self._submit(1)
         self._case.synchronize()
@@ -94,37 +101,54 @@ class _Kernel:
         return decode(self._operation, words.reshape(self.blocks, 2 * CHAINS, THREADS))
 
 
-class CudaArithmetic:
-    """A Resident with one block of 1024 threads on each SM."""
+class Arithmetic(_Kernel, Resident):
+    """Independent ALU instructions: one block of 1024 threads on each SM, enough of them to fill it."""
 
     def __init__(self, case: Case, operation: AluOperation) -> None:
-        self._operation = operation
         self.sms = case.sms
         self.operations = operations_of(operation)
         op = Launch(grid_blocks=self.sms, block_threads=THREADS)
-        self._kernel = _Kernel(case, operation, "independent", op, alone=True)
-        self.take = self._kernel.run
+        super().__init__(case, operation, "independent", op, alone=True)
 
     def check(self) -> str:
         """Check launches of one and of three repetitions, each with new operands."""
         for repeats in CHECKED_REPEATS:
-            operands = self._kernel.fresh()
-            self._kernel.run(repeats)
-            compare(self._operation, operands, repeats, self._kernel.results())
+            operands = self.fresh()
+            self.take(repeats)
+            compare(self._operation, operands, repeats, self.results())
         if self._operation in FUNCTIONS:
             return f"every thread's results on every SM compared in float64, to {FAR_OFF:.0e}"
         return "every thread's results on every SM compared with exactly rounded ones, to the last bit"
 
 
-class CudaChain:
-    """A Chain in one warp."""
+def simulated_arithmetic(machine: Machine, operation: AluOperation) -> SimulatedResident:
+    prepare(machine, operation)
+    costs = machine.costs.compute
+    return simulated_resident(machine, costs.alu_per_clock[operation], costs.alu_joules[operation], tensor=False)
+
+
+class Chain(_Kernel):
+    """One warp whose instructions each wait for the one before: ``instructions`` in one repetition."""
 
     instructions = CHAIN_STEPS
 
     def __init__(self, case: Case, operation: AluOperation) -> None:
         op = Launch(grid_blocks=1, block_threads=WARP_THREADS)
-        self._kernel = _Kernel(case, operation, "dependent", op, alone=False)
-        self.take = self._kernel.run
+        super().__init__(case, operation, "dependent", op, alone=False)
+
+
+class SimulatedChain(SimulatedResident, Chain):
+    """The cycles of each instruction, one after the other."""
+
+    instructions = 64
+
+    def __init__(self, machine: Machine, operation: AluOperation) -> None:
+        prepare(machine, operation)
+        super().__init__(machine, machine.costs.compute.alu_cycles[operation] * self.instructions)
+
+
+arithmetic = experiment(Arithmetic, simulated_arithmetic)
+chain = experiment(Chain, SimulatedChain)
 
 
 # What the kernels compute, on the host: fresh operands and exactly rounded results.
@@ -202,7 +226,7 @@ def _words(operation: AluOperation, numbers: Bits) -> Bits:
 
 
 def compare(operation: AluOperation, operands: Operands, repeats: int, results: Bits) -> None:
-    """Raise MeasurementError unless ``results``, as _Kernel.results returns them, follow from the operands."""
+    """Raise MeasurementError unless ``results``, as Arithmetic.results returns them, follow from the operands."""
     wanted = np.concatenate(expected(operation, operands, repeats))
     if operation in FUNCTIONS:
         # A NaN counts as wrong.

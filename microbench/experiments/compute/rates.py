@@ -1,20 +1,35 @@
-"""Finds the fastest way to compute a matrix product, and times batches of its calls with the SM clock around them."""
+"""Finds the fastest way to compute a matrix product, and measures its rate, the SM clock around it, and its energy."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from microbench.core.errors import MeasurementError
-from microbench.core.model import Fact, Measurement
-from microbench.gpu.protocol.compute import ClockBracket, Gemm, Library, Problem
-from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.model import Fact, Measurement, Work
+from microbench.experiments.compute.clocks import ClockBracket, clock_bracket
+from microbench.experiments.compute.instructions import as_clock
+from microbench.experiments.compute.products import Gemm, Library, Problem, free_bytes, needed_bytes
+from microbench.experiments.compute.products import problem as problem_of
+from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Gpu
+from microbench.gpu.protocol.matrices import GemmType
+from microbench.meter.counters import power
 from microbench.meter.sampling import now_s
 from microbench.meter.timer import Meter
-from microbench.meter.transfers import warm_s
+from microbench.meter.transfers import verified, warm_s
 
+# How each type is accumulated, in words. The tensor cores keep 14 bits of fp8 sums; without _fast these partial sums
+# are added in fp32 every 128 products. Source: DeepSeek-V3 technical report (2024), section 3.3.2, on the H800.
+ACCUMULATORS: dict[GemmType, str] = {
+    "fp64": "fp64", "fp32": "fp32", "tf32": "fp32", "fp16": "fp32", "fp16_acc16": "fp16", "bf16": "fp32",
+    "fp8_e4m3": "fp32, promoted", "fp8_e4m3_fast": "fast, about 14 bits", "fp8_e5m2": "fp32, promoted",
+    "fp8_e5m2_fast": "fast, about 14 bits", "int8": "int32", "mxfp8": "fp32", "nvfp4": "fp32",
+}  # fmt: skip
+# A shape that does not fit the memory is halved, but no side of it below this.
+SMALLEST = 256
 SAMPLE_S = 5e-3
 MOST_CALLS = 100
 # With random data an H200's clock falls within the first 70 to 120 ms of steady work; a shorter warm-up would measure
@@ -22,6 +37,10 @@ MOST_CALLS = 100
 WARM_S = 0.15
 # A product may take several slots of the launch queue, because separate kernels add up the splits of its depth.
 SLOTS_PER_CALL = 4
+
+# The fewest calls of a sample that the host submits back to back, and the most replays of a graph.
+SHORTEST_THROUGHPUT = 10
+MOST_REPLAYS = 20
 
 TRIALS = 3
 TRIAL_S = 3e-3
@@ -55,14 +74,14 @@ def fastest(meter: Meter, problem: Problem, library: Library) -> tuple[Gemm, Fac
     if len(gemms) == 1:
         return first, Fact("candidate", first_way, source="the only one")
     one_s = warm(meter, first)
-    bracket = meter.gpu.compute.bracket()
+    bracket = clock_bracket(meter.gpu)
     trials = {way: _trial(meter, bracket, gemm, TRIAL_S, one_s) for way, gemm in gemms.items()}
     rounds = [{way: trial() for way, trial in trials.items()} for _ in range(TRIALS)]
     call_s = {way: statistics.median(results[way][0] for results in rounds) for way in trials}
     ranked = sorted(trials, key=lambda way: call_s[way])
     best, highest_hz = ranked[0], meter.gpu.info.sm_clock_max_hz
     last_hz = rounds[-1][best][1]
-    held_back = HELD_BACK_ALONE if problem.dtype in LEFT_ALONE else HELD_BACK
+    held_back = HELD_BACK_ALONE if problem.matrices.dtype in LEFT_ALONE else HELD_BACK
     if highest_hz and last_hz <= held_back * highest_hz:
         hurry = meter.limits.seconds <= HURRY_S
         most = FEWEST_SETTLED if hurry else MOST_SETTLED
@@ -109,7 +128,7 @@ def _trial(
 def settled_s(meter: Meter, gemm: Gemm) -> float:
     """Seconds of a call once the clock has settled under this product alone."""
     one_s = warm(meter, gemm)
-    return _trial(meter, meter.gpu.compute.bracket(), gemm, SETTLED_S, one_s)()[0]
+    return _trial(meter, clock_bracket(meter.gpu), gemm, SETTLED_S, one_s)()[0]
 
 
 def warm(meter: Meter, gemm: Gemm, seconds: float = WARM_S) -> float:
@@ -156,11 +175,78 @@ def bracketed(
     return take
 
 
-def as_clock(measured: Measurement) -> Measurement:
-    """A metric that the SMs' counters gave along with a time: it covers a whole sample, not a call."""
-    return msgspec.structs.replace(measured, clock="counter", calls_per_sample=1, floor_s=None, resolution=None)
-
-
 def _report_life(meter: Meter, calls: int) -> None:
     """A tick without a metric. Without it the worker would count as hung, because trials may last a minute."""
     meter.tick("trial", calls, 0.0)
+
+
+class Shape(NamedTuple):
+    """Rows, columns and depth of a product."""
+
+    rows: int
+    columns: int
+    depth: int
+
+
+def problem_that_fits(gpu: Gpu, dtype: GemmType, shape: Shape) -> tuple[Problem, Fact]:
+    """The product of a shape, halved until it fits the free memory; the fact ``shape`` says which shape it is.
+
+    Raises Skip if not even SMALLEST fits.
+    """
+    fitting, free = shape, free_bytes(gpu)
+    while needed_bytes(gpu, dtype, *fitting) > free and min(fitting) // 2 >= SMALLEST:
+        fitting = Shape(*(size // 2 for size in fitting))
+    source = "as asked" if fitting == shape else f"halved until it fitted the {free} B free"
+    return problem_of(gpu, dtype, *fitting), Fact("shape", "x".join(map(str, fitting)), source=source)
+
+
+def rate_name(dtype: GemmType) -> str:
+    """The metric's name: rates of floating-point and of integer operations are different metrics."""
+    return "integer_rate" if dtype == "int8" else "rate"
+
+
+def work_of(dtype: GemmType, operations: int) -> Work:
+    """The work of one call; floating-point operations are flops."""
+    return Work(operations=operations) if dtype == "int8" else Work(flops=operations)
+
+
+def rate(meter: Meter, gemm: Gemm, dtype: GemmType, operations: int) -> list[Measurement]:
+    """Metrics ``rate`` or ``integer_rate`` by device events behind a gate, and ``sm_clock`` by kernels around them.
+
+    Operands are new and D is poisoned before; D is compared after the samples.
+    """
+    calls, batch = batches(meter, gemm, dtype)
+    gemm.fresh()
+    warm(meter, gemm)
+    timed, clock = meter.collect_each(
+        (rate_name(dtype), "sm_clock"), batch, clock="device", calls=calls, floor_s=meter.floors.event_pair_s
+    )
+    timed = msgspec.structs.replace(timed, work=work_of(dtype, operations), bound=f"gemm:{dtype}")
+    return [*verified([timed], gemm.check()), as_clock(clock)]
+
+
+def batches(
+    meter: Meter, gemm: Gemm, dtype: GemmType, seconds: float = SAMPLE_S
+) -> tuple[int, Callable[[], Mapping[str, float]]]:
+    """The calls of a gated batch of about ``seconds``, and the function that times one."""
+    calls = min(max(round(seconds / warm(meter, gemm, 0.0)), 1), most_queued(gemm))
+    return calls, bracketed(meter, gemm, clock_bracket(meter.gpu), calls, rate_name(dtype))
+
+
+def powered(meter: Meter, gemm: Gemm, dtype: GemmType, operations: int) -> Iterator[Measurement | Fact]:
+    """The metrics of ``rate``, then ``power`` and ``energy`` of an operation over seconds of the same work.
+
+    If the GPU has no energy counter, a fact ``power`` says why.
+    """
+    yield from rate(meter, gemm, dtype, operations)
+    try:
+        meter.gpu.energy_j()
+    except Skip as skip:  # a MIG instance, or no NVML: the rate is still valid
+        yield Fact("power", None, reason=str(skip))
+        return
+    gemm.fresh()
+    one_s = warm(meter, gemm, 0.0)
+    drawn = list(power(meter, gemm.submit, one_s, operations))
+    if dtype == "int8":
+        drawn[-1] = msgspec.structs.replace(drawn[-1], metric="integer_energy")
+    yield from verified(drawn, gemm.check())

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Launch
+from microbench.experiments.compute.instructions import (
+    Resident,
+    SimulatedResident,
+    dotted,
+    prepare,
+    simulated_resident,
+)
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch
-from microbench.gpu.cuda.timing import STAMPS, pass_of
-from microbench.gpu.protocol.compute import TensorPath, TensorType, UnitPass
+from microbench.gpu.cuda.timing import STAMPS, UnitPass, pass_of
+from microbench.gpu.experiment import experiment
+from microbench.gpu.fake.machine import Machine
 
+# wgmma of warpgroups, from shared memory (9.0a only), and mma of warps, from registers.
+TensorPath = Literal["wgmma", "mma"]
+TensorType = Literal["fp64", "tf32", "fp16", "fp16_acc16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"]
 WARP_THREADS = 32
 Floats = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
@@ -27,16 +38,22 @@ KINDS: dict[TensorType, int] = {
 }  # fmt: skip
 # The same with a first operand of which two of every four elements are zero.
 SPARSE_KINDS: dict[TensorType, int] = {"bf16": 8, "fp16": 9}
+SPARSE_SINCE, WGMMA_ARCHITECTURE = (8, 0), 9  # on the simulated GPU
 # The allowed error of a result, as a share of the root mean square of all: products are exact, sums are rounded in the
-# accumulator. fp8: 14 bits of it (see ACCUMULATORS); fp16_acc16: a unit of fp16 for each of some ten additions.
+# accumulator. fp8: 14 bits of it (ACCUMULATORS in rates.py); fp16_acc16: a unit of fp16 for each of some ten additions.
 FAR_OFF: dict[TensorType, float] = {
     "fp64": 2.0**-48, "tf32": 2.0**-16, "fp16": 2.0**-16, "bf16": 2.0**-16, "fp16_acc16": 2.0**-6,
     "fp8_e4m3": 2.0**-6, "fp8_e5m2": 2.0**-6, "int8": 0.0,
 }  # fmt: skip
 
 
-def tensor(case: Case, path: TensorPath, dtype: TensorType, *, sparse: bool = False) -> CudaTensor:
-    """Raises Skip if the GPU has no such instruction, and for sparse ones of a type without a kernel."""
+def real_tensor(case: Case, path: TensorPath, dtype: TensorType, *, sparse: bool = False) -> TensorInstructions:
+    """Tensor instructions alone, on normally distributed random operands.
+
+    With ``sparse`` two of every four elements of the first operand are zero and skipped (2:4 structured sparsity).
+    ``operations`` count them as if they were not, as data sheets do. Raises Skip if the GPU has no such instruction,
+    and for sparse ones of a type without a kernel.
+    """
     capability = case.context.capability
     seed = time.time_ns()
     if sparse and dtype not in SPARSE_KINDS:
@@ -46,11 +63,33 @@ def tensor(case: Case, path: TensorPath, dtype: TensorType, *, sparse: bool = Fa
             raise Skip(f"wgmma exists on compute capability 9.0 only; this GPU has {capability[0]}.{capability[1]}")
         if dtype == "fp64":
             raise Skip("wgmma does not support fp64: mma does")
-        return CudaTensor(case, dtype, sparse_wgmma_plan(dtype, seed) if sparse else wgmma_plan(dtype, seed))
+        return TensorInstructions(case, dtype, sparse_wgmma_plan(dtype, seed) if sparse else wgmma_plan(dtype, seed))
     case.require_capability(*((8, 9) if dtype.startswith("fp8") else (8, 0)), f"mma of {dtype}")
     if sparse:
-        return CudaTensor(case, dtype, sparse_mma_plan(dtype, seed))
-    return CudaTensor(case, dtype, mma_plan(dtype, seed, (8, 0) if capability < (9, 0) else capability))
+        return TensorInstructions(case, dtype, sparse_mma_plan(dtype, seed))
+    return TensorInstructions(case, dtype, mma_plan(dtype, seed, (8, 0) if capability < (9, 0) else capability))
+
+
+def simulated_tensor(
+    machine: Machine, path: TensorPath, dtype: TensorType, *, sparse: bool = False
+) -> SimulatedResident:
+    """mma reaches the full rate if the type has no wgmma."""
+    prepare(machine, dtype)
+    capability, costs = machine.costs.compute_capability, machine.costs.compute
+    if sparse and dtype not in SPARSE_KINDS:
+        raise Skip(f"the simulated GPU has no sparse {dtype}")
+    if sparse and capability < SPARSE_SINCE:
+        raise Skip(f"sparse tensor instructions need compute capability {dotted(SPARSE_SINCE)}")
+    has_wgmma = capability[0] == WGMMA_ARCHITECTURE and dtype != "fp64"
+    if path == "wgmma" and not has_wgmma:
+        raise Skip(f"the simulated GPU of compute capability {dotted(capability)} has no wgmma of {dtype}")
+    share = costs.mma_share if path == "mma" and has_wgmma else 1.0
+    gain, joules = (costs.sparse_gain, costs.sparse_energy_share) if sparse else (1.0, 1.0)
+    per_clock = gain * share * costs.tensor_per_clock[dtype]
+    return simulated_resident(machine, per_clock, joules * costs.tensor_joules[dtype], tensor=True)
+
+
+tensor = experiment(real_tensor, simulated_tensor)
 
 
 @dataclass(frozen=True)
@@ -74,8 +113,8 @@ class Plan:
     operations: int
 
 
-class CudaTensor:
-    """A Resident with one block on each SM."""
+class TensorInstructions(Resident):
+    """Tensor instructions with one block on each SM."""
 
     def __init__(self, case: Case, dtype: TensorType, plan: Plan) -> None:
         self._case, self._dtype, self._plan = case, dtype, plan

@@ -1,7 +1,8 @@
-"""A user's kernel on the real GPU: compiled by NVRTC, its arguments checked and filled, its launch."""
+"""A user's kernel: compiled by NVRTC, its arguments checked and filled, its launch, and the resources that it uses."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -19,7 +20,9 @@ from microbench.gpu.cuda import driver, nvrtc
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import DriverSubmit, Parameters, allow_shared_memory, safe_slots
-from microbench.gpu.protocol.own import KernelResources, KernelSpec
+from microbench.gpu.experiment import experiment
+from microbench.gpu.fake.device import Item
+from microbench.gpu.fake.machine import Call, FakeSubmit, Machine
 from microbench.gpu.protocol.submit import Submit
 
 SEED = 20261123
@@ -28,6 +31,39 @@ PACKAGE_FOLDERS = ("nvidia/cu13/include", "nvidia/cuda_runtime/include")
 SPILLS = re.compile(r"entry function '([^']+)'.*?(\d+) bytes spill stores", re.DOTALL)
 OCCUPANCY_STEP_REGISTERS = 256  # registers of a warp are allocated in units of this many
 WARP = 32
+REGISTERS = 32  # of every simulated kernel: invented
+
+
+class KernelSpec(NamedTuple):
+    """A kernel of a user's file and how it is launched. ``work_bytes`` and ``work_flops`` are 0 if they are unknown."""
+
+    file: str
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: tuple[Argument, ...] = ()
+    shared_bytes: int = 0
+    cooperative: bool = False
+    options: tuple[str, ...] = ()
+    work_bytes: int = 0
+    work_flops: int = 0
+
+
+class KernelResources(NamedTuple):
+    """The resources of an SM that a kernel uses, and how many of its blocks fit.
+
+    ``local_bytes`` is local memory of a thread (arrays and spills), ``spill_bytes`` what the compiler spilled.
+    ``held_by`` names what limits the number of resident blocks.
+    """
+
+    registers: int
+    shared_bytes: int
+    local_bytes: int
+    spill_bytes: int
+    blocks_per_sm: int
+    most_threads_per_sm: int
+    sms: int
+    held_by: str
 
 
 class Compiled(NamedTuple):
@@ -98,16 +134,19 @@ def _nvrtc(result: Any) -> Any:
     return values[0] if values else None
 
 
-class CudaKernel:
-    """An OwnKernel."""
+class OwnKernel:
+    """A user's kernel, compiled and launched once; it is usable until the case ends."""
 
-    def __init__(self, case: Case, spec: KernelSpec, record: Callable[[Callable[[], object]], IntArray]) -> None:
-        """``record`` returns the durations of the kernels.
+    resources: KernelResources
+    submit: Submit
+
+    def __init__(self, case: Case, spec: KernelSpec) -> None:
+        """Compile it, fill its arrays and launch it once.
 
         Raises MeasurementError for a file that does not compile, arguments of the wrong number or size, a launch that
         does not fit the GPU and a kernel that fails, and Skip if the arrays do not fit its memory.
         """
-        self._case, self._record = case, record
+        self._case = case
         compiled = compile_file(spec, case.context.architecture)
         library = check(driver.cuLibraryLoadData(compiled.cubin, None, None, 0, None, None, 0))
         case.own(lambda: driver.cuLibraryUnload(library))
@@ -123,7 +162,7 @@ class CudaKernel:
         name = "cuLaunchCooperativeKernel" if spec.cooperative else "cuLaunchKernel"
         arguments = launch if spec.cooperative else [*launch, 0]
         slots = safe_slots(8 * len(row))
-        self.submit: Submit = DriverSubmit(
+        self.submit = DriverSubmit(
             name, arguments, stream=case.stream(0), queue_slots=slots, keep=(parameters, library)
         )
         self.submit(1)
@@ -139,11 +178,13 @@ class CudaKernel:
         return address
 
     def profiled_ns(self, count: int) -> IntArray:
+        """Duration of each of ``count`` launches, as profilers report it (CUPTI), in ns. Raises Skip without CUPTI."""
+
         def run() -> None:
             self.submit(count)
             self._case.synchronize()
 
-        return self._record(run)
+        return self._case.context.kernel_records.durations_ns(run)
 
 
 def filled(one: Argument) -> npt.NDArray[Any]:
@@ -224,3 +265,38 @@ def _resources(case: Case, function: int, spec: KernelSpec, spill_bytes: int) ->
         sms=case.sms,
         held_by=min(room, key=lambda name: room[name]),
     )
+
+
+class SimulatedOwnKernel(OwnKernel):
+    """It takes as long as its bytes and operations need, in whole waves; no code is compiled or run."""
+
+    def __init__(self, machine: Machine, spec: KernelSpec) -> None:
+        costs = machine.costs
+        self._machine = machine
+        threads = spec.block[0] * spec.block[1] * spec.block[2]
+        blocks = spec.grid[0] * spec.grid[1] * spec.grid[2]
+        if threads > costs.threads_per_sm:
+            raise MeasurementError(f"SIMULATED: {spec.name} runs with at most {costs.threads_per_sm} threads a block")
+        per_sm = max(min(costs.blocks_per_sm, costs.threads_per_sm // threads), 1)
+        self.resources = KernelResources(
+            REGISTERS, spec.shared_bytes, 0, 0, per_sm, costs.threads_per_sm, costs.sm_count,
+            "blocks" if per_sm == costs.blocks_per_sm else "threads",
+        )  # fmt: skip
+        clock_hz = machine.device.governor.at(machine.clock.time_ns).clock_hz
+        flops_per_s = costs.compute.alu_per_clock["fma_fp32"] * costs.sm_count * clock_hz
+        moved_s = spec.work_bytes / (costs.memory.dram_bytes_per_s.mixed)
+        wave = blocks / (per_sm * costs.sm_count)
+        tail = math.ceil(wave) / wave if wave > 1 else 1.0
+        busy_ns = max(moved_s, spec.work_flops / flops_per_s) * tail * 1e9
+        self._duration_ns = max(busy_ns, costs.empty_kernel_ns)
+        item = Item(gap_ns=costs.gap_stream_ns, duration_ns=self._duration_ns, buffer_bytes=costs.launch_record_bytes)
+        self.submit = FakeSubmit(machine, Call(costs.submit_ns, item))
+        self.submit(1)
+        machine.synchronize()
+
+    def profiled_ns(self, count: int) -> IntArray:
+        machine = self._machine
+        return machine.globaltimer_ns(machine.noise.device(self._duration_ns + machine.costs.profiler_ns, count))
+
+
+own_kernel = experiment(OwnKernel, SimulatedOwnKernel)

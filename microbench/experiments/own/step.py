@@ -1,25 +1,33 @@
-"""A user's function on the real GPU: warmed up on one stream, captured into a graph, replayed and compared."""
+"""A user's function: warmed up on one stream, captured into a graph, replayed and compared."""
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import time
 from collections.abc import Callable
-from functools import cache
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from microbench.core.errors import MeasurementError
 from microbench.core.ops import IntArray
 from microbench.core.units import plain
+from microbench.experiments.own import callables
+from microbench.experiments.own.callables import JAX
+from microbench.experiments.own.culprit import Followed, attempt, called, follow
+from microbench.experiments.own.loading import OwnCall
+from microbench.experiments.own.nodes import GraphNode, read_nodes
 from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, error_name
-from microbench.gpu.layers import base, callables
-from microbench.gpu.layers.culprit import Followed, attempt, called, follow
+from microbench.gpu.experiment import experiment
+from microbench.gpu.fake import machine as sim
+from microbench.gpu.fake.device import Item
+from microbench.gpu.layers import base
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
-from microbench.gpu.protocol.own import JAX, Blocker, GraphNode, NotCapturedError, OwnCall, OwnGraph
 from microbench.gpu.protocol.submit import Submit
+from microbench.host.affinity import pinned
 
 # Calls before anything is measured: PyTorch asks for three before a capture; compilers and tuners may need one more.
 WARM_UPS = 4
@@ -29,17 +37,58 @@ OF_JAX = "JAX submits to streams of its own and makes graphs of its own (XLA's c
 MOST_WORDS = 200
 
 
-class CudaStep:
-    """An OwnStep.
+class Blocker(NamedTuple):
+    """Why a capture stopped: the CUDA error, the function that was called, and the user's line. "" is unknown."""
+
+    error: str
+    call: str = ""
+    line: str = ""
+
+
+class NotCapturedError(MeasurementError):
+    """The function cannot be captured into a graph."""
+
+    def __init__(self, blocker: Blocker) -> None:
+        super().__init__(f"{blocker.error} {blocker.line}".strip())
+        self.blocker = blocker
+
+
+@dataclass
+class OwnGraph:
+    """A captured step, instantiated. ``capture_s`` and ``instantiate_s`` are the host's time to make it.
+
+    ``result`` is what the captured function returned; replays write to it.
+    """
+
+    nodes: tuple[GraphNode, ...]
+    result: object
+    capture_s: float
+    instantiate_s: float
+    replay: Submit
+    reset: Callable[[], object] = lambda: None
+
+    def forget(self) -> None:
+        """Release the graph's outputs and memory."""
+        self.result = None
+        self.reset()
+
+
+class OwnStep:
+    """A user's function, warmed up.
+
+    ``library`` names the library that submits its work. ``stream`` is the index of the stream that a gate must hold.
 
     While the function runs, a stream of microbench is the current stream of PyTorch and CuPy, unless the function takes
     a stream as an argument. It is a blocking stream, so that work in the legacy default stream behaves as if it were in
     this stream: a gate holds that work, an event waits for it, and a capture raises an error instead of losing it.
     """
 
-    def __init__(self, case: Case, own: OwnCall, record: Callable[[Callable[[], object]], IntArray]) -> None:
-        """``record`` returns the durations of the kernels."""
-        self._case, self._own, self._record = case, own, record
+    library: str
+    stream: int
+    submit: Submit
+
+    def __init__(self, case: Case, own: OwnCall) -> None:
+        self._case, self._own = case, own
         given = callables.stream_of(own.arguments)
         self._handle = given if given else self._new_stream()
         self.stream = case.adopt(self._handle)
@@ -61,12 +110,12 @@ class CudaStep:
 
         self._wait = wait
         handle = base.LayerHandle(self._call, self._handle, synchronize=wait)
-        self.submit: Submit = base.LayerSubmit(handle, driver)
+        self.submit = base.LayerSubmit(handle, driver)
         self.submit.queue_slots = self._slots()
         torch = sys.modules.get("torch")
         self._torch = torch is not None and torch.cuda.is_initialized()
         self._torch_captures: callables.TorchCaptures | None = None
-        self._graphs: list[CudaOwnGraph] = []
+        self._graphs: list[OwnGraph] = []
         case.own(self._graphs.clear)
 
     def _new_stream(self) -> int:
@@ -84,6 +133,8 @@ class CudaStep:
         return max(SAFE_QUEUE_SLOTS // int(launches), 1)
 
     def capture(self, *, follow: bool = False) -> OwnGraph:
+        """Capture one call into a graph. With ``follow`` the interpreter is traced, which takes time, to find the
+        user's line that stops the capture. Raises NotCapturedError."""
         if self.library == JAX:
             raise NotCapturedError(Blocker(OF_JAX))
         self._case.synchronize()
@@ -110,7 +161,7 @@ class CudaStep:
         code, status, *_ = driver.cuStreamGetCaptureInfo(self._handle)
         return int(code) != 0 or status == driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_INVALIDATED
 
-    def _captured(self, traced: bool) -> CudaOwnGraph:
+    def _captured(self, traced: bool) -> OwnGraph:
         began_ns = time.monotonic_ns()
         thread_local = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         check(driver.cuStreamBeginCapture(self._handle, thread_local))
@@ -131,12 +182,12 @@ class CudaStep:
         self._case.own(lambda: driver.cuGraphExecDestroy(executable))
         check(driver.cuGraphDestroy(graph))
         function, handle, stream = driver.cuGraphLaunch, driver.CUgraphExec(int(executable)), self._handle
-        return CudaOwnGraph(
+        return OwnGraph(
             nodes, ran.result, (captured_ns - began_ns) * 1e-9, (made_ns - began_making_ns) * 1e-9,
-            self._replaying(lambda: check(function(handle, stream))), lambda: None,
+            self._replaying(lambda: check(function(handle, stream))),
         )  # fmt: skip
 
-    def _captured_by_torch(self, traced: bool) -> CudaOwnGraph:
+    def _captured_by_torch(self, traced: bool) -> OwnGraph:
         captures = self._torch_captures = self._torch_captures or callables.TorchCaptures(self._handle)
         graph, ran = captures.begin(), Followed()
 
@@ -156,7 +207,7 @@ class CudaStep:
         began_making_ns = time.monotonic_ns()
         graph.instantiate()
         made_ns = time.monotonic_ns()
-        return CudaOwnGraph(
+        return OwnGraph(
             nodes, ran.result, (captured_ns - began_ns) * 1e-9, (made_ns - began_making_ns) * 1e-9,
             self._replaying(graph.replay), graph.reset,
         )  # fmt: skip
@@ -166,7 +217,10 @@ class CudaStep:
         return base.LayerSubmit(handle, driver)
 
     def compare(self, graph: OwnGraph) -> str:
-        assert isinstance(graph, CudaOwnGraph)
+        """How the outputs of replays were compared with those of calls, or why they could not be.
+
+        Raises MeasurementError, naming the first output that differs, if the graph computes something else.
+        """
         if not list(callables.leaves(graph.result)):  # the function may write into its arguments
             graph.result = self._own.arguments
         kept = list(callables.leaves(graph.result))
@@ -200,6 +254,10 @@ class CudaStep:
         self._case.synchronize()
 
     def profiled_ns(self) -> IntArray:
+        """Duration of each kernel of one call, as profilers report it (CUPTI), in ns. Raises Skip without CUPTI.
+
+        A process that was recorded replays graphs more slowly from then on.
+        """
         ended = Followed()
 
         def run() -> None:
@@ -207,7 +265,7 @@ class CudaStep:
             ended = attempt(self._call)
             self._wait()
 
-        durations_ns = self._record(run)
+        durations_ns = self._case.context.kernel_records.durations_ns(run)
         if ended.error is not None:
             raise MeasurementError(f"a call after the capture failed: {plain(ended.error, MOST_WORDS)}")
         return durations_ns
@@ -221,29 +279,6 @@ def _packed(leaf: Any) -> bool:
     return interface.get("strides") is None and not interface.get("data", (0, True))[1]
 
 
-class CudaOwnGraph:
-    """An OwnGraph; ``result`` is what the captured function returned. Replays write to it."""
-
-    def __init__(
-        self,
-        nodes: tuple[GraphNode, ...],
-        result: object,
-        capture_s: float,
-        instantiate_s: float,
-        replay: Submit,
-        reset: Callable[[], object],
-    ) -> None:
-        self.nodes, self.result = nodes, result
-        self.capture_s, self.instantiate_s = capture_s, instantiate_s
-        self.replay = replay
-        self._reset = reset
-
-    def forget(self) -> None:
-        """Release the graph's outputs and memory."""
-        self.result = None
-        self._reset()
-
-
 def _blocker(ran: Followed, code: int) -> Blocker:
     """The reason why a capture stopped: the library's own words, else the driver's."""
     words = f"{type(ran.error).__name__}: {ran.error}" if ran.error is not None else error_name(code)
@@ -251,76 +286,83 @@ def _blocker(ran: Followed, code: int) -> Blocker:
     return Blocker(plain(first, MOST_WORDS), plain(ran.called, 80), ran.line)
 
 
-def read_nodes(graph: Any) -> tuple[GraphNode, ...]:
-    """The nodes of a graph in the driver's order; a child graph is replaced by its nodes."""
-    count = int(check(driver.cuGraphGetNodes(graph))[-1])
-    found = check(driver.cuGraphGetNodes(graph, count))[0][:count] if count else []
-    nodes: list[GraphNode] = []
-    for node in found:
-        kind = check(driver.cuGraphNodeGetType(node))
-        if kind == driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_GRAPH:
-            nodes += read_nodes(check(driver.cuGraphChildGraphNodeGetGraph(node)))
-        elif kind == driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL:
-            nodes.append(_kernel_node(check(driver.cuGraphKernelNodeGetParams(node))))
-        else:
-            nodes.append(GraphNode(kind.name.removeprefix("CU_GRAPH_NODE_TYPE_").lower()))
-    return tuple(nodes)
+class SimulatedOwnStep(OwnStep):
+    """Its function uses Submits of the simulated GPU."""
+
+    library = "the simulated GPU"
+    stream = 0
+
+    def __init__(self, machine: sim.Machine, own: OwnCall) -> None:
+        self._machine, self._own = machine, own
+        for _ in range(WARM_UPS):
+            called(own.call, own.file)
+        machine.synchronize()
+        self.submit = sim.FakeProgram(machine, own.call, SAFE_QUEUE_SLOTS, stream=0)
+
+    def capture(self, *, follow: bool = False) -> OwnGraph:
+        machine = self._machine
+        began_ns = machine.clock.time_ns
+        captured = machine.capturing = sim.Captured()
+        ran = Followed()
+        try:
+            ran = self._run(follow)
+        finally:
+            machine.capturing = None
+        error = captured.broken or (str(ran.error) if ran.error is not None else "")
+        if error:
+            raise NotCapturedError(Blocker(error, ran.called, ran.line))
+        if not captured.calls:
+            raise NotCapturedError(Blocker(EMPTY.partition(";")[0]))
+        items = [call.item for call, count in captured.calls for _ in range(count)]
+        chain = sim.graph_of([sim.Node(machine.costs.gap_graph_ns, item.duration_ns) for item in items])
+        machine.spend(machine.costs.graphs.capture.at(chain.nodes))
+        captured_ns = machine.clock.time_ns
+        machine.spend(machine.costs.graphs.instantiate.at(chain.nodes))
+        self.submit.queue_slots = max(SAFE_QUEUE_SLOTS // chain.nodes, 1)
+        return OwnGraph(
+            tuple(_simulated_node(item) for item in items),
+            None,
+            (captured_ns - began_ns) * 1e-9,
+            (machine.clock.time_ns - captured_ns) * 1e-9,
+            sim.FakeSubmit(machine, sim.replay_of(chain, machine.costs)),
+        )
+
+    def _broken(self) -> bool:
+        return bool(self._machine.capturing and self._machine.capturing.broken)
+
+    def compare(self, graph: OwnGraph) -> str:
+        return "SIMULATED: nothing is computed"
+
+    def profiled_ns(self) -> IntArray:
+        """The kernels of one call, each with what a profiler adds."""
+        machine = self._machine
+        seen = machine.capturing = sim.Captured(lenient=True)
+        try:
+            attempt(self._own.call)
+        finally:
+            machine.capturing = None
+        durations_ns = [
+            call.item.duration_ns + machine.costs.profiler_ns
+            for call, count in seen.calls
+            if call.item.engine is None
+            for _ in range(count)
+        ]
+        return machine.globaltimer_ns(np.array(durations_ns))
 
 
-def _kernel_node(given: Any) -> GraphNode:
-    function, kernel = int(given.func or 0), int(given.kern or 0)
-    name_of, size_of, handle = (
-        (driver.cuFuncGetName, driver.cuFuncGetParamInfo, driver.CUfunction(function))
-        if function
-        else (driver.cuKernelGetName, driver.cuKernelGetParamInfo, driver.CUkernel(kernel))
-    )
-    code, name = name_of(handle)
-    return GraphNode(
-        "kernel",
-        demangled(name.decode(errors="replace")) if int(code) == 0 and name else "a kernel",
-        (given.gridDimX, given.gridDimY, given.gridDimZ),
-        (given.blockDimX, given.blockDimY, given.blockDimZ),
-        _argument_bytes(int(given.kernelParams or 0), lambda place: size_of(handle, place)),
-    )
+def _simulated_node(item: Item) -> GraphNode:
+    name = f"simulated_{item.duration_ns:.0f}ns" if item.engine is None else ""
+    return GraphNode("kernel" if item.engine is None else "memcpy", name, (1, 1, 1), (32, 1, 1))
 
 
-MOST_ARGUMENTS = 1024
+def real_own_step(case: Case, make: Callable[[], OwnCall]) -> OwnStep:
+    """Warm up the user's function that ``make`` loads, on a stream; it is usable until the case ends.
+
+    Its threads may use all cores meanwhile, because the first calls may compile. Raises MeasurementError, with the
+    user's line, if the function raises an exception.
+    """
+    with pinned(case.board.cores.allowed):
+        return OwnStep(case, make())
 
 
-def _argument_bytes(parameters: int, info: Callable[[int], Any]) -> bytes:
-    """The bytes of a kernel's arguments; b"" if they are passed by ``extra`` or the driver is too old."""
-    values = b""
-    for place in range(MOST_ARGUMENTS if parameters else 0):
-        code, *found = info(place)
-        if int(code) != 0:
-            break
-        address = ctypes.c_void_p.from_address(parameters + place * ctypes.sizeof(ctypes.c_void_p)).value
-        if address is None:
-            break
-        values += ctypes.string_at(address, int(found[1]))
-    return values
-
-
-@cache
-def demangled(name: str) -> str:
-    """A C++ name demangled and without its arguments; any other name unchanged."""
-    if not name.startswith("_Z"):
-        return name
-    try:
-        library = ctypes.CDLL("libstdc++.so.6")
-    except OSError:
-        return name
-    library.__cxa_demangle.restype = ctypes.c_void_p
-    status = ctypes.c_int()
-    address = library.__cxa_demangle(name.encode(), None, None, ctypes.byref(status))
-    if not address:
-        return name
-    text = ctypes.string_at(address).decode(errors="replace")
-    ctypes.CDLL(None).free(ctypes.c_void_p(address))
-    depth = 0
-    for place, letter in enumerate(text):
-        depth += (letter == "<") - (letter == ">")
-        if letter == "(" and depth == 0 and place and not text.startswith("(anonymous namespace)", place):
-            text = text[:place]
-            break
-    return text.removeprefix("void ").strip()
+own_step = experiment(real_own_step, lambda machine, make: SimulatedOwnStep(machine, make()))

@@ -1,1 +1,0 @@
-"""Tensor cores and ALUs of a real GPU: matrix products and single instructions."""
