@@ -273,7 +273,7 @@ AllFigures = Annotated[bool, _flag("--all", "List every figure, including the sa
 # plot, report
 PlottedRun = Annotated[str, _argument("RUN", f"The run: {RUN_NAME}.")]
 FigureName = Annotated[str, _argument("FIGURE", f"One of {NAMES}.")]
-PlotFile = Annotated[Path, _option("FILE", "The new file: .png, .svg or .pdf.", "-o", "--out")]
+PlotFile = Annotated[Path, _option("FILE", "The new SVG file.", "-o", "--out")]
 OverlaidRuns = Annotated[list[str] | None, _option("RUN", "Draw this run into the same figure. Repeatable.", "--with")]
 PlotTheme = Annotated[Theme, _option(None, "The background to draw for.")]
 Reported = Annotated[

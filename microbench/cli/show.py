@@ -122,14 +122,16 @@ def plot(
     """Draw a figure of one or several runs into a file."""
     _check(figure)
     check_new(out, force=force)
-    from microbench.report.figures import canvas, files
+    if out.suffix.lower() != ".svg":
+        named = plain(out.with_suffix(".svg").name, 60)
+        raise UsageError(
+            f"plots are written as SVG, not as {plain(out.name, 60)}",
+            f"name the file {named}; a browser or rsvg-convert turns it into PNG or PDF",
+        )
+    from microbench.report.figures.canvas import DARK, LIGHT
 
-    render = files.RENDERERS.get(out.suffix.lower())
-    if render is None:
-        cause = f"a figure cannot be written as {plain(out.name, 60)}"
-        raise UsageError(cause, f"give a file name that ends in {', '.join(files.RENDERERS)}")
     drawn = _drawn(figure, [load(name) for name in (run, *(overlaid or ()))])
-    write_new(out, render(drawn, canvas.DARK if theme is Theme.DARK else canvas.LIGHT), force=force)
+    write_new(out, drawn.svg(DARK if theme is Theme.DARK else LIGHT), force=force)
 
 
 def _drawn(name: str, runs: Sequence[tuple[Path, Run]]) -> Figure:

@@ -13,7 +13,7 @@ from microbench.core.units import as_time, plain
 from microbench.report import document
 from microbench.report.document import SERIES_TONES, Bar, Bars, Cell, Column, Curve, Line, Mark, Table, TimeLine, Tone
 from microbench.report.figures import drawing
-from microbench.report.figures.canvas import LARGE, SMALL, Canvas
+from microbench.report.figures.canvas import LARGE, SMALL, Canvas, Palette
 from microbench.report.figures.catalogue import KINDS, Panel
 from microbench.report.heading import head, mark_of
 from microbench.report.tables import NOTHING, bars_table, matrix
@@ -95,8 +95,8 @@ class Figure(NamedTuple):
             elif isinstance(picture, TimeLine):
                 drawing.time_line(canvas, picture, end_s=end_s)
 
-    def sheet(self) -> Canvas:
-        """The panels below their conclusions and sources, for a file; without its margin."""
+    def svg(self, palette: Palette) -> bytes:
+        """The figure as an SVG file: the panels below their conclusions and sources. Its text stays text."""
         canvas = Canvas(WIDTH - 2 * MARGIN)
         alone = len(self.conclusions) == 1
         drawing.paragraph(canvas, self.conclusion if alone else self.title, LARGE, bold=True)
@@ -104,7 +104,7 @@ class Figure(NamedTuple):
             drawing.paragraph(canvas, text, colour="muted")
         canvas.height += 14.0
         self.draw(canvas, hints=False)
-        return canvas
+        return canvas.svg(palette, margin=MARGIN, label=self.conclusion).encode()
 
 
 def figures(origins: Sequence[Origin]) -> dict[str, Figure]:
