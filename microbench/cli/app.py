@@ -21,6 +21,7 @@ from microbench.cli.output import (
 )
 from microbench.core.errors import ExitCode
 from microbench.core.version import __version__
+from microbench.library.options import RunOptions
 from microbench.library.runs import measured, screen_of
 
 if TYPE_CHECKING:
@@ -66,31 +67,10 @@ def _root(
     pass
 
 
-def run(
-    names: options.Measured = None,
-    quick: options.Quick = False,
-    full: options.Full = False,
-    overrides: options.Overrides = None,
-    device: options.Device = None,
-    rounds: options.Rounds = 1,
-    to_compare: options.ToCompare = False,
-    time_limit: options.TimeLimit = None,
-    out: options.Out = None,
-    into: options.Into = None,
-    resume: options.Resume = None,
-    label: options.RunLabel = None,
-    json: options.Json = False,
-    why: options.Why = False,
-) -> int:
+def run(asked: RunOptions, json: options.Json = False, why: options.Why = False) -> int:
     """Measure this machine, print a report, and save the run."""
-    from microbench.session.plan import parse_overrides
-
-    parsed = parse_overrides(overrides or ())
     with progress() as listener:
-        result = measured(
-            names or (), listener=listener, quick=quick, full=full, overrides=parsed, device=device, rounds=rounds,
-            to_compare=to_compare, time_limit_s=time_limit, out=out, into=into, resume=resume, label=label,
-        )  # fmt: skip
+        result = measured(asked, listener)
     if json:
         print_bytes(share.exported(result.run, options.Format.JSON))
     else:
@@ -111,15 +91,15 @@ def _show_result(result: RunResult, *, why: bool) -> None:
     terminal.tell(lines, terminal.open_console())
 
 
-def list_(names: options.Listed = None) -> None:
+def list_(names: options.Listed = ()) -> None:
     """List the benchmarks, or the axes and values of one."""
     from microbench.core.bench import discover
     from microbench.report.sheets import listing
     from microbench.report.terminal import terminal
     from microbench.session.plan import select
 
-    benchmarks = [selected.benchmark for selected in select(discover(), tuple(names or ()), "full", {})]
-    by_name = [benchmark for benchmark in benchmarks if benchmark.name in (names or ())]
+    benchmarks = [selected.benchmark for selected in select(discover(), names, "full", {})]
+    by_name = [benchmark for benchmark in benchmarks if benchmark.name in names]
     others = [benchmark for benchmark in benchmarks if benchmark not in by_name]
     tables = [*listing.suite_tables(others), *(listing.axes_table(benchmark) for benchmark in by_name)]
     terminal.draw_tables(tables, terminal.open_console())

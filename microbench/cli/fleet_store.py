@@ -7,10 +7,11 @@ import io
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from microbench.cli import options
 from microbench.cli.output import check_new, draw, print_bytes, write_new
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.units import plain
@@ -23,35 +24,14 @@ IMPORTED = "imported"
 # Campaigns of a trend: a month of four a day, or a week of one an hour.
 USUAL_LAST = 200
 
-Store = Annotated[Path, typer.Option("--store", metavar="DIR", help="The folder of the store.")]
-Imported = Annotated[
-    list[str],
-    typer.Argument(metavar="RUN...", help="Run files, ids or labels of runs, or folders of campaigns."),
-]
-Campaign = Annotated[
-    str | None,
-    typer.Option("--campaign", metavar="ID", help="The campaign; default: imported, or the newest."),
-]
-Until = Annotated[
-    str | None, typer.Option("--campaign", metavar="ID", help="The last campaign that counts; default: the newest.")
-]
-Last = Annotated[int, typer.Option("--last", metavar="N", help="Only the newest N campaigns.", min=1)]
-Node = Annotated[str, typer.Option("--node", metavar="NAME", help="The machine of the runs; default: its GPU's UUID.")]
-Labels = Annotated[
-    list[str] | None,
-    typer.Option("--label", metavar="KEY=VALUE", help="A label of the node, such as rack=r1. Repeatable."),
-]
-Sql = Annotated[str, typer.Argument(metavar="SQL", help="One SELECT over the views rows, runs, nodes and findings.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, one object a row.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Write CSV.")]
-Page = Annotated[
-    Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write a page to this new HTML file instead.")
-]
-Why = Annotated[bool, typer.Option("--why", help="Show the rule behind each finding.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
 
-
-def import_(names: Imported, store: Store, campaign: Campaign = None, node: Node = "", labels: Labels = None) -> int:
+def import_(
+    names: options.Imported,
+    store: options.StoreFolder,
+    campaign: options.ImportedCampaign = None,
+    node: options.Node = "",
+    labels: options.NodeLabels = (),
+) -> int:
     """Add recorded runs to a store.
 
     A run that the store has already is left out. The folder of a campaign names its nodes and labels itself.
@@ -61,7 +41,7 @@ def import_(names: Imported, store: Store, campaign: Campaign = None, node: Node
     from microbench.fleet.records import Source
     from microbench.library.runs import located
 
-    given = dict(_label(text) for text in labels or ())
+    given = dict(_label(text) for text in labels)
     sources: list[Source] = []
     for name in names:
         if (Path(name) / CAMPAIGN_FILE).is_file():
@@ -86,7 +66,9 @@ def _label(text: str) -> tuple[str, str]:
     return key, value
 
 
-def query(sql: Sql, store: Store, json: AsJson = False, csv: AsCsv = False) -> None:
+def query(
+    sql: options.Sql, store: options.StoreFolder, json: options.AsJson = False, csv: options.AsCsv = False
+) -> None:
     """Ask a store in SQL.
 
     It can only be read, and no file outside of it. Values are in SI base units.
@@ -162,7 +144,13 @@ def _shown(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def report(store: Store, campaign: Campaign = None, out: Page = None, force: Force = False, why: Why = False) -> None:
+def report(
+    store: options.StoreFolder,
+    campaign: options.ImportedCampaign = None,
+    out: options.FleetPage = None,
+    force: options.FleetForce = False,
+    why: options.FleetWhy = False,
+) -> None:
     """Say which GPUs of a campaign are unlike the others, and why.
 
     Without -o it is one screen, with it one HTML page: a map, distributions, and what to check on which node.
@@ -181,7 +169,12 @@ def report(store: Store, campaign: Campaign = None, out: Page = None, force: For
     typer.echo(f"{plain(out)}: {len(data) / 1e6:.2f} MB")
 
 
-def trend(store: Store, campaign: Until = None, last: Last = USUAL_LAST, why: Why = False) -> None:
+def trend(
+    store: options.StoreFolder,
+    campaign: options.LastCampaign = None,
+    last: options.LastCampaigns = USUAL_LAST,
+    why: options.FleetWhy = False,
+) -> None:
     """Say which GPUs became slower or faster, and since when.
 
     It also says in what, and what changed with it. Each GPU is compared with itself over the campaigns of a store that

@@ -8,55 +8,23 @@ from typing import TYPE_CHECKING
 
 from microbench.cli import options, share
 from microbench.cli.output import draw, print_bytes, progress
-from microbench.core.errors import UsageError
 from microbench.core.units import plain
-from microbench.library.own import OwnOptions, measured_own
+from microbench.library.options import OwnOptions
+from microbench.library.own import measured_own
 from microbench.library.runs import screen_of
 
 if TYPE_CHECKING:
     from microbench.core.model import Param, Run
 
 
-def measure(
-    what: options.OwnTarget,
-    setup: options.OwnSetup = None,
-    axis: options.OwnAxes = None,
-    grid: options.OwnGrid = None,
-    block: options.OwnBlock = None,
-    arg: options.OwnArguments = None,
-    shared: options.OwnShared = None,
-    bytes: options.OwnBytes = None,
-    flop: options.OwnFlop = None,
-    precision: options.OwnPrecision = "fp32",
-    cooperative: options.OwnCooperative = False,
-    option: options.OwnCompiler = None,
-    device: options.Device = None,
-    rounds: options.Rounds = 1,
-    limit: options.OwnLimit = None,
-    out: options.Out = None,
-    into: options.Into = None,
-    label: options.RunLabel = None,
-    json: options.Json = False,
-    why: options.Why = False,
-) -> int:
+def measure(what: options.OwnTarget, asked: OwnOptions, json: options.Json = False, why: options.Why = False) -> int:
     """Measure a kernel or function of your own: its time, its launches, what limits it, what a graph gives.
 
     A function is timed, captured into a CUDA graph and compared with its replays; if the capture fails, the line that
     stops it is named. A kernel of a .cu file is compiled, timed and compared with the measured ceilings of this GPU.
     """
-    axes: dict[str, list[str]] = {}
-    for text in axis or ():
-        name, equals, listed = text.partition("=")
-        if not equals:
-            raise UsageError(f"--axis {plain(text, 60)} is not NAME=VALUE[,VALUE]", "for example --axis batch=1,8,64")
-        axes.setdefault(name, []).extend(value.strip() for value in listed.split(","))
-    given = OwnOptions(
-        setup, axes, grid, block, tuple(arg or ()), shared, bytes, flop, precision, cooperative, tuple(option or ())
-    )
     with progress() as listener:
-        result = measured_own(
-            what, given, listener=listener, device=device, rounds=rounds, limit=limit, out=out, into=into, label=label
-        )
+        result = measured_own(what, asked, listener)
     if json:
         print_bytes(share.exported(result.run, options.Format.JSON))
         return result.exit_code

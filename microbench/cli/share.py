@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from microbench.cli import options
-from microbench.cli.options import Format
+from microbench.cli.options import Format, Picture
 from microbench.cli.output import command, draw, print_bytes
 from microbench.core.errors import RunUnreadableError, UsageError
 from microbench.core.units import plain
@@ -158,12 +158,12 @@ def _counted(runs: list[Path]) -> str:
 
 
 def trend(
+    *,
     metric: options.MetricName,
     case: options.CaseName = None,
     last: options.Last = TREND_RUNS,
     everything: options.AllRuns = False,
-    svg: options.Svg = None,
-    force: options.Force = False,
+    picture: Picture,
 ) -> None:
     """Draw one metric over the recorded runs, with its intervals."""
     from microbench.archive import remarks, store
@@ -178,7 +178,7 @@ def trend(
     points = trends.of_cases(gathered.points, wanted, case_id)
     labels = {trends.name_of(path): remark.label for path, remark in remarks.read_all(paths).items()}
     sheet = drawing.sheet(metric, points, labels, gathered.unreadable, looked_at=len(paths), table_rows=TREND_ROWS)
-    draw(sheet, svg, force=force)
+    draw(sheet, picture)
 
 
 history_app.callback(invoke_without_command=True)(command(history))

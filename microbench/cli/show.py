@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from microbench.cli import options
-from microbench.cli.options import NAMES, Theme
+from microbench.cli.options import NAMES, Picture, Theme
 from microbench.cli.output import check_new, draw, paged, write_new
 from microbench.core.bench import SUITES, discover
 from microbench.core.errors import ExitCode, RunUnreadableError, UsageError
@@ -44,11 +44,11 @@ SUITE_LINES = 120
 
 
 def show(
+    *,
     name: options.RunName = None,
     part: options.Part = None,
     everything: options.Everything = False,
-    svg: options.Svg = None,
-    force: options.Force = False,
+    picture: Picture,
     why: options.Why = False,
 ) -> None:
     """Show a recorded run on one screen, or a part of it.
@@ -62,18 +62,18 @@ def show(
         drawn = part_sheet(part, *load(name)) if name else newest_part(part)
         if everything and part in SUITES:
             with paged():
-                draw(drawn, svg, force=force, why=why)
+                draw(drawn, picture, why=why)
         else:
             lines = SUITE_LINES if part in SUITES else None
             whole = shlex.join(["microbench", "show", *([name] if name and name != LAST else []), part, "--all"])
-            draw(drawn, svg, force=force, brief=part in (*SUITES, *KINDS), why=why, most_lines=lines, whole=whole)
+            draw(drawn, picture, brief=part in (*SUITES, *KINDS), why=why, most_lines=lines, whole=whole)
         return
     path, run = load(name)
     if everything:
         with paged():
-            draw(report_of(run, path), svg, force=force, why=why)
+            draw(report_of(run, path), picture, why=why)
     else:
-        draw(screen_of(run, path, name), svg, force=force, why=why)
+        draw(screen_of(run, path, name), picture, why=why)
 
 
 def newest_part(part: str) -> Report:
@@ -90,14 +90,14 @@ def newest_part(part: str) -> Report:
 
 
 def compare(
+    *,
     base: options.Base,
     new: options.New = None,
     fail_on: options.Fail = None,
     same_within: options.SameWithin = "3%",
     everything: options.AllFigures = False,
     why: options.Why = False,
-    svg: options.Svg = None,
-    force: options.Force = False,
+    picture: Picture,
 ) -> int:
     """Compare two runs and say which suites and figures changed.
 
@@ -107,7 +107,7 @@ def compare(
     from microbench.library.answers import compared, fails, share_of
 
     found = compared(base, new, share_of(same_within))
-    draw(found.sheet(everything=everything), svg, force=force, brief=True, why=why)
+    draw(found.sheet(everything=everything), picture, brief=True, why=why)
     return ExitCode.CHANGED if fail_on is not None and fails(found.comparison, fail_on) else ExitCode.MEASURED
 
 
@@ -115,12 +115,13 @@ def plot(
     run: options.PlottedRun,
     figure: options.FigureName,
     out: options.PlotFile,
-    overlaid: options.OverlaidRuns = None,
+    overlaid: options.OverlaidRuns = (),
     theme: options.PlotTheme = Theme.LIGHT,
     force: options.Force = False,
 ) -> None:
     """Draw a figure of one or several runs into a file."""
-    _check(figure)
+    if figure not in KINDS:
+        raise UsageError(f"there is no figure {plain(figure, 40)}", f"give one of {NAMES}")
     check_new(out, force=force)
     if out.suffix.lower() != ".svg":
         named = plain(out.with_suffix(".svg").name, 60)
@@ -130,7 +131,7 @@ def plot(
         )
     from microbench.report.figures.canvas import DARK, LIGHT
 
-    drawn = _drawn(figure, [load(name) for name in (run, *(overlaid or ()))])
+    drawn = _drawn(figure, [load(name) for name in (run, *overlaid)])
     write_new(out, drawn.svg(DARK if theme is Theme.DARK else LIGHT), force=force)
 
 
@@ -155,14 +156,8 @@ def _drawn(name: str, runs: Sequence[tuple[Path, Run]]) -> Figure:
     return figure
 
 
-def _check(figure: str) -> None:
-    """Raise UsageError, which lists the figures, if no figure has this name."""
-    if figure not in KINDS:
-        raise UsageError(f"there is no figure {plain(figure, 40)}", f"give one of {NAMES}")
-
-
 def report(
-    names: options.Reported = None,
+    names: options.Reported = (),
     out: options.PageFile = Path("report.html"),
     redact: options.Redact = False,
     force: options.Force = False,
@@ -172,14 +167,14 @@ def report(
     The page contains its data, so it can be sent to others.
     """
     check_new(out, force=force)
-    page = _page(tuple(names or (None,)), redact=redact)
+    page = _page(names or (None,), redact=redact)
     data = page.html.encode()
     write_new(out, data, force=force)
     thinned = f", with at most {page.carried.samples} samples a measurement" if page.carried.thinned else ""
     typer.echo(f"{plain(out)}: {len(data) / 1e6:.2f} MB, including the data{thinned}")
 
 
-def _page(names: tuple[str | None, ...], *, redact: bool) -> Page:
+def _page(names: Sequence[str | None], *, redact: bool) -> Page:
     """The page of the named runs, each once. A redacted page shows no labels either."""
     from microbench.analysis.evidence import evidence_by_device
     from microbench.analysis.stats import rows

@@ -39,7 +39,7 @@ DUMPING = (signal.SIGQUIT, signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.
 
 
 def watch(
-    command: options.WatchedCommand = None,
+    command: options.WatchedCommand = (),
     out: options.Recordings = None,
     for_: options.WatchedTime = None,
     window: options.WatchedWindow = None,
@@ -83,7 +83,7 @@ def watch(
     try:
         with sampler or contextlib.nullcontext(), LiveLine(folder) as live:
             begun = (lambda: None) if sampler is None else sampler.begin
-            ended = program.watch(command, folder, how, begun, live.update)
+            ended = program.watch(list(command), folder, how, begun, live.update)
         with contextlib.suppress(OSError, KeyboardInterrupt):  # a full or closed standard error does not change the end
             _explain(folder, ended, sampler)
     finally:

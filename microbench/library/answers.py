@@ -11,7 +11,6 @@ from microbench.analysis.stats import STABLE_HALF_WIDTH
 from microbench.comparison.compare import BETTER, COUNTED, WORSE, Comparison, compare
 from microbench.comparison.words import Side as ComparedSide
 from microbench.core.errors import UsageError
-from microbench.core.model import Run
 from microbench.core.units import plain
 from microbench.diagnosis.diagnosis import Diagnosis, diagnose
 from microbench.diagnosis.window import between
@@ -125,14 +124,9 @@ def costs_of(name: str | None) -> Costs:
     with consistent(run):
         evidence, fit = fit_for(run, usual)
     reference = is_reference(path)
-    return Costs(
-        fit, evidence.gpu.name if evidence.gpu is not None else "", _whose(run, reference=reference), reference
-    )
-
-
-def _whose(run: Run, *, reference: bool) -> str:
-    simulated = "SIMULATED " if run.simulated else ""
-    return f"{simulated}costs of {'the bundled reference, another machine' if reference else f'run {run.run_id}'}"
+    whose = "the bundled reference, another machine" if reference else f"run {run.run_id}"
+    words = f"{'SIMULATED ' if run.simulated else ''}costs of {whose}"
+    return Costs(fit, evidence.gpu.name if evidence.gpu is not None else "", words, reference)
 
 
 class Diagnosed(NamedTuple):
