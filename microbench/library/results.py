@@ -151,7 +151,7 @@ class Rows(list[Row], Drawn):
         simulated = any(row.simulated for row in self)
         banners = (Banner(SIMULATED, "These rows come from a simulated GPU."),) if simulated else ()
         mark = SIMULATED if simulated else ""
-        return Screen(mark, "", banners, (), (table,), (), (), "", "")
+        return Screen(mark, banners=banners, tables=(table,))
 
     def __repr__(self) -> str:
         return f"<microbench.Rows: {len(self)} rows>"

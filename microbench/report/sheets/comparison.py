@@ -149,8 +149,13 @@ def figure_words(row: Row) -> str:
 
 
 def _moved(comparison: Comparison) -> list[Histogram]:
-    """How far each time and rate moved; slower figures are on the right."""
-    costs = [cost for change in comparison.changes if (cost := _cost(change)) is not None]
+    """How far each time and rate that was judged moved; slower figures are on the right."""
+    costs = [
+        1 / change.judged.median if change.metric.kind == "rate" else change.judged.median
+        for change in comparison.changes
+        if change.judged is not None
+        if change.verdict != "incomparable" and change.reason != "rounds" and change.metric.kind != "count"
+    ]
     if not costs:
         return []
     first_edge = BIN ** (-BINS // 2)
@@ -160,14 +165,6 @@ def _moved(comparison: Comparison) -> list[Histogram]:
     marks = tuple(Mark(at, text) for at, text in MARKS.items())
     about = f"{len(costs)} times and rates, 1 % per column; slower figures are on the right"
     return [Histogram("How far figures moved", about, first_edge, BIN, tuple(counts), marks)]
-
-
-def _cost(change: Change) -> float | None:
-    """NEW's cost over BASE's, as judged; None for counts and for figures that were not judged."""
-    unjudged = change.verdict == "incomparable" or change.reason == "rounds" or change.metric.kind == "count"
-    if change.judged is None or unjudged:
-        return None
-    return 1 / change.judged.median if change.metric.kind == "rate" else change.judged.median
 
 
 def _incomparable(comparison: Comparison) -> list[Table]:

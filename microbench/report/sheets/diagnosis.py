@@ -27,14 +27,10 @@ def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool =
     gpu = trace.gpus.get(diagnosis.idle.device) if diagnosis.idle is not None else None
     about = [trace.format, *([gpu] if gpu else [])]
     return Screen(
-        mark="",
         run=costs,
-        banners=(),
         blocks=(Block(plain(trace.source), tuple(about), tuple(lines)),),
         tables=tuple(tables(diagnosis)) if everything else (),
         findings=tuple(found),
-        distorting=(),
-        left_out="",
         footer="" if everything else f"more: {command} --all, or --timeline, --json, -o page.html",
     )
 
@@ -119,14 +115,10 @@ def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
     about = "each step as it was recorded; a launch: the host's time for one"
     table = Table("The traces beside each other", about, titles, rows)
     return Screen(
-        mark="",
         run=costs,
-        banners=(),
         blocks=(Block(f"{len(several)} traces", (several[0].trace.format,), ()),),
         tables=(table,),
         findings=(ranks.finding(several),),
-        distorting=(),
-        left_out="",
         footer="more: microbench diagnose with one of the files",
     )
 

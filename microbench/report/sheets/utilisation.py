@@ -31,17 +31,7 @@ def screen(followed: Followed) -> Screen:
     notes = [limits(between_s, known=known)]
     if not followed.listed:
         notes.append("NVML does not list this process: these are all GPUs whose device files it has open")
-    return Screen(
-        mark="",
-        run=f"sampled for {as_time(followed.span_s)}",
-        banners=(),
-        blocks=blocks,
-        tables=(),
-        findings=(),
-        distorting=(),
-        left_out=" · ".join(notes),
-        footer=NEXT,
-    )
+    return Screen(run=f"sampled for {as_time(followed.span_s)}", blocks=blocks, left_out=" · ".join(notes), footer=NEXT)
 
 
 def _lines(gpu: GpuReadings, followed: Followed) -> list[AnswerLine]:
@@ -59,7 +49,14 @@ def _lines(gpu: GpuReadings, followed: Followed) -> list[AnswerLine]:
     if used is not None:
         whole = f" of {about_size(gpu.memory_bytes)}" if gpu.memory_bytes else ""
         lines.append(AnswerLine("memory", (Cell(f"at most {about_size(used)}{whole}, by all processes"),)))
-    return [*lines, _slowed(states)] if states else lines
+    if states:
+        # For which share of the time each reason held that lowers the clock.
+        reasons = [reason for state in states for reason in state.telemetry.throttle_reasons if reason != "idle"]
+        found = sorted(set(reasons), key=lambda reason: -reasons.count(reason))
+        cells = tuple(Cell(f"{reason} {percent(reasons.count(reason) / len(states))} of the time") for reason in found)
+        slow = any(word in reason for reason in found for word in THROTTLE_WORDS)
+        lines.append(AnswerLine("slowed by", cells or (Cell("nothing"),), verdict="warning" if slow else None))
+    return lines
 
 
 def _shares(name: str, shares: Sequence[Share], what: str, why: str) -> AnswerLine:
@@ -77,12 +74,3 @@ def _measured(name: str, states: Sequence[State], figure: Callable[[State], floa
         return AnswerLine(name, (Cell("not given"),))
     low, median, high = (quantity(float(value), unit) for value in np.quantile(values, TENTHS))
     return AnswerLine(name, (Cell(median), Cell(f"p10 to p90: {low} to {high}")))
-
-
-def _slowed(states: Sequence[State]) -> AnswerLine:
-    """For which share of the time each reason held that lowers the clock."""
-    reasons = [reason for state in states for reason in state.telemetry.throttle_reasons if reason != "idle"]
-    found = sorted(set(reasons), key=lambda reason: -reasons.count(reason))
-    cells = tuple(Cell(f"{reason} {percent(reasons.count(reason) / len(states))} of the time") for reason in found)
-    slow = any(word in reason for reason in found for word in THROTTLE_WORDS)
-    return AnswerLine("slowed by", cells or (Cell("nothing"),), verdict="warning" if slow else None)

@@ -372,13 +372,6 @@ def _length(predicted: Forecast, step: Step) -> Lane:
     spans = [Span(0.0, step.played.end_s, words, "plain", "distance")]
     stream_s = predicted.stream.played.end_s
     if step.played.end_s < stream_s:
-        spans.append(
-            Span(
-                step.played.end_s,
-                stream_s,
-                f"saves {as_time(stream_s - step.played.end_s)}",
-                "good",
-                "distance",
-            )
-        )
+        saved = f"saves {as_time(stream_s - step.played.end_s)}"
+        spans.append(Span(step.played.end_s, stream_s, saved, "good", "distance"))
     return Lane("", tuple(spans))
