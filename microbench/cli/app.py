@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -23,10 +23,6 @@ from microbench.core.errors import ExitCode
 from microbench.core.version import __version__
 from microbench.library.options import RunOptions
 from microbench.library.runs import measured, screen_of
-
-if TYPE_CHECKING:
-    from microbench.session.session import RunResult
-
 
 app = typer.Typer(
     name="microbench",
@@ -69,26 +65,21 @@ def _root(
 
 def run(asked: RunOptions, json: options.Json = False, why: options.Why = False) -> int:
     """Measure this machine, print a report, and save the run."""
+    from microbench.archive import store
+    from microbench.report.terminal import terminal
+
     with progress() as listener:
         result = measured(asked, listener)
     if json:
         print_bytes(share.exported(result.run, options.Format.JSON))
-    else:
-        _show_result(result, why=why)
-    return result.exit_code
-
-
-def _show_result(result: RunResult, *, why: bool) -> None:
-    """Draw the answer on one screen, and say where the run is kept and what completes it."""
-    from microbench.archive import store
-    from microbench.report.terminal import terminal
-
+        return result.exit_code
     name = shlex.quote(str(result.path))
     draw(screen_of(result.run, result.path, None if result.path == store.last() else name), why=why)
     lines = [f"saved: {result.path}"]
     if result.exit_code == ExitCode.INTERRUPTED:
         lines.append(f"interrupted: microbench run --resume {name} measures the rest")
     terminal.tell(lines, terminal.open_console())
+    return result.exit_code
 
 
 def list_(names: options.Listed = ()) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -78,19 +78,12 @@ def query(
     if json and csv:
         raise UsageError("--json and --csv are two formats", "give one of them")
     answer = stores.query(store, sql)
-    if json:
-        for lines in _chunks(_as_json(answer.columns, answer.rows)):
-            print_bytes(lines)
-    elif csv:
-        for lines in _chunks(_as_csv(answer.columns, answer.rows)):
-            print_bytes(lines)
-    else:
+    if not json and not csv:
         _draw_answer(answer.columns, answer.rows)
-
-
-def _chunks(lines: Iterator[bytes]) -> Iterator[bytes]:
+        return
+    lines = _as_json(answer.columns, answer.rows) if json else _as_csv(answer.columns, answer.rows)
     while several := b"".join(islice(lines, 1000)):
-        yield several
+        print_bytes(several)
 
 
 def _as_json(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[bytes]:
@@ -103,15 +96,10 @@ def _as_json(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Itera
 def _as_csv(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[bytes]:
     from microbench.archive.export import written
 
-    yield _csv_line(map(written, columns))
-    for row in rows:
-        yield _csv_line(map(written, row))
-
-
-def _csv_line(cells: Iterable[str]) -> bytes:
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerow(cells)
-    return stream.getvalue().encode()
+    for row in chain([columns], rows):
+        stream = io.StringIO()
+        csv.writer(stream, lineterminator="\n").writerow(map(written, row))
+        yield stream.getvalue().encode()
 
 
 def _draw_answer(columns: tuple[str, ...], rows: Iterator[tuple[Any, ...]]) -> None:

@@ -32,12 +32,10 @@ def predict(
 
     Gives the time in a stream and as a graph, what limits it, and what to change first.
     """
-    from microbench.gpu.layers.base import layer_names
-    from microbench.library.answers import predicted
-    from microbench.model.step_file import described
+    from microbench.library.answers import described, predicted
     from microbench.report.sheets import prediction
 
-    side = predicted(described(workload, step, layer_names()), run)
+    side = predicted(described(workload, step), run)
     if json:
         print_bytes(prediction.encoded(side))
     else:
@@ -59,7 +57,7 @@ def whatif(
     Give changes such as --submit 2us, or two recorded machines: --run A --against B.
     """
     from microbench.gpu.layers.base import layer_names
-    from microbench.library.answers import predicted
+    from microbench.library.answers import described, predicted
     from microbench.model import step_file
     from microbench.report.sheets import prediction as drawing
 
@@ -67,10 +65,10 @@ def whatif(
     if bool(changes) == (against is not None):
         cause = "--against cannot be combined with changes" if changes else "no change is given"
         raise UsageError(cause, "give changes, such as --submit 2us, or --against RUN")
-    described = step_file.described(workload, step, layer_names())
-    before = predicted(described, run)
+    asked = described(workload, step)
+    before = predicted(asked, run)
     if against is not None:
-        sheet = drawing.against_sheet(before, predicted(described, against))
+        sheet = drawing.against_sheet(before, predicted(asked, against))
     else:
         sheet = drawing.changed_sheet(before, changes)
     draw(sheet, picture, brief=True, why=why)
@@ -88,14 +86,12 @@ def timeline(
 
     Shows host, queue, GPU and link, in a stream and as a graph.
     """
-    from microbench.gpu.layers.base import layer_names
-    from microbench.library.answers import predicted
-    from microbench.model.step_file import described
+    from microbench.library.answers import described, predicted
     from microbench.report.sheets import prediction as drawing
 
     if step.kernels is None and workload is None:
         step = replace(step, kernels=DRAWN_KERNELS)
-    drawn = described(workload, step, layer_names())
+    drawn = described(workload, step)
     if drawn.kernels > MOST_KERNELS:
         cause = f"a step of {drawn.kernels} kernels is too long to draw"
         raise UsageError(cause, f"draw at most {MOST_KERNELS}, or use microbench predict")

@@ -68,7 +68,11 @@ def watch(
         for_s, window_s, every_s = (
             typed_seconds(*each) for each in (("--for", for_), ("--window", window), ("--every", every))
         )
-        sampler = _sampler() if utilisation and command else None
+        sampler = None
+        if utilisation and command:
+            from microbench.gpu.machine.utilisation import Sampler
+
+            sampler = Sampler()
     if pid is not None:
         if command or out is not None or utilisation or stacks or window is not None or every is not None:
             raise UsageError(
@@ -90,12 +94,6 @@ def watch(
         with contextlib.suppress(OSError):  # it holds recordings
             folder.rmdir()
     return _end_like(ended.status)
-
-
-def _sampler() -> Sampler:
-    from microbench.gpu.machine.utilisation import Sampler
-
-    return Sampler()
 
 
 def _follow(pid: int, for_s: float | None) -> int:
@@ -142,28 +140,27 @@ def _windows(window_s: float | None, every_s: float | None) -> tuple[float | Non
 
 def _explain(folder: Path, ended: Ended, sampler: Sampler | None) -> None:
     """Print the diagnosis of all recordings, what NVML said meanwhile, where they are, and what is not recorded."""
+    from microbench.diagnosis import utilisation
     from microbench.report.terminal import terminal
 
     console = terminal.open_console(sys.stderr)
     lines = [f"not recorded: {cause}; {next_step}" for cause, next_step in ended.reasons]
+
+    def said(traces: list[Trace]) -> list[str]:
+        """NVML's figures for the same time."""
+        return utilisation.lines(sampler.readings, traces, sampler.reason) if sampler is not None else []
+
     if not (paths := _recordings(folder)):
         unseen = UNSEEN_BUT_PYTHON if ended.only_python else UNSEEN
-        terminal.tell([*_said(sampler, []), *(lines or [f"not recorded: {unseen}"])], console)
+        terminal.tell([*said([]), *(lines or [f"not recorded: {unseen}"])], console)
         return
     with contextlib.suppress(KeyboardInterrupt):
-        terminal.tell(_said(sampler, _diagnose(paths, console)), console)
+        terminal.tell(said(_diagnose(paths, console)), console)
     if paths := _recordings(folder):
         terminal.tell((f"recorded: {paths[0] if len(paths) == 1 else folder}",), console)
     elif not lines:
         lines = [f"not recorded: {UNUSED}"]
     terminal.tell(lines, console)
-
-
-def _said(sampler: Sampler | None, traces: list[Trace]) -> list[str]:
-    """NVML's figures for the same time."""
-    from microbench.diagnosis import utilisation
-
-    return utilisation.lines(sampler.readings, traces, sampler.reason) if sampler is not None else []
 
 
 def _recordings(folder: Path) -> list[Path]:

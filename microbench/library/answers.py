@@ -14,10 +14,13 @@ from microbench.core.errors import UsageError
 from microbench.core.units import plain
 from microbench.diagnosis.diagnosis import Diagnosis, diagnose
 from microbench.diagnosis.window import between
+from microbench.gpu.layers.base import layer_names
 from microbench.library.runs import REFERENCE_RUN, adding_to, consistent, grows, is_reference, last_with, load
+from microbench.model import step_file
 from microbench.model.constants import Fit
 from microbench.model.fit import fit_for, suits, with_model_code_of
 from microbench.model.forecast import forecast
+from microbench.model.options import StepOptions
 from microbench.model.unknowns import unknown_host
 from microbench.model.workload import Kernels, Wait, Workload
 from microbench.report.document import Report, Screen
@@ -86,6 +89,11 @@ def fails(comparison: Comparison, limit: str) -> bool:
 
 
 # A step.
+
+
+def described(name: str | Path | None, options: StepOptions) -> Workload:
+    """The step that is named, or that the options describe. Raises UsageError."""
+    return step_file.described(None if name is None else str(name), options, layer_names())
 
 
 def predicted(step: Workload, name: str | None) -> Side:

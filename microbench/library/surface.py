@@ -183,18 +183,16 @@ def predict(
     ``run``; by default of the last run that has them, else of a bundled one.
     """
     from microbench.core.errors import UsageError
-    from microbench.gpu.layers.base import layer_names
-    from microbench.library.answers import predicted
+    from microbench.library.answers import described, predicted
     from microbench.library.verdicts import PredictedStep
     from microbench.model.options import StepOptions
-    from microbench.model.step_file import described
     from microbench.model.workload import Workload
 
     options = StepOptions(
         kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays, host, blocks, sm_share
     )
     if not isinstance(step, Workload):
-        step = described(None if step is None else str(step), options, layer_names())
+        step = described(step, options)
     elif options != StepOptions():
         raise UsageError("a Workload cannot be combined with options of a step", "put them into the Workload")
     return PredictedStep(predicted(step, _name(run)))

@@ -52,11 +52,12 @@ def benchmark_curve(info: BenchmarkInfo, rows: Sequence[Row]) -> Curve | None:
     if not every:
         return None
     lines = [replace(line, tone=tone) for line, tone in zip(every[:MOST_LINES], SERIES_TONES, strict=False)]
+    shown = f", {len(lines)} of {len(every)} lines shown" if len(lines) < len(every) else ""
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
     x_log, y_log = logarithmic(xs), logarithmic(ys)
     return Curve(
-        title=f"{metric.name} over {axis_title(axis)}{lines_shown(len(lines), len(every))}",
+        title=f"{metric.name} over {axis_title(axis)}{shown}",
         about="",
         x_title=axis_title(axis),
         lines=tuple(lines),
@@ -77,11 +78,6 @@ def _lines(axis: str, found: Sequence[Row]) -> list[Line]:
             groups.setdefault(others, []).append((float(value), row.value))
     long = [(name, sorted(points)) for name, points in groups.items() if len(points) >= FEWEST_POINTS]
     return [Line(name if len(long) > 1 else "", tuple(points)) for name, points in long]
-
-
-def lines_shown(shown: int, every: int) -> str:
-    """What a title adds where a figure draws fewer lines than there are: ", 3 of 6 lines shown"; else nothing."""
-    return f", {shown} of {every} lines shown" if shown < every else ""
 
 
 def param_words(name: str, value: Param) -> str:

@@ -13,14 +13,13 @@ from microbench.report.document import Banner, Report
 SIMULATED, REFERENCE = "SIMULATED", "REFERENCE"
 
 
-def head(run: Run, *, reference: bool = False, unfinished: bool = False, footer: tuple[str, ...] = ()) -> Report:
+def head(run: Run, *, reference: bool = False, unfinished: bool = False) -> Report:
     """A report of a run with its heading and without sections."""
     return Report(
         title=_title(run),
         mark=mark_of(run, reference=reference),
         banners=tuple(banners(run, reference=reference, unfinished=unfinished)),
         facts=tuple(_facts(run)),
-        footer=footer,
     )
 
 

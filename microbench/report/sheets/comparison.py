@@ -94,8 +94,20 @@ def _table(title: str, changes: Sequence[Change], more: tuple[str, ...] = ()) ->
         notes.append("figures with too few rounds or no sound grade: the interval is that of their rounds alone")
     if any(change.shares for change in changes):
         notes.append("shares of each GPU's own ceiling are compared")
-    rows = tuple(_row(change, adjusted) for change in changes)
-    return [Table(title, "", tuple(columns), rows, (*notes, *more))]
+    rows = []
+    for change in changes:
+        base, new, telling = change.base.value, change.new.value, _tells_more(change)
+        # Where nothing was adjusted, the interval shown is the one that decided, with what differs from run to run.
+        measured = None if 0 in (base, new) else change.ratio if telling else change.judged
+        rows.append((
+            Cell(change.verdict, tone=TONES[change.verdict]),
+            Cell(figure_words(change.new), of=row_name(change.new)),
+            Cell(from_to(base, new, change.metric.unit)),
+            _ratio_cell(change, measured),
+            Cell(ratio_range(measured.low, measured.high) if measured is not None else "", tone="quiet"),
+            *([_ratio_cell(change, change.judged if telling else None, change.by)] if adjusted else []),
+        ))  # fmt: skip
+    return [Table(title, "", tuple(columns), tuple(rows), (*notes, *more))]
 
 
 def _benchmarks(comparison: Comparison, *, everything: bool) -> list[Table]:
@@ -114,20 +126,6 @@ def _benchmarks(comparison: Comparison, *, everything: bool) -> list[Table]:
     notes = ["ratio: NEW over BASE as judged: the median, and from the smallest to the largest"]
     notes += [] if everything else ["--all lists each figure"]
     return [Table("Benchmarks that moved", "", titles, tuple(rows), tuple(notes))] if rows else []
-
-
-def _row(change: Change, adjusted: bool) -> tuple[Cell, ...]:
-    base, new = change.base.value, change.new.value
-    # Where nothing was adjusted, the interval shown is the one that decided, with what differs from run to run.
-    measured = None if 0 in (base, new) else change.ratio if _tells_more(change) else change.judged
-    return (
-        Cell(change.verdict, tone=TONES[change.verdict]),
-        Cell(figure_words(change.new), of=row_name(change.new)),
-        Cell(from_to(base, new, change.metric.unit)),
-        _ratio_cell(change, measured),
-        Cell(ratio_range(measured.low, measured.high) if measured is not None else "", tone="quiet"),
-        *([_ratio_cell(change, change.judged if _tells_more(change) else None, change.by)] if adjusted else []),
-    )
 
 
 def _ratio_cell(change: Change, interval: Interval | None, note: str = "") -> Cell:

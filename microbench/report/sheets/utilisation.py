@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
 from microbench.analysis.clocks import THROTTLE_WORDS
-from microbench.core.readings import Followed, GpuReadings, Share, State
+from microbench.core.readings import Followed, GpuReadings, Share
 from microbench.core.units import about_size, as_time, percent, plain, quantity
 from microbench.diagnosis.utilisation import apart_s, limits
 from microbench.report.document import AnswerLine, Block, Cell, Screen
@@ -41,9 +42,9 @@ def _lines(gpu: GpuReadings, followed: Followed) -> list[AnswerLine]:
         _shares("NVML", gpu.busy.values, "of the time any kernel ran", gpu.why_not.get("busy", "")),
         _shares("GPM", gpu.sms.values, "of the SMs busy", gpu.why_not.get("sms", "")),
         _shares("the process", gpu.process.values, "of the time its kernels ran", why_not),
-        _measured("SM clock", states, lambda state: state.telemetry.nvml_sm_clock_hz, "Hz"),
-        _measured("memory clock", states, lambda state: state.telemetry.memory_clock_hz, "Hz"),
-        _measured("power", states, lambda state: state.telemetry.power_w, "W"),
+        _measured("SM clock", (state.telemetry.nvml_sm_clock_hz for state in states), "Hz"),
+        _measured("memory clock", (state.telemetry.memory_clock_hz for state in states), "Hz"),
+        _measured("power", (state.telemetry.power_w for state in states), "W"),
     ]
     used = max((state.used_bytes for state in states if state.used_bytes is not None), default=None)
     if used is not None:
@@ -61,16 +62,16 @@ def _lines(gpu: GpuReadings, followed: Followed) -> list[AnswerLine]:
 
 def _shares(name: str, shares: Sequence[Share], what: str, why: str) -> AnswerLine:
     """The median and the range of shares, or why there is none."""
-    if not shares:
-        return AnswerLine(name, (Cell(f"not given: {why or 'there was no sample yet'}"),))
-    low, median, high = (percent(float(value)) for value in np.quantile([one.share for one in shares], TENTHS))
-    return AnswerLine(name, (Cell(f"{median} {what}"), Cell(f"p10 to p90: {low} to {high}")))
+    return _range(name, [one.share for one in shares], percent, f" {what}", f": {why or 'there was no sample yet'}")
 
 
-def _measured(name: str, states: Sequence[State], figure: Callable[[State], float | None], unit: str) -> AnswerLine:
+def _measured(name: str, found: Iterable[float | None], unit: str) -> AnswerLine:
     """The median and the range of a figure of the GPU's state."""
-    values = [value for state in states if (value := figure(state)) is not None]
+    return _range(name, [value for value in found if value is not None], partial(quantity, unit=unit))
+
+
+def _range(name: str, values: list[float], words: Callable[[float], str], what: str = "", why: str = "") -> AnswerLine:
     if not values:
-        return AnswerLine(name, (Cell("not given"),))
-    low, median, high = (quantity(float(value), unit) for value in np.quantile(values, TENTHS))
-    return AnswerLine(name, (Cell(median), Cell(f"p10 to p90: {low} to {high}")))
+        return AnswerLine(name, (Cell(f"not given{why}"),))
+    low, median, high = (words(float(value)) for value in np.quantile(values, TENTHS))
+    return AnswerLine(name, (Cell(f"{median}{what}"), Cell(f"p10 to p90: {low} to {high}")))

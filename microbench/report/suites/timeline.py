@@ -81,7 +81,15 @@ def host_lane(step: Step) -> Lane:
         if span.begin_s > before_s:
             spans.append(Span(before_s, span.begin_s, "queue full", HOST, "pale"))
         number += act.kind == "launch"
-        spans.append(_call(step, span, act, number))
+        if span.lane == "wait":
+            words, tone = _wait_words(step), HOST
+        else:
+            words, tone = {
+                "launch": (str(number), HOST), "replay": ("replay", HOST), "sync": ("", HOST),
+                "host": ("own work", OWN), "copy": ("copy", HOST) if act.work else ("pageable copy", LINK),
+            }[act.kind]  # fmt: skip
+        pale = span.lane == "wait" or act.kind == "sync"
+        spans.append(Span(span.begin_s, span.end_s, words, tone, "pale" if pale else "solid"))
         before_s = span.end_s
     return Lane(f"{step.name.ljust(6)} host", tuple(spans))
 
@@ -102,16 +110,6 @@ def host_lane_merged(step: Step) -> Lane:
             for begin_s, (what, spans) in zip(begins, groups, strict=False)
         ]
     return Lane(f"{step.name.ljust(6)} host", tuple(stretches))
-
-
-def _call(step: Step, span: PlayedSpan, act: Act, number: int) -> Span:
-    if span.lane == "wait":
-        return Span(span.begin_s, span.end_s, _wait_words(step), HOST, "pale")
-    words, tone = {
-        "launch": (str(number), HOST), "replay": ("replay", HOST), "sync": ("", HOST), "host": ("own work", OWN),
-        "copy": ("copy", HOST) if act.work else ("pageable copy", LINK),
-    }[act.kind]  # fmt: skip
-    return Span(span.begin_s, span.end_s, words, tone, "pale" if act.kind == "sync" else "solid")
 
 
 def _wait_words(step: Step) -> str:

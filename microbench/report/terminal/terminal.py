@@ -108,10 +108,10 @@ def draw_tables(tables: Iterable[Table], console: Console) -> None:
         painter.print(Text(), painter.titled(table.title, table.question, ""), painter.table(table))
 
 
-def pictures(shown: Report | Screen, *, width: int = WIDEST, brief: bool = False, why: bool = False) -> list[str]:
+def pictures(shown: Report | Screen, *, brief: bool = False, why: bool = False) -> list[str]:
     """The report or the screen as SVG pictures of a terminal, each of at most PICTURE_LINES lines."""
     text = io.StringIO()
-    console = Console(file=text, width=width, **COLOURED)
+    console = Console(file=text, width=WIDEST, **COLOURED)
     painter = Painter(console, fine=True, why=why)
     if isinstance(shown, Screen):
         painter.screen(shown)
@@ -119,7 +119,7 @@ def pictures(shown: Report | Screen, *, width: int = WIDEST, brief: bool = False
         painter.report(shown, brief)
     lines, made = text.getvalue().splitlines(), []
     for start in range(0, len(lines), PICTURE_LINES):
-        console = Console(file=io.StringIO(), record=True, width=width, **COLOURED)
+        console = Console(file=io.StringIO(), record=True, width=WIDEST, **COLOURED)
         console.print(Text.from_ansi("\n".join(lines[start : start + PICTURE_LINES])), soft_wrap=True)
         # Rich fetches a font from the web; a picture in a README should ask nobody, and any monospaced font will do.
         picture = re.sub(r"@font-face \{.*?\n    \}", "", console.export_svg(title="microbench"), flags=re.DOTALL)
