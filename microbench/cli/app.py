@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from microbench.cli import check, diagnose, fleet, measure, options, predict, share, show, watch
+from microbench.cli import check, diagnose, fleet, measure, predict, share, show, watch
+from microbench.cli.options import JSON, WHY, Format
 from microbench.cli.output import (
     command,
     discard_unwritable_messages,
@@ -20,6 +22,7 @@ from microbench.cli.output import (
     reported_errors,
 )
 from microbench.core.errors import ExitCode
+from microbench.core.options import argument
 from microbench.core.version import __version__
 from microbench.library.options import RunOptions
 from microbench.library.runs import measured, screen_of
@@ -63,7 +66,7 @@ def _root(
     pass
 
 
-def run(asked: RunOptions, json: options.Json = False, why: options.Why = False) -> int:
+def run(asked: RunOptions, json: bool = JSON, why: bool = WHY) -> int:
     """Measure this machine, print a report, and save the run."""
     from microbench.archive import store
     from microbench.report.terminal import terminal
@@ -71,7 +74,7 @@ def run(asked: RunOptions, json: options.Json = False, why: options.Why = False)
     with progress() as listener:
         result = measured(asked, listener)
     if json:
-        print_bytes(share.exported(result.run, options.Format.JSON))
+        print_bytes(share.exported(result.run, Format.JSON))
         return result.exit_code
     name = shlex.quote(str(result.path))
     draw(screen_of(result.run, result.path, None if result.path == store.last() else name), why=why)
@@ -82,7 +85,9 @@ def run(asked: RunOptions, json: options.Json = False, why: options.Why = False)
     return result.exit_code
 
 
-def list_(names: options.Listed = ()) -> None:
+def list_(
+    names: Sequence[str] = argument("[SUITE|BENCHMARK]...", "What to list; default: everything.", (), read=tuple),
+) -> None:
     """List the benchmarks, or the axes and values of one."""
     from microbench.core.bench import discover
     from microbench.report.sheets import listing

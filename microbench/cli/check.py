@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from microbench.cli import options
 from microbench.cli.options import Checked
 from microbench.cli.output import progress
 from microbench.core.errors import ExitCode, RunUnreadableError
-from microbench.library.options import Device
+from microbench.core.options import argument, option
+from microbench.library.options import DEVICE
 from microbench.library.runs import consistent, load
 
 # The benchmarks that each verdict rests on.
@@ -18,9 +18,9 @@ NEEDED: dict[Checked, tuple[str, ...]] = {
 
 
 def check(
-    what: options.WhatToCheck,
-    run: options.CheckedRun = None,
-    device: Device = None,
+    what: Checked = argument("{link|memory|compute}", "What to check."),
+    run: str | None = option("RUN", "Judge this recorded run instead of measuring."),
+    device: str | None = DEVICE,
 ) -> int:
     """Check whether the link, the memory or the compute is healthy.
 

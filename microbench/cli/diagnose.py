@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from microbench.cli import options
-from microbench.cli.options import Picture
+from microbench.cli.options import COSTS, WHY, Picture
 from microbench.cli.output import check_new, draw, print_bytes, write_new
 from microbench.core.errors import ExitCode, UsageError
+from microbench.core.options import argument, flag, option
 
 if TYPE_CHECKING:
     from microbench.diagnosis.diagnosis import Diagnosis
@@ -19,18 +20,24 @@ LIMIT = re.compile(r"(launch-bound|idle)\s*>\s*(\d+(?:\.\d+)?)\s*%")
 
 def diagnose(
     *,
-    traces: options.Traces,
-    step: options.TrueStep = None,
-    run: options.PredictedRun = None,
-    fail_on: options.DiagnosisFailOn = None,
-    json: options.DiagnosisJson = False,
-    everything: options.DiagnosisAll = False,
-    from_: options.DiagnosisFrom = None,
-    to: options.DiagnosisTo = None,
-    timeline: options.DiagnosisTimeline = False,
-    page: options.DiagnosisPage = None,
-    save: options.DiagnosisSave = None,
-    why: options.Why = False,
+    traces: list[Path] = argument("TRACE...", "Traces, or folders of them: one for each rank."),
+    step: str | None = option("TIME", "The time of a step without a profiler, if you know it: 1.93ms."),
+    run: str | None = COSTS,
+    fail_on: str | None = option("LIMIT", "End with exit code 5 beyond this: launch-bound>30% or idle>50%."),
+    json: bool = flag("Print the diagnosis as JSON, in SI units."),
+    everything: bool = flag("Add tables: causes, places, changes, what a graph cannot hold.", "--all"),
+    from_: str | None = option(
+        "TIME", "Diagnose only what was submitted from this time after the first event on: 1.5s."
+    ),
+    to: str | None = option("TIME", "Diagnose only what was submitted before this time: 2s."),
+    timeline: bool = flag("Draw a typical step to scale: host, streams, idle time."),
+    page: Path | None = option(
+        "FILE", "Write everything to this new HTML page, with a typical step to zoom into.", "-o", "--out"
+    ),
+    save: Path | None = option(
+        "FILE", "Save the step without the profiler to this new .toml file for predict and whatif."
+    ),
+    why: bool = WHY,
     picture: Picture,
 ) -> int:
     """Say why the GPU waits in a profiler's trace, and what a CUDA graph would give.

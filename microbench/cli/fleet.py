@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from microbench.cli import fleet_store, options
+from microbench.cli import fleet_store
 from microbench.cli.options import CampaignOptions
 from microbench.cli.output import command, draw
 from microbench.core.errors import ExitCode, MicrobenchError, UsageError
+from microbench.core.options import REQUIRED, option
 from microbench.core.units import plain, typed_time, wall
-from microbench.library.options import Names
+from microbench.library.options import NAMES
 
 if TYPE_CHECKING:
     from microbench.fleet.campaign import Campaign, Options, Task
     from microbench.fleet.clusters import Where
 
+STORE = option("DIR", "The folder that keeps campaigns and their runs.", default=REQUIRED)
 LINES_SHOWN, NAMES_SHOWN = 20, 3
 LONGEST_EVERY_S = 366 * 86400.0
 # Seconds between two looks at the clock while a watch waits for the next campaign.
@@ -47,7 +49,11 @@ def _fleet() -> None:
 
 
 def run(
-    *, store: options.Store, names: Names = (), given: CampaignOptions, resume: options.ResumedCampaign = None
+    *,
+    store: Path = STORE,
+    names: Sequence[str] = NAMES,
+    given: CampaignOptions,
+    resume: str | None = option("ID", "Run what this campaign still lacks."),
 ) -> int:
     """Run the same benchmarks on every GPU of many nodes.
 
@@ -75,10 +81,10 @@ def run(
 
 def watch(
     *,
-    every: options.CampaignEvery,
-    store: options.Store,
-    names: Names = (),
-    times: options.CampaignTimes = None,
+    every: str = option("TIME", "From the start of one campaign to that of the next: 30min, 6h, 1d.", default=REQUIRED),
+    store: Path = STORE,
+    names: Sequence[str] = NAMES,
+    times: int | None = option("N", "End after N campaigns; default: at Ctrl-C.", least=1),
     given: CampaignOptions,
 ) -> int:
     """Repeat a campaign, and say after each what changed.
@@ -135,7 +141,7 @@ def _nodes(given: CampaignOptions) -> Nodes:
     hosts = tuple(dict.fromkeys(host.strip() for host in (given.ssh or "").split(",") if host.strip()))
     where = Where(given.local, given.scheduler, hosts, given.slurm)
     check(where)
-    return Nodes(where, parsed_labels(given.label), given)
+    return Nodes(where, parsed_labels(list(given.label)), given)
 
 
 def _asked(given: CampaignOptions) -> Options:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from microbench.cli import options
 from microbench.cli.output import check_new, draw, print_bytes, write_new
 from microbench.core.errors import ExitCode, UsageError
+from microbench.core.options import REQUIRED, argument, flag, option
 from microbench.core.units import plain
 
 # What a query draws on a terminal; --csv and --json write everything.
@@ -24,13 +24,19 @@ IMPORTED = "imported"
 # Campaigns of a trend: a month of four a day, or a week of one an hour.
 USUAL_LAST = 200
 
+STORE = option("DIR", "The folder of the store.", default=REQUIRED)
+CAMPAIGN = option("ID", "The campaign; default: imported, or the newest.")
+WHY = flag("Show the rule behind each finding.")
+
 
 def import_(
-    names: options.Imported,
-    store: options.StoreFolder,
-    campaign: options.ImportedCampaign = None,
-    node: options.Node = "",
-    labels: options.NodeLabels = (),
+    names: list[str] = argument("RUN...", "Run files, ids or labels of runs, or folders of campaigns."),
+    store: Path = STORE,
+    campaign: str | None = CAMPAIGN,
+    node: str = option("NAME", "The machine of the runs; default: its GPU's UUID.", default=""),
+    labels: Sequence[str] = option(
+        "KEY=VALUE", "A label of the node, such as rack=r1. Repeatable.", "--label", default=(), read=tuple
+    ),
 ) -> int:
     """Add recorded runs to a store.
 
@@ -67,7 +73,10 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def query(
-    sql: options.Sql, store: options.StoreFolder, json: options.AsJson = False, csv: options.AsCsv = False
+    sql: str = argument("SQL", "One SELECT over the views rows, runs, nodes and findings."),
+    store: Path = STORE,
+    json: bool = flag("Write JSON, one object a row."),
+    csv: bool = flag("Write CSV."),
 ) -> None:
     """Ask a store in SQL.
 
@@ -133,11 +142,11 @@ def _shown(value: object) -> str:
 
 
 def report(
-    store: options.StoreFolder,
-    campaign: options.ImportedCampaign = None,
-    out: options.FleetPage = None,
-    force: options.FleetForce = False,
-    why: options.FleetWhy = False,
+    store: Path = STORE,
+    campaign: str | None = CAMPAIGN,
+    out: Path | None = option("FILE", "Write a page to this new HTML file instead.", "-o", "--out"),
+    force: bool = flag("Overwrite an existing file."),
+    why: bool = WHY,
 ) -> None:
     """Say which GPUs of a campaign are unlike the others, and why.
 
@@ -158,10 +167,10 @@ def report(
 
 
 def trend(
-    store: options.StoreFolder,
-    campaign: options.LastCampaign = None,
-    last: options.LastCampaigns = USUAL_LAST,
-    why: options.FleetWhy = False,
+    store: Path = STORE,
+    campaign: str | None = option("ID", "The last campaign that counts; default: the newest."),
+    last: int = option("N", "Only the newest N campaigns.", default=USUAL_LAST, least=1),
+    why: bool = WHY,
 ) -> None:
     """Say which GPUs became slower or faster, and since when.
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from microbench.cli import options, share
+from microbench.cli import share
+from microbench.cli.options import JSON, WHY, Format
 from microbench.cli.output import draw, print_bytes, progress
+from microbench.core.options import argument
 from microbench.core.units import plain
 from microbench.library.options import OwnOptions
 from microbench.library.own import measured_own
@@ -15,7 +17,13 @@ if TYPE_CHECKING:
     pass
 
 
-def measure(what: options.OwnTarget, asked: OwnOptions, json: options.Json = False, why: options.Why = False) -> int:
+def measure(
+    what: str = argument("TARGET", "FILE.cu:KERNEL, FILE.py::FUNCTION or MODULE:FUNCTION, from the current folder."),
+    *,
+    asked: OwnOptions,
+    json: bool = JSON,
+    why: bool = WHY,
+) -> int:
     """Measure a kernel or function of your own: its time, its launches, what limits it, what a graph gives.
 
     A function is timed, captured into a CUDA graph and compared with its replays; if the capture fails, the line that
@@ -27,7 +35,7 @@ def measure(what: options.OwnTarget, asked: OwnOptions, json: options.Json = Fal
     with progress() as listener:
         result = measured_own(what, asked, listener)
     if json:
-        print_bytes(share.exported(result.run, options.Format.JSON))
+        print_bytes(share.exported(result.run, Format.JSON))
         return result.exit_code
     draw(screen_of(result.run, result.path), why=why)
     lines = []  # which cases of the newest session have no figures

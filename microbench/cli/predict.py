@@ -6,11 +6,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
-from microbench.cli import options
-from microbench.cli.options import Picture
+from microbench.cli.options import COSTS, LAST_OR_BUNDLED, WHY, WORKLOAD, Picture
 from microbench.cli.output import draw, print_bytes
 from microbench.cli.signature import Without
 from microbench.core.errors import UsageError
+from microbench.core.options import argument, flag, option
 from microbench.library.runs import adding_to, consistent, is_reference, last_with, load
 from microbench.model.options import ChangeOptions, StepOptions
 
@@ -21,11 +21,11 @@ MOST_KERNELS = 10_000
 
 def predict(
     *,
-    workload: options.WorkloadName = None,
+    workload: str | None = WORKLOAD,
     step: StepOptions,
-    run: options.PredictedRun = None,
-    json: options.PredictedJson = False,
-    why: options.Why = False,
+    run: str | None = COSTS,
+    json: bool = flag("Print the prediction as JSON, in SI units."),
+    why: bool = WHY,
     picture: Picture,
 ) -> None:
     """Predict how long a step of work takes.
@@ -44,12 +44,12 @@ def predict(
 
 def whatif(
     *,
-    workload: options.WorkloadName = None,
+    workload: str | None = WORKLOAD,
     step: StepOptions,
     changed: ChangeOptions,
-    run: options.PredictedRun = None,
-    against: options.Against = None,
-    why: options.Why = False,
+    run: str | None = COSTS,
+    against: str | None = option("RUN", "Predict the step on the machine of this run instead of changing it."),
+    why: bool = WHY,
     picture: Picture,
 ) -> None:
     """Predict a step with something changed.
@@ -76,10 +76,10 @@ def whatif(
 
 def timeline(
     *,
-    workload: options.WorkloadName = None,
+    workload: str | None = WORKLOAD,
     step: Annotated[StepOptions, Without("replays")],
-    run: options.PredictedRun = None,
-    why: options.Why = False,
+    run: str | None = COSTS,
+    why: bool = WHY,
     picture: Picture,
 ) -> None:
     """Draw a predicted step to scale.
@@ -100,8 +100,8 @@ def timeline(
 
 def explain(
     *,
-    topic: options.Topic = None,
-    run: options.ExplainedRun = None,
+    topic: str | None = argument("[TOPIC]", "What to explain; default: list the topics.", None),
+    run: str | None = option("RUN", f"The run with the figures; {LAST_OR_BUNDLED}"),
     picture: Picture,
 ) -> None:
     """Explain a topic with this machine's numbers."""

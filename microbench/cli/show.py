@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from microbench.cli import options
-from microbench.cli.options import NAMES, Picture, Theme
+from microbench.cli.options import FORCE, NAMES, REDACT, RUN, RUN_NAME, WHY, FailOn, Picture, Theme
 from microbench.cli.output import check_new, draw, paged, write_new
 from microbench.core.bench import SUITES, discover
 from microbench.core.errors import ExitCode, RunUnreadableError, UsageError
+from microbench.core.options import REQUIRED, argument, flag, option
 from microbench.core.units import plain
 from microbench.library.runs import (
     LAST,
@@ -31,8 +32,6 @@ from microbench.library.runs import (
 from microbench.report.figures.catalogue import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from microbench.core.model import Run
     from microbench.report.document import Report
     from microbench.report.figures.figure import Figure
@@ -45,11 +44,15 @@ SUITE_LINES = 120
 
 def show(
     *,
-    name: options.RunName = None,
-    part: options.Part = None,
-    everything: options.Everything = False,
+    name: str | None = RUN,
+    part: str | None = argument(
+        "[PART]", f"A suite, a benchmark or a figure ({NAMES}); default: one screen with all answers.", None
+    ),
+    everything: bool = flag(
+        "Show everything, with the tables of all benchmarks, or of the suite that is PART.", "--all"
+    ),
     picture: Picture,
-    why: options.Why = False,
+    why: bool = WHY,
 ) -> None:
     """Show a recorded run on one screen, or a part of it.
 
@@ -91,12 +94,18 @@ def newest_part(part: str) -> Report:
 
 def compare(
     *,
-    base: options.Base,
-    new: options.New = None,
-    fail_on: options.Fail = None,
-    same_within: options.SameWithin = "3%",
-    everything: options.AllFigures = False,
-    why: options.Why = False,
+    base: str = argument("BASE", f"The earlier run: {RUN_NAME}."),
+    new: str | None = argument("[NEW]", "The run to judge, named the same way; default: the last run.", None),
+    fail_on: FailOn | None = option(
+        None,
+        "End with exit code 5 if a suite or figure is slower, suspected (slower, or worse but not confirmed), faster, "
+        "or changed at all.",
+    ),
+    same_within: str = option(
+        "PERCENT", "A figure is the same if the interval of its change stays within this.", default="3%"
+    ),
+    everything: bool = flag("List every figure, including the same and the unclear ones.", "--all"),
+    why: bool = WHY,
     picture: Picture,
 ) -> int:
     """Compare two runs and say which suites and figures changed.
@@ -112,12 +121,14 @@ def compare(
 
 
 def plot(
-    run: options.PlottedRun,
-    figure: options.FigureName,
-    out: options.PlotFile,
-    overlaid: options.OverlaidRuns = (),
-    theme: options.PlotTheme = Theme.LIGHT,
-    force: options.Force = False,
+    run: str = argument("RUN", f"The run: {RUN_NAME}."),
+    figure: str = argument("FIGURE", f"One of {NAMES}."),
+    out: Path = option("FILE", "The new SVG file.", "-o", "--out", default=REQUIRED),
+    overlaid: Sequence[str] = option(
+        "RUN", "Draw this run into the same figure. Repeatable.", "--with", default=(), read=tuple
+    ),
+    theme: Theme = option(None, "The background to draw for.", default=Theme.LIGHT),
+    force: bool = FORCE,
 ) -> None:
     """Draw a figure of one or several runs into a file."""
     if figure not in KINDS:
@@ -157,10 +168,12 @@ def _drawn(name: str, runs: Sequence[tuple[Path, Run]]) -> Figure:
 
 
 def report(
-    names: options.Reported = (),
-    out: options.PageFile = Path("report.html"),
-    redact: options.Redact = False,
-    force: options.Force = False,
+    names: Sequence[str] = argument(
+        "[RUN]...", f"The runs, drawn over each other. Each is {RUN_NAME}; default: the last run.", (), read=tuple
+    ),
+    out: Path = option("FILE", "The new HTML file.", "-o", "--out", default=Path("report.html")),
+    redact: bool = REDACT,
+    force: bool = FORCE,
 ) -> None:
     """Write runs as one HTML page that opens in any browser.
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
-from microbench.core.options import Argument, Option
+from microbench.core.options import REQUIRED, Option
 
-Reader = Callable[[list[str]], Any]
+Arguments = dict[str, Any]
 
 
 class Without(NamedTuple):
@@ -20,50 +20,55 @@ class Without(NamedTuple):
     name: str
 
 
-def signature_of(function: Callable[..., Any]) -> tuple[inspect.Signature, Callable[[dict[str, Any]], dict[str, Any]]]:
+def signature_of(function: Callable[..., Any]) -> tuple[inspect.Signature, Callable[[Arguments], Arguments]]:
     """The signature that the parser gets, and what makes the function's arguments of the parsed values."""
-    parameters: list[inspect.Parameter] = []
-    readers: dict[str, Reader] = {}
+    declared: dict[str, tuple[Field[Any], Any]] = {}  # each option and its type
     groups: dict[str, Any] = {}  # the dataclass of each parameter that has one
     group_of: dict[str, str] = {}  # the parameter that an option goes into
+    passed: list[inspect.Parameter] = []
     hints = get_type_hints(function, include_extras=True)
     for name, parameter in inspect.signature(function).parameters.items():
-        kind, metadata = getattr(hints[name], "__origin__", hints[name]), getattr(hints[name], "__metadata__", ())
-        if not is_dataclass(kind):
-            parameters.append(_parsed(name, hints[name], parameter.default, readers))
-            continue
-        groups[name] = kind
-        inner = get_type_hints(kind, include_extras=True)
-        for field in fields(kind):
-            if Without(field.name) not in metadata:
-                group_of[field.name] = name
-                parameters.append(_parsed(field.name, inner[field.name], field.default, readers))
+        lacking = getattr(hints[name], "__metadata__", ())
+        kind = hints[name].__origin__ if lacking else hints[name]
+        if is_dataclass(kind):
+            groups[name] = kind
+            inner = get_type_hints(kind)
+            for field in fields(kind):
+                if Without(field.name) not in lacking:
+                    group_of[field.name], declared[field.name] = name, (field, inner[field.name])
+        elif isinstance(parameter.default, Field):
+            declared[name] = parameter.default, kind
+        else:  # the parser's own context
+            passed.append(parameter.replace(annotation=kind))
 
-    def arguments(parsed: dict[str, Any]) -> dict[str, Any]:
-        # A repeatable option that was not given is left out, and has the default of its parameter or field.
-        given = {name: readers[name](value) if name in readers else value for name, value in parsed.items()
-                 if value or name not in readers}  # fmt: skip
-        made = {
-            group: kind(**{name: given.pop(name) for name in list(given) if group_of.get(name) == group})
-            for group, kind in groups.items()
-        }
-        return given | made
+    def arguments(parsed: Arguments) -> Arguments:
+        values: Arguments = {}
+        for name, value in parsed.items():
+            read = declared[name][0].metadata["option"].read if name in declared else None
+            if value or read is None:
+                values[name] = value if read is None else read(value)
+            elif name not in group_of:  # a dataclass takes its own default
+                values[name] = declared[name][0].default
+        for group, kind in groups.items():
+            own = [name for name in values if group_of.get(name) == group]
+            values[group] = kind(**{name: values.pop(name) for name in own})
+        return values
 
-    return inspect.Signature(parameters), arguments
+    parameters = [_parameter(name, field, kind) for name, (field, kind) in declared.items()]
+    return inspect.Signature([*passed, *parameters]), arguments
 
 
-def _parsed(name: str, hint: Any, default: Any, readers: dict[str, Reader]) -> inspect.Parameter:
-    """The parameter as the parser takes it; a repeatable one is noted in ``readers``."""
-    if metadata := getattr(hint, "__metadata__", ()):
-        option: Option = metadata[0]
-        kind = hint.__origin__
-        if option.read is not None:
-            readers[name], kind, default = option.read, list[str] | None, None
-        if isinstance(option, Argument):
-            declared = typer.Argument(metavar=option.metavar, help=option.help)
-        else:
-            names = option.names.split() or [f"--{name.strip('_').replace('_', '-')}"]
-            least = option.least
-            declared = typer.Option(*names, metavar=option.metavar, help=option.help, min=least, hidden=option.hidden)
-        hint = Annotated[kind, declared]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+def _parameter(name: str, field: Field[Any], kind: Any) -> inspect.Parameter:
+    """The option as the parser takes it."""
+    option: Option = field.metadata["option"]
+    default = inspect.Parameter.empty if field.default is REQUIRED else field.default
+    if option.read is not None:
+        kind, default = list[str] | None, None
+    about: dict[str, Any] = {"metavar": option.metavar, "help": option.help}
+    if option.positional:
+        shown = typer.Argument(**about)
+    else:
+        names = option.names or (f"--{name.strip('_').replace('_', '-')}",)
+        shown = typer.Option(*names, min=option.least, hidden=option.hidden, **about)
+    annotation = Annotated[kind, shown]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

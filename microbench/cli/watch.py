@@ -10,12 +10,13 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from microbench.cli import options
 from microbench.cli.output import draw
 from microbench.core.errors import ExitCode, MicrobenchError, UsageError
+from microbench.core.options import argument, flag, option
 from microbench.core.units import plain, to_ascii
 
 if TYPE_CHECKING:
@@ -39,14 +40,20 @@ DUMPING = (signal.SIGQUIT, signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.
 
 
 def watch(
-    command: options.WatchedCommand = (),
-    out: options.Recordings = None,
-    for_: options.WatchedTime = None,
-    window: options.WatchedWindow = None,
-    every: options.WatchedEvery = None,
-    stacks: options.Stacks = False,
-    utilisation: options.Utilisation = False,
-    pid: options.WatchedProcess = None,
+    command: Sequence[str] = argument(
+        "[COMMAND]...", "The command with its arguments, behind -- or not.", (), read=tuple
+    ),
+    out: Path | None = option(
+        "FOLDER", "Record into this new folder, a file a process; default: recording-1, recording-2, …", "-o", "--out"
+    ),
+    for_: str | None = option("TIME", "End the recording of a process this long after its begin: 60s. It runs on."),
+    window: str | None = option(
+        "TIME", "Record only this long at a time, and then pause: 2s. The pauses show the true step."
+    ),
+    every: str | None = option("TIME", "From the begin of one window to that of the next; default: 10 windows."),
+    stacks: bool = flag("Name the lines of your Python code in which the GPU waits, from samples every 2 ms."),
+    utilisation: bool = flag("Also say what NVML and GPM say meanwhile, beside the time in which kernels ran."),
+    pid: int | None = option("PID", "Record nothing: say what NVML says of this running process, until it ends."),
 ) -> int:
     """Run a command, record what its processes submit to the GPU, and say at the end why the GPU waits.
 
