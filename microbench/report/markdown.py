@@ -7,16 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from microbench.analysis.evidence import Finding
 from microbench.core.units import plain
-from microbench.report.document import (
-    GRADES,
-    SEVERITY_MARKS,
-    SPREAD,
-    SPREAD_WITHIN,
-    TRUST_MARKS,
-    Bars,
-    Report,
-    Table,
-)
+from microbench.report.document import GRADES, SEVERITY_MARKS, SPREAD, SPREAD_WITHIN, TRUST_MARKS, Bars, Report, Table
 from microbench.report.tables import bars_table
 
 LONGEST = 2000
