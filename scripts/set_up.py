@@ -88,11 +88,11 @@ def one_at_a_time(root: Path) -> Iterator[None]:
 
 
 def requirement(root: Path, wanted: State) -> str:
-    """What pip is to install: the checkout with its extras, always with the 40 MB that `plot` needs."""
-    extras = ["plot", *([wanted["gpu_packages"]] if wanted["gpu_packages"] else [])]
+    """What pip is to install: the checkout with its extras."""
+    extras = [wanted["gpu_packages"]] if wanted["gpu_packages"] else []
     if wanted["tests"]:
         extras += ["test"] if wanted["gpu_packages"] else ["test", "compile"]
-    return f"{root}[{','.join(str(extra) for extra in extras)}]"
+    return f"{root}[{','.join(str(extra) for extra in extras)}]" if extras else str(root)
 
 
 def create(root: Path) -> None:

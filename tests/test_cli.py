@@ -5,7 +5,9 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 from command_line import call
@@ -13,8 +15,10 @@ from make_run import failed, make_run
 
 from microbench.archive import schema, store
 from microbench.archive.export import HEADER
+from microbench.cli.signature import Without, signature_of
 from microbench.core.bench import discover
 from microbench.core.errors import DeviceAbsentError, ExitCode
+from microbench.core.options import argument, option
 from microbench.core.version import __version__
 from microbench.report.document import TRUST_MARKS
 from microbench.session import session
@@ -388,3 +392,27 @@ def test_the_screen_of_a_run_that_is_not_the_last_one_names_it_in_its_commands(t
     out = tmp_path / "run.json"
     shown = call("run", "host_timer", "--quick", "--device", "fake", "--out", str(out))
     assert f"microbench show {out} host_timer" in " ".join(shown.stdout.split())
+
+
+@dataclass(frozen=True)
+class Sizes:
+    width: int = option("N", "How wide.", default=3)
+    labels: tuple[str, ...] = option("TEXT", "What to write on it.", "--label", default=("none",), read=tuple)
+    depth: int | None = option("N", "How deep.")
+
+
+def test_a_dataclass_of_options_stands_for_each_of_them() -> None:
+    def sized(
+        *,
+        name: str = argument("NAME", "What it is called."),
+        sizes: Annotated[Sizes, Without("depth")],
+        on: tuple[str, ...] = option("DAY", "When.", default=("today",), read=tuple),
+    ) -> None: ...
+
+    signature, arguments = signature_of(sized)
+    assert [*signature.parameters] == ["name", "width", "labels", "on"]
+    given = arguments({"name": "box", "width": 4, "labels": ["a", "b"], "on": ["friday"]})
+    assert given == {"name": "box", "sizes": Sizes(4, ("a", "b")), "on": ("friday",)}
+    assert arguments({"name": "box", "width": 3, "labels": [], "on": None}) == {
+        "name": "box", "sizes": Sizes(), "on": ("today",)
+    }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Figures: each is drawn from recorded runs and says its conclusion, in every palette, width and kind of file."""
+"""Figures: each is drawn from recorded runs and says its conclusion, in every palette and width."""
 
 import itertools
 import re
@@ -18,7 +18,6 @@ from sections import some
 from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.archive import store
 from microbench.core.bench import discover
-from microbench.core.errors import UsageError
 from microbench.core.model import Run
 from microbench.core.units import as_time, quantity, times
 from microbench.library import runs as library_runs
@@ -27,7 +26,7 @@ from microbench.model.model import WAYS
 from microbench.report import document
 from microbench.report.document import Bar, Bars, Cell, Column, Curve, Histogram, Lane, Line, Mark, Span, TimeLine
 from microbench.report.figures import canvas as canvas_of
-from microbench.report.figures import drawing, files
+from microbench.report.figures import drawing
 from microbench.report.figures import figure as figures_of
 from microbench.report.figures.canvas import DARK, LIGHT, PAGE, Canvas, Dots, Palette, Rectangle, Stroke, Words
 from microbench.report.figures.catalogue import KINDS
@@ -88,7 +87,7 @@ def changed(one: Evidence, **gpu: str) -> Evidence:
 
 def words(one: Figure, palette: Palette = LIGHT) -> list[str]:
     """What is written in the figure's file, without halos and hints."""
-    texts = ElementTree.fromstring(files.svg(one, palette)).iter(f"{SVG}text")
+    texts = ElementTree.fromstring(one.svg(palette)).iter(f"{SVG}text")
     return [text.text or "" for text in texts if text.get("aria-hidden") is None]
 
 
@@ -110,8 +109,8 @@ def test_a_figure_says_its_conclusion_and_its_source(name: str) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_figure_is_small_always_the_same_and_palettes_change_its_colours_only(name: str) -> None:
-    light, dark = (files.svg(figure(name), palette).decode() for palette in (LIGHT, DARK))
-    assert files.svg(some(drawn(name, evidence(name))), LIGHT).decode() == light
+    light, dark = (figure(name).svg(palette).decode() for palette in (LIGHT, DARK))
+    assert some(drawn(name, evidence(name))).svg(LIGHT).decode() == light
     assert len(light) < 60_000
     assert LIGHT.ground in light
     assert DARK.ground in dark
@@ -207,7 +206,7 @@ def test_more_runs_than_colours_are_counted() -> None:
     assert sum(text.startswith("ceiling ") for text in words(found)) == 2, "runs share one ceiling in each direction"
     assert len(found.sources) == len(document.SERIES_TONES) == 4
     assert found.about.endswith("2 more not drawn")
-    text = files.svg(found, LIGHT).decode()
+    text = found.svg(LIGHT).decode()
     assert "GPU of C" in text
     assert "GPU of D" not in text
 
@@ -216,7 +215,7 @@ def test_a_run_without_the_rows_is_not_named() -> None:
     empty = evidence_by_device(replace(make_run(gpu_name="Nobody"), outcomes=()))
     found = some(drawn("gain", evidence("gain"), *empty))
     assert len(found.sources) == 1
-    assert "Nobody" not in files.svg(found, LIGHT).decode()
+    assert "Nobody" not in found.svg(LIGHT).decode()
 
 
 def test_labels_tell_runs_apart() -> None:
@@ -254,8 +253,7 @@ def test_hostile_names_are_words_with_an_end() -> None:
     for name in ("ladder", "gain", "link"):
         found = some(figures_of.drawn(name, [Origin(hostile[0]), Origin(hostile[1], HOSTILE)]))
         assert any(text.startswith("<script>alert(1)") for text in words(found))
-        assert len(files.svg(found, LIGHT)) < 60_000
-        assert files.pdf(found, LIGHT).startswith(b"%PDF")
+        assert len(found.svg(LIGHT)) < 60_000
 
 
 # What dichromats see of linear RGB: Machado, Oliveira and Fernandes, "A physiologically-based model for simulation of
@@ -420,32 +418,7 @@ def test_columns_beside_bars_are_dropped_to_make_room_for_labels() -> None:
     assert titles(200) == ["one"]
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_every_figure_can_be_written_as_png_and_pdf(name: str) -> None:
-    assert files.png(figure(name), LIGHT).startswith(b"\x89PNG\r\n\x1a\n")
-    pdf = files.pdf(figure(name), DARK)
-    assert pdf.startswith(b"%PDF")
-    assert b"/FontFile2" in pdf, "fonts are embedded"
-
-
-@pytest.mark.parametrize(("write", "package"), [(files.pdf, "reportlab"), (files.png, "pypdfium2")])
-def test_without_the_extra_the_error_says_what_to_install(
-    write: Any, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [name for name in sys.modules if name.partition(".")[0] == package]
-    for name in (package, *names):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UsageError) as raised:
-        write(figure("step"), LIGHT)
-    assert "pip install 'cuda-microbench[plot]'" in raised.value.next_step
-    assert files.svg(figure("step"), LIGHT).startswith(b"<svg")
-
-
-def test_neither_the_names_nor_the_terminal_load_the_packages_of_files() -> None:
-    code = (
-        "import sys; from microbench.report.figures.catalogue import KINDS; light = 'numpy' not in sys.modules;"
-        " from microbench.report.figures import figure, files;"
-        "print(light, [name for name in ('reportlab', 'pypdfium2') if name in sys.modules])"
-    )
+def test_the_names_of_figures_need_no_numpy() -> None:
+    code = "import sys; from microbench.report.figures.catalogue import KINDS; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "True []"
+    assert done.stdout.strip() == "False"

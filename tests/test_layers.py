@@ -64,8 +64,6 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "nvmath": ("experiments.compute",),
     "pyarrow": ("fleet.store", "library.results"),
     "pynvml": ("gpu.machine.nvml",),
-    "pypdfium2": ("report.figures",),
-    "reportlab": ("report.figures",),
     "rich": ("report.terminal", "cli"),
     "torch": ("gpu.layers",),
     "triton": ("gpu.layers",),

@@ -1,5 +1,6 @@
 """The public names: quick to import, the same in every order of imports, callable, picklable, typed and complete."""
 
+import dataclasses
 import importlib
 import inspect
 import pickle
@@ -13,6 +14,8 @@ import pytest
 from test_packaging import HEAVY_FOR_PACKAGE
 
 import microbench
+from microbench.library.options import OwnOptions, RunOptions
+from microbench.model.options import StepOptions
 
 FUNCTIONS = ("compare", "diagnose", "measure", "predict", "run", "watch")
 
@@ -48,6 +51,15 @@ def test_no_room_has_the_name_of_a_public_function(name: str) -> None:
     function = getattr(microbench, name)
     assert function is getattr(importlib.import_module("microbench.library.surface"), name)
     assert pickle.loads(pickle.dumps(function)) is function
+
+
+@pytest.mark.parametrize(("name", "options"), [("run", RunOptions), ("measure", OwnOptions), ("predict", StepOptions)])
+def test_a_function_takes_the_options_of_its_command_with_their_defaults(name: str, options: type) -> None:
+    taken = inspect.signature(getattr(microbench, name)).parameters
+    for field in dataclasses.fields(options):
+        parameter = taken[field.name]
+        default = None if field.default is dataclasses.MISSING else field.default  # an empty mapping
+        assert parameter.kind is inspect.Parameter.VAR_POSITIONAL or parameter.default == default, field.name
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ PINS = [
 ]
 
 HEAVY = {
-    "cuda", "cupy", "jax", "llvmlite", "numba", "numpy", "pynvml", "pypdfium2", "reportlab", "torch", "triton", "warp",
+    "cuda", "cupy", "jax", "llvmlite", "numba", "numpy", "pynvml", "torch", "triton", "warp",
 }  # fmt: skip
 # With rich and the structs that messages and files are made of, all that a command may load to answer --help.
 HEAVY_FOR_PACKAGE = HEAVY | {"msgspec", "rich", "typer"}

@@ -14,7 +14,8 @@ from microbench.archive import schema
 from microbench.core.errors import ExitCode
 from microbench.core.model import Run
 from microbench.model.fit import suits
-from microbench.model.step_file import Options, described, examples
+from microbench.model.options import StepOptions
+from microbench.model.step_file import described, examples
 
 ASKED = ("predict", "--kernels", "1100", "--duration", "6us", "--layer", "torch", "--arguments", "1")
 SHORT = ("predict", "--kernels", "10", "--duration", "3us")
@@ -135,7 +136,7 @@ def test_a_simulated_run_is_taken_only_when_it_is_named(data: Path) -> None:
     run = make_graph_run()
     assert run.simulated
     (data / f"{run.run_id}.json").write_bytes(schema.encode(run))
-    assert not suits(run, described(None, Options(kernels=10, duration="3us"), {}))
+    assert not suits(run, described(None, StepOptions(kernels=10, duration="3us"), {}))
     assert json.loads(call(*SHORT, "--json").output)["reference"] is True
     assert "SIMULATED" in call(*SHORT, "--run", run.run_id).output
 

@@ -21,7 +21,8 @@ from microbench.gpu.layers.base import layer_names, layer_titles
 from microbench.model import step_file, words
 from microbench.model.constants import Fit
 from microbench.model.forecast import Forecast, forecast
-from microbench.model.step_file import Options, examples
+from microbench.model.options import StepOptions
+from microbench.model.step_file import examples
 from microbench.model.whatif import Change, Changes, changed, findings, in_words, pairs
 from microbench.model.workload import Copies, HostWork, Kernels, Wait, Workload
 from microbench.report.curves import LEAST
@@ -37,7 +38,7 @@ GPU = GpuInfo("Made", "GPU-made", link=LinkInfo(generation_max=5, lanes_max=16, 
 
 
 def step(count: int = 100, duration: str = "1us", layer: str = "loop", **more: int | str) -> Workload:
-    return described(None, Options(kernels=count, duration=duration, layer=layer, **more))
+    return described(None, StepOptions(kernels=count, duration=duration, layer=layer, **more))
 
 
 def predicted(workload: Workload, fit: Fit | None = None) -> Forecast:

@@ -86,10 +86,10 @@ def test_without_a_driver_there_are_no_gpu_packages() -> None:
 @pytest.mark.parametrize(
     ("gpu_packages", "tests", "extras"),
     [
-        (None, False, "[plot]"),
-        ("cu13", False, "[plot,cu13]"),
-        (None, True, "[plot,test,compile]"),
-        ("cu12", True, "[plot,cu12,test]"),
+        (None, False, ""),
+        ("cu13", False, "[cu13]"),
+        (None, True, "[test,compile]"),
+        ("cu12", True, "[cu12,test]"),
     ],
 )
 def test_extras(checkout: Path, installed: list[str], gpu_packages: str | None, tests: bool, extras: str) -> None:
@@ -109,7 +109,7 @@ def test_test_tools_are_added_and_then_stay(checkout: Path, installed: list[str]
     kept.touch()
     make(checkout, tests=True)
     make(checkout, tests=False)
-    assert (installed, kept.exists()) == (["[plot]", "[plot,test,compile]"], True)
+    assert (installed, kept.exists()) == (["", "[test,compile]"], True)
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
@@ -119,7 +119,7 @@ def test_changed_requirements_are_installed_over(checkout: Path, installed: list
     kept.touch()
     (checkout / name).write_text("changed", encoding="utf-8")
     make(checkout, tests=False)
-    assert (installed, kept.exists()) == (["[plot,test,compile]", "[plot,test,compile]"], True)
+    assert (installed, kept.exists()) == (["[test,compile]", "[test,compile]"], True)
 
 
 def test_another_driver_or_folder_makes_a_new_environment(checkout: Path, installed: list[str]) -> None:
@@ -131,7 +131,7 @@ def test_another_driver_or_folder_makes_a_new_environment(checkout: Path, instal
     moved = checkout.rename(checkout.with_name("moved"))
     make(moved, "cu13")
     assert not (moved / ".venv" / "left").exists()
-    assert installed == ["[plot,cu12]", "[plot,cu13]", "[plot,cu13]"]
+    assert installed == ["[cu12]", "[cu13]", "[cu13]"]
 
 
 @pytest.mark.parametrize("when", ["first", "added"])
@@ -153,7 +153,7 @@ def test_an_interrupted_set_up_starts_afresh(
     monkeypatch.setattr(set_up, "install", whole)
     make(checkout, tests=True)
     assert not (checkout / ".venv" / "half").exists()
-    assert installed[-2:] == ["[plot,test,compile]", "[plot,test,compile]"]
+    assert installed[-2:] == ["[test,compile]", "[test,compile]"]
 
 
 def test_ctrl_c_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -336,7 +336,7 @@ ERRORS: tuple[tuple[str, ...], ...] = (
     ("compare", "base.json", "nope"),
     ("plot", "launch.json", "lader", "-o", "x.png"),
     ("plot", "launch.json", "ladder", "-o", "x.gif"),
-    ("plot", "launch.json", "link", "-o", "x.png"),
+    ("plot", "launch.json", "link", "-o", "x.svg"),
     ("plot", "launch.json", "ladder", "-o", "nowhere/x.png"),
     ("report", "nope", "-o", "x.html"),
     ("export", "nope"),

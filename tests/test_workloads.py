@@ -16,7 +16,8 @@ from microbench.core.errors import UsageError
 from microbench.core.units import typed_factor, typed_rate, typed_size
 from microbench.gpu.layers.base import layer_names
 from microbench.model import step_file
-from microbench.model.step_file import Options, examples
+from microbench.model.options import StepOptions
+from microbench.model.step_file import examples
 from microbench.model.workload import MOST_KERNELS, Copies, Event, HostWork, Kernels, Wait, Workload
 
 described = partial(step_file.described, layers=layer_names())
@@ -256,14 +257,14 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
 
 
 def test_options_become_kernels_and_one_wait() -> None:
-    found = described(None, Options(kernels=1100, duration="6us", layer="torch"))
+    found = described(None, StepOptions(kernels=1100, duration="6us", layer="torch"))
     assert found.parts == (Kernels(1100, (6e-6,)), Wait())
     assert found.layer == "torch_eager"
 
 
 @given(st.integers(1, 300), st.integers(0, 300))
 def test_kernels_are_parted_evenly_by_their_waits(count: int, waits: int) -> None:
-    step = Options(kernels=count, duration="1us", syncs_per_step=waits)
+    step = StepOptions(kernels=count, duration="1us", syncs_per_step=waits)
     if waits > count:
         with pytest.raises(UsageError, match="--syncs-per-step"):
             described(None, step)
@@ -277,39 +278,39 @@ def test_kernels_are_parted_evenly_by_their_waits(count: int, waits: int) -> Non
 
 
 def test_copies_come_first_and_before_the_last_wait() -> None:
-    step = Options(kernels=4, duration="1us", syncs_per_step=2, copy_in="1MiB", copy_out="4 KiB", arguments=3)
+    step = StepOptions(kernels=4, duration="1us", syncs_per_step=2, copy_in="1MiB", copy_out="4 KiB", arguments=3)
     kernels = Kernels(2, (1e-6,), arguments=3)
     expected = (Copies("h2d", 1 << 20), kernels, Wait(), kernels, Copies("d2h", 4096), Wait())
     assert described(None, step).parts == expected
 
 
 def test_a_named_workload_takes_another_layer_but_no_other_kernels() -> None:
-    found = described("decode-7b", Options(layer="c++", streams=3, replays=7))
+    found = described("decode-7b", StepOptions(layer="c++", streams=3, replays=7))
     assert (found.layer, found.streams, found.replays) == ("loop", 3, 7)
     assert found.parts == read("decode-7b").parts
     with pytest.raises(UsageError, match="--copy-in"):
-        described("decode-7b", Options(copy_in="1MiB"))
+        described("decode-7b", StepOptions(copy_in="1MiB"))
 
 
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        (Options(), "nothing says what the step does"),
-        (Options(kernels=3), "nothing says how long a kernel runs"),
-        (Options(duration="1us"), "nothing says how many kernels"),
-        (Options(kernels=0, duration="1us"), "--kernels: 0"),
-        (Options(kernels=MOST_KERNELS + 1, duration="1us"), "--kernels"),
-        (Options(kernels=3, duration="1 parsec"), "--duration: 1 parsec"),
-        (Options(kernels=3, duration="1us", arguments=-1), "--arguments: -1"),
-        (Options(kernels=3, duration="1us", syncs_per_step=-1), "--syncs-per-step: -1"),
-        (Options(kernels=3, duration="1us", copy_in="0"), "--copy-in: 0"),
-        (Options(kernels=3, duration="1us", copy_out="9000000 TB"), "--copy-out"),
-        (Options(kernels=3, duration="1us", streams=0), "--streams: 0"),
-        (Options(kernels=3, duration="1us", replays=0), "--replays: 0"),
-        (Options(kernels=3, duration="1us", layer="tensorflow"), "no layer tensorflow"),
+        (StepOptions(), "nothing says what the step does"),
+        (StepOptions(kernels=3), "nothing says how long a kernel runs"),
+        (StepOptions(duration="1us"), "nothing says how many kernels"),
+        (StepOptions(kernels=0, duration="1us"), "--kernels: 0"),
+        (StepOptions(kernels=MOST_KERNELS + 1, duration="1us"), "--kernels"),
+        (StepOptions(kernels=3, duration="1 parsec"), "--duration: 1 parsec"),
+        (StepOptions(kernels=3, duration="1us", arguments=-1), "--arguments: -1"),
+        (StepOptions(kernels=3, duration="1us", syncs_per_step=-1), "--syncs-per-step: -1"),
+        (StepOptions(kernels=3, duration="1us", copy_in="0"), "--copy-in: 0"),
+        (StepOptions(kernels=3, duration="1us", copy_out="9000000 TB"), "--copy-out"),
+        (StepOptions(kernels=3, duration="1us", streams=0), "--streams: 0"),
+        (StepOptions(kernels=3, duration="1us", replays=0), "--replays: 0"),
+        (StepOptions(kernels=3, duration="1us", layer="tensorflow"), "no layer tensorflow"),
     ],
 )
-def test_nonsense_options_are_errors_that_name_them(step: Options, message: str) -> None:
+def test_nonsense_options_are_errors_that_name_them(step: StepOptions, message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)) as caught:
         described(None, step)
     assert caught.value.next_step
@@ -317,7 +318,7 @@ def test_nonsense_options_are_errors_that_name_them(step: Options, message: str)
 
 def test_the_error_about_an_unknown_layer_names_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
-        described(None, Options(kernels=1, duration="0", layer="tritn"))
+        described(None, StepOptions(kernels=1, duration="0", layer="tritn"))
     assert "did you mean triton?" in caught.value.next_step
     assert "torch_eager" in caught.value.next_step
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
-from microbench.cli import check, diagnose, fleet, measure, options, predict, share, show, watch
+from microbench.cli import check, diagnose, fleet, measure, predict, share, show, watch
+from microbench.cli.options import JSON, WHY, Format
 from microbench.cli.output import (
     command,
     discard_unwritable_messages,
@@ -20,12 +22,10 @@ from microbench.cli.output import (
     reported_errors,
 )
 from microbench.core.errors import ExitCode
+from microbench.core.options import argument
 from microbench.core.version import __version__
+from microbench.library.options import RunOptions
 from microbench.library.runs import measured, screen_of
-
-if TYPE_CHECKING:
-    from microbench.session.session import RunResult
-
 
 app = typer.Typer(
     name="microbench",
@@ -66,60 +66,36 @@ def _root(
     pass
 
 
-def run(
-    names: options.Measured = None,
-    quick: options.Quick = False,
-    full: options.Full = False,
-    overrides: options.Overrides = None,
-    device: options.Device = None,
-    rounds: options.Rounds = 1,
-    to_compare: options.ToCompare = False,
-    time_limit: options.TimeLimit = None,
-    out: options.Out = None,
-    into: options.Into = None,
-    resume: options.Resume = None,
-    label: options.RunLabel = None,
-    json: options.Json = False,
-    why: options.Why = False,
-) -> int:
+def run(asked: RunOptions, json: bool = JSON, why: bool = WHY) -> int:
     """Measure this machine, print a report, and save the run."""
-    from microbench.session.plan import parse_overrides
-
-    parsed = parse_overrides(overrides or ())
-    with progress() as listener:
-        result = measured(
-            names or (), listener=listener, quick=quick, full=full, overrides=parsed, device=device, rounds=rounds,
-            to_compare=to_compare, time_limit_s=time_limit, out=out, into=into, resume=resume, label=label,
-        )  # fmt: skip
-    if json:
-        print_bytes(share.exported(result.run, options.Format.JSON))
-    else:
-        _show_result(result, why=why)
-    return result.exit_code
-
-
-def _show_result(result: RunResult, *, why: bool) -> None:
-    """Draw the answer on one screen, and say where the run is kept and what completes it."""
     from microbench.archive import store
     from microbench.report.terminal import terminal
 
+    with progress() as listener:
+        result = measured(asked, listener)
+    if json:
+        print_bytes(share.exported(result.run, Format.JSON))
+        return result.exit_code
     name = shlex.quote(str(result.path))
     draw(screen_of(result.run, result.path, None if result.path == store.last() else name), why=why)
     lines = [f"saved: {result.path}"]
     if result.exit_code == ExitCode.INTERRUPTED:
         lines.append(f"interrupted: microbench run --resume {name} measures the rest")
     terminal.tell(lines, terminal.open_console())
+    return result.exit_code
 
 
-def list_(names: options.Listed = None) -> None:
+def list_(
+    names: Sequence[str] = argument("[SUITE|BENCHMARK]...", "What to list; default: everything.", (), read=tuple),
+) -> None:
     """List the benchmarks, or the axes and values of one."""
     from microbench.core.bench import discover
     from microbench.report.sheets import listing
     from microbench.report.terminal import terminal
     from microbench.session.plan import select
 
-    benchmarks = [selected.benchmark for selected in select(discover(), tuple(names or ()), "full", {})]
-    by_name = [benchmark for benchmark in benchmarks if benchmark.name in (names or ())]
+    benchmarks = [selected.benchmark for selected in select(discover(), names, "full", {})]
+    by_name = [benchmark for benchmark in benchmarks if benchmark.name in names]
     others = [benchmark for benchmark in benchmarks if benchmark not in by_name]
     tables = [*listing.suite_tables(others), *(listing.axes_table(benchmark) for benchmark in by_name)]
     terminal.draw_tables(tables, terminal.open_console())

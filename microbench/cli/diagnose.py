@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from microbench.cli import options
+from microbench.cli.options import COSTS, WHY, Picture
 from microbench.cli.output import check_new, draw, print_bytes, write_new
 from microbench.core.errors import ExitCode, UsageError
+from microbench.core.options import argument, flag, option
 
 if TYPE_CHECKING:
     from microbench.diagnosis.diagnosis import Diagnosis
@@ -17,36 +19,44 @@ LIMIT = re.compile(r"(launch-bound|idle)\s*>\s*(\d+(?:\.\d+)?)\s*%")
 
 
 def diagnose(
-    traces: options.Traces,
-    step: options.TrueStep = None,
-    run: options.PredictedRun = None,
-    fail_on: options.DiagnosisFailOn = None,
-    json: options.DiagnosisJson = False,
-    everything: options.DiagnosisAll = False,
-    from_: options.DiagnosisFrom = None,
-    to: options.DiagnosisTo = None,
-    timeline: options.DiagnosisTimeline = False,
-    page: options.DiagnosisPage = None,
-    save: options.DiagnosisSave = None,
-    why: options.Why = False,
-    svg: options.Svg = None,
-    force: options.Force = False,
+    *,
+    traces: list[Path] = argument("TRACE...", "Traces, or folders of them: one for each rank."),
+    step: str | None = option("TIME", "The time of a step without a profiler, if you know it: 1.93ms."),
+    run: str | None = COSTS,
+    fail_on: str | None = option("LIMIT", "End with exit code 5 beyond this: launch-bound>30% or idle>50%."),
+    json: bool = flag("Print the diagnosis as JSON, in SI units."),
+    everything: bool = flag("Add tables: causes, places, changes, what a graph cannot hold.", "--all"),
+    from_: str | None = option(
+        "TIME", "Diagnose only what was submitted from this time after the first event on: 1.5s."
+    ),
+    to: str | None = option("TIME", "Diagnose only what was submitted before this time: 2s."),
+    timeline: bool = flag("Draw a typical step to scale: host, streams, idle time."),
+    page: Path | None = option(
+        "FILE", "Write everything to this new HTML page, with a typical step to zoom into.", "-o", "--out"
+    ),
+    save: Path | None = option(
+        "FILE", "Save the step without the profiler to this new .toml file for predict and whatif."
+    ),
+    why: bool = WHY,
+    picture: Picture,
 ) -> int:
     """Say why the GPU waits in a profiler's trace, and what a CUDA graph would give.
 
     Reads traces of torch.profiler, Nsight Systems and JAX, and recordings of microbench watch.
     """
     from microbench.library.answers import diagnosed, files_of
-    from microbench.model.step_file import typed_seconds
+    from microbench.model.step_file import typed_seconds, written
     from microbench.report.sheets import diagnosis as drawing
     from microbench.report.sheets import recorded_step
     from microbench.report.terminal import terminal
 
-    limit = _limit(fail_on) if fail_on is not None else None
+    limit = LIMIT.fullmatch(fail_on.strip()) if fail_on is not None else None
+    if fail_on is not None and limit is None:
+        raise UsageError(f"--fail-on {fail_on} is not understood", "give launch-bound>30% or idle>50%")
     step_s, from_s, to_s = (typed_seconds(*each) for each in (("--step", step), ("--from", from_), ("--to", to)))
     for path in (page, save):
         if path is not None:
-            check_new(path, force=force)
+            check_new(path, force=picture.force)
     files = files_of(traces)
     if len(files) > 1 and (timeline or save is not None):
         raise UsageError(
@@ -56,41 +66,21 @@ def diagnose(
     several, costs = found.several, found.costs.words
     terminal.tell([f"left out: {error.cause}" for error in found.left_out], terminal.open_console(sys.stderr))
     if save is not None:
-        write_new(save, _saved(several[0]), force=force)
+        if several[0].unwatched is None:
+            raise UsageError(f"the step cannot be saved: {several[0].why_no_graph}", "leave out --save")
+        write_new(save, written(several[0].unwatched).encode(), force=picture.force)
     if page is not None:
-        write_new(page, _page(several, costs), force=force)
+        from microbench.report.page import diagnosis as pages
+
+        write_new(page, pages.build(several, costs).encode(), force=picture.force)
     if json:
         print_bytes(drawing.encoded(several))
     elif timeline:
-        draw(recorded_step.sheet(several[0], costs, drawing.tables(several[0])), svg, force=force, brief=True, why=why)
+        draw(recorded_step.sheet(several[0], costs, drawing.tables(several[0])), picture, brief=True, why=why)
     else:
-        draw(found.screen(everything=everything), svg, force=force, why=why)
-    changed = limit is not None and any(_beyond(one, *limit) for one in several)
+        draw(found.screen(everything=everything), picture, why=why)
+    changed = limit is not None and any(_beyond(one, limit[1], float(limit[2]) / 100) for one in several)
     return ExitCode.CHANGED if changed else ExitCode.MEASURED
-
-
-def _saved(diagnosis: Diagnosis) -> bytes:
-    """The step of a trace as a workload file."""
-    from microbench.model.step_file import written
-
-    workload = diagnosis.unwatched
-    if workload is None:
-        raise UsageError(f"the step cannot be saved: {diagnosis.why_no_graph}", "leave out --save")
-    return written(workload).encode()
-
-
-def _page(several: list[Diagnosis], costs: str) -> bytes:
-    """All diagnoses as one HTML page."""
-    from microbench.report.page.diagnosis import build
-
-    return build(several, costs).encode()
-
-
-def _limit(text: str) -> tuple[str, float]:
-    match = LIMIT.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(f"--fail-on {text} is not understood", "give launch-bound>30% or idle>50%")
-    return match[1], float(match[2]) / 100
 
 
 def _beyond(diagnosis: Diagnosis, what: str, most: float) -> bool:

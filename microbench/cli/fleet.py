@@ -15,15 +15,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from microbench.cli import fleet_store, options
+from microbench.cli import fleet_store
+from microbench.cli.options import CampaignOptions
 from microbench.cli.output import command, draw
 from microbench.core.errors import ExitCode, MicrobenchError, UsageError
+from microbench.core.options import REQUIRED, option
 from microbench.core.units import plain, typed_time, wall
+from microbench.library.options import NAMES
 
 if TYPE_CHECKING:
     from microbench.fleet.campaign import Campaign, Options, Task
     from microbench.fleet.clusters import Where
 
+STORE = option("DIR", "The folder that keeps campaigns and their runs.", default=REQUIRED)
 LINES_SHOWN, NAMES_SHOWN = 20, 3
 LONGEST_EVERY_S = 366 * 86400.0
 # Seconds between two looks at the clock while a watch waits for the next campaign.
@@ -45,24 +49,11 @@ def _fleet() -> None:
 
 
 def run(
-    store: options.Store,
-    names: options.Measured = None,
-    local: options.Local = None,
-    scheduler: options.Scheduler = None,
-    ssh: options.SshHosts = None,
-    slurm: options.SlurmJobs = None,
-    quick: options.Quick = False,
-    full: options.Full = False,
-    overrides: options.Overrides = None,
-    device: options.FleetDevice = None,
-    rounds: options.Rounds = 1,
-    time_limit: options.TimeLimit = None,
-    limit: options.TaskLimit = None,
-    wait: options.WaitForNodes = 60.0,
-    label: options.NodeLabels = None,
-    labels: options.LabelsFile = None,
-    resume: options.ResumedCampaign = None,
-    simulated: options.SimulatedNodes = None,
+    *,
+    store: Path = STORE,
+    names: Sequence[str] = NAMES,
+    given: CampaignOptions,
+    resume: str | None = option("ID", "Run what this campaign still lacks."),
 ) -> int:
     """Run the same benchmarks on every GPU of many nodes.
 
@@ -74,40 +65,27 @@ def run(
 
     from microbench.fleet import campaign as records
 
-    nodes = _nodes((local, scheduler, ssh, slurm), wait, label, labels, simulated)
+    nodes = _nodes(given)
     if resume is None:
-        asked = _asked(quick, full, overrides, device, rounds, time_limit)
-        campaign = _new(names, asked, nodes)
+        campaign = _new(names, _asked(given), nodes)
     else:
-        if names or quick or full or overrides or device or rounds != 1 or time_limit is not None:
+        measures = (*names, given.quick, given.full, given.overrides, given.device)
+        if any(measures) or given.rounds != 1 or given.time_limit is not None:
             raise UsageError("--resume keeps what the campaign measures", "give only where the nodes are")
         campaign = records.read(store, resume)
-    if limit is not None:
-        campaign.options = msgspec.structs.replace(campaign.options, limit_s=limit)
+        if given.limit is not None:
+            campaign.options = msgspec.structs.replace(campaign.options, limit_s=given.limit)
     said = ["microbench", "fleet", "report", "--store", str(store), "-o", "page.html"]
     return _carry_out(campaign, store, nodes, [f"next:  {shlex.join(said)}"])
 
 
 def watch(
-    every: options.CampaignEvery,
-    store: options.Store,
-    names: options.Measured = None,
-    times: options.CampaignTimes = None,
-    local: options.Local = None,
-    scheduler: options.Scheduler = None,
-    ssh: options.SshHosts = None,
-    slurm: options.SlurmJobs = None,
-    quick: options.Quick = False,
-    full: options.Full = False,
-    overrides: options.Overrides = None,
-    device: options.FleetDevice = None,
-    rounds: options.Rounds = 1,
-    time_limit: options.TimeLimit = None,
-    limit: options.TaskLimit = None,
-    wait: options.WaitForNodes = 60.0,
-    label: options.NodeLabels = None,
-    labels: options.LabelsFile = None,
-    simulated: options.SimulatedNodes = None,
+    *,
+    every: str = option("TIME", "From the start of one campaign to that of the next: 30min, 6h, 1d.", default=REQUIRED),
+    store: Path = STORE,
+    names: Sequence[str] = NAMES,
+    times: int | None = option("N", "End after N campaigns; default: at Ctrl-C.", least=1),
+    given: CampaignOptions,
 ) -> int:
     """Repeat a campaign, and say after each what changed.
 
@@ -116,15 +94,12 @@ def watch(
     at its time. Ctrl-C ends the watch, and closes a campaign that runs. The exit code is 0 if every task of all
     campaigns is ok, else 1.
     """
-    import msgspec
+    from microbench.report.terminal import terminal
 
     every_s = typed_time(every, LONGEST_EVERY_S, "90s, 30min, 6h, 1d")
     if every_s < 1:
         raise UsageError(f"--every {plain(every, 40)} is less than a second", "--every 6h")
-    nodes = _nodes((local, scheduler, ssh, slurm), wait, label, labels, simulated)
-    asked = _asked(quick, full, overrides, device, rounds, time_limit)
-    if limit is not None:
-        asked = msgspec.structs.replace(asked, limit_s=limit)
+    nodes, asked = _nodes(given), _asked(given)
     first_ns, every_ns = time.time_ns(), round(every_s * 1e9)
     worst = ExitCode.MEASURED
     for number in range(1, times + 1) if times is not None else count(1):
@@ -134,7 +109,7 @@ def watch(
         except MicrobenchError as error:
             if number == 1 and isinstance(error, UsageError):
                 raise
-            _tell_error(error)
+            terminal.tell_error(error, terminal.open_console(sys.stderr))
             ended = ExitCode.SOME_FAILED
         else:
             if ended == ExitCode.INTERRUPTED:
@@ -151,51 +126,40 @@ def watch(
 
 
 class Nodes(NamedTuple):
-    """Where the nodes are, how long to wait for them, and their labels. The files are read for each campaign."""
+    """Where the nodes are, the labels of all, and all else that was given. Files are read for each campaign."""
 
     where: Where
-    wait_s: float
     every_label: dict[str, str]
-    labels: Path | None
-    simulated: Path | None
+    given: CampaignOptions
 
 
-def _nodes(
-    places: tuple[int | None, str | None, str | None, int | None],
-    wait_s: float,
-    label: list[str] | None,
-    labels: Path | None,
-    simulated: Path | None,
-) -> Nodes:
-    """Read the options about nodes; ``places`` are --local, --scheduler, --ssh and --slurm. Raises UsageError."""
+def _nodes(given: CampaignOptions) -> Nodes:
+    """Read the options about nodes. Raises UsageError."""
     from microbench.fleet.campaign import parsed_labels
     from microbench.fleet.clusters import Where, check
 
-    local, scheduler, ssh, slurm = places
-    where = Where(
-        local, scheduler, tuple(dict.fromkeys(host.strip() for host in (ssh or "").split(",") if host.strip())), slurm
-    )
+    hosts = tuple(dict.fromkeys(host.strip() for host in (given.ssh or "").split(",") if host.strip()))
+    where = Where(given.local, given.scheduler, hosts, given.slurm)
     check(where)
-    return Nodes(where, wait_s, parsed_labels(label or []), labels, simulated)
+    return Nodes(where, parsed_labels(list(given.label)), given)
 
 
-def _asked(
-    quick: bool, full: bool, overrides: list[str] | None, device: str | None, rounds: int, time_limit_s: float | None
-) -> Options:
+def _asked(given: CampaignOptions) -> Options:
     """The options that every task gets. Raises UsageError."""
-    from microbench.fleet.campaign import Options
+    from microbench.fleet.campaign import USUAL_LIMIT_S, Options
 
-    if quick and full:
+    if given.quick and given.full:
         raise UsageError("--quick and --full cannot be combined", "give one of them, or neither")
-    preset = "quick" if quick else "full" if full else "default"
-    return Options(preset, tuple(overrides or ()), device, rounds, time_limit_s)
+    preset = "quick" if given.quick else "full" if given.full else "default"
+    limit_s = USUAL_LIMIT_S if given.limit is None else given.limit
+    return Options(preset, given.overrides, given.device, given.rounds, given.time_limit, limit_s)
 
 
-def _new(names: list[str] | None, asked: Options, nodes: Nodes) -> Campaign:
+def _new(names: Sequence[str], asked: Options, nodes: Nodes) -> Campaign:
     from microbench.archive.store import new_run_id
     from microbench.fleet.campaign import new_campaign
 
-    return new_campaign(new_run_id(datetime.now(UTC)), list(names or ()), asked, " ".join(nodes.where.arguments))
+    return new_campaign(new_run_id(datetime.now(UTC)), list(names), asked, " ".join(nodes.where.arguments))
 
 
 def _carry_out(campaign: Campaign, store: Path, nodes: Nodes, next_lines: list[str]) -> ExitCode:
@@ -208,16 +172,17 @@ def _carry_out(campaign: Campaign, store: Path, nodes: Nodes, next_lines: list[s
     from microbench.fleet.engine import Engine
 
     needs_gpu = _needs_gpu(campaign)
-    node_labels = records.read_labels(nodes.labels) if nodes.labels is not None else {}
-    differing = records.read_simulated(nodes.simulated) if nodes.simulated is not None else {}
-    where, ok_before = nodes.where, campaign.counts()["ok"]
+    where, every_label, given = nodes
+    node_labels = records.read_labels(given.labels) if given.labels is not None else {}
+    differing = records.read_simulated(given.simulated) if given.simulated is not None else {}
+    ok_before = campaign.counts()["ok"]
     try:
         with _signals(), _shown() as changed, connected(where) as connection:
             folder = records.make_folder(store, campaign.campaign)
             Engine(
-                connection.client, campaign, folder, labels=nodes.every_label, node_labels=node_labels,
+                connection.client, campaign, folder, labels=every_label, node_labels=node_labels,
                 simulated=differing, needs_gpu=needs_gpu, unreachable=connection.unreachable, expected=where.expected,
-                wait_s=nodes.wait_s, absent=connection.absent, changed=changed,
+                wait_s=given.wait, absent=connection.absent, changed=changed,
             ).run()  # fmt: skip
     except KeyboardInterrupt:
         if records.folder_of(store, campaign.campaign).exists():  # else it has not begun
@@ -366,12 +331,6 @@ def _tell_trend(store: Path) -> None:
         draw(screen(trend(store, None, fleet_store.USUAL_LAST), more))
     except MicrobenchError as error:
         terminal.tell([f"no trend: {error.cause}"], terminal.open_console())
-
-
-def _tell_error(error: MicrobenchError) -> None:
-    from microbench.report.terminal import terminal
-
-    terminal.tell_error(error, terminal.open_console(sys.stderr))
 
 
 def _wait_until(due_ns: int, began_ns: int, every_s: float) -> None:

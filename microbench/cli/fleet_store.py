@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from microbench.cli.output import check_new, draw, print_bytes, write_new
 from microbench.core.errors import ExitCode, UsageError
+from microbench.core.options import REQUIRED, argument, flag, option
 from microbench.core.units import plain
 
 # What a query draws on a terminal; --csv and --json write everything.
@@ -23,35 +24,20 @@ IMPORTED = "imported"
 # Campaigns of a trend: a month of four a day, or a week of one an hour.
 USUAL_LAST = 200
 
-Store = Annotated[Path, typer.Option("--store", metavar="DIR", help="The folder of the store.")]
-Imported = Annotated[
-    list[str],
-    typer.Argument(metavar="RUN...", help="Run files, ids or labels of runs, or folders of campaigns."),
-]
-Campaign = Annotated[
-    str | None,
-    typer.Option("--campaign", metavar="ID", help="The campaign; default: imported, or the newest."),
-]
-Until = Annotated[
-    str | None, typer.Option("--campaign", metavar="ID", help="The last campaign that counts; default: the newest.")
-]
-Last = Annotated[int, typer.Option("--last", metavar="N", help="Only the newest N campaigns.", min=1)]
-Node = Annotated[str, typer.Option("--node", metavar="NAME", help="The machine of the runs; default: its GPU's UUID.")]
-Labels = Annotated[
-    list[str] | None,
-    typer.Option("--label", metavar="KEY=VALUE", help="A label of the node, such as rack=r1. Repeatable."),
-]
-Sql = Annotated[str, typer.Argument(metavar="SQL", help="One SELECT over the views rows, runs, nodes and findings.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, one object a row.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Write CSV.")]
-Page = Annotated[
-    Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write a page to this new HTML file instead.")
-]
-Why = Annotated[bool, typer.Option("--why", help="Show the rule behind each finding.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
+STORE = option("DIR", "The folder of the store.", default=REQUIRED)
+CAMPAIGN = option("ID", "The campaign; default: imported, or the newest.")
+WHY = flag("Show the rule behind each finding.")
 
 
-def import_(names: Imported, store: Store, campaign: Campaign = None, node: Node = "", labels: Labels = None) -> int:
+def import_(
+    names: list[str] = argument("RUN...", "Run files, ids or labels of runs, or folders of campaigns."),
+    store: Path = STORE,
+    campaign: str | None = CAMPAIGN,
+    node: str = option("NAME", "The machine of the runs; default: its GPU's UUID.", default=""),
+    labels: Sequence[str] = option(
+        "KEY=VALUE", "A label of the node, such as rack=r1. Repeatable.", "--label", default=(), read=tuple
+    ),
+) -> int:
     """Add recorded runs to a store.
 
     A run that the store has already is left out. The folder of a campaign names its nodes and labels itself.
@@ -61,7 +47,7 @@ def import_(names: Imported, store: Store, campaign: Campaign = None, node: Node
     from microbench.fleet.records import Source
     from microbench.library.runs import located
 
-    given = dict(_label(text) for text in labels or ())
+    given = dict(_label(text) for text in labels)
     sources: list[Source] = []
     for name in names:
         if (Path(name) / CAMPAIGN_FILE).is_file():
@@ -86,7 +72,12 @@ def _label(text: str) -> tuple[str, str]:
     return key, value
 
 
-def query(sql: Sql, store: Store, json: AsJson = False, csv: AsCsv = False) -> None:
+def query(
+    sql: str = argument("SQL", "One SELECT over the views rows, runs, nodes and findings."),
+    store: Path = STORE,
+    json: bool = flag("Write JSON, one object a row."),
+    csv: bool = flag("Write CSV."),
+) -> None:
     """Ask a store in SQL.
 
     It can only be read, and no file outside of it. Values are in SI base units.
@@ -96,19 +87,12 @@ def query(sql: Sql, store: Store, json: AsJson = False, csv: AsCsv = False) -> N
     if json and csv:
         raise UsageError("--json and --csv are two formats", "give one of them")
     answer = stores.query(store, sql)
-    if json:
-        for lines in _chunks(_as_json(answer.columns, answer.rows)):
-            print_bytes(lines)
-    elif csv:
-        for lines in _chunks(_as_csv(answer.columns, answer.rows)):
-            print_bytes(lines)
-    else:
+    if not json and not csv:
         _draw_answer(answer.columns, answer.rows)
-
-
-def _chunks(lines: Iterator[bytes]) -> Iterator[bytes]:
+        return
+    lines = _as_json(answer.columns, answer.rows) if json else _as_csv(answer.columns, answer.rows)
     while several := b"".join(islice(lines, 1000)):
-        yield several
+        print_bytes(several)
 
 
 def _as_json(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[bytes]:
@@ -121,15 +105,10 @@ def _as_json(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Itera
 def _as_csv(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[bytes]:
     from microbench.archive.export import written
 
-    yield _csv_line(map(written, columns))
-    for row in rows:
-        yield _csv_line(map(written, row))
-
-
-def _csv_line(cells: Iterable[str]) -> bytes:
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerow(cells)
-    return stream.getvalue().encode()
+    for row in chain([columns], rows):
+        stream = io.StringIO()
+        csv.writer(stream, lineterminator="\n").writerow(map(written, row))
+        yield stream.getvalue().encode()
 
 
 def _draw_answer(columns: tuple[str, ...], rows: Iterator[tuple[Any, ...]]) -> None:
@@ -162,7 +141,13 @@ def _shown(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def report(store: Store, campaign: Campaign = None, out: Page = None, force: Force = False, why: Why = False) -> None:
+def report(
+    store: Path = STORE,
+    campaign: str | None = CAMPAIGN,
+    out: Path | None = option("FILE", "Write a page to this new HTML file instead.", "-o", "--out"),
+    force: bool = flag("Overwrite an existing file."),
+    why: bool = WHY,
+) -> None:
     """Say which GPUs of a campaign are unlike the others, and why.
 
     Without -o it is one screen, with it one HTML page: a map, distributions, and what to check on which node.
@@ -181,7 +166,12 @@ def report(store: Store, campaign: Campaign = None, out: Page = None, force: For
     typer.echo(f"{plain(out)}: {len(data) / 1e6:.2f} MB")
 
 
-def trend(store: Store, campaign: Until = None, last: Last = USUAL_LAST, why: Why = False) -> None:
+def trend(
+    store: Path = STORE,
+    campaign: str | None = option("ID", "The last campaign that counts; default: the newest."),
+    last: int = option("N", "Only the newest N campaigns.", default=USUAL_LAST, least=1),
+    why: bool = WHY,
+) -> None:
     """Say which GPUs became slower or faster, and since when.
 
     It also says in what, and what changed with it. Each GPU is compared with itself over the campaigns of a store that

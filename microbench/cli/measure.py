@@ -2,87 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from microbench.cli import options, share
+from microbench.cli import share
+from microbench.cli.options import JSON, WHY, Format
 from microbench.cli.output import draw, print_bytes, progress
-from microbench.core.errors import UsageError
+from microbench.core.options import argument
 from microbench.core.units import plain
-from microbench.library.own import OwnOptions, measured_own
+from microbench.library.options import OwnOptions
+from microbench.library.own import measured_own
 from microbench.library.runs import screen_of
 
 if TYPE_CHECKING:
-    from microbench.core.model import Param, Run
+    pass
 
 
 def measure(
-    what: options.OwnTarget,
-    setup: options.OwnSetup = None,
-    axis: options.OwnAxes = None,
-    grid: options.OwnGrid = None,
-    block: options.OwnBlock = None,
-    arg: options.OwnArguments = None,
-    shared: options.OwnShared = None,
-    bytes: options.OwnBytes = None,
-    flop: options.OwnFlop = None,
-    precision: options.OwnPrecision = "fp32",
-    cooperative: options.OwnCooperative = False,
-    option: options.OwnCompiler = None,
-    device: options.Device = None,
-    rounds: options.Rounds = 1,
-    limit: options.OwnLimit = None,
-    out: options.Out = None,
-    into: options.Into = None,
-    label: options.RunLabel = None,
-    json: options.Json = False,
-    why: options.Why = False,
+    what: str = argument("TARGET", "FILE.cu:KERNEL, FILE.py::FUNCTION or MODULE:FUNCTION, from the current folder."),
+    *,
+    asked: OwnOptions,
+    json: bool = JSON,
+    why: bool = WHY,
 ) -> int:
     """Measure a kernel or function of your own: its time, its launches, what limits it, what a graph gives.
 
     A function is timed, captured into a CUDA graph and compared with its replays; if the capture fails, the line that
     stops it is named. A kernel of a .cu file is compiled, timed and compared with the measured ceilings of this GPU.
     """
-    axes: dict[str, list[str]] = {}
-    for text in axis or ():
-        name, equals, listed = text.partition("=")
-        if not equals:
-            raise UsageError(f"--axis {plain(text, 60)} is not NAME=VALUE[,VALUE]", "for example --axis batch=1,8,64")
-        axes.setdefault(name, []).extend(value.strip() for value in listed.split(","))
-    given = OwnOptions(
-        setup, axes, grid, block, tuple(arg or ()), shared, bytes, flop, precision, cooperative, tuple(option or ())
-    )
-    with progress() as listener:
-        result = measured_own(
-            what, given, listener=listener, device=device, rounds=rounds, limit=limit, out=out, into=into, label=label
-        )
-    if json:
-        print_bytes(share.exported(result.run, options.Format.JSON))
-        return result.exit_code
-    draw(screen_of(result.run, result.path), why=why)
-    _tell_failures(result.run, result.path)
-    return result.exit_code
-
-
-def _tell_failures(run: Run, path: Path) -> None:
-    """Say which cases of the newest session have no figures, and where the run is kept."""
+    from microbench.explain.own import OWN_PARAMETERS
     from microbench.report.terminal import terminal
 
-    session = len(run.sessions) - 1
-    lines = [
-        f"{each.status.replace('_', ' ')}: {_axes_words(each.case.params)}{plain(each.reason, 400)}"
-        for each in run.outcomes
-        if each.session == session and each.status != "ok"
-    ]
-    terminal.tell((*dict.fromkeys(lines), f"saved: {path}"), terminal.open_console())
-
-
-def _axes_words(params: Mapping[str, Param]) -> str:
-    from microbench.explain.own import OWN_PARAMETERS
-
-    words = " ".join(f"{name}={value}" for name, value in params.items() if name not in OWN_PARAMETERS)
-    return f"{plain(words, 80)}: " if words else ""
+    with progress() as listener:
+        result = measured_own(what, asked, listener)
+    if json:
+        print_bytes(share.exported(result.run, Format.JSON))
+        return result.exit_code
+    draw(screen_of(result.run, result.path), why=why)
+    lines = []  # which cases of the newest session have no figures
+    for each in result.run.outcomes:
+        if each.session == len(result.run.sessions) - 1 and each.status != "ok":
+            axes = (f"{name}={value}" for name, value in each.case.params.items() if name not in OWN_PARAMETERS)
+            words = (each.status.replace("_", " "), plain(" ".join(axes), 80), plain(each.reason, 400))
+            lines.append(": ".join(filter(None, words)))
+    terminal.tell((*dict.fromkeys(lines), f"saved: {result.path}"), terminal.open_console())
+    return result.exit_code
 
 
 COMMANDS = ((measure, "microbench measure train.py::step --setup train.py::setup --axis batch=1,8,64"),)

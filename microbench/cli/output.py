@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import subprocess
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from microbench.cli.options import TERMINAL, Picture
+from microbench.cli.signature import signature_of
 from microbench.core.errors import ExitCode, MicrobenchError, ResultNotWrittenError, UsageError
 from microbench.core.units import plain
 
@@ -27,19 +28,18 @@ PARSER_ERROR: Any = typer.BadParameter.__base__
 
 def draw(
     shown: Report | Screen,
-    svg: Path | None = None,
+    picture: Picture = TERMINAL,
     *,
     brief: bool = False,
     why: bool = False,
     most_lines: int | None = None,
     whole: str = "",
-    force: bool = False,
 ) -> None:
     """Draw a report or a screen to the terminal, or as pictures into new SVG files: FILE, or FILE-1, FILE-2, …"""
     from microbench.report.document import Screen
     from microbench.report.terminal import terminal
 
-    if svg is None:
+    if (svg := picture.svg) is None:
         console = terminal.open_console()
         if isinstance(shown, Screen):
             terminal.draw_screen(shown, console, why=why)
@@ -49,9 +49,9 @@ def draw(
     pictures = terminal.pictures(shown, brief=brief, why=why)
     paths = [svg] if len(pictures) == 1 else [svg.with_stem(f"{svg.stem}-{n}") for n in range(1, len(pictures) + 1)]
     for path in paths:
-        check_new(path, force=force)
-    for path, picture in zip(paths, pictures, strict=True):
-        write_new(path, picture.encode(), force=force)
+        check_new(path, force=picture.force)
+    for path, drawn in zip(paths, pictures, strict=True):
+        write_new(path, drawn.encode(), force=picture.force)
 
 
 @contextmanager
@@ -129,14 +129,16 @@ def write_new(path: Path, data: bytes, *, force: bool = False) -> None:
 
 def command(function: Callable[..., int | None]) -> Callable[..., None]:
     """Wrap a command function for Typer: errors are reported, and the number it returns is the exit code."""
+    signature, arguments = signature_of(function)
 
-    @functools.wraps(function)
-    def wrapped(*arguments: Any, **options: Any) -> None:
+    def wrapped(**parsed: Any) -> None:
         with reported_errors():
-            exit_code = function(*arguments, **options)
+            exit_code = function(**arguments(parsed))
         if exit_code:
             raise typer.Exit(exit_code)
 
+    wrapped.__doc__, wrapped.__name__ = function.__doc__, function.__name__
+    wrapped.__signature__, wrapped.__annotations__ = signature, {}  # type: ignore[attr-defined]
     return wrapped
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from typing import Annotated
 
-from microbench.cli import options
+from microbench.cli.options import COSTS, LAST_OR_BUNDLED, WHY, WORKLOAD, Picture
 from microbench.cli.output import draw, print_bytes
+from microbench.cli.signature import Without
 from microbench.core.errors import UsageError
+from microbench.core.options import argument, flag, option
 from microbench.library.runs import adding_to, consistent, is_reference, last_with, load
+from microbench.model.options import ChangeOptions, StepOptions
 
 # Kernels that timeline draws by default, and at most.
 DRAWN_KERNELS = 8
@@ -15,156 +20,89 @@ MOST_KERNELS = 10_000
 
 
 def predict(
-    workload: options.WorkloadName = None,
-    kernels: options.StepKernels = None,
-    duration: options.StepDuration = None,
-    layer: options.StepLayer = None,
-    arguments: options.Arguments = None,
-    syncs_per_step: options.SyncsPerStep = None,
-    copy_in: options.CopyIn = None,
-    copy_out: options.CopyOut = None,
-    streams: options.Streams = None,
-    replays: options.Replays = None,
-    host: options.StepHost = None,
-    blocks: options.StepBlocks = None,
-    sm_share: options.StepShare = None,
-    run: options.PredictedRun = None,
-    json: options.PredictedJson = False,
-    why: options.Why = False,
-    svg: options.Svg = None,
-    force: options.Force = False,
+    *,
+    workload: str | None = WORKLOAD,
+    step: StepOptions,
+    run: str | None = COSTS,
+    json: bool = flag("Print the prediction as JSON, in SI units."),
+    why: bool = WHY,
+    picture: Picture,
 ) -> None:
     """Predict how long a step of work takes.
 
     Gives the time in a stream and as a graph, what limits it, and what to change first.
     """
-    from microbench.gpu.layers.base import layer_names
-    from microbench.library.answers import predicted
-    from microbench.model import step_file
+    from microbench.library.answers import described, predicted
     from microbench.report.sheets import prediction
 
-    step = step_file.Options(
-        kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays, host, blocks, sm_share
-    )
-    side = predicted(step_file.described(workload, step, layer_names()), run)
+    side = predicted(described(workload, step), run)
     if json:
         print_bytes(prediction.encoded(side))
     else:
-        draw(prediction.sheet(side), svg, force=force, brief=True, why=why)
+        draw(prediction.sheet(side), picture, brief=True, why=why)
 
 
 def whatif(
-    workload: options.WorkloadName = None,
-    kernels: options.StepKernels = None,
-    duration: options.StepDuration = None,
-    layer: options.StepLayer = None,
-    arguments: options.Arguments = None,
-    syncs_per_step: options.SyncsPerStep = None,
-    copy_in: options.CopyIn = None,
-    copy_out: options.CopyOut = None,
-    streams: options.Streams = None,
-    replays: options.Replays = None,
-    host: options.StepHost = None,
-    blocks: options.StepBlocks = None,
-    sm_share: options.StepShare = None,
-    submit: options.Submit = None,
-    to_layer: options.ToLayer = None,
-    gap: options.Gap = None,
-    graph_gap: options.GraphGap = None,
-    replay: options.Replay = None,
-    memory: options.Memory = None,
-    pcie_gen: options.PcieGen = None,
-    lanes: options.Lanes = None,
-    kernel_time: options.KernelTime = None,
-    host_time: options.HostTime = None,
-    run: options.PredictedRun = None,
-    against: options.Against = None,
-    why: options.Why = False,
-    svg: options.Svg = None,
-    force: options.Force = False,
+    *,
+    workload: str | None = WORKLOAD,
+    step: StepOptions,
+    changed: ChangeOptions,
+    run: str | None = COSTS,
+    against: str | None = option("RUN", "Predict the step on the machine of this run instead of changing it."),
+    why: bool = WHY,
+    picture: Picture,
 ) -> None:
     """Predict a step with something changed.
 
     Give changes such as --submit 2us, or two recorded machines: --run A --against B.
     """
     from microbench.gpu.layers.base import layer_names
-    from microbench.library.answers import predicted
+    from microbench.library.answers import described, predicted
     from microbench.model import step_file
     from microbench.report.sheets import prediction as drawing
 
-    step = step_file.Options(
-        kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays, host, blocks, sm_share
-    )
-    changes = step_file.changes(
-        {
-            "submit_s": submit,
-            "gap_s": gap,
-            "graph_gap_s": graph_gap,
-            "replay_s": replay,
-            "memory_rate": memory,
-            "pcie_generation": pcie_gen,
-            "lanes": lanes,
-            "kernel_time": kernel_time,
-            "host_time": host_time,
-        },
-        to_layer,
-        layer_names(),
-    )
+    changes = step_file.changes(changed, layer_names())
     if bool(changes) == (against is not None):
         cause = "--against cannot be combined with changes" if changes else "no change is given"
         raise UsageError(cause, "give changes, such as --submit 2us, or --against RUN")
-    described = step_file.described(workload, step, layer_names())
-    before = predicted(described, run)
+    asked = described(workload, step)
+    before = predicted(asked, run)
     if against is not None:
-        sheet = drawing.against_sheet(before, predicted(described, against))
+        sheet = drawing.against_sheet(before, predicted(asked, against))
     else:
         sheet = drawing.changed_sheet(before, changes)
-    draw(sheet, svg, force=force, brief=True, why=why)
+    draw(sheet, picture, brief=True, why=why)
 
 
 def timeline(
-    workload: options.WorkloadName = None,
-    kernels: options.StepKernels = None,
-    duration: options.StepDuration = None,
-    layer: options.StepLayer = None,
-    arguments: options.Arguments = None,
-    syncs_per_step: options.SyncsPerStep = None,
-    copy_in: options.CopyIn = None,
-    copy_out: options.CopyOut = None,
-    streams: options.Streams = None,
-    host: options.StepHost = None,
-    blocks: options.StepBlocks = None,
-    sm_share: options.StepShare = None,
-    run: options.PredictedRun = None,
-    why: options.Why = False,
-    svg: options.Svg = None,
-    force: options.Force = False,
+    *,
+    workload: str | None = WORKLOAD,
+    step: Annotated[StepOptions, Without("replays")],
+    run: str | None = COSTS,
+    why: bool = WHY,
+    picture: Picture,
 ) -> None:
     """Draw a predicted step to scale.
 
     Shows host, queue, GPU and link, in a stream and as a graph.
     """
-    from microbench.gpu.layers.base import layer_names
-    from microbench.library.answers import predicted
-    from microbench.model import step_file
+    from microbench.library.answers import described, predicted
     from microbench.report.sheets import prediction as drawing
 
-    count = DRAWN_KERNELS if kernels is None and workload is None else kernels
-    typed = step_file.Options(
-        count, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, None, host, blocks, sm_share
-    )
-    step = step_file.described(workload, typed, layer_names())
-    if step.kernels > MOST_KERNELS:
-        cause = f"a step of {step.kernels} kernels is too long to draw"
+    if step.kernels is None and workload is None:
+        step = replace(step, kernels=DRAWN_KERNELS)
+    drawn = described(workload, step)
+    if drawn.kernels > MOST_KERNELS:
+        cause = f"a step of {drawn.kernels} kernels is too long to draw"
         raise UsageError(cause, f"draw at most {MOST_KERNELS}, or use microbench predict")
-    draw(drawing.timeline_sheet(predicted(step, run)), svg, force=force, brief=True, why=why)
+    draw(drawing.timeline_sheet(predicted(drawn, run)), picture, brief=True, why=why)
 
 
 def explain(
-    topic: options.Topic = None,
-    run: options.ExplainedRun = None,
-    svg: options.Svg = None,
-    force: options.Force = False,
+    *,
+    topic: str | None = argument("[TOPIC]", "What to explain; default: list the topics.", None),
+    run: str | None = option("RUN", f"The run with the figures; {LAST_OR_BUNDLED}"),
+    picture: Picture,
 ) -> None:
     """Explain a topic with this machine's numbers."""
     from microbench.explain.topics import catalogue
@@ -172,7 +110,7 @@ def explain(
     from microbench.report.terminal import terminal
 
     if topic is None:
-        if run is not None or svg is not None:
+        if run is not None or picture.svg is not None:
             raise UsageError("no topic is given", "give one; `microbench explain` lists them")
         terminal.draw_tables([drawing.listing()], terminal.open_console())
         return
@@ -181,7 +119,7 @@ def explain(
     path, recorded = load(run) if run is not None else last_with(covers, known)
     with consistent(recorded):
         sheet = drawing.sheet(chosen, recorded, reference=is_reference(path), adding=adding_to(run, path, recorded))
-    draw(sheet, svg, force=force, brief=not sheet.grades)
+    draw(sheet, picture, brief=not sheet.grades)
 
 
 # In the order of --help, each with the example at the end of its own help.

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from microbench.cli import options
-from microbench.cli.options import Format
+from microbench.cli.options import ALL_RUNS, REDACT, RUN, Format, Picture
 from microbench.cli.output import command, draw, print_bytes
 from microbench.core.errors import RunUnreadableError, UsageError
+from microbench.core.options import argument, flag, option
 from microbench.core.units import plain
 from microbench.library.runs import consistent, is_reference, load, located, report_of
 
@@ -34,10 +34,15 @@ history_app = typer.Typer(
 
 
 def export(
-    name: options.RunName = None,
-    format: options.ExportFormat = Format.CSV,
-    redact: options.Redact = False,
-    schema: options.Schema = False,
+    name: str | None = RUN,
+    format: Format = option(
+        None,
+        "csv, jsonl: one row a measurement. json: also the run, which show reads again. markdown: the report. "
+        "openmetrics: gauges for Prometheus.",
+        default=Format.CSV,
+    ),
+    redact: bool = REDACT,
+    schema: bool = flag("Write the JSON Schema of run files instead."),
 ) -> None:
     """Print a run as CSV, JSON, Markdown or OpenMetrics.
 
@@ -77,10 +82,10 @@ def exported(run: Run, format: Format, path: Path | None = None) -> bytes:
 
 def history(
     context: typer.Context,
-    label: options.Label = None,
-    note: options.Note = None,
-    last: options.Last = HISTORY_SHOWN,
-    everything: options.AllRuns = False,
+    label: tuple[str, str] | None = option("RUN TEXT", 'Label a run: the label is a name for it. "" removes it.'),
+    note: tuple[str, str] | None = option("RUN TEXT", 'Add a note to a run; "" removes it.'),
+    last: int = option("N", "Only the newest N runs.", default=HISTORY_SHOWN, least=1),
+    everything: bool = ALL_RUNS,
 ) -> None:
     """List the recorded runs, newest first; or label one, or add a note."""
     if context.invoked_subcommand is not None:
@@ -115,9 +120,9 @@ def _list(paths: list[Path], title: str, more: int = 0) -> None:
 
 
 def prune(
-    keep: options.Keep = None,
-    older_than: options.OlderThan = None,
-    yes: options.Yes = False,
+    keep: int | None = option("N", "Keep the newest N runs.", least=0),
+    older_than: float | None = option("DAYS", "Delete only runs older than DAYS days.", least=0),
+    yes: bool = flag("Delete without asking."),
 ) -> None:
     """Delete old runs after a confirmation.
 
@@ -158,12 +163,14 @@ def _counted(runs: list[Path]) -> str:
 
 
 def trend(
-    metric: options.MetricName,
-    case: options.CaseName = None,
-    last: options.Last = TREND_RUNS,
-    everything: options.AllRuns = False,
-    svg: options.Svg = None,
-    force: options.Force = False,
+    *,
+    metric: str = argument("METRIC", "BENCHMARK.METRIC, such as launch_cost.submit."),
+    case: str | None = option(
+        "AXIS=VALUE[,…]", "The cases to draw, at most three: size_bytes=64. Or the whole id of a case."
+    ),
+    last: int = option("N", "Only the newest N runs.", default=TREND_RUNS, least=1),
+    everything: bool = ALL_RUNS,
+    picture: Picture,
 ) -> None:
     """Draw one metric over the recorded runs, with its intervals."""
     from microbench.archive import remarks, store
@@ -178,7 +185,7 @@ def trend(
     points = trends.of_cases(gathered.points, wanted, case_id)
     labels = {trends.name_of(path): remark.label for path, remark in remarks.read_all(paths).items()}
     sheet = drawing.sheet(metric, points, labels, gathered.unreadable, looked_at=len(paths), table_rows=TREND_ROWS)
-    draw(sheet, svg, force=force)
+    draw(sheet, picture)
 
 
 history_app.callback(invoke_without_command=True)(command(history))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from microbench.cli import options
-from microbench.cli.options import NAMES, Theme
+from microbench.cli.options import FORCE, NAMES, REDACT, RUN, RUN_NAME, WHY, FailOn, Picture, Theme
 from microbench.cli.output import check_new, draw, paged, write_new
 from microbench.core.bench import SUITES, discover
 from microbench.core.errors import ExitCode, RunUnreadableError, UsageError
+from microbench.core.options import REQUIRED, argument, flag, option
 from microbench.core.units import plain
 from microbench.library.runs import (
     LAST,
@@ -31,8 +32,6 @@ from microbench.library.runs import (
 from microbench.report.figures.catalogue import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from microbench.core.model import Run
     from microbench.report.document import Report
     from microbench.report.figures.figure import Figure
@@ -44,12 +43,16 @@ SUITE_LINES = 120
 
 
 def show(
-    name: options.RunName = None,
-    part: options.Part = None,
-    everything: options.Everything = False,
-    svg: options.Svg = None,
-    force: options.Force = False,
-    why: options.Why = False,
+    *,
+    name: str | None = RUN,
+    part: str | None = argument(
+        "[PART]", f"A suite, a benchmark or a figure ({NAMES}); default: one screen with all answers.", None
+    ),
+    everything: bool = flag(
+        "Show everything, with the tables of all benchmarks, or of the suite that is PART.", "--all"
+    ),
+    picture: Picture,
+    why: bool = WHY,
 ) -> None:
     """Show a recorded run on one screen, or a part of it.
 
@@ -62,18 +65,18 @@ def show(
         drawn = part_sheet(part, *load(name)) if name else newest_part(part)
         if everything and part in SUITES:
             with paged():
-                draw(drawn, svg, force=force, why=why)
+                draw(drawn, picture, why=why)
         else:
             lines = SUITE_LINES if part in SUITES else None
             whole = shlex.join(["microbench", "show", *([name] if name and name != LAST else []), part, "--all"])
-            draw(drawn, svg, force=force, brief=part in (*SUITES, *KINDS), why=why, most_lines=lines, whole=whole)
+            draw(drawn, picture, brief=part in (*SUITES, *KINDS), why=why, most_lines=lines, whole=whole)
         return
     path, run = load(name)
     if everything:
         with paged():
-            draw(report_of(run, path), svg, force=force, why=why)
+            draw(report_of(run, path), picture, why=why)
     else:
-        draw(screen_of(run, path, name), svg, force=force, why=why)
+        draw(screen_of(run, path, name), picture, why=why)
 
 
 def newest_part(part: str) -> Report:
@@ -90,14 +93,20 @@ def newest_part(part: str) -> Report:
 
 
 def compare(
-    base: options.Base,
-    new: options.New = None,
-    fail_on: options.Fail = None,
-    same_within: options.SameWithin = "3%",
-    everything: options.AllFigures = False,
-    why: options.Why = False,
-    svg: options.Svg = None,
-    force: options.Force = False,
+    *,
+    base: str = argument("BASE", f"The earlier run: {RUN_NAME}."),
+    new: str | None = argument("[NEW]", "The run to judge, named the same way; default: the last run.", None),
+    fail_on: FailOn | None = option(
+        None,
+        "End with exit code 5 if a suite or figure is slower, suspected (slower, or worse but not confirmed), faster, "
+        "or changed at all.",
+    ),
+    same_within: str = option(
+        "PERCENT", "A figure is the same if the interval of its change stays within this.", default="3%"
+    ),
+    everything: bool = flag("List every figure, including the same and the unclear ones.", "--all"),
+    why: bool = WHY,
+    picture: Picture,
 ) -> int:
     """Compare two runs and say which suites and figures changed.
 
@@ -107,29 +116,34 @@ def compare(
     from microbench.library.answers import compared, fails, share_of
 
     found = compared(base, new, share_of(same_within))
-    draw(found.sheet(everything=everything), svg, force=force, brief=True, why=why)
+    draw(found.sheet(everything=everything), picture, brief=True, why=why)
     return ExitCode.CHANGED if fail_on is not None and fails(found.comparison, fail_on) else ExitCode.MEASURED
 
 
 def plot(
-    run: options.PlottedRun,
-    figure: options.FigureName,
-    out: options.PlotFile,
-    overlaid: options.OverlaidRuns = None,
-    theme: options.PlotTheme = Theme.LIGHT,
-    force: options.Force = False,
+    run: str = argument("RUN", f"The run: {RUN_NAME}."),
+    figure: str = argument("FIGURE", f"One of {NAMES}."),
+    out: Path = option("FILE", "The new SVG file.", "-o", "--out", default=REQUIRED),
+    overlaid: Sequence[str] = option(
+        "RUN", "Draw this run into the same figure. Repeatable.", "--with", default=(), read=tuple
+    ),
+    theme: Theme = option(None, "The background to draw for.", default=Theme.LIGHT),
+    force: bool = FORCE,
 ) -> None:
     """Draw a figure of one or several runs into a file."""
-    _check(figure)
+    if figure not in KINDS:
+        raise UsageError(f"there is no figure {plain(figure, 40)}", f"give one of {NAMES}")
     check_new(out, force=force)
-    from microbench.report.figures import canvas, files
+    if out.suffix.lower() != ".svg":
+        named = plain(out.with_suffix(".svg").name, 60)
+        raise UsageError(
+            f"plots are written as SVG, not as {plain(out.name, 60)}",
+            f"name the file {named}; a browser or rsvg-convert turns it into PNG or PDF",
+        )
+    from microbench.report.figures.canvas import DARK, LIGHT
 
-    render = files.RENDERERS.get(out.suffix.lower())
-    if render is None:
-        cause = f"a figure cannot be written as {plain(out.name, 60)}"
-        raise UsageError(cause, f"give a file name that ends in {', '.join(files.RENDERERS)}")
-    drawn = _drawn(figure, [load(name) for name in (run, *(overlaid or ()))])
-    write_new(out, render(drawn, canvas.DARK if theme is Theme.DARK else canvas.LIGHT), force=force)
+    drawn = _drawn(figure, [load(name) for name in (run, *overlaid)])
+    write_new(out, drawn.svg(DARK if theme is Theme.DARK else LIGHT), force=force)
 
 
 def _drawn(name: str, runs: Sequence[tuple[Path, Run]]) -> Figure:
@@ -153,31 +167,27 @@ def _drawn(name: str, runs: Sequence[tuple[Path, Run]]) -> Figure:
     return figure
 
 
-def _check(figure: str) -> None:
-    """Raise UsageError, which lists the figures, if no figure has this name."""
-    if figure not in KINDS:
-        raise UsageError(f"there is no figure {plain(figure, 40)}", f"give one of {NAMES}")
-
-
 def report(
-    names: options.Reported = None,
-    out: options.PageFile = Path("report.html"),
-    redact: options.Redact = False,
-    force: options.Force = False,
+    names: Sequence[str] = argument(
+        "[RUN]...", f"The runs, drawn over each other. Each is {RUN_NAME}; default: the last run.", (), read=tuple
+    ),
+    out: Path = option("FILE", "The new HTML file.", "-o", "--out", default=Path("report.html")),
+    redact: bool = REDACT,
+    force: bool = FORCE,
 ) -> None:
     """Write runs as one HTML page that opens in any browser.
 
     The page contains its data, so it can be sent to others.
     """
     check_new(out, force=force)
-    page = _page(tuple(names or (None,)), redact=redact)
+    page = _page(names or (None,), redact=redact)
     data = page.html.encode()
     write_new(out, data, force=force)
     thinned = f", with at most {page.carried.samples} samples a measurement" if page.carried.thinned else ""
     typer.echo(f"{plain(out)}: {len(data) / 1e6:.2f} MB, including the data{thinned}")
 
 
-def _page(names: tuple[str | None, ...], *, redact: bool) -> Page:
+def _page(names: Sequence[str | None], *, redact: bool) -> Page:
     """The page of the named runs, each once. A redacted page shows no labels either."""
     from microbench.analysis.evidence import evidence_by_device
     from microbench.analysis.stats import rows

@@ -10,12 +10,13 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from microbench.cli import options
 from microbench.cli.output import draw
 from microbench.core.errors import ExitCode, MicrobenchError, UsageError
+from microbench.core.options import argument, flag, option
 from microbench.core.units import plain, to_ascii
 
 if TYPE_CHECKING:
@@ -39,14 +40,20 @@ DUMPING = (signal.SIGQUIT, signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.
 
 
 def watch(
-    command: options.WatchedCommand = None,
-    out: options.Recordings = None,
-    for_: options.WatchedTime = None,
-    window: options.WatchedWindow = None,
-    every: options.WatchedEvery = None,
-    stacks: options.Stacks = False,
-    utilisation: options.Utilisation = False,
-    pid: options.WatchedProcess = None,
+    command: Sequence[str] = argument(
+        "[COMMAND]...", "The command with its arguments, behind -- or not.", (), read=tuple
+    ),
+    out: Path | None = option(
+        "FOLDER", "Record into this new folder, a file a process; default: recording-1, recording-2, …", "-o", "--out"
+    ),
+    for_: str | None = option("TIME", "End the recording of a process this long after its begin: 60s. It runs on."),
+    window: str | None = option(
+        "TIME", "Record only this long at a time, and then pause: 2s. The pauses show the true step."
+    ),
+    every: str | None = option("TIME", "From the begin of one window to that of the next; default: 10 windows."),
+    stacks: bool = flag("Name the lines of your Python code in which the GPU waits, from samples every 2 ms."),
+    utilisation: bool = flag("Also say what NVML and GPM say meanwhile, beside the time in which kernels ran."),
+    pid: int | None = option("PID", "Record nothing: say what NVML says of this running process, until it ends."),
 ) -> int:
     """Run a command, record what its processes submit to the GPU, and say at the end why the GPU waits.
 
@@ -68,7 +75,11 @@ def watch(
         for_s, window_s, every_s = (
             typed_seconds(*each) for each in (("--for", for_), ("--window", window), ("--every", every))
         )
-        sampler = _sampler() if utilisation and command else None
+        sampler = None
+        if utilisation and command:
+            from microbench.gpu.machine.utilisation import Sampler
+
+            sampler = Sampler()
     if pid is not None:
         if command or out is not None or utilisation or stacks or window is not None or every is not None:
             raise UsageError(
@@ -83,19 +94,13 @@ def watch(
     try:
         with sampler or contextlib.nullcontext(), LiveLine(folder) as live:
             begun = (lambda: None) if sampler is None else sampler.begin
-            ended = program.watch(command, folder, how, begun, live.update)
+            ended = program.watch(list(command), folder, how, begun, live.update)
         with contextlib.suppress(OSError, KeyboardInterrupt):  # a full or closed standard error does not change the end
             _explain(folder, ended, sampler)
     finally:
         with contextlib.suppress(OSError):  # it holds recordings
             folder.rmdir()
     return _end_like(ended.status)
-
-
-def _sampler() -> Sampler:
-    from microbench.gpu.machine.utilisation import Sampler
-
-    return Sampler()
 
 
 def _follow(pid: int, for_s: float | None) -> int:
@@ -142,28 +147,27 @@ def _windows(window_s: float | None, every_s: float | None) -> tuple[float | Non
 
 def _explain(folder: Path, ended: Ended, sampler: Sampler | None) -> None:
     """Print the diagnosis of all recordings, what NVML said meanwhile, where they are, and what is not recorded."""
+    from microbench.diagnosis import utilisation
     from microbench.report.terminal import terminal
 
     console = terminal.open_console(sys.stderr)
     lines = [f"not recorded: {cause}; {next_step}" for cause, next_step in ended.reasons]
+
+    def said(traces: list[Trace]) -> list[str]:
+        """NVML's figures for the same time."""
+        return utilisation.lines(sampler.readings, traces, sampler.reason) if sampler is not None else []
+
     if not (paths := _recordings(folder)):
         unseen = UNSEEN_BUT_PYTHON if ended.only_python else UNSEEN
-        terminal.tell([*_said(sampler, []), *(lines or [f"not recorded: {unseen}"])], console)
+        terminal.tell([*said([]), *(lines or [f"not recorded: {unseen}"])], console)
         return
     with contextlib.suppress(KeyboardInterrupt):
-        terminal.tell(_said(sampler, _diagnose(paths, console)), console)
+        terminal.tell(said(_diagnose(paths, console)), console)
     if paths := _recordings(folder):
         terminal.tell((f"recorded: {paths[0] if len(paths) == 1 else folder}",), console)
     elif not lines:
         lines = [f"not recorded: {UNUSED}"]
     terminal.tell(lines, console)
-
-
-def _said(sampler: Sampler | None, traces: list[Trace]) -> list[str]:
-    """NVML's figures for the same time."""
-    from microbench.diagnosis import utilisation
-
-    return utilisation.lines(sampler.readings, traces, sampler.reason) if sampler is not None else []
 
 
 def _recordings(folder: Path) -> list[Path]:

@@ -58,12 +58,9 @@ def screen(verdict: Verdict, store: str) -> Screen:
     banners = (Banner(SIMULATED, "These figures come from simulated GPUs."),) if verdict.simulated else ()
     return Screen(
         mark=SIMULATED if verdict.simulated else "",
-        run="",
         banners=banners,
         blocks=(Block(f"campaign {plain(verdict.campaign)}", (_counted(verdict),), tuple(lines)),),
-        tables=(),
         findings=tuple(found[:MOST_NAMED]),
-        distorting=(),
         left_out=more,
         footer=f"more: microbench fleet report --store {plain(store)} -o page.html · microbench fleet query --store "
         f'{plain(store)} "SELECT * FROM findings" · microbench fleet trend --store {plain(store)}',

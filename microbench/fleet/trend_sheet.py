@@ -36,12 +36,9 @@ def screen(trend: Trend, footer: str) -> Screen:
     banners = (Banner(SIMULATED, "These figures come from simulated GPUs."),) if trend.simulated else ()
     return Screen(
         mark=SIMULATED if trend.simulated else "",
-        run="",
         banners=banners,
         blocks=(Block(name, (about,), tuple(_lines(trend))),),
-        tables=(),
         findings=tuple(found[:MOST_NAMED]),
-        distorting=(),
         left_out=more,
         footer=footer,
     )

@@ -11,14 +11,16 @@ from microbench.analysis.stats import STABLE_HALF_WIDTH
 from microbench.comparison.compare import BETTER, COUNTED, WORSE, Comparison, compare
 from microbench.comparison.words import Side as ComparedSide
 from microbench.core.errors import UsageError
-from microbench.core.model import Run
 from microbench.core.units import plain
 from microbench.diagnosis.diagnosis import Diagnosis, diagnose
 from microbench.diagnosis.window import between
+from microbench.gpu.layers.base import layer_names
 from microbench.library.runs import REFERENCE_RUN, adding_to, consistent, grows, is_reference, last_with, load
+from microbench.model import step_file
 from microbench.model.constants import Fit
 from microbench.model.fit import fit_for, suits, with_model_code_of
 from microbench.model.forecast import forecast
+from microbench.model.options import StepOptions
 from microbench.model.unknowns import unknown_host
 from microbench.model.workload import Kernels, Wait, Workload
 from microbench.report.document import Report, Screen
@@ -89,6 +91,11 @@ def fails(comparison: Comparison, limit: str) -> bool:
 # A step.
 
 
+def described(name: str | Path | None, options: StepOptions) -> Workload:
+    """The step that is named, or that the options describe. Raises UsageError."""
+    return step_file.described(None if name is None else str(name), options, layer_names())
+
+
 def predicted(step: Workload, name: str | None) -> Side:
     """The prediction of a step from the costs in the named run, or in the newest run that has them.
 
@@ -125,14 +132,9 @@ def costs_of(name: str | None) -> Costs:
     with consistent(run):
         evidence, fit = fit_for(run, usual)
     reference = is_reference(path)
-    return Costs(
-        fit, evidence.gpu.name if evidence.gpu is not None else "", _whose(run, reference=reference), reference
-    )
-
-
-def _whose(run: Run, *, reference: bool) -> str:
-    simulated = "SIMULATED " if run.simulated else ""
-    return f"{simulated}costs of {'the bundled reference, another machine' if reference else f'run {run.run_id}'}"
+    whose = "the bundled reference, another machine" if reference else f"run {run.run_id}"
+    words = f"{'SIMULATED ' if run.simulated else ''}costs of {whose}"
+    return Costs(fit, evidence.gpu.name if evidence.gpu is not None else "", words, reference)
 
 
 class Diagnosed(NamedTuple):

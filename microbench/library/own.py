@@ -6,17 +6,16 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from microbench.core.errors import UsageError
 from microbench.core.units import plain, typed_time
+from microbench.library.options import OwnOptions, RunOptions
 from microbench.library.runs import KERNEL, STEP, measured
 
 if TYPE_CHECKING:
-    from microbench.core.bench import Benchmark
     from microbench.core.model import Param
     from microbench.session.events import Listener
     from microbench.session.session import RunResult
@@ -27,48 +26,12 @@ LONGEST_LIMIT_S = 86400.0
 FOR_EXAMPLE = 'name one as text, for example "train.py::step"'
 
 
-@dataclass(frozen=True)
-class OwnOptions:
-    """What the options of `microbench measure` say of a function or kernel, as texts."""
-
-    setup: str | None = None
-    axes: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    grid: str | None = None
-    block: str | None = None
-    arguments: tuple[str, ...] = ()
-    shared: str | None = None
-    bytes: str | None = None
-    flop: str | None = None
-    precision: str = "fp32"
-    cooperative: bool = False
-    compiler: tuple[str, ...] = ()
-
-    def of_kernel(self) -> str:
-        """The first option that is given and only suits kernels, or ""."""
-        options = {
-            "--grid": self.grid, "--block": self.block, "--arg": self.arguments, "--shared": self.shared,
-            "--bytes": self.bytes, "--flop": self.flop, "--option": self.compiler, "--cooperative": self.cooperative,
-        }  # fmt: skip
-        return next((name for name, value in options.items() if value), "")
-
-
-def measured_own(
-    what: str,
-    options: OwnOptions,
-    *,
-    listener: Listener,
-    device: str | None = None,
-    rounds: int = 1,
-    limit: str | None = None,
-    out: Path | None = None,
-    into: str | None = None,
-    label: str | None = None,
-) -> RunResult:
+def measured_own(what: str, options: OwnOptions, listener: Listener) -> RunResult:
     """Measure the function or kernel that ``what`` names in worker processes, and save the run.
 
     Raises UsageError for whatever is wrong with the arguments, and what ``execute`` raises.
     """
-    from microbench.core.bench import discover
+    from microbench.core.bench import Axis, discover
     from microbench.core.targets import target
 
     axes = axes_of(options.axes)
@@ -76,12 +39,16 @@ def measured_own(
         name, fixed = KERNEL, kernel_parameters(what, axes, options)
     else:
         name, fixed = STEP, function_parameters(what, options)
-    catalogue = {**discover(), name: with_axes(discover()[name], fixed, axes)}
-    limit_s = typed_time(limit, LONGEST_LIMIT_S) if limit is not None else None
-    return measured(
-        (name,), listener=listener, device=device, rounds=rounds, out=out, into=into, label=label,
-        catalogue=catalogue, silent_s=limit_s,
+    benchmark = discover()[name]
+    all_axes = {name: Axis.same(benchmark.axes[name].about, (value,)) for name, value in fixed.items()}
+    all_axes |= {name: Axis.same("an axis of the user's", values) for name, values in axes.items()}
+    catalogue = {**discover(), name: replace(benchmark, axes=all_axes)}
+    limit_s = typed_time(options.limit, LONGEST_LIMIT_S) if options.limit is not None else None
+    asked = RunOptions(
+        names=(name,), device=options.device, rounds=options.rounds, out=options.out, into=options.into,
+        label=options.label,
     )  # fmt: skip
+    return measured(asked, listener, catalogue, limit_s)
 
 
 def text_of(function: Callable[..., object] | str) -> str:
@@ -108,7 +75,12 @@ def function_parameters(what: str, options: OwnOptions) -> dict[str, str]:
     """
     from microbench.core.targets import check_function, target
 
-    if wrong := options.of_kernel():
+    of_kernels = {
+        "--grid": options.grid, "--block": options.block, "--arg": options.args, "--shared": options.shared,
+        "--bytes": options.bytes, "--flop": options.flop, "--option": options.options,
+        "--cooperative": options.cooperative,
+    }  # fmt: skip
+    if wrong := next((name for name, value in of_kernels.items() if value), None):
         raise UsageError(f"{wrong} is for kernels", "give a function its arguments by --setup and --axis")
     setup = options.setup
     if setup is not None and target(setup).kind == "kernel":
@@ -119,25 +91,27 @@ def function_parameters(what: str, options: OwnOptions) -> dict[str, str]:
     return {"function": what} | ({"setup": setup} if setup is not None else {})
 
 
-def axes_of(given: Mapping[str, Sequence[str]]) -> dict[str, tuple[Param, ...]]:
-    """The axes with their values: those that are numbers or formulas are whole numbers, others are texts."""
+def axes_of(given: Mapping[str, Sequence[Param | float]]) -> dict[str, tuple[Param, ...]]:
+    """The axes with their values: whole numbers, and texts, of which a number or formula is also a whole number."""
     from microbench.core.targets import number
     from microbench.explain.own import OWN_PARAMETERS
 
-    def value(text: str) -> Param:
+    def whole(value: Param | float) -> Param:
+        if type(value) is int:
+            return value
         try:
-            found = number(text)
+            found = number(str(value))
         except UsageError:
-            return text
-        return int(found) if found == int(found) else text
+            return str(value)
+        return int(found) if found == int(found) else str(value)
 
-    for name, texts in given.items():
-        if not AXIS.fullmatch(name) or not texts or not all(texts):
-            words = plain(f"{name}={','.join(texts)}", 60)
+    for name, values in given.items():
+        if not AXIS.fullmatch(name) or not values or "" in values:
+            words = plain(f"{name}={','.join(map(str, values))}", 60)
             raise UsageError(f"--axis {words} is not NAME=VALUE[,VALUE]", "for example --axis batch=1,8,64")
         if name in OWN_PARAMETERS or name in GIVEN:
             raise UsageError(f"--axis {name}: microbench has a parameter of this name", "choose another name")
-    return {name: tuple(dict.fromkeys(value(text) for text in texts)) for name, texts in given.items()}
+    return {name: tuple(dict.fromkeys(map(whole, values))) for name, values in given.items()}
 
 
 def kernel_parameters(what: str, axes: Mapping[str, tuple[Param, ...]], options: OwnOptions) -> dict[str, str]:
@@ -158,22 +132,13 @@ def kernel_parameters(what: str, axes: Mapping[str, tuple[Param, ...]], options:
             raise UsageError(f"a kernel needs --{name}", "for example --grid 1024 --block 256")
         dimensions(text, names)
         fixed[name] = text
-    check_kernel(target(what), list(options.arguments), names)
-    fixed["arguments"] = " ".join("".join(text.split()) for text in options.arguments)
+    check_kernel(target(what), list(options.args), names)
+    fixed["arguments"] = " ".join("".join(text.split()) for text in options.args)
     for name, text in (("shared", options.shared), ("bytes", options.bytes), ("flop", options.flop)):
         if text is not None:
             whole(text, names, least=0)
             fixed[name] = text
     if options.flop is not None:
         fixed["precision"] = options.precision
-    extra = [*options.compiler, *(["cooperative"] if options.cooperative else [])]
+    extra = [*options.options, *(["cooperative"] if options.cooperative else [])]
     return fixed | ({"options": " ".join(extra)} if extra else {})
-
-
-def with_axes(benchmark: Benchmark, fixed: Mapping[str, str], axes: Mapping[str, tuple[Param, ...]]) -> Benchmark:
-    """The benchmark with one value for each fixed parameter, and the user's axes."""
-    from microbench.core.bench import Axis
-
-    own = {name: Axis.same(benchmark.axes[name].about, (value,)) for name, value in fixed.items()}
-    theirs = {name: Axis.same("an axis of the user's", values) for name, values in axes.items()}
-    return replace(benchmark, axes=own | theirs)

@@ -72,10 +72,15 @@ class Recording:
     def to_pandas(self) -> Tables:
         """The tables of work and calls. Raises UsageError without pandas, or if the block used no GPU."""
         from microbench.library.results import package
+        from microbench.traces.trace import NONE
 
         pandas = package("pandas")
-        trace = self._trace
-        return Tables(*(_frame(pandas, columns(trace, table)) for table in (trace.work, trace.calls)))
+        frames = [pandas.DataFrame(columns(self._trace, table)) for table in (self._trace.work, self._trace.calls)]
+        for frame in frames:  # numbers that the trace does not have are missing
+            for name in frame.columns:
+                if frame[name].dtype.kind == "i" and not name.endswith("_ns"):
+                    frame[name] = frame[name].astype("Int64").mask(frame[name] == NONE)
+        return Tables(*frames)
 
     @cached_property
     def _trace(self) -> Trace:
@@ -147,14 +152,3 @@ def columns(trace: Trace, table: Table) -> dict[str, Any]:
         if name in words:  # NONE (-1) is the last of the words
             found[name] = np.array(words[name], object)[table[name]]
     return found
-
-
-def _frame(pandas: Any, columns: dict[str, Any]) -> pandas.DataFrame:
-    """A DataFrame in which numbers that the trace does not have are missing."""
-    from microbench.traces.trace import NONE
-
-    frame = pandas.DataFrame(columns)
-    for name in frame.columns:
-        if frame[name].dtype.kind == "i" and not name.endswith("_ns"):
-            frame[name] = frame[name].astype("Int64").mask(frame[name] == NONE)
-    return frame

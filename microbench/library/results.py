@@ -151,7 +151,7 @@ class Rows(list[Row], Drawn):
         simulated = any(row.simulated for row in self)
         banners = (Banner(SIMULATED, "These rows come from a simulated GPU."),) if simulated else ()
         mark = SIMULATED if simulated else ""
-        return Screen(mark, "", banners, (), (table,), (), (), "", "")
+        return Screen(mark, banners=banners, tables=(table,))
 
     def __repr__(self) -> str:
         return f"<microbench.Rows: {len(self)} rows>"
@@ -248,10 +248,10 @@ class RecordedRun(Drawn):
 
     @cached_property
     def _rows(self) -> Rows:
-        names = [field.name for field in fields(Row)]
         with consistent(self._run):
             cells = [row_cells(self._run, row) for row in rows_of(self._run)]
-        return Rows(_row(names, each) for each in cells)
+        values: list[dict[str, Any]] = [{field.name: each.get(field.name) for field in fields(Row)} for each in cells]
+        return Rows(Row(**each) for each in values)
 
     def rows(self, name: str | None = None, metric: str | None = None, **params: Param) -> Rows:
         """The rows, as `microbench export --format json` has them: of a suite or benchmark, of a metric, of cases.
@@ -284,11 +284,6 @@ class RecordedRun(Drawn):
         mark = f", {SIMULATED}" if self.simulated else f", {REFERENCE}" if is_reference(self.path) else ""
         gpus = ", ".join(self.gpus) or "no GPU"
         return f"<microbench.RecordedRun {plain(self.name)}: {gpus}, {cases_words(self._run)}{mark}>"
-
-
-def _row(names: Sequence[str], cells: Mapping[str, Any]) -> Row:
-    values: dict[str, Any] = {name: cells.get(name) for name in names}
-    return Row(**values)
 
 
 def _with(rows: Rows, kind: str, name: str, names: Callable[[Row], tuple[str | None, ...]]) -> Rows:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from microbench.analysis.evidence import Evidence
     from microbench.analysis.stats import Row
     from microbench.core.bench import Benchmark
-    from microbench.core.model import Param, Run
+    from microbench.core.model import Run
+    from microbench.library.options import RunOptions
     from microbench.report.document import Report, Screen
     from microbench.session.events import Listener
     from microbench.session.session import RunResult
@@ -209,24 +210,12 @@ def absent(name: str, run: Run) -> RunUnreadableError:
 
 
 def measured(
-    names: Sequence[str] = (),
-    *,
+    asked: RunOptions,
     listener: Listener,
-    quick: bool = False,
-    full: bool = False,
-    overrides: Mapping[str, Sequence[Param]] | None = None,
-    device: str | None = None,
-    rounds: int = 1,
-    to_compare: bool = False,
-    time_limit_s: float | None = None,
-    out: Path | None = None,
-    into: str | None = None,
-    resume: str | None = None,
-    label: str | None = None,
     catalogue: Mapping[str, Benchmark] | None = None,
     silent_s: float | None = None,
 ) -> RunResult:
-    """Measure as `microbench run` does, in worker processes, and save the run. The arguments are those of the command.
+    """Measure as `microbench run` does, in worker processes, and save the run.
 
     ``catalogue`` replaces all benchmarks. A case that gives no sign of life for ``silent_s`` is ended.
     Raises UsageError for a wrong argument and what ``execute`` raises.
@@ -236,28 +225,28 @@ def measured(
     from microbench.session.request import RunRequest
     from microbench.session.session import Seams, execute
 
-    checked_label = remarks.checked(label) if label is not None else None
-    if quick and full:
+    label = remarks.checked(asked.label) if asked.label is not None else None
+    if asked.quick and asked.full:
         raise UsageError("--quick and --full cannot be combined", "give one of them, or neither")
-    if to_compare and rounds != 1:
+    if asked.to_compare and asked.rounds != 1:
         raise UsageError("--to-compare and --rounds cannot be combined", "give one of them")
     request = RunRequest(
-        select=tuple(names),
-        preset="quick" if quick else "full" if full else "default",
-        overrides=overrides or {},
-        device=device,
-        rounds=ROUNDS_TO_COMPARE if to_compare else rounds,
-        time_limit_s=time_limit_s,
-        out=out,
-        into=into,
-        resume=resume,
+        select=tuple(asked.names),
+        preset="quick" if asked.quick else "full" if asked.full else "default",
+        overrides=asked.axes,
+        device=asked.device,
+        rounds=ROUNDS_TO_COMPARE if asked.to_compare else asked.rounds,
+        time_limit_s=asked.time_limit_s,
+        out=asked.out,
+        into=asked.into,
+        resume=asked.resume,
     )
-    if resume is not None:
-        catalogue = catalogue_of(load(resume)[1])
+    if asked.resume is not None:
+        catalogue = catalogue_of(load(asked.resume)[1])
     patience = Patience(silent_s=silent_s, busy_s=silent_s) if silent_s else Patience()
     result = execute(request, listener, Seams(patience=patience), catalogue)
-    if checked_label is not None:
-        remarks.change(result.path, checked_label)
+    if label is not None:
+        remarks.change(result.path, label)
     return result
 
 

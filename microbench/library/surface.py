@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from microbench.library.recordings import Recording
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from microbench.session.session import RunResult
 
 Value = int | str
+Of = TypeVar("Of", str, int | str, int | str | float)
 
 
 def run(
@@ -43,24 +44,15 @@ def run(
     of `microbench run`. ``progress`` is called as ``progress(done, total, case)`` after each case; otherwise nothing is
     shown meanwhile. Ctrl-C ends the run, saves it, and raises KeyboardInterrupt with the name to resume.
     """
+    from microbench.library.options import RunOptions
     from microbench.library.runs import measured
 
-    result = measured(
-        names,
-        listener=_listener(progress),
-        quick=quick,
-        full=full,
-        overrides={name: _values(value) for name, value in (axes or {}).items()},
-        device=device,
-        rounds=rounds,
-        to_compare=to_compare,
-        time_limit_s=time_limit_s,
-        out=None if out is None else Path(out),
-        into=_name(into),
-        resume=_name(resume),
-        label=label,
-    )
-    return _recorded(result)
+    asked = RunOptions(
+        names=names, quick=quick, full=full, axes={name: _several(value) for name, value in (axes or {}).items()},
+        device=device, rounds=rounds, to_compare=to_compare, time_limit_s=time_limit_s,
+        out=None if out is None else Path(out), into=_name(into), resume=_name(resume), label=label,
+    )  # fmt: skip
+    return _recorded(measured(asked, _listener(progress)))
 
 
 def measure(
@@ -94,33 +86,18 @@ def measure(
     ``["f32[1<<20]", "2.0f"]``, and ``options`` those of the compiler. All other arguments are those of the command;
     ``progress`` and Ctrl-C are as in ``run``.
     """
-    from microbench.library.own import OwnOptions, measured_own, text_of
+    from microbench.library.options import OwnOptions
+    from microbench.library.own import measured_own, text_of
 
-    given = OwnOptions(
+    asked = OwnOptions(
         setup=None if setup is None else text_of(setup),
-        axes={name: _texts(value) for name, value in (axes or {}).items()},
-        grid=None if grid is None else ",".join(_texts(grid)),
-        block=None if block is None else ",".join(_texts(block)),
-        arguments=_texts(args),
-        shared=None if shared is None else str(shared),
-        bytes=None if bytes is None else str(bytes),
-        flop=None if flop is None else str(flop),
-        precision=precision,
-        cooperative=cooperative,
-        compiler=_texts(options),
-    )
-    result = measured_own(
-        text_of(target),
-        given,
-        listener=_listener(progress),
-        device=device,
-        rounds=rounds,
-        limit=limit,
-        out=None if out is None else Path(out),
-        into=_name(into),
-        label=label,
-    )
-    return _recorded(result)
+        axes={name: _several(value) for name, value in (axes or {}).items()},
+        grid=_formula(grid), block=_formula(block), args=tuple(map(str, _several(args))), shared=_formula(shared),
+        bytes=_formula(bytes), flop=_formula(flop), precision=precision, cooperative=cooperative,
+        options=_several(options), device=device, rounds=rounds, limit=limit, out=None if out is None else Path(out),
+        into=_name(into), label=label,
+    )  # fmt: skip
+    return _recorded(measured_own(text_of(target), asked, _listener(progress)))
 
 
 def _recorded(result: RunResult) -> RecordedRun:
@@ -133,13 +110,13 @@ def _recorded(result: RunResult) -> RecordedRun:
     return RecordedRun(result.path, result.run)
 
 
-def _texts(value: Value | float | Sequence[Value | float]) -> tuple[str, ...]:
-    """One value or several, as a user types them."""
-    return (str(value),) if isinstance(value, int | float | str) else tuple(str(one) for one in value)
+def _several(value: Of | Sequence[Of]) -> tuple[Of, ...]:
+    return (value,) if isinstance(value, int | float | str) else tuple(value)
 
 
-def _values(value: Value | Sequence[Value]) -> tuple[Value, ...]:
-    return (value,) if isinstance(value, int | str) else tuple(value)
+def _formula(value: Value | Sequence[Value] | None) -> str | None:
+    """A size, or the sizes of a grid or block, as a case's parameters hold them."""
+    return None if value is None else ",".join(map(str, _several(value)))
 
 
 def _listener(progress: Callable[[int, int, str], None] | None) -> Listener:
@@ -206,18 +183,17 @@ def predict(
     ``run``; by default of the last run that has them, else of a bundled one.
     """
     from microbench.core.errors import UsageError
-    from microbench.gpu.layers.base import layer_names
-    from microbench.library.answers import predicted
+    from microbench.library.answers import described, predicted
     from microbench.library.verdicts import PredictedStep
-    from microbench.model.step_file import Options, described
+    from microbench.model.options import StepOptions
     from microbench.model.workload import Workload
 
-    options = Options(
+    options = StepOptions(
         kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays, host, blocks, sm_share
     )
     if not isinstance(step, Workload):
-        step = described(None if step is None else str(step), options, layer_names())
-    elif options != Options():
+        step = described(step, options)
+    elif options != StepOptions():
         raise UsageError("a Workload cannot be combined with options of a step", "put them into the Workload")
     return PredictedStep(predicted(step, _name(run)))
 

@@ -21,6 +21,7 @@ from microbench.core.errors import UsageError
 from microbench.core.model import TRANSFERS_PER_S
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import plain, short_size, typed_factor, typed_rate, typed_size, typed_time
+from microbench.model.options import ChangeOptions, StepOptions
 from microbench.model.whatif import Changes
 from microbench.model.workload import (
     MOST_BYTES,
@@ -151,26 +152,26 @@ def _lanes(value: int, where: str) -> int:
 
 # Of each change its option and how its value is read.
 CHANGES: Mapping[str, tuple[str, Reader]] = {
-    "submit_s": ("--submit", seconds),
-    "gap_s": ("--gap", seconds),
-    "graph_gap_s": ("--graph-gap", seconds),
-    "replay_s": ("--replay", seconds),
-    "memory_rate": ("--memory", partial(typed, typed_rate)),
-    "pcie_generation": ("--pcie-gen", partial(whole, least=min(TRANSFERS_PER_S), most=max(TRANSFERS_PER_S))),
-    "lanes": ("--lanes", _lanes),
-    "kernel_time": ("--kernel-time", partial(typed, typed_factor)),
-    "host_time": ("--host-time", partial(typed, typed_factor)),
+    "submit_s": ("submit", seconds),
+    "gap_s": ("gap", seconds),
+    "graph_gap_s": ("graph_gap", seconds),
+    "replay_s": ("replay", seconds),
+    "memory_rate": ("memory", partial(typed, typed_rate)),
+    "pcie_generation": ("pcie_gen", partial(whole, least=min(TRANSFERS_PER_S), most=max(TRANSFERS_PER_S))),
+    "lanes": ("lanes", _lanes),
+    "kernel_time": ("kernel_time", partial(typed, typed_factor)),
+    "host_time": ("host_time", partial(typed, typed_factor)),
 }
 
 
-def changes(values: Mapping[str, str | int | None], to_layer: str | None, layers: LayerNames) -> Changes:
-    """The changes that the options ask for. ``values`` has the typed text of each field of Changes, None for an option
-    that was not given. Raises UsageError for a text that cannot be read."""
+def changes(options: ChangeOptions, layers: LayerNames) -> Changes:
+    """The changes that the options ask for. Raises UsageError for a text that cannot be read."""
     read: dict[str, Any] = {}
-    for name, value in values.items():
-        option, reader = CHANGES[name]
-        read[name] = None if value is None else reader(value, option)
-    return Changes(**read, layer=None if to_layer is None else layer_named(to_layer, "--to-layer", layers))
+    for name, (option, reader) in CHANGES.items():
+        value = getattr(options, option)
+        read[name] = None if value is None else reader(value, _option(option))
+    layer = options.to_layer
+    return Changes(**read, layer=None if layer is None else layer_named(layer, "--to-layer", layers))
 
 
 Table = Mapping[str, object]
@@ -532,28 +533,11 @@ def _value(value: object) -> str:
     return text.replace(".", "\\u002e") if many else text
 
 
-class Options(msgspec.Struct, frozen=True):
-    """The value of each option as typed; None was left out."""
-
-    kernels: int | None = None
-    duration: str | None = None
-    layer: str | None = None
-    arguments: int | None = None
-    syncs_per_step: int | None = None
-    copy_in: str | None = None
-    copy_out: str | None = None
-    streams: int | None = None
-    replays: int | None = None
-    host: str | None = None
-    blocks: int | None = None
-    sm_share: float | None = None
-
-
 # The options that also apply to a named workload.
 OVER_A_NAME = ("layer", "streams", "replays", "host", "blocks", "sm_share")
 
 
-def described(name: str | None, options: Options, layers: LayerNames) -> Workload:
+def described(name: str | None, options: StepOptions, layers: LayerNames) -> Workload:
     """The named workload with its layer, streams, replays and what its kernels need as given, or the one that the
     options describe.
 
@@ -561,8 +545,8 @@ def described(name: str | None, options: Options, layers: LayerNames) -> Workloa
     """
     if name is None:
         return _of_kernels(_uniform(options, layers), options)
-    for field in options.__struct_fields__:
-        if getattr(options, field) is not None and field not in OVER_A_NAME:
+    for field, value in vars(options).items():
+        if value is not None and field not in OVER_A_NAME:
             raise UsageError(
                 f"a named workload has its own {_option(field)}",
                 "give either a workload or options for its kernels; "
@@ -575,7 +559,7 @@ def _option(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 
 
-def _of_kernels(workload: Workload, options: Options) -> Workload:
+def _of_kernels(workload: Workload, options: StepOptions) -> Workload:
     """The workload with what was typed about each of its kernels: host time for each launch, blocks, share of SMs."""
     typed: dict[str, object] = {}
     if options.host is not None:
@@ -590,7 +574,7 @@ def _of_kernels(workload: Workload, options: Options) -> Workload:
     return msgspec.structs.replace(workload, parts=parts)
 
 
-def _common(options: Options, layers: LayerNames) -> dict[str, object]:
+def _common(options: StepOptions, layers: LayerNames) -> dict[str, object]:
     """Who launches, on how many streams, how often; only what was typed."""
     read: dict[str, object] = {}
     if options.layer is not None:
@@ -602,7 +586,7 @@ def _common(options: Options, layers: LayerNames) -> dict[str, object]:
     return read
 
 
-def _uniform(options: Options, layers: LayerNames) -> Workload:
+def _uniform(options: StepOptions, layers: LayerNames) -> Workload:
     """Copy in, kernels parted evenly by the waits, copy out before the last wait."""
     if options.kernels is None or options.duration is None:
         causes = {(True, False): "nothing says how many kernels", (False, True): "nothing says how long a kernel runs"}

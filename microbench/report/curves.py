@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from microbench.analysis.stats import Row
 from microbench.core.model import BenchmarkInfo, Param
 from microbench.core.units import axis_title, axis_value, quantity, size
@@ -48,15 +46,27 @@ def benchmark_curve(info: BenchmarkInfo, rows: Sequence[Row]) -> Curve | None:
     if axis is None or not rows:
         return None
     metric = rows[0].metric
-    every = _lines(axis, [row for row in rows if row.metric.name == metric.name])
+    found = [row for row in rows if row.metric.name == metric.name]
+    varying = [name for name in found[0].params if len({row.params.get(name) for row in found}) > 1 and name != axis]
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for row in found:
+        value = row.params.get(axis)
+        if isinstance(value, int) and row.value > 0:
+            others = ", ".join(param_words(name, row.params[name]) for name in varying if name in row.params)
+            groups.setdefault(others, []).append((float(value), row.value))
+    every = [(name, sorted(points)) for name, points in groups.items() if len(points) >= FEWEST_POINTS]
     if not every:
         return None
-    lines = [replace(line, tone=tone) for line, tone in zip(every[:MOST_LINES], SERIES_TONES, strict=False)]
+    lines = [
+        Line(name if len(every) > 1 else "", tuple(points), tone)
+        for (name, points), tone in zip(every[:MOST_LINES], SERIES_TONES, strict=False)
+    ]
+    shown = f", {len(lines)} of {len(every)} lines shown" if len(lines) < len(every) else ""
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
     x_log, y_log = logarithmic(xs), logarithmic(ys)
     return Curve(
-        title=f"{metric.name} over {axis_title(axis)}{lines_shown(len(lines), len(every))}",
+        title=f"{metric.name} over {axis_title(axis)}{shown}",
         about="",
         x_title=axis_title(axis),
         lines=tuple(lines),
@@ -65,23 +75,6 @@ def benchmark_curve(info: BenchmarkInfo, rows: Sequence[Row]) -> Curve | None:
         x_log=x_log,
         y_log=y_log,
     )
-
-
-def _lines(axis: str, found: Sequence[Row]) -> list[Line]:
-    varying = [name for name in found[0].params if len({row.params.get(name) for row in found}) > 1 and name != axis]
-    groups: dict[str, list[tuple[float, float]]] = {}
-    for row in found:
-        value = row.params.get(axis)
-        if isinstance(value, int) and row.value > 0:
-            others = ", ".join(param_words(name, row.params[name]) for name in varying if name in row.params)
-            groups.setdefault(others, []).append((float(value), row.value))
-    long = [(name, sorted(points)) for name, points in groups.items() if len(points) >= FEWEST_POINTS]
-    return [Line(name if len(long) > 1 else "", tuple(points)) for name, points in long]
-
-
-def lines_shown(shown: int, every: int) -> str:
-    """What a title adds where a figure draws fewer lines than there are: ", 3 of 6 lines shown"; else nothing."""
-    return f", {shown} of {every} lines shown" if shown < every else ""
 
 
 def param_words(name: str, value: Param) -> str:

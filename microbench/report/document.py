@@ -314,15 +314,15 @@ class Screen(msgspec.Struct, frozen=True):
     """What one screen shows of a run. ``tables`` are those of named benchmarks. ``left_out`` says what the time budget
     left out, "" if nothing. ``footer`` says what to type next."""
 
-    mark: str
-    run: str
-    banners: tuple[Banner, ...]
-    blocks: tuple[Block, ...]
-    tables: tuple[Table, ...]
-    findings: tuple[Finding, ...]
-    distorting: tuple[Finding, ...]
-    left_out: str
-    footer: str
+    mark: str = ""
+    run: str = ""
+    banners: tuple[Banner, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    tables: tuple[Table, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    distorting: tuple[Finding, ...] = ()
+    left_out: str = ""
+    footer: str = ""
 
 
 TRUST_MARKS: dict[str, tuple[str, Tone]] = {

@@ -6,21 +6,20 @@ from collections import Counter
 from collections.abc import Iterable
 
 from microbench.archive.damage import DAMAGED
-from microbench.core.model import Environment, GpuInfo, Run, Session
+from microbench.core.model import Environment, Run
 from microbench.core.units import about_size, wall
 from microbench.report.document import Banner, Report
 
 SIMULATED, REFERENCE = "SIMULATED", "REFERENCE"
 
 
-def head(run: Run, *, reference: bool = False, unfinished: bool = False, footer: tuple[str, ...] = ()) -> Report:
+def head(run: Run, *, reference: bool = False, unfinished: bool = False) -> Report:
     """A report of a run with its heading and without sections."""
     return Report(
         title=_title(run),
         mark=mark_of(run, reference=reference),
         banners=tuple(banners(run, reference=reference, unfinished=unfinished)),
         facts=tuple(_facts(run)),
-        footer=footer,
     )
 
 
@@ -70,7 +69,14 @@ def _facts(run: Run) -> Iterable[tuple[str, str]]:
     session = run.sessions[-1]
     where = session.environment
     for gpu in session.gpus:
-        yield "GPU" if len(session.gpus) == 1 else f"GPU {gpu.index}", _gpu_words(gpu)
+        words = [gpu.name]
+        if gpu.compute_capability:
+            words.append("compute capability {}.{}".format(*gpu.compute_capability))
+        words += [f"{gpu.sm_count} SMs"] if gpu.sm_count else []
+        words += [about_size(gpu.memory_bytes)] if gpu.memory_bytes else []
+        if gpu.link.generation_max and gpu.link.lanes_max:
+            words.append(f"PCIe {gpu.link.generation_max} x{gpu.link.lanes_max}")
+        yield "GPU" if len(session.gpus) == 1 else f"GPU {gpu.index}", " · ".join(words)
     # Not measured, but used by copies between GPUs and by concurrent copies.
     names = [gpu.name for gpu in where.gpus if gpu not in session.gpus]
     if names:
@@ -85,20 +91,13 @@ def _facts(run: Run) -> Iterable[tuple[str, str]]:
     host = [str(value) for value in known if value not in (None, "none")]
     if host:
         yield "host", " · ".join(host)
-    yield "run", _session_words(run, session)
-
-
-def _gpu_words(gpu: GpuInfo) -> str:
-    words = [gpu.name]
-    if gpu.compute_capability:
-        words.append("compute capability {}.{}".format(*gpu.compute_capability))
-    if gpu.sm_count:
-        words.append(f"{gpu.sm_count} SMs")
-    if gpu.memory_bytes:
-        words.append(about_size(gpu.memory_bytes))
-    if gpu.link.generation_max and gpu.link.lanes_max:
-        words.append(f"PCIe {gpu.link.generation_max} x{gpu.link.lanes_max}")
-    return " · ".join(words)
+    words = [
+        run.run_id.rpartition("-")[2], session.started_at[:16].replace("T", " ") + " UTC",
+        f"{session.settings.preset} preset",
+    ]  # fmt: skip
+    words += [f"{len(run.sessions)} sessions, the newest figures shown"] if len(run.sessions) > 1 else []
+    words.append(f"{cases_words(run)} in {wall(sum(outcome.wall_s for outcome in run.outcomes))}")
+    yield "run", " · ".join((*words, f"microbench {session.tool_version}"))
 
 
 def cases_words(run: Run) -> str:
@@ -107,17 +106,3 @@ def cases_words(run: Run) -> str:
     most = max(rounds.values(), default=1)
     cases = f"{len(rounds)} case{'' if len(rounds) == 1 else 's'}"
     return cases if most == 1 else f"{cases}, {'up to ' if min(rounds.values()) < most else ''}{most} rounds"
-
-
-def _session_words(run: Run, session: Session) -> str:
-    settings = session.settings
-    words = [
-        run.run_id.rpartition("-")[2],
-        session.started_at[:16].replace("T", " ") + " UTC",
-        f"{settings.preset} preset",
-    ]
-    if len(run.sessions) > 1:
-        words.append(f"{len(run.sessions)} sessions, the newest figures shown")
-    words.append(f"{cases_words(run)} in {wall(sum(outcome.wall_s for outcome in run.outcomes))}")
-    words.append(f"microbench {session.tool_version}")
-    return " · ".join(words)

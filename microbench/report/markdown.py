@@ -7,17 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from microbench.analysis.evidence import Finding
 from microbench.core.units import plain
-from microbench.report.document import (
-    GRADES,
-    SEVERITY_MARKS,
-    SPREAD,
-    SPREAD_WITHIN,
-    TRUST_MARKS,
-    Bars,
-    Report,
-    Section,
-    Table,
-)
+from microbench.report.document import GRADES, SEVERITY_MARKS, SPREAD, SPREAD_WITHIN, TRUST_MARKS, Bars, Report, Table
 from microbench.report.tables import bars_table
 
 LONGEST = 2000
@@ -40,26 +30,20 @@ def _document(report: Report) -> Iterator[str]:
     yield ""
     yield from _findings("What distorts this run", report.environment)
     for section in report.sections:
-        yield from _section(section, mark)
+        yield from (f"## {_safe(section.title)}{mark}", "")
+        if section.verdict is not None:
+            yield from (f"**{_safe(section.verdict.title)}**", "")
+        yield from _findings("What this means", section.findings)
+        tables = [bars_table(one) if isinstance(one, Bars) else one for one in section.pictures]
+        for table in (*tables, *(table for study in section.studies for table in study.tables)):
+            if isinstance(table, Table):
+                yield from _folded(table, mark)
     if report.problems is not None:
         yield from _folded(report.problems, mark)
     if report.grades:
         grades = "; ".join(f"{TRUST_MARKS[grade][0]} {grade}: {GRADES[grade]}" for grade in report.grades)
         yield from (f"± is {SPREAD}, {_safe(SPREAD_WITHIN)}. {grades}.", "")
     yield from (_safe(line) for line in report.footer)
-
-
-def _section(section: Section, mark: str) -> Iterator[str]:
-    yield from (f"## {_safe(section.title)}{mark}", "")
-    if section.verdict is not None:
-        yield from (f"**{_safe(section.verdict.title)}**", "")
-    yield from _findings("What this means", section.findings)
-    for picture in section.pictures:
-        if isinstance(picture, Bars | Table):
-            yield from _folded(bars_table(picture) if isinstance(picture, Bars) else picture, mark)
-    for study in section.studies:
-        for table in study.tables:
-            yield from _folded(table, mark)
 
 
 def _findings(title: str, findings: Sequence[Finding]) -> Iterator[str]:

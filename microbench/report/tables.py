@@ -244,19 +244,16 @@ def _notes(measured: Sequence[Row], varying: Collection[str], limit_of: LimitOf)
         ]
     two = [(row, levels_words(row)) for row in measured if row.levels]
     if two:
-        named = [f"{row.metric.name}{_where(row, varying)} {words}" for row, words in two[:MOST_LEVELS]]
+        named = []
+        for row, words in two[:MOST_LEVELS]:
+            place = [axis_value(name, value) for name, value in row.params.items() if name in varying]
+            named.append(f"{row.metric.name} ({', '.join(place)}) {words}" if place else f"{row.metric.name} {words}")
         more = f" and {len(two) - MOST_LEVELS} more" if len(two) > MOST_LEVELS else ""
         notes.append(f"two levels: {'; '.join(named)}{more}")
     fixed = {name: value for name, value in measured[0].params.items() if name not in varying}
     if fixed:
         notes.append(", ".join(f"{axis_title(name)} {axis_value(name, value)}" for name, value in fixed.items()))
     return notes + fact_notes(measured)
-
-
-def _where(row: Row, varying: Collection[str]) -> str:
-    """A row's place among the cases of its benchmark, in brackets; "" if there is only one case."""
-    words = [axis_value(name, value) for name, value in row.params.items() if name in varying]
-    return f" ({', '.join(words)})" if words else ""
 
 
 def fact_notes(found: Sequence[Row]) -> list[str]:

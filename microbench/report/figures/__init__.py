@@ -1,1 +1,1 @@
-"""Figures of one or several runs as SVG, PNG and PDF."""
+"""Figures of one or several runs as SVG."""

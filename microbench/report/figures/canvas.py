@@ -158,7 +158,7 @@ def width_of(text: str, size: float = USUAL, *, bold: bool = False) -> float:
     return (len(text) + wide) * size * (BOLD_CHARACTER if bold else CHARACTER)
 
 
-def corners_of(symbol: Symbol, radius: float) -> tuple[Point, ...]:
+def _corners(symbol: Symbol, radius: float) -> tuple[Point, ...]:
     """The corners of a symbol around its middle, about as large as a circle of that radius."""
     if symbol == "diamond":
         return (0, -1.3 * radius), (1.3 * radius, 0), (0, 1.3 * radius), (-1.3 * radius, 0)
@@ -168,14 +168,9 @@ def corners_of(symbol: Symbol, radius: float) -> tuple[Point, ...]:
     return (-side, -side), (side, -side), (side, side), (-side, side)
 
 
-def safe(text: str) -> str:
-    """``text`` on one line, without invisible characters, cut at LONGEST_TEXT."""
-    return NO_XML.sub("", plain(text, LONGEST_TEXT))
-
-
 def escaped(text: str) -> str:
-    """``text`` safe to show within SVG."""
-    return html.escape(safe(text))
+    """``text`` safe to show within SVG: on one line, without invisible characters, cut at LONGEST_TEXT."""
+    return html.escape(NO_XML.sub("", plain(text, LONGEST_TEXT)))
 
 
 def _element(shape: Shape, palette: Palette) -> str:
@@ -196,7 +191,7 @@ def _element(shape: Shape, palette: Palette) -> str:
             for index, (x, y) in enumerate(points):
                 mark = f'circle cx="{_number(x)}" cy="{_number(y)}" r="{_number(radius)}"'
                 if symbol != "circle":
-                    corners = "L".join(f"{_number(x + dx)} {_number(y + dy)}" for dx, dy in corners_of(symbol, radius))
+                    corners = "L".join(f"{_number(x + dx)} {_number(y + dy)}" for dx, dy in _corners(symbol, radius))
                     mark = f'path d="M{corners}Z"'
                 marks.append(_hinted(mark, hints[index] if hints else ""))
             return f'<g fill="{colour}">{"".join(marks)}</g>'

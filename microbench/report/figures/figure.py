@@ -13,7 +13,7 @@ from microbench.core.units import as_time, plain
 from microbench.report import document
 from microbench.report.document import SERIES_TONES, Bar, Bars, Cell, Column, Curve, Line, Mark, Table, TimeLine, Tone
 from microbench.report.figures import drawing
-from microbench.report.figures.canvas import LARGE, SMALL, Canvas
+from microbench.report.figures.canvas import LARGE, SMALL, Canvas, Palette
 from microbench.report.figures.catalogue import KINDS, Panel
 from microbench.report.heading import head, mark_of
 from microbench.report.tables import NOTHING, bars_table, matrix
@@ -95,8 +95,8 @@ class Figure(NamedTuple):
             elif isinstance(picture, TimeLine):
                 drawing.time_line(canvas, picture, end_s=end_s)
 
-    def sheet(self) -> Canvas:
-        """The panels below their conclusions and sources, for a file; without its margin."""
+    def svg(self, palette: Palette) -> bytes:
+        """The figure as an SVG file: the panels below their conclusions and sources. Its text stays text."""
         canvas = Canvas(WIDTH - 2 * MARGIN)
         alone = len(self.conclusions) == 1
         drawing.paragraph(canvas, self.conclusion if alone else self.title, LARGE, bold=True)
@@ -104,7 +104,7 @@ class Figure(NamedTuple):
             drawing.paragraph(canvas, text, colour="muted")
         canvas.height += 14.0
         self.draw(canvas, hints=False)
-        return canvas
+        return canvas.svg(palette, margin=MARGIN, label=self.conclusion).encode()
 
 
 def figures(origins: Sequence[Origin]) -> dict[str, Figure]:
@@ -209,7 +209,14 @@ def _overlaid(members: Sequence[Member]) -> Panel:
         return first
     curves = [(tone, panel.picture) for _, tone, panel in members if isinstance(panel.picture, Curve)]
     bars = [(tone, panel.picture) for _, tone, panel in members if isinstance(panel.picture, Bars)]
-    picture = _overlaid_curves(curves) if curves else _overlaid_bars(bars)
+    if curves:
+        picture: Curve | Bars = _overlaid_curves(curves)
+    else:  # bars with the same label become neighbours
+        by_label: dict[str, list[Bar]] = {}
+        for tone, one in bars:
+            for bar in one.bars:
+                by_label.setdefault(bar.label, []).append(replace(bar, tone=tone))
+        picture = replace(bars[0][1], bars=tuple(bar for group in by_label.values() for bar in group))
     if len({panel.picture.about for _, _, panel in members}) > 1:  # it names figures of one run
         picture = replace(picture, about="")
     return first._replace(picture=picture)
@@ -217,7 +224,11 @@ def _overlaid(members: Sequence[Member]) -> Panel:
 
 def _overlaid_curves(members: Sequence[tuple[Tone, Curve]]) -> Curve:
     """The main lines of several curves over common axes, without their marks."""
-    lines = [replace(line, tone=tone) for tone, curve in members for line in _main(curve.lines)]
+    lines = []
+    for tone, curve in members:  # those without a name, or else the first series, limits and points
+        nameless = [line for line in curve.lines if not line.name]
+        named = [line for line in curve.lines if line.tone == "first" or line.kind in ("limit", "points")]
+        lines += [replace(line, tone=tone) for line in nameless or named or curve.lines]
     own = [line for line in lines if line.kind != "limit"]
     if len({line.name for line in own}) == 1:  # the legend says which run it is
         own = [replace(line, name="") for line in own]
@@ -240,12 +251,6 @@ def _overlaid_curves(members: Sequence[tuple[Tone, Curve]]) -> Curve:
     )
 
 
-def _main(lines: Sequence[Line]) -> Sequence[Line]:
-    """The lines that stay when runs are overlaid: those without a name, or else the first series, limits and points."""
-    whole = [line for line in lines if not line.name]
-    return whole or [line for line in lines if line.tone == "first" or line.kind in ("limit", "points")] or lines
-
-
 def _ticks(several: Sequence[tuple[Mark, ...]], *, log: bool) -> tuple[Mark, ...]:
     """All ticks of a logarithmic axis; of a linear axis those of the curve that reaches furthest."""
     if not log:
@@ -254,23 +259,26 @@ def _ticks(several: Sequence[tuple[Mark, ...]], *, log: bool) -> tuple[Mark, ...
     return tuple(every[at] for at in sorted(every))
 
 
-def _overlaid_bars(members: Sequence[tuple[Tone, Bars]]) -> Bars:
-    """Bars with the same label become neighbours."""
-    groups: dict[str, list[Bar]] = {}
-    for tone, one in members:
-        for bar in one.bars:
-            groups.setdefault(bar.label, []).append(replace(bar, tone=tone))
-    return replace(members[0][1], bars=tuple(bar for group in groups.values() for bar in group))
-
-
 # The drawn data as tables.
 
 
 def _table(members: Sequence[Member]) -> Table:
     picture = members[0].panel.picture
-    if isinstance(picture, TimeLine):
-        return _span_table(picture)
-    return _bar_table(members) if isinstance(picture, Bars) else _point_table(members)
+    if isinstance(picture, Bars):  # a row for each bar; of several runs the first figure of each
+        if len(members) == 1:
+            return bars_table(picture, "strong")
+        pictures = [(label, panel.picture) for label, _, panel in members if isinstance(panel.picture, Bars)]
+        cells = {(bar.label, label): bar.cells[0] for label, one in pictures for bar in one.bars}
+        return matrix(picture.title, picture.about, {label: label for label, _ in pictures}, cells)
+    if not isinstance(picture, TimeLine):
+        return _point_table(members)
+    rows = []  # when each named span begins and how long it takes
+    for lane in picture.lanes:
+        for span in lane.spans:
+            words = (" ".join(lane.name.split()), span.text, as_time(span.begin_s), as_time(span.end_s - span.begin_s))
+            rows += [tuple(map(Cell, words))] if span.text else []
+    titles = document.columns("lane", "what", "begins", "takes", left=2)
+    return Table(picture.title, picture.about, titles, tuple(rows))
 
 
 def _point_table(members: Sequence[Member]) -> Table:
@@ -294,26 +302,6 @@ def _point_table(members: Sequence[Member]) -> Table:
     picture = first.picture
     corner = Column(picture.x_title if isinstance(picture, Curve) else "", "left")
     return matrix(picture.title, picture.about, names, cells, first.x_words, corner)
-
-
-def _bar_table(members: Sequence[Member]) -> Table:
-    """A row for each bar; of several runs the first figure of each."""
-    pictures = [(label, panel.picture) for label, _, panel in members if isinstance(panel.picture, Bars)]
-    first = pictures[0][1]
-    if len(pictures) == 1:
-        return bars_table(first, "strong")
-    cells = {(bar.label, label): bar.cells[0] for label, picture in pictures for bar in picture.bars}
-    return matrix(first.title, first.about, {label: label for label, _ in pictures}, cells)
-
-
-def _span_table(picture: TimeLine) -> Table:
-    """When each named span begins and how long it takes."""
-    named = [(" ".join(lane.name.split()), span) for lane in picture.lanes for span in lane.spans if span.text]
-    rows = tuple(
-        (Cell(lane), Cell(span.text), Cell(as_time(span.begin_s)), Cell(as_time(span.end_s - span.begin_s)))
-        for lane, span in named
-    )
-    return Table(picture.title, picture.about, document.columns("lane", "what", "begins", "takes", left=2), rows)
 
 
 # The same pictures for the terminal.

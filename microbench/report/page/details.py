@@ -63,22 +63,19 @@ def details(groups: Sequence[Evidence]) -> Details:
         for row in group.all_rows():
             if (row.device, row_name(row)) not in gathered.places:
                 gathered.places[row.device, row_name(row)] = len(gathered.found)
-                gathered.found.append(_detail(row, group))
+                words = ((name, plain(text, LONGEST_WORDS)) for name, text in _words(row, group) if text)
+                one = Detail(
+                    title=plain(f"{row.benchmark}: {row.metric.name}"),
+                    case=plain(row.case_id, LONGEST_WORDS),
+                    about=plain(row.metric.about, LONGEST_WORDS),
+                    value=quantity(row.value, row.metric.unit),
+                    spread=spread_of(row),
+                    grade=(*TRUST_MARKS[row.trust], f"{row.trust}: {GRADES[row.trust]}"),
+                    words=tuple(words),
+                    pictures=tuple(_pictures(row)),
+                )
+                gathered.found.append(one)
     return gathered
-
-
-def _detail(row: Row, group: Evidence) -> Detail:
-    mark, tone = TRUST_MARKS[row.trust]
-    return Detail(
-        title=plain(f"{row.benchmark}: {row.metric.name}"),
-        case=plain(row.case_id, LONGEST_WORDS),
-        about=plain(row.metric.about, LONGEST_WORDS),
-        value=quantity(row.value, row.metric.unit),
-        spread=spread_of(row),
-        grade=(mark, tone, f"{row.trust}: {GRADES[row.trust]}"),
-        words=tuple((name, plain(text, LONGEST_WORDS)) for name, text in _words(row, group) if text),
-        pictures=tuple(_pictures(row)),
-    )
 
 
 def _words(row: Row, group: Evidence) -> Iterator[tuple[str, str]]:

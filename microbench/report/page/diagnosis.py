@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
-from functools import partial
-from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from microbench.analysis.evidence import Finding
 from microbench.core.units import as_time, plain
-from microbench.core.version import __version__
 from microbench.diagnosis import lanes
 from microbench.diagnosis.diagnosis import Diagnosis
 from microbench.diagnosis.idle import CAUSES
 from microbench.diagnosis.lanes import Stretch
-from microbench.report.document import Screen, Span, Table, TimeLine, Tone
-from microbench.report.page.page import NOWHERE, packed
-from microbench.report.page.templates import WHOLE_WIDTH, environment, script, style
+from microbench.report.document import Span, Table, TimeLine, Tone
+from microbench.report.page.page import packed
+from microbench.report.page.templates import environment, page_context
 from microbench.report.sheets import recorded_step
 from microbench.report.sheets.diagnosis import screen
 from microbench.report.sheets.recorded_step import TONES
-
-ONLY_OWN = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 class _Part(NamedTuple):
@@ -52,24 +45,14 @@ def build(several: Sequence[Diagnosis], costs: str) -> str:
         )  # fmt: skip
         parts.append(_part(diagnosis, f"trace-{place}", costs, stretch))
         blocks[f"trace-{place}"] = packed(_encoded(stretch))
-    program = script()
-    # Only this script runs, and nothing is fetched or sent.
-    digest = base64.b64encode(hashlib.sha256(program.encode()).digest()).decode("ascii")
-    context: dict[str, Any] = {
-        "version": __version__,
-        "title": ", ".join(part.name for part in parts),
-        "policy": f"{ONLY_OWN}; script-src 'sha256-{digest}'; {NOWHERE}",
-        "script": program,
-        "style": style(),
-        "contents": [(part.id, part.name) for part in parts],
-        "traces": parts,
-        "blocks": blocks,
-        "most_rests": 0,
-        "whole_width": WHOLE_WIDTH,
-        "nowhere": lambda _name: None,
-        "next_id": partial(next, count()),
-    }
-    return environment().get_template("diagnosis.html").render(context)
+    return (
+        environment()
+        .get_template("diagnosis.html")
+        .render(
+            page_context(), title=", ".join(part.name for part in parts), traces=parts, blocks=blocks,
+            contents=[(part.id, part.name) for part in parts],
+        )
+    )  # fmt: skip
 
 
 def _part(diagnosis: Diagnosis, name: str, costs: str, stretch: Stretch) -> _Part:
@@ -77,25 +60,20 @@ def _part(diagnosis: Diagnosis, name: str, costs: str, stretch: Stretch) -> _Par
     what = "A typical step" if diagnosis.steps is not None else "The trace"
     title = f"{what}, {as_time(stretch.length_s)}"
     line = TimeLine(title, recorded_step.about(diagnosis, stretch), stretch.length_s, (), ())
+    (block,) = shown.blocks
+    lines = [(line.name, " · ".join(cell.text for cell in line.parts)) for line in block.lines]
     used = {piece.what for lane in stretch.lanes for piece in lane.pieces}
     legend = (("work", "work of the GPU"), *((cause, cause) for cause in CAUSES))
     return _Part(
         id=name,
         name=plain(diagnosis.trace.source),
-        facts=(*_answer(shown), ("constants", costs)),
+        facts=(("trace", " · ".join(block.about)), *lines, ("constants", costs)),
         findings=shown.findings,
         step=line,
         still=recorded_step.pictures(diagnosis)[0],
         legend=tuple((TONES[what], words) for what, words in legend if what in used),
         tables=shown.tables,
     )
-
-
-def _answer(shown: Screen) -> list[tuple[str, str]]:
-    """The lines of the screen."""
-    (block,) = shown.blocks
-    lines = [(line.name, " · ".join(cell.text for cell in line.parts)) for line in block.lines]
-    return [("trace", " · ".join(block.about)), *lines]
 
 
 def _encoded(stretch: Stretch) -> bytes:

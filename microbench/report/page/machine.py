@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-from microbench.core.model import GpuInfo, Run, Session, Settings
+from microbench.core.model import GpuInfo, Run, Session
 from microbench.core.units import as_time, axis_title, quantity, short_size
 from microbench.explain.environment import errors_in_words
 from microbench.report.document import Cell, Column, Table, columns
@@ -36,15 +36,12 @@ def machine_tables(run: Run) -> tuple[Table, ...]:
         (Cell(axis_title(fact.name)), fact_cell([fact]), Cell(fact.source, tone="quiet")) for fact in where.facts
     )
     host = Table("Host", "", columns("what", "value", "source", left=3, drop={"source": 1}), facts)
-    tables = (_gpus(where.gpus), software, host, package_table, _sessions(run.sessions))
-    return tuple(table for table in tables if table.rows)
-
-
-def _gpus(gpus: tuple[GpuInfo, ...]) -> Table:
-    each = zip(*map(_gpu_rows, gpus), strict=True)
+    each = zip(*map(_gpu_rows, where.gpus), strict=True)
     rows = tuple((Cell(members[0][0]), *(cell for _, cell in members)) for members in each)
-    titles = [f"GPU {gpu.index}" if len(gpus) > 1 else "value" for gpu in gpus]
-    return Table("GPU", "", columns("what", *titles, left=1 + len(titles)), rows)
+    titles = [f"GPU {gpu.index}" if len(where.gpus) > 1 else "value" for gpu in where.gpus]
+    gpus = Table("GPU", "", columns("what", *titles, left=1 + len(titles)), rows)
+    tables = (gpus, software, host, package_table, _sessions(run.sessions))
+    return tuple(table for table in tables if table.rows)
 
 
 def _gpu_rows(gpu: GpuInfo) -> Iterable[tuple[str, Cell]]:
@@ -99,18 +96,17 @@ def _sessions(sessions: tuple[Session, ...]) -> Table:
 def commands(run: Run) -> tuple[str, ...]:
     """The commands that repeat the run: install its version, then measure each session again into one run."""
     install = f"pip install {DISTRIBUTION}=={shlex.quote(run.sessions[-1].tool_version)}"
-    asked = list(dict.fromkeys(shlex.join(_command(one.settings)) for one in run.sessions))
+    several = []
+    for settings in (one.settings for one in run.sessions):
+        words = ["microbench", "run", *settings.select]
+        words += [f"--{settings.preset}"] if settings.preset != "default" else []
+        for name, values in settings.overrides.items():
+            words += ["--set", f"{name}={','.join(map(str, values))}"]
+        words += ["--device", settings.device] if settings.device is not None else []
+        words += ["--rounds", str(settings.rounds)] if settings.rounds != 1 else []
+        words += ["--time-limit", f"{settings.time_limit_s:g}"] if settings.time_limit_s is not None else []
+        several.append(shlex.join(words))
+    asked = list(dict.fromkeys(several))
     if len(asked) > 1:
         asked = [f"{asked[0]} --out {REPEATED}", *(f"{command} --into {REPEATED}" for command in asked[1:])]
     return (install, *asked)
-
-
-def _command(settings: Settings) -> list[str]:
-    words = ["microbench", "run", *settings.select]
-    words += [f"--{settings.preset}"] if settings.preset != "default" else []
-    for name, values in settings.overrides.items():
-        words += ["--set", f"{name}={','.join(map(str, values))}"]
-    words += ["--device", settings.device] if settings.device is not None else []
-    words += ["--rounds", str(settings.rounds)] if settings.rounds != 1 else []
-    words += ["--time-limit", f"{settings.time_limit_s:g}"] if settings.time_limit_s is not None else []
-    return words

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,13 +14,12 @@ from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence
 from microbench.core.model import SAMPLES_KEPT, Measurement, Run
-from microbench.core.version import __version__
 from microbench.report.document import GRADES, SPREAD, SPREAD_WITHIN, Report, Table
 from microbench.report.figures.figure import Figure
 from microbench.report.heading import SIMULATED
 from microbench.report.page.details import Details, details
 from microbench.report.page.machine import commands, machine_tables
-from microbench.report.page.templates import HALF_WIDTH, NARROW_WIDTH, WHOLE_WIDTH, environment, script, slug, style
+from microbench.report.page.templates import HALF_WIDTH, NARROW_WIDTH, environment, page_context, slug
 
 # A page of this size opens at once in a browser and can be sent by mail.
 MOST_BYTES = 3_000_000
@@ -32,8 +29,6 @@ SAMPLE_STEPS = (SAMPLES_KEPT, 256, 128, 64, 32)
 LEVEL = 5
 # A finding names at most this many of the rows behind it.
 MOST_RESTS = 6
-
-NOWHERE = "base-uri 'none'; form-action 'none'"
 
 Place = Callable[[str], int | None]
 
@@ -91,11 +86,7 @@ def build(subjects: Sequence[Subject], figures: Sequence[Figure], *, most_bytes:
     """
     templates = environment()
     parts = _parts(subjects, figures)
-    program = script()
-    # Only this script runs, and nothing is fetched or sent.
-    digest = base64.b64encode(hashlib.sha256(program.encode()).digest()).decode("ascii")
-    policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; {NOWHERE}"
-    context = _context(parts, figures) | {"script": program, "policy": policy}
+    context = _context(parts, figures)
     head = templates.get_template("page.html").render(context)
     found = packed(msgspec.json.encode([detail for part in parts for detail in part.details.found]))
     # Rendered without the runs first: the rest of the page decides how many of their samples fit.
@@ -173,14 +164,19 @@ def _parts(subjects: Sequence[Subject], figures: Sequence[Figure]) -> list[_Part
 
 def _context(parts: Sequence[_Part], figures: Sequence[Figure]) -> dict[str, Any]:
     marks = [part.report.mark for part in parts]
+    suites: dict[str, str] = {}  # each leads to the first run that has it
+    for part in parts:
+        for section in part.report.sections:
+            suites.setdefault(section.suite, f"{part.id}{slug(section.title)}")
+    begin = [("findings", "Findings"), *([("figures", "Figures")] if figures else [])]
+    end = [(f"{parts[0].id}environment", "Environment"), (f"{parts[0].id}repeat", "Repeat"), ("data", "Data")]
     return {
-        "version": __version__,
+        **page_context(),
         "title": ", ".join(dict.fromkeys(part.report.title for part in parts)),
         # The mark of a figure from several runs: SIMULATED if one of them is simulated, else the mark that all of them
         # share.
         "mark": SIMULATED if SIMULATED in marks else marks[0] if len(set(marks)) == 1 else "",
-        "style": style(),
-        "contents": _contents(parts, figures),
+        "contents": [*begin, *((place, suite) for suite, place in suites.items()), *end],
         "runs": parts,
         "several": len(parts) > 1,
         "figures": figures,
@@ -188,19 +184,5 @@ def _context(parts: Sequence[_Part], figures: Sequence[Figure]) -> dict[str, Any
         "spread": f"{SPREAD}, {SPREAD_WITHIN}",
         "most_rests": MOST_RESTS,
         "half_width": HALF_WIDTH,
-        "whole_width": WHOLE_WIDTH,
         "narrow_width": NARROW_WIDTH,
-        "nowhere": lambda _name: None,
-        "next_id": partial(next, count()),
     }
-
-
-def _contents(parts: Sequence[_Part], figures: Sequence[Figure]) -> list[tuple[str, str]]:
-    """Id and name of each part of the page; a suite leads to the first run that has it."""
-    suites: dict[str, str] = {}
-    for part in parts:
-        for section in part.report.sections:
-            suites.setdefault(section.suite, f"{part.id}{slug(section.title)}")
-    begin = [("findings", "Findings"), *([("figures", "Figures")] if figures else [])]
-    end = [(f"{parts[0].id}environment", "Environment"), (f"{parts[0].id}repeat", "Repeat"), ("data", "Data")]
-    return [*begin, *((place, suite) for suite, place in suites.items()), *end]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
+from itertools import count
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from microbench.core.units import BEFORE_UNIT, BINARY, PREFIXES, SMALLER, plain
+from microbench.core.version import __version__
 from microbench.report import document
 from microbench.report.document import Bars, Cell, Column, Curve, Histogram, Stacks, Tiles, TimeLine
 from microbench.report.figures import drawing
@@ -37,7 +41,8 @@ HALF_WIDTH, WHOLE_WIDTH, NARROW_WIDTH = 540.0, 860.0, 340.0
 def environment() -> Environment:
     """The templates and their filters. Only what a template itself says is markup; all other text is escaped."""
     made = Environment(
-        loader=PackageLoader(__package__, "templates"), autoescape=True, undefined=StrictUndefined, finalize=_shown,
+        loader=PackageLoader(__package__, "templates"), autoescape=True, undefined=StrictUndefined,
+        finalize=lambda value: value if isinstance(value, Markup | int | float) else plain(value, LONGEST_WORDS),
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     made.filters |= {
@@ -94,6 +99,27 @@ def scoped_style() -> Markup:
     return Markup(f"{grounds}.microbench{{{inside}{own}}}")
 
 
+def page_context() -> dict[str, Any]:
+    """What every page needs: its script and style, and a policy by which only this script runs and nothing is sent."""
+    program = script()
+    digest = base64.b64encode(hashlib.sha256(program.encode()).digest()).decode("ascii")
+    return {
+        "version": __version__,
+        "script": program,
+        "style": style(),
+        "policy": f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'",
+        **element_context(),
+    }
+
+
+def element_context() -> dict[str, Any]:
+    """What a page and an element of a notebook need."""
+    return {
+        "most_rests": 0, "whole_width": WHOLE_WIDTH, "nowhere": lambda _name: None, "next_id": partial(next, count()),
+    }  # fmt: skip
+
+
 def _colours() -> tuple[str, str]:
     """The colours on a light and on a dark ground, as properties of CSS."""
     light, dark = (
@@ -104,10 +130,6 @@ def _colours() -> tuple[str, str]:
 
 def _source(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _shown(value: object) -> object:
-    return value if isinstance(value, Markup | int | float) else plain(value, LONGEST_WORDS)
 
 
 # Tables on the page sort by the number in a cell, with its prefix and unit.

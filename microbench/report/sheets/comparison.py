@@ -94,8 +94,20 @@ def _table(title: str, changes: Sequence[Change], more: tuple[str, ...] = ()) ->
         notes.append("figures with too few rounds or no sound grade: the interval is that of their rounds alone")
     if any(change.shares for change in changes):
         notes.append("shares of each GPU's own ceiling are compared")
-    rows = tuple(_row(change, adjusted) for change in changes)
-    return [Table(title, "", tuple(columns), rows, (*notes, *more))]
+    rows = []
+    for change in changes:
+        base, new, telling = change.base.value, change.new.value, _tells_more(change)
+        # Where nothing was adjusted, the interval shown is the one that decided, with what differs from run to run.
+        measured = None if 0 in (base, new) else change.ratio if telling else change.judged
+        rows.append((
+            Cell(change.verdict, tone=TONES[change.verdict]),
+            Cell(figure_words(change.new), of=row_name(change.new)),
+            Cell(from_to(base, new, change.metric.unit)),
+            _ratio_cell(change, measured),
+            Cell(ratio_range(measured.low, measured.high) if measured is not None else "", tone="quiet"),
+            *([_ratio_cell(change, change.judged if telling else None, change.by)] if adjusted else []),
+        ))  # fmt: skip
+    return [Table(title, "", tuple(columns), tuple(rows), (*notes, *more))]
 
 
 def _benchmarks(comparison: Comparison, *, everything: bool) -> list[Table]:
@@ -114,20 +126,6 @@ def _benchmarks(comparison: Comparison, *, everything: bool) -> list[Table]:
     notes = ["ratio: NEW over BASE as judged: the median, and from the smallest to the largest"]
     notes += [] if everything else ["--all lists each figure"]
     return [Table("Benchmarks that moved", "", titles, tuple(rows), tuple(notes))] if rows else []
-
-
-def _row(change: Change, adjusted: bool) -> tuple[Cell, ...]:
-    base, new = change.base.value, change.new.value
-    # Where nothing was adjusted, the interval shown is the one that decided, with what differs from run to run.
-    measured = None if 0 in (base, new) else change.ratio if _tells_more(change) else change.judged
-    return (
-        Cell(change.verdict, tone=TONES[change.verdict]),
-        Cell(figure_words(change.new), of=row_name(change.new)),
-        Cell(from_to(base, new, change.metric.unit)),
-        _ratio_cell(change, measured),
-        Cell(ratio_range(measured.low, measured.high) if measured is not None else "", tone="quiet"),
-        *([_ratio_cell(change, change.judged if _tells_more(change) else None, change.by)] if adjusted else []),
-    )
 
 
 def _ratio_cell(change: Change, interval: Interval | None, note: str = "") -> Cell:
@@ -149,8 +147,13 @@ def figure_words(row: Row) -> str:
 
 
 def _moved(comparison: Comparison) -> list[Histogram]:
-    """How far each time and rate moved; slower figures are on the right."""
-    costs = [cost for change in comparison.changes if (cost := _cost(change)) is not None]
+    """How far each time and rate that was judged moved; slower figures are on the right."""
+    costs = [
+        1 / change.judged.median if change.metric.kind == "rate" else change.judged.median
+        for change in comparison.changes
+        if change.judged is not None
+        if change.verdict != "incomparable" and change.reason != "rounds" and change.metric.kind != "count"
+    ]
     if not costs:
         return []
     first_edge = BIN ** (-BINS // 2)
@@ -160,14 +163,6 @@ def _moved(comparison: Comparison) -> list[Histogram]:
     marks = tuple(Mark(at, text) for at, text in MARKS.items())
     about = f"{len(costs)} times and rates, 1 % per column; slower figures are on the right"
     return [Histogram("How far figures moved", about, first_edge, BIN, tuple(counts), marks)]
-
-
-def _cost(change: Change) -> float | None:
-    """NEW's cost over BASE's, as judged; None for counts and for figures that were not judged."""
-    unjudged = change.verdict == "incomparable" or change.reason == "rounds" or change.metric.kind == "count"
-    if change.judged is None or unjudged:
-        return None
-    return 1 / change.judged.median if change.metric.kind == "rate" else change.judged.median
 
 
 def _incomparable(comparison: Comparison) -> list[Table]:

@@ -27,14 +27,10 @@ def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool =
     gpu = trace.gpus.get(diagnosis.idle.device) if diagnosis.idle is not None else None
     about = [trace.format, *([gpu] if gpu else [])]
     return Screen(
-        mark="",
         run=costs,
-        banners=(),
         blocks=(Block(plain(trace.source), tuple(about), tuple(lines)),),
         tables=tuple(tables(diagnosis)) if everything else (),
         findings=tuple(found),
-        distorting=(),
-        left_out="",
         footer="" if everything else f"more: {command} --all, or --timeline, --json, -o page.html",
     )
 
@@ -119,14 +115,10 @@ def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
     about = "each step as it was recorded; a launch: the host's time for one"
     table = Table("The traces beside each other", about, titles, rows)
     return Screen(
-        mark="",
         run=costs,
-        banners=(),
         blocks=(Block(f"{len(several)} traces", (several[0].trace.format,), ()),),
         tables=(table,),
         findings=(ranks.finding(several),),
-        distorting=(),
-        left_out="",
         footer="more: microbench diagnose with one of the files",
     )
 
@@ -137,54 +129,34 @@ def tables(diagnosis: Diagnosis) -> list[Table]:
     idle = diagnosis.idle
     if idle is not None:
         each = "of a step" if diagnosis.steps is not None else "of the trace"
-        rows = [("work", idle.busy_s, TONES["work"]), *((cause, idle.causes[cause], TONES[cause]) for cause in CAUSES)]
-        result.append(
-            Table(
-                "Where the time goes", f"the GPU with most work, {each}", columns("", "time", "share"),
-                tuple(_row(diagnosis, name, seconds, tone) for name, seconds, tone in rows if seconds > 0),
-                ("The parts add up to the recorded time.",),
-            )
-        )  # fmt: skip
-        result.append(
-            Table(
-                "What the host did while the GPU was idle", each, columns("", "cause", "time", "share", left=2),
-                tuple(
-                    (Cell(plain(place.name, LONGEST_NAME)), Cell(place.cause), *_row(diagnosis, "", place.seconds)[1:])
-                    for place in idle.places[:LISTED]
-                ),
-            )
-        )  # fmt: skip
+        parts = [("work", idle.busy_s, TONES["work"]), *((cause, idle.causes[cause], TONES[cause]) for cause in CAUSES)]
+        rows = [_row(diagnosis, name, seconds, tone) for name, seconds, tone in parts if seconds > 0]
+        about, notes = f"the GPU with most work, {each}", ("The parts add up to the recorded time.",)
+        result.append(Table("Where the time goes", about, columns("", "time", "share"), tuple(rows), notes))
+        rows = [
+            (Cell(plain(place.name, LONGEST_NAME)), Cell(place.cause), *_row(diagnosis, "", place.seconds)[1:])
+            for place in idle.places[:LISTED]
+        ]
+        titles = columns("", "cause", "time", "share", left=2)
+        result.append(Table("What the host did while the GPU was idle", each, titles, tuple(rows)))
     if diagnosis.remedies and diagnosis.step is not None:
-        result.append(
-            Table(
-                "What to change", f"each by itself, against {as_time(diagnosis.step.unwatched_s)}",
-                columns("", "a step then takes", "speed-up"),
-                tuple(
-                    (Cell(one.what), Cell(as_time(one.step_s)), Cell(times(one.speedup)))
-                    for one in diagnosis.remedies
-                ),
-            )
-        )  # fmt: skip
+        rows = [(Cell(one.what), Cell(as_time(one.step_s)), Cell(times(one.speedup))) for one in diagnosis.remedies]
+        about = f"each by itself, against {as_time(diagnosis.step.unwatched_s)}"
+        result.append(Table("What to change", about, columns("", "a step then takes", "speed-up"), tuple(rows)))
     if diagnosis.recorded is not None and diagnosis.recorded.blockers:
-        result.append(
-            Table(
-                "What a graph cannot hold", "", columns("call", "why", "in", "a step", left=3),
-                tuple(
-                    (Cell(one.call), Cell(one.why), Cell(plain(one.place, LONGEST_NAME)), Cell(f"{one.count:.2f}"))
-                    for one in diagnosis.recorded.blockers
-                ),
-            )
-        )  # fmt: skip
+        rows = [
+            (Cell(one.call), Cell(one.why), Cell(plain(one.place, LONGEST_NAME)), Cell(f"{one.count:.2f}"))
+            for one in diagnosis.recorded.blockers
+        ]
+        titles = columns("call", "why", "in", "a step", left=3)
+        result.append(Table("What a graph cannot hold", "", titles, tuple(rows)))
     if diagnosis.health:
-        result.append(
-            Table(
-                "What is odd in this trace", "", columns("", "count", "meaning", "forbids", left=1),
-                tuple(
-                    (Cell(one.name), Cell(str(one.count)), Cell(one.meaning), Cell(", ".join(one.forbids)))
-                    for one in diagnosis.health
-                ),
-            )
-        )  # fmt: skip
+        rows = [
+            (Cell(one.name), Cell(str(one.count)), Cell(one.meaning), Cell(", ".join(one.forbids)))
+            for one in diagnosis.health
+        ]
+        titles = columns("", "count", "meaning", "forbids", left=1)
+        result.append(Table("What is odd in this trace", "", titles, tuple(rows)))
     return result
 
 

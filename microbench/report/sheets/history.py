@@ -51,25 +51,25 @@ def table(entries: Sequence[Entry], *, title: str, more: int = 0) -> Table:
     notes = [f"{_short_name(entry.path.stem)}: {entry.remarks.note}" for entry in entries if entry.remarks.note]
     if more:
         notes.append(f"{more} older runs are not listed: --last N or --all")
-    return Table(title, "", HISTORY_COLUMNS, tuple(map(_row, entries)), tuple(notes))
+    rows = []
+    for entry in entries:
+        head, name, label = entry.head, _short_name(entry.path.stem), entry.remarks.label
+        if head.problem:  # `show` says why; the text would be too long for the table
+            rows.append((Cell(""), Cell(name, tone="first"), Cell("unreadable", tone="problem"), Cell(""), Cell(label)))
+            continue
+        devices = ", ".join(gpu if count == 1 else f"{count} × {gpu}" for gpu, count in head.devices.items())
+        rows.append((
+            Cell(head.started_at[:MINUTE].replace("T", " ")),
+            Cell(name, "unfinished" if entry.path.suffix == GROWING else "", tone="first"),
+            Cell(devices or "no GPU", SIMULATED if head.simulated and SIMULATED not in devices else ""),
+            Cell(" ".join(head.suites), tone="quiet"),
+            Cell(label, tone="strong"),
+        ))  # fmt: skip
+    return Table(title, "", HISTORY_COLUMNS, tuple(rows), tuple(notes))
 
 
 def _short_name(run: str) -> str:
     return run.rpartition("-")[2] or run
-
-
-def _row(entry: Entry) -> tuple[Cell, ...]:
-    head, name, label = entry.head, _short_name(entry.path.stem), entry.remarks.label
-    if head.problem:  # `show` says why; the text would be too long for the table
-        return Cell(""), Cell(name, tone="first"), Cell("unreadable", tone="problem"), Cell(""), Cell(label)
-    devices = ", ".join(gpu if count == 1 else f"{count} × {gpu}" for gpu, count in head.devices.items())
-    return (
-        Cell(head.started_at[:MINUTE].replace("T", " ")),
-        Cell(name, "unfinished" if entry.path.suffix == GROWING else "", tone="first"),
-        Cell(devices or "no GPU", SIMULATED if head.simulated and SIMULATED not in devices else ""),
-        Cell(" ".join(head.suites), tone="quiet"),
-        Cell(label, tone="strong"),
-    )
 
 
 def sheet(
@@ -205,15 +205,13 @@ def _table(drawn: Series, series: Series, labels: Mapping[str, str], most: int) 
         against = f"{(value - median) / median * 100:+.1f} %" if median else ""
         if point not in _same_method(drawn[key]):
             against = f"method {point.version}"
-        rows.append(
-            (
-                Cell(point.started_at[:MINUTE].replace("T", " ")),
-                Cell(_short_name(point.run), tone="first"),
-                Cell(_series_name(key, series), tone="quiet"),
-                Cell(quantity(value, point.unit), spread_of(point), trust=point.trust),
-                Cell(against, tone="quiet"),
-                Cell(labels.get(point.run, ""), tone="strong"),
-            )
-        )
+        rows.append((
+            Cell(point.started_at[:MINUTE].replace("T", " ")),
+            Cell(_short_name(point.run), tone="first"),
+            Cell(_series_name(key, series), tone="quiet"),
+            Cell(quantity(value, point.unit), spread_of(point), trust=point.trust),
+            Cell(against, tone="quiet"),
+            Cell(labels.get(point.run, ""), tone="strong"),
+        ))  # fmt: skip
     notes = (f"{len(points) - len(rows)} older ones are not listed",) if len(points) > len(rows) else ()
     return Table("The newest runs", "", TREND_COLUMNS, tuple(rows), notes)

@@ -31,12 +31,8 @@ def suite_tables(benchmarks: Iterable[Benchmark]) -> list[Table]:
     """A table for each suite with a line for each benchmark: its question, and whether it is in the core."""
     suites: dict[str, list[tuple[Cell, ...]]] = {}
     for benchmark in benchmarks:
-        row = (
-            Cell(benchmark.name, tone="strong"),
-            Cell("●" if benchmark.core else "", tone="good"),
-            _question(benchmark),
-        )
-        suites.setdefault(benchmark.suite, []).append(row)
+        core, question = Cell("●" if benchmark.core else "", tone="good"), Cell(benchmark.about.partition("\n")[0])
+        suites.setdefault(benchmark.suite, []).append((Cell(benchmark.name, tone="strong"), core, question))
     columns = (Column("benchmark", "left"), Column("core", "left"), Column("question", "left"))
     return [Table(SUITE_TITLES.get(suite, suite), "", columns, tuple(rows)) for suite, rows in suites.items()]
 
@@ -58,7 +54,3 @@ def axes_table(benchmark: Benchmark) -> Table:
     metrics = tuple(f"{metric.name} ({metric.unit}): {metric.about}" for metric in benchmark.metrics)
     notes = (f"cases: {cases}", *metrics)
     return Table(benchmark.name, benchmark.about.partition("\n")[0], columns, tuple(rows), notes)
-
-
-def _question(benchmark: Benchmark) -> Cell:
-    return Cell(benchmark.about.partition("\n")[0])

@@ -72,29 +72,15 @@ class Side(msgspec.Struct, frozen=True):
 def headed(*sides: Side, sections: tuple[Section, ...], footer: tuple[str, ...]) -> Report:
     """The report below one line that says whose costs these are, so that the answer stands on the first screen."""
     heads = [head(side.run, reference=side.reference) for side in sides]
-    several = zip(heads, sides, strict=True)
-    costs = " · against ".join(f"{one.title}, {_recorded(side, brief=len(sides) > 1)}" for one, side in several)
-    marks = dict.fromkeys(one.mark for one in heads if one.mark)
-    return replace(
-        heads[0],
-        mark=next(iter(marks), ""),
-        banners=(),
-        facts=(("costs of", costs),),
-        sections=sections,
-        footer=footer,
-    )
-
-
-def _recorded(side: Side, *, brief: bool) -> str:
-    """Where and when the costs of a side were measured."""
-    session = side.run.sessions[-1]
-    if side.run.simulated:
-        return "not a real one"
-    if brief:
-        return session.started_at[:10]
-    where = "not this machine, " if side.reference else ""
-    driver = session.environment.driver_version
-    return f"{where}{session.started_at[:10]}{f', driver {driver}' if driver else ''}"
+    costs = []  # where and when the costs of each side were measured
+    for one, side in zip(heads, sides, strict=True):
+        session = side.run.sessions[-1]
+        when, driver = session.started_at[:10], session.environment.driver_version
+        if len(sides) == 1:
+            when = f"{'not this machine, ' if side.reference else ''}{when}{f', driver {driver}' if driver else ''}"
+        costs.append(f"{one.title}, {'not a real one' if side.run.simulated else when}")
+    mark, facts = next((one.mark for one in heads if one.mark), ""), (("costs of", " · against ".join(costs)),)
+    return replace(heads[0], mark=mark, banners=(), facts=facts, sections=sections, footer=footer)
 
 
 def sheet(side: Side) -> Report:
@@ -190,7 +176,12 @@ def _advice_table(forecast: Forecast) -> Table:
 
 
 def _constant_row(name: str, constant: Constant) -> tuple[Cell, ...]:
-    unit, about = constant_words(name)
+    if name in CONSTANTS:
+        unit, about = CONSTANTS[name]
+    else:
+        kind, layer, *arguments = name.split(".")
+        takes = f", {arguments[0]} argument{'' if arguments == ['1'] else 's'}" if kind == "call" else ""
+        unit, about = "s", f"{'launch' if kind == 'call' else 'replay'} call of {layer}{takes}"
     half_width = (constant.high - constant.low) / 2 / constant.value if constant.value > 0 else 0.0
     note = "assumed" if constant.assumed else spread(half_width) if half_width > 0 else ""
     sources = words.benchmarks(constant.rests_on)
@@ -201,15 +192,6 @@ def _constant_row(name: str, constant: Constant) -> tuple[Cell, ...]:
         Cell(quantity(constant.value, unit), note, "advice" if constant.assumed else "strong"),
         Cell(f"{sources[0]}{more}" if sources else MISSING, tone="quiet"),
     )
-
-
-def constant_words(name: str) -> tuple[str, str]:
-    """A constant's unit and what it is."""
-    if name in CONSTANTS:
-        return CONSTANTS[name]
-    kind, layer, *arguments = name.split(".")
-    takes = f", {arguments[0]} argument{'' if arguments == ['1'] else 's'}" if kind == "call" else ""
-    return "s", f"{'launch' if kind == 'call' else 'replay'} call of {layer}{takes}"
 
 
 def encoded(side: Side) -> bytes:

@@ -51,13 +51,20 @@ def screen(
     host_noise = noise(groups[0], HOST, reference=reference)
     findings += [host_noise] if host_noise is not None else []
     distorting = [each for each in environment.findings(run) if each.severity not in ("good", "note")]
-    blocks = [_block(group, where) for group in groups if group.gpu is not None]
+    blocks = []
+    for group in groups:
+        if (gpu := group.gpu) is not None:
+            linked = gpu.link.generation_max and gpu.link.lanes_max and not gpu.integrated
+            about = [f"PCIe {gpu.link.generation_max}.0 x{gpu.link.lanes_max}"] if linked else []
+            about += [f"driver {where.driver_version}"] if where.driver_version else []
+            about += [f"CUDA {where.cuda_driver_version}"] if where.cuda_driver_version else []
+            blocks.append(Block(gpu.name, tuple(about), tuple(map(_line, answers(group)))))
     own = host(groups[0])
     if not blocks and own is not None:
         blocks = [Block("no GPU", (), (_line(own),))]
     return Screen(
         mark=mark_of(run, reference=reference),
-        run=_run_words(run),
+        run=f"run {run.run_id} · {cases_words(run)}" if run.sessions else f"run {run.run_id}",
         banners=tuple(banners(run, reference=reference, unfinished=unfinished)),
         blocks=tuple(blocks),
         tables=tuple(table for group in groups for table in _tables(run, group)),
@@ -77,17 +84,6 @@ def with_one_noise(findings: list[Finding]) -> list[Finding]:
     title = f"Figures are noisy or throttled: {counts}"
     joined = msgspec.structs.replace(noisy[0], title=title, rests_on=tuple(n for each in noisy for n in each.rests_on))
     return [*(each for each in findings if each not in noisy), joined]
-
-
-def _block(evidence: Evidence, where: Environment) -> Block:
-    gpu = evidence.gpu
-    assert gpu is not None
-    about = []
-    if gpu.link.generation_max and gpu.link.lanes_max and not gpu.integrated:
-        about.append(f"PCIe {gpu.link.generation_max}.0 x{gpu.link.lanes_max}")
-    about += [f"driver {where.driver_version}"] if where.driver_version else []
-    about += [f"CUDA {where.cuda_driver_version}"] if where.cuda_driver_version else []
-    return Block(gpu.name, tuple(about), tuple(_line(answer) for answer in answers(evidence)))
 
 
 def _tables(run: Run, group: Evidence) -> list[Table]:
@@ -112,18 +108,12 @@ def _line(answer: Answer) -> AnswerLine:
     """The line with the grade of most of its figures; a figure of another grade has its own."""
     known: list[str] = [part.row.trust for part in answer.parts if part.row is not None]
     usual = max(GRADES, key=lambda grade: known.count(grade)) if known else ""  # the better one of equal counts
-    cells = (Cell(part.text, trust=_other(part.row.trust, usual) if part.row else None) for part in answer.parts)
-    return AnswerLine(answer.name, tuple(cells), usual, answer.verdict)
-
-
-def _other(trust: str, usual: str) -> str | None:
-    return trust if trust != usual else None
-
-
-def _run_words(run: Run) -> str:
-    if not run.sessions:
-        return f"run {run.run_id}"
-    return f"run {run.run_id} · {cases_words(run)}"
+    grades = (part.row.trust if part.row is not None else usual for part in answer.parts)
+    cells = tuple(
+        Cell(part.text, trust=None if grade == usual else grade)
+        for part, grade in zip(answer.parts, grades, strict=True)
+    )
+    return AnswerLine(answer.name, cells, usual, answer.verdict)
 
 
 def _left_out(name: str, run: Run, *, reference: bool) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
 from microbench.analysis.clocks import THROTTLE_WORDS
-from microbench.core.readings import Followed, GpuReadings, Share, State
+from microbench.core.readings import Followed, GpuReadings, Share
 from microbench.core.units import about_size, as_time, percent, plain, quantity
 from microbench.diagnosis.utilisation import apart_s, limits
 from microbench.report.document import AnswerLine, Block, Cell, Screen
@@ -31,17 +32,7 @@ def screen(followed: Followed) -> Screen:
     notes = [limits(between_s, known=known)]
     if not followed.listed:
         notes.append("NVML does not list this process: these are all GPUs whose device files it has open")
-    return Screen(
-        mark="",
-        run=f"sampled for {as_time(followed.span_s)}",
-        banners=(),
-        blocks=blocks,
-        tables=(),
-        findings=(),
-        distorting=(),
-        left_out=" · ".join(notes),
-        footer=NEXT,
-    )
+    return Screen(run=f"sampled for {as_time(followed.span_s)}", blocks=blocks, left_out=" · ".join(notes), footer=NEXT)
 
 
 def _lines(gpu: GpuReadings, followed: Followed) -> list[AnswerLine]:
@@ -51,38 +42,36 @@ def _lines(gpu: GpuReadings, followed: Followed) -> list[AnswerLine]:
         _shares("NVML", gpu.busy.values, "of the time any kernel ran", gpu.why_not.get("busy", "")),
         _shares("GPM", gpu.sms.values, "of the SMs busy", gpu.why_not.get("sms", "")),
         _shares("the process", gpu.process.values, "of the time its kernels ran", why_not),
-        _measured("SM clock", states, lambda state: state.telemetry.nvml_sm_clock_hz, "Hz"),
-        _measured("memory clock", states, lambda state: state.telemetry.memory_clock_hz, "Hz"),
-        _measured("power", states, lambda state: state.telemetry.power_w, "W"),
+        _measured("SM clock", (state.telemetry.nvml_sm_clock_hz for state in states), "Hz"),
+        _measured("memory clock", (state.telemetry.memory_clock_hz for state in states), "Hz"),
+        _measured("power", (state.telemetry.power_w for state in states), "W"),
     ]
     used = max((state.used_bytes for state in states if state.used_bytes is not None), default=None)
     if used is not None:
         whole = f" of {about_size(gpu.memory_bytes)}" if gpu.memory_bytes else ""
         lines.append(AnswerLine("memory", (Cell(f"at most {about_size(used)}{whole}, by all processes"),)))
-    return [*lines, _slowed(states)] if states else lines
+    if states:
+        # For which share of the time each reason held that lowers the clock.
+        reasons = [reason for state in states for reason in state.telemetry.throttle_reasons if reason != "idle"]
+        found = sorted(set(reasons), key=lambda reason: -reasons.count(reason))
+        cells = tuple(Cell(f"{reason} {percent(reasons.count(reason) / len(states))} of the time") for reason in found)
+        slow = any(word in reason for reason in found for word in THROTTLE_WORDS)
+        lines.append(AnswerLine("slowed by", cells or (Cell("nothing"),), verdict="warning" if slow else None))
+    return lines
 
 
 def _shares(name: str, shares: Sequence[Share], what: str, why: str) -> AnswerLine:
     """The median and the range of shares, or why there is none."""
-    if not shares:
-        return AnswerLine(name, (Cell(f"not given: {why or 'there was no sample yet'}"),))
-    low, median, high = (percent(float(value)) for value in np.quantile([one.share for one in shares], TENTHS))
-    return AnswerLine(name, (Cell(f"{median} {what}"), Cell(f"p10 to p90: {low} to {high}")))
+    return _range(name, [one.share for one in shares], percent, f" {what}", f": {why or 'there was no sample yet'}")
 
 
-def _measured(name: str, states: Sequence[State], figure: Callable[[State], float | None], unit: str) -> AnswerLine:
+def _measured(name: str, found: Iterable[float | None], unit: str) -> AnswerLine:
     """The median and the range of a figure of the GPU's state."""
-    values = [value for state in states if (value := figure(state)) is not None]
+    return _range(name, [value for value in found if value is not None], partial(quantity, unit=unit))
+
+
+def _range(name: str, values: list[float], words: Callable[[float], str], what: str = "", why: str = "") -> AnswerLine:
     if not values:
-        return AnswerLine(name, (Cell("not given"),))
-    low, median, high = (quantity(float(value), unit) for value in np.quantile(values, TENTHS))
-    return AnswerLine(name, (Cell(median), Cell(f"p10 to p90: {low} to {high}")))
-
-
-def _slowed(states: Sequence[State]) -> AnswerLine:
-    """For which share of the time each reason held that lowers the clock."""
-    reasons = [reason for state in states for reason in state.telemetry.throttle_reasons if reason != "idle"]
-    found = sorted(set(reasons), key=lambda reason: -reasons.count(reason))
-    cells = tuple(Cell(f"{reason} {percent(reasons.count(reason) / len(states))} of the time") for reason in found)
-    slow = any(word in reason for reason in found for word in THROTTLE_WORDS)
-    return AnswerLine("slowed by", cells or (Cell("nothing"),), verdict="warning" if slow else None)
+        return AnswerLine(name, (Cell(f"not given{why}"),))
+    low, median, high = (words(float(value)) for value in np.quantile(values, TENTHS))
+    return AnswerLine(name, (Cell(f"{median}{what}"), Cell(f"p10 to p90: {low} to {high}")))

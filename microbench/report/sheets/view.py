@@ -42,7 +42,6 @@ def build(
     *,
     reference: bool = False,
     unfinished: bool = False,
-    footer: tuple[str, ...] = (),
     ceilings: Evidence | None = None,
 ) -> Report:
     """The report of a run.
@@ -62,7 +61,7 @@ def build(
     ]
     grades = {row.trust for row in run_rows}
     return replace(
-        head(run, reference=reference, unfinished=unfinished, footer=footer),
+        head(run, reference=reference, unfinished=unfinished),
         environment=tuple(environment.findings(run)),
         sections=tuple(sections),
         problems=problem_table(run.outcomes),

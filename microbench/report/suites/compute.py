@@ -8,7 +8,7 @@ from microbench.analysis.evidence import Evidence, exceeds, listed, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import percent, quantity, round_percent, tera
 from microbench.explain import compute_units as units
-from microbench.explain.compute_products import FED, Rival, fed_sizes, rivals
+from microbench.explain.compute_products import FED, fed_sizes, rivals
 from microbench.report.curves import ticks
 from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Line, Mark, Picture, Table, columns
 from microbench.report.suites.roofline import rates_over_time, rooflines, shapes, state_over_time
@@ -29,22 +29,20 @@ def by_type(evidence: Evidence) -> Table | None:
         return None
     titles = columns("type", "adds up in", "rate", "at SM clock", "highest", "data sheet", left=2)
     each = [units.reached(evidence, row) for row in best]
+    rows = []
+    for one in each:
+        over = one.highest is not None and exceeds(one.row, one.highest)
+        rows.append((
+            Cell(units.typed(one.row), tone="strong"),
+            Cell(_accumulator(one.row), tone="quiet"),
+            row_cell(one.row, tera(one.row.value), tone="problem" if over else "strong"),
+            _clock(one),
+            value_cell(one.of_highest, percent),
+            value_cell(one.of_data_sheet, percent),
+        ))  # fmt: skip
     title = f"Square products by type, {IN_TERA}, dense"
     about = "shares of rate x SMs x clock, at the measured clock, the highest one and the data sheet's"
-    return Table(title, about, titles, tuple(map(_type_row, each)), (_sizes(best), *_clocks(each)))
-
-
-def _type_row(product: units.Reached) -> tuple[Cell, ...]:
-    row = product.row
-    over = product.highest is not None and exceeds(row, product.highest)
-    return (
-        Cell(units.typed(row), tone="strong"),
-        Cell(_accumulator(row), tone="quiet"),
-        row_cell(row, tera(row.value), tone="problem" if over else "strong"),
-        _clock(product),
-        value_cell(product.of_highest, percent),
-        value_cell(product.of_data_sheet, percent),
-    )
+    return Table(title, about, titles, tuple(rows), (_sizes(best), *_clocks(each)))
 
 
 def _clock(product: units.Reached) -> Cell:
@@ -122,7 +120,10 @@ def by_library(evidence: Evidence) -> Table | None:
         if own:
             native = next(iter(own.values())).native
             best = row_cell(native, tera(native.value), tone="strong")
-            cells = {name: row_cell(one.row, tera(one.row.value), _shares(one)) for name, one in own.items()}
+            cells = {}
+            for name, one in own.items():
+                shares = [percent(share) for share in (one.sustained, one.per_clock) if share is not None]
+                cells[name] = row_cell(one.row, tera(one.row.value), ", ".join(shares))
             others = (cells.get(name, NOTHING) for name in across)
             rows.append((Cell(dtype, tone="strong"), best, *others, _candidate(native)))
     titles = columns("type", "cuBLASLt", *(units.LIBRARIES[name] for name in across))
@@ -133,12 +134,6 @@ def by_library(evidence: Evidence) -> Table | None:
     how = "sustained at each one's own clock, then clock for clock" if sustained else "clock for clock"
     about = f"shares of the rate of cuBLASLt's fastest candidate, {how}"
     return Table(title, about, (*titles, candidate), tuple(rows))
-
-
-def _shares(rival: Rival) -> str:
-    """The shares of cuBLASLt's rate: the sustained one, and the one per clock behind it."""
-    per_clock = percent(rival.per_clock)
-    return per_clock if rival.sustained is None else f"{percent(rival.sustained)}, {per_clock}"
 
 
 def _candidate(row: Row) -> Cell:
@@ -158,7 +153,18 @@ def fastest(evidence: Evidence) -> Table | None:
     by_candidate: dict[str, list[str]] = {}
     for row in products:
         by_candidate.setdefault(_candidate(row).text, []).append(units.dtype_of(row))
-    rows = tuple(_fastest_row(evidence, row) for row in products)
+    rows = tuple(
+        (
+            Cell(units.dtype_of(row), tone="strong"),
+            Cell(_accumulator(row), tone="quiet"),
+            Cell(units.shape_of(row) or ""),
+            row_cell(row, tera(row.value), tone="strong"),
+            _clock(units.reached(evidence, row)),
+            value_cell(units.same_case(evidence, row, "power"), units.figure),
+            value_cell(units.same_case(evidence, row, *units.ENERGIES), units.figure),
+        )
+        for row in products
+    )
     notes = tuple(f"{', '.join(types)}: {candidate}" for candidate, types in by_candidate.items())
     about = (
         "rows x columns x depth, the best of all that were tried; share of rate x SMs x clock; power and energy over "
@@ -166,18 +172,6 @@ def fastest(evidence: Evidence) -> Table | None:
     )
     titles = columns(*names, *drop, left=3, drop=drop)
     return Table(f"The fastest product, {IN_TERA}, dense", about, titles, rows, notes)
-
-
-def _fastest_row(evidence: Evidence, row: Row) -> tuple[Cell, ...]:
-    return (
-        Cell(units.dtype_of(row), tone="strong"),
-        Cell(_accumulator(row), tone="quiet"),
-        Cell(units.shape_of(row) or ""),
-        row_cell(row, tera(row.value), tone="strong"),
-        _clock(units.reached(evidence, row)),
-        value_cell(units.same_case(evidence, row, "power"), units.figure),
-        value_cell(units.same_case(evidence, row, *units.ENERGIES), units.figure),
-    )
 
 
 # Tensor cores alone: both paths per cycle, and the better one's sustained and burst rates.
@@ -239,28 +233,24 @@ def data(evidence: Evidence) -> Table | None:
     if len(products) < 2:
         return None
     order = sorted(units.dtypes(evidence, units.DATA), key=lambda dtype: dtype != units.MAIN_DTYPE)
-    rows = tuple(
-        _data_row(evidence, row, products) for dtype in order for row in products if units.dtype_of(row) == dtype
-    )
+    rows = []
+    for row in sorted(products, key=lambda row: order.index(units.dtype_of(row))):
+        wanted = {**row.params, "data": "normal"}
+        normal = next((one for one in products if one.params == wanted), None)
+        rows.append((
+            Cell(units.dtype_of(row), tone="quiet"),
+            Cell(str(row.params.get("data")), tone="strong"),
+            row_cell(row, units.figure(row), tone="strong"),
+            Cell(percent(row.value / normal.value)) if normal is not None else NOTHING,
+            value_cell(units.same_case(evidence, row, "sm_clock"), units.figure),
+            value_cell(units.same_case(evidence, row, "power"), units.figure),
+            value_cell(units.same_case(evidence, row, *units.ENERGIES), units.figure),
+        ))  # fmt: skip
     names = ("type", "data", "rate", "of normal", "SM clock", "power", "an operation")
     sizes = sorted({whole(row, "size") for row in products})
     title = f"Effect of the data at size {' and '.join(str(one) for one in sizes)}"
     about = "the same work each time: flipping bits take power, and power lowers the clock; models have normal data"
-    return Table(title, about, columns(*names, left=2, drop={"power": 1}), rows)
-
-
-def _data_row(evidence: Evidence, row: Row, found: list[Row]) -> tuple[Cell, ...]:
-    wanted = {**row.params, "data": "normal"}
-    normal = next((one for one in found if one.params == wanted), None)
-    return (
-        Cell(units.dtype_of(row), tone="quiet"),
-        Cell(str(row.params.get("data")), tone="strong"),
-        row_cell(row, units.figure(row), tone="strong"),
-        value_cell(normal, lambda other: percent(row.value / other.value)),
-        value_cell(units.same_case(evidence, row, "sm_clock"), units.figure),
-        value_cell(units.same_case(evidence, row, "power"), units.figure),
-        value_cell(units.same_case(evidence, row, *units.ENERGIES), units.figure),
-    )
+    return Table(title, about, columns(*names, left=2, drop={"power": 1}), tuple(rows))
 
 
 def alus(evidence: Evidence) -> Table | None:

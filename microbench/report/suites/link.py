@@ -9,13 +9,7 @@ from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size
 from microbench.explain import link_facts as links
 from microbench.explain.link_gpus import reasons_named
-from microbench.explain.link_paths import (
-    SWITCH_ROUND_TRIP_S,
-    DevicePath,
-    device_paths,
-    is_network,
-    modelled,
-)
+from microbench.explain.link_paths import SWITCH_ROUND_TRIP_S, DevicePath, device_paths, is_network, modelled
 from microbench.report.curves import size_ticks, ticks
 from microbench.report.document import (
     SERIES_TONES,
@@ -70,21 +64,20 @@ def _matrix(evidence: Evidence, way: str, title: str, about: str, notes: tuple[s
 def uplinks(evidence: Evidence) -> list[Table]:
     """The share of its rate that each GPU keeps while others copy: a table for each direction."""
     found = links.contentions(evidence)
-    own = {words: [one for one in found if one.direction == direction] for direction, words in links.DIRECTIONS.items()}
-    return [_uplink(members, words) for words, members in own.items() if members]
-
-
-def _uplink(members: list[links.Contention], words: str) -> Table:
-    others = sorted({one.others for one in members}, key=lambda name: (name != links.EVERYBODY, len(name), name))
-    cells = {(index, str(index)): ITSELF for index in sorted({one.gpu_index for one in members})}
-    for one in members:
-        tone: Tone = "warning" if one.share < links.SHARED_BELOW else "plain"
-        cells[one.gpu_index, one.others] = Cell(percent(one.share), tone=tone)
-    names = {name: "all others" if name == links.EVERYBODY else f"GPU {name}" for name in others}
     shared = f"under {round_percent(links.SHARED_BELOW)} an uplink is shared"
     about = f"rows: the GPU that is measured; columns: the GPUs that copy at the same time; {shared}"
-    title = f"Share of the rate {words} that is left while others copy"
-    return matrix(title, about, names, cells, lambda index: f"GPU {index}")
+    tables = []
+    for direction, words in links.DIRECTIONS.items():
+        members = [one for one in found if one.direction == direction]
+        others = sorted({one.others for one in members}, key=lambda name: (name != links.EVERYBODY, len(name), name))
+        cells = {(index, str(index)): ITSELF for index in sorted({one.gpu_index for one in members})}
+        for one in members:
+            tone: Tone = "warning" if one.share < links.SHARED_BELOW else "plain"
+            cells[one.gpu_index, one.others] = Cell(percent(one.share), tone=tone)
+        names = {name: "all others" if name == links.EVERYBODY else f"GPU {name}" for name in others}
+        title = f"Share of the rate {words} that is left while others copy"
+        tables += [matrix(title, about, names, cells, lambda index: f"GPU {index}")] if members else []
+    return tables
 
 
 def collectives(evidence: Evidence) -> Curve | None:
@@ -186,20 +179,24 @@ def path(evidence: Evidence) -> Way | None:
     groups = links.bridges(facts)
     index = evidence.gpu.index if evidence.gpu is not None else 0
     node = facts.number("numa_node")
-    processor = Station("CPU", "NUMA ?" if node is None or node < 0 else f"NUMA {node}", "first")
-    stations = [processor, *(_bridge(group, facts) for group in groups)]
+    stations = [Station("CPU", "NUMA ?" if node is None or node < 0 else f"NUMA {node}", "first")]
+    narrowest = facts.text("slot_limit_bus_id")
+    for group in groups:
+        tone: Tone = "warning" if narrowest and any(hop.bus_id == narrowest for hop in group) else "plain"
+        kind = "switch" if len(group) > 1 else group[0].kind or "bridge"
+        stations.append(Station(kind.replace("_", " "), _short(group[0].bus_id), tone))
     stations.append(Station(f"GPU {index}", _short(hops[0].bus_id), "second"))
     hidden = bool(facts.flag("virtual_bus"))
     root = Stretch("hidden by the virtual machine" if hidden else "", "quiet", hidden=hidden)
     stretches = [root, *(_stretch(one, idle=facts.idle) for one in links.joints(facts, groups))]
-    return Way("The path to the GPU", _about(facts, hops[0].now or facts.now), tuple(stations), tuple(stretches))
-
-
-def _bridge(group: Sequence[links.Hop], facts: links.LinkFacts) -> Station:
-    narrowest = facts.text("slot_limit_bus_id")
-    tone: Tone = "warning" if narrowest and any(hop.bus_id == narrowest for hop in group) else "plain"
-    kind = "switch" if len(group) > 1 else group[0].kind or "bridge"
-    return Station(kind.replace("_", " "), _short(group[0].bus_id), tone)
+    now = hops[0].now or facts.now
+    if facts.flag("virtual_bus"):
+        link = f"; the GPU's own link runs at PCIe {now.words}" if now is not None else ""
+        about = f"bridges and slots show on the virtual machine's host only{link}"
+    else:
+        when = "after copies had ended: an idle link slows down" if facts.idle else "while copies ran"
+        about = f"generation and lanes of each stretch {when}"
+    return Way("The path to the GPU", about, tuple(stations), tuple(stretches))
 
 
 def _stretch(joint: links.Joint, *, idle: bool) -> Stretch:
@@ -210,14 +207,6 @@ def _stretch(joint: links.Joint, *, idle: bool) -> Stretch:
     if joint.slowed and most is not None:
         return Stretch(f"{now.words} of {most.words}", "quiet" if idle else "problem")
     return Stretch(now.words, "good")
-
-
-def _about(facts: links.LinkFacts, now: links.Speed | None) -> str:
-    if not facts.flag("virtual_bus"):
-        when = "after copies had ended: an idle link slows down" if facts.idle else "while copies ran"
-        return f"generation and lanes of each stretch {when}"
-    link = f"; the GPU's own link runs at PCIe {now.words}" if now is not None else ""
-    return f"bridges and slots show on the virtual machine's host only{link}"
 
 
 def _short(bus_id: str) -> str:

@@ -118,6 +118,10 @@ def _curve(
     """The whole curve in a quiet tone, with the points of each level over it in a colour."""
     drawn = [(name, level.points, LEVEL_TONES[level.name]) for name, level in levels.items()]
     values = [row.value for _, row in points]
+    low, high, unit = min(values) / HEADROOM, max(values) * HEADROOM, points[0][1].metric.unit
+    # Ticks of each half of the logarithmic axis: over the whole axis they might be powers of ten only.
+    middle = math.sqrt(low * high)
+    y_ticks = {mark.at: mark for half in ((low, middle), (middle, high)) for mark in ticks(*half, True, unit)}
     return Curve(
         title=title,
         about=about,
@@ -127,16 +131,9 @@ def _curve(
             for name, each, tone in (*drawn, ("", points, QUIET))
         ),
         x_ticks=size_ticks(points[0][0], points[-1][0], every=3, first=14),
-        y_ticks=_ticks(min(values) / HEADROOM, max(values) * HEADROOM, points[0][1].metric.unit),
+        y_ticks=tuple(y_ticks[at] for at in sorted(y_ticks)),
         marks=marks,
     )
-
-
-def _ticks(low: float, high: float, unit: str) -> tuple[Mark, ...]:
-    """Ticks of each half of a logarithmic axis: over the whole axis they might be powers of ten only."""
-    middle = math.sqrt(low * high)
-    both = {mark.at: mark for half in ((low, middle), (middle, high)) for mark in ticks(*half, True, unit)}
-    return tuple(both[at] for at in sorted(both))
 
 
 def l2_lines(evidence: Evidence) -> Histogram | None:

@@ -174,26 +174,19 @@ def shapes(evidence: Evidence) -> list[Table]:
     every = shaped(evidence)
     names = sorted({dtype_of(one.row) for one in every}, key=lambda name: name != MAIN_DTYPE)
     found = [one for one in every if dtype_of(one.row) == names[0]]
-    models = dict.fromkeys(_model(one) for one in found)
-    return [_shape_table(evidence, model, [one for one in found if _model(one) == model]) for model in models]
-
-
-def _projection(one: Shaped) -> str:
-    return str(one.row.params.get("projection"))
-
-
-def _model(one: Shaped) -> str:
-    return _projection(one).partition("_")[0]
-
-
-def _shape_table(evidence: Evidence, model: str, products: list[Shaped]) -> Table:
-    across = {_projection(one): _projection(one).partition("_")[2] for one in products}
-    down = sorted(products, key=lambda one: whole(one.row, "rows"))
-    cells = {(whole(one.row, "rows"), _projection(one)): _shape_cell(evidence, one) for one in down}
-    size = f"{model.replace('b', ' billion')} parameters"
-    title = f"What limits products of a model of {size}, {dtype_of(products[0].row)}"
+    by_model: dict[str, list[tuple[str, Shaped]]] = {}
+    for one in found:
+        projection = str(one.row.params.get("projection"))
+        by_model.setdefault(projection.partition("_")[0], []).append((projection, one))
     about = "bandwidth and compute: the share of that roof; launch: the speed-up of a graph"
-    return matrix(title, about, across, cells, corner=Column("rows"), align="left")
+    tables = []
+    for model, products in by_model.items():
+        across = {projection: projection.partition("_")[2] for projection, _ in products}
+        down = sorted(products, key=lambda pair: whole(pair[1].row, "rows"))
+        cells = {(whole(one.row, "rows"), projection): _shape_cell(evidence, one) for projection, one in down}
+        title = f"What limits products of a model of {model.replace('b', ' billion')} parameters, {names[0]}"
+        tables.append(matrix(title, about, across, cells, corner=Column("rows"), align="left"))
+    return tables
 
 
 def _shape_cell(evidence: Evidence, product: Shaped) -> Cell:

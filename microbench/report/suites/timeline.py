@@ -81,7 +81,15 @@ def host_lane(step: Step) -> Lane:
         if span.begin_s > before_s:
             spans.append(Span(before_s, span.begin_s, "queue full", HOST, "pale"))
         number += act.kind == "launch"
-        spans.append(_call(step, span, act, number))
+        if span.lane == "wait":
+            words, tone = _wait_words(step), HOST
+        else:
+            words, tone = {
+                "launch": (str(number), HOST), "replay": ("replay", HOST), "sync": ("", HOST),
+                "host": ("own work", OWN), "copy": ("copy", HOST) if act.work else ("pageable copy", LINK),
+            }[act.kind]  # fmt: skip
+        pale = span.lane == "wait" or act.kind == "sync"
+        spans.append(Span(span.begin_s, span.end_s, words, tone, "pale" if pale else "solid"))
         before_s = span.end_s
     return Lane(f"{step.name.ljust(6)} host", tuple(spans))
 
@@ -102,16 +110,6 @@ def host_lane_merged(step: Step) -> Lane:
             for begin_s, (what, spans) in zip(begins, groups, strict=False)
         ]
     return Lane(f"{step.name.ljust(6)} host", tuple(stretches))
-
-
-def _call(step: Step, span: PlayedSpan, act: Act, number: int) -> Span:
-    if span.lane == "wait":
-        return Span(span.begin_s, span.end_s, _wait_words(step), HOST, "pale")
-    words, tone = {
-        "launch": (str(number), HOST), "replay": ("replay", HOST), "sync": ("", HOST), "host": ("own work", OWN),
-        "copy": ("copy", HOST) if act.work else ("pageable copy", LINK),
-    }[act.kind]  # fmt: skip
-    return Span(span.begin_s, span.end_s, words, tone, "pale" if act.kind == "sync" else "solid")
 
 
 def _wait_words(step: Step) -> str:
@@ -308,7 +306,12 @@ def pictures(predicted: Forecast, what: str) -> list[TimeLine]:
         lanes = [lane for step in steps for lane in (*lanes_of(step), _length(predicted, step), BLANK)]
         ways = "in a stream and as a graph" if len(steps) > 1 else "in a stream"
         return [_line(f"{sentence(what)}, {ways}", about, 0.0, end_s, lanes)]
-    from_s, until_s = _beginning(steps[0])
+    # The stretch in which the first kernels run; of a step without kernels, the first copies.
+    stream = steps[0].played
+    ran = [span for span in stream.work if span.lane == "gpu"] or list(stream.work)
+    from_s, until_s = 0.0, ran[:BEGINNING][-1].end_s if ran else stream.end_s
+    if ran and ran[0].begin_s > LATE * until_s:
+        from_s = ran[0].begin_s - BEFORE * (until_s - ran[0].begin_s)
     first = [lane for step in steps for lane in (*_cut(lanes_of(step), from_s, until_s), BLANK)]
     whole = [lane for step in steps for lane in (*lanes_merged(step), _length(predicted, step), BLANK)]
     length = as_time(until_s - from_s)
@@ -323,15 +326,6 @@ def in_words(workload: Workload) -> str:
     """The step in words for a title below one that names it."""
     step = timeline.alike(workload)
     return "the step" if step is None else f"a step of {kernels_in_words(step.kernels, step.duration_s)}"
-
-
-def _beginning(stream: Step) -> tuple[float, float]:
-    """Begin and end of the stretch in which the first kernels run; of a step without kernels, the first copies."""
-    ran = [span for span in stream.played.work if span.lane == "gpu"] or list(stream.played.work)
-    if not ran:
-        return 0.0, stream.played.end_s
-    begin_s, until_s = ran[0].begin_s, ran[:BEGINNING][-1].end_s
-    return (begin_s - BEFORE * (until_s - begin_s) if begin_s > LATE * until_s else 0.0), until_s
 
 
 def _line(title: str, about: str, from_s: float, until_s: float, lanes: Sequence[Lane]) -> TimeLine:
@@ -372,13 +366,6 @@ def _length(predicted: Forecast, step: Step) -> Lane:
     spans = [Span(0.0, step.played.end_s, words, "plain", "distance")]
     stream_s = predicted.stream.played.end_s
     if step.played.end_s < stream_s:
-        spans.append(
-            Span(
-                step.played.end_s,
-                stream_s,
-                f"saves {as_time(stream_s - step.played.end_s)}",
-                "good",
-                "distance",
-            )
-        )
+        saved = f"saves {as_time(stream_s - step.played.end_s)}"
+        spans.append(Span(step.played.end_s, stream_s, saved, "good", "distance"))
     return Lane("", tuple(spans))

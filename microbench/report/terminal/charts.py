@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from rich.cells import cell_len
 
 from microbench.report.curves import LEAST
-from microbench.report.document import Bar, Bars, Cell, Column, Histogram, Portion, Stack, Stacks, Table, Tone, Way
+from microbench.report.document import Bar, Bars, Cell, Column, Histogram, Portion, Stacks, Table, Tone, Way
 from microbench.report.terminal.layout import BETWEEN, Drawn, Piece, Widths, cell_pieces, length_of, shown
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -108,28 +108,23 @@ def stacks(picture: Stacks, width: int, *, fine: bool) -> Drawn:
     totals = max((cell_len(shown(stack.total, fine)) for stack in picture.stacks), default=0) + BETWEEN
     room = max(width - labels - totals, SHORTEST_STACK)
     largest = max((sum(portion.value for portion in stack.portions) for stack in picture.stacks), default=0.0)
+    scale = room / largest if largest > LEAST else 0.0
     lines: Drawn = []
     for stack in picture.stacks:
         if lines:
             lines.append([])
-        bar = _stacked(stack, room / largest if largest > LEAST else 0.0)
+        bar: list[Piece] = []
+        end, drawn = 0.0, 0
+        for portion in stack.portions:  # ends are rounded, not lengths, so that the whole bar has the right length
+            end += portion.value
+            length = round(end * scale) - drawn
+            drawn += length
+            bar.append((FILLS.get(portion.tone, "█") * length, portion.tone))
         # The total follows its bar, which shows how much shorter a short bar is.
         total = f"{' ' * (BETWEEN if length_of(bar) else 0)}{shown(stack.total, fine)}"
         lines.append([(_left(shown(stack.label, fine), labels), "strong"), *bar, (total, "strong")])
         lines += [[(" " * labels, "plain"), *pieces] for pieces in _named(stack.portions, width - labels, fine)]
     return lines
-
-
-def _stacked(stack: Stack, scale: float) -> list[Piece]:
-    """The portions of a bar. Ends are rounded, not lengths, so that the whole bar has the right length."""
-    pieces: list[Piece] = []
-    end, drawn = 0.0, 0
-    for portion in stack.portions:
-        end += portion.value
-        length = round(end * scale) - drawn
-        drawn += length
-        pieces.append((FILLS.get(portion.tone, "█") * length, portion.tone))
-    return pieces
 
 
 def _named(portions: Sequence[Portion], width: int, fine: bool) -> Iterable[list[Piece]]:

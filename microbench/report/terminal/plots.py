@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 
 from microbench.report.curves import Scale
-from microbench.report.document import Curve, Lane, Line, Mark, Span, TimeLine, Tone
+from microbench.report.document import Curve, Lane, Line, Span, TimeLine, Tone
 from microbench.report.terminal.charts import HEIGHTS
 from microbench.report.terminal.layout import Drawn, Piece, joined
 
@@ -166,19 +166,15 @@ def time_line(picture: TimeLine, width: int, *, fine: bool, inverse: bool) -> Dr
     name_width = max(len(lane.name) for lane in picture.lanes) + 2
     inner = width - name_width
     scale = (inner - 1) / picture.end_s if picture.end_s > 0 else 0.0
-    lines: Drawn = [[(" " * name_width, "plain"), (_axis(picture.ticks, scale, inner), "quiet")]]
+    axis = ""
+    for tick in picture.ticks:
+        begin = round(tick.at * scale)
+        if begin >= len(axis) and begin + len(tick.text) <= inner:
+            axis = axis.ljust(begin) + tick.text + " "
+    lines: Drawn = [[(" " * name_width, "plain"), (axis.ljust(inner)[:inner], "quiet")]]
     for lane in picture.lanes:
         lines.append([(lane.name.ljust(name_width), "strong"), *_lane(lane, scale, inner, fine, inverse)])
     return lines
-
-
-def _axis(ticks: Sequence[Mark], scale: float, width: int) -> str:
-    line = ""
-    for tick in ticks:
-        begin = round(tick.at * scale)
-        if begin >= len(line) and begin + len(tick.text) <= width:
-            line = line.ljust(begin) + tick.text + " "
-    return line.ljust(width)[:width]
 
 
 def _lane(lane: Lane, scale: float, width: int, fine: bool, inverse: bool) -> list[Piece]:
@@ -196,8 +192,11 @@ def _lane(lane: Lane, scale: float, width: int, fine: bool, inverse: bool) -> li
         head, tail = RIGHT if begin % HALVES else "", LEFT if end % HALVES else ""
         at, block = begin // HALVES, head + FULL * max(end // HALVES - (begin + 1) // HALVES, 0) + tail
         _write(cells, at, block, span.tone)
-        label, within = _span_label(span.text, block)
-        _write(cells, at + within, label, ON.get(span.tone, span.tone) if inverse else span.tone)
+        whole = block.count(FULL)  # the text is written where it fits into the whole characters of the block
+        label = f" {span.text} " if span.text and whole >= len(span.text) + 4 else span.text
+        if label and whole >= len(label) + 2:
+            within = block.index(FULL) + (whole - len(label)) // 2
+            _write(cells, at + within, label, ON.get(span.tone, span.tone) if inverse else span.tone)
     return joined(cells)
 
 
@@ -238,15 +237,6 @@ def _apart(spans: Sequence[Span], scale: float, fine: bool) -> list[tuple[Span, 
                 placed[-1] = (before, its_begin, begin - step)
         placed.append((span, begin, end))
     return placed
-
-
-def _span_label(text: str, block: str) -> tuple[str, int]:
-    """The text if it fits into the whole characters of a block, else "", and its first place in the block."""
-    whole = block.count(FULL)
-    text = f" {text} " if text and whole >= len(text) + 4 else text
-    if not text or whole < len(text) + 2:
-        return "", 0
-    return text, block.index(FULL) + (whole - len(text)) // 2
 
 
 def _stretch(span: Span, length: int) -> str:

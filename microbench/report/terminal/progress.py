@@ -82,8 +82,10 @@ class PlainProgress:
 
     def __call__(self, event: Event) -> None:
         """Write the plan, each finished case, and an end that was not complete."""
-        if self._skipped and not (isinstance(event, CaseDone) and _alike(event.outcome, self._skipped[0])):
-            self._skips()
+        if self._skipped:
+            first, now = self._skipped[0], event.outcome if isinstance(event, CaseDone) else None
+            if now is None or (now.status, now.reason) != (first.status, first.reason):
+                self._skips()
         self._cases.see(event)
         if isinstance(event, NotLocked):
             self._line(_not_locked(event))
@@ -116,10 +118,6 @@ class PlainProgress:
 
     def _line(self, words: str) -> None:
         self._painter.console.print(self._painter.text(words), soft_wrap=True)
-
-
-def _alike(outcome: Outcome, other: Outcome) -> bool:
-    return (outcome.status, outcome.reason) == (other.status, other.reason)
 
 
 class LiveProgress:

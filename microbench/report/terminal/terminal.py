@@ -108,25 +108,23 @@ def draw_tables(tables: Iterable[Table], console: Console) -> None:
         painter.print(Text(), painter.titled(table.title, table.question, ""), painter.table(table))
 
 
-def pictures(shown: Report | Screen, *, width: int = WIDEST, brief: bool = False, why: bool = False) -> list[str]:
+def pictures(shown: Report | Screen, *, brief: bool = False, why: bool = False) -> list[str]:
     """The report or the screen as SVG pictures of a terminal, each of at most PICTURE_LINES lines."""
     text = io.StringIO()
-    console = Console(file=text, width=width, **COLOURED)
+    console = Console(file=text, width=WIDEST, **COLOURED)
     painter = Painter(console, fine=True, why=why)
     if isinstance(shown, Screen):
         painter.screen(shown)
     else:
         painter.report(shown, brief)
-    lines = text.getvalue().splitlines()
-    return [_picture(lines[start : start + PICTURE_LINES], width) for start in range(0, len(lines), PICTURE_LINES)]
-
-
-def _picture(lines: list[str], width: int) -> str:
-    console = Console(file=io.StringIO(), record=True, width=width, **COLOURED)
-    console.print(Text.from_ansi("\n".join(lines)), soft_wrap=True)
-    # Rich fetches a font from the web; a picture in a README should ask nobody, and any monospaced font will do.
-    picture = re.sub(r"@font-face \{.*?\n    \}", "", console.export_svg(title="microbench"), flags=re.DOTALL)
-    return picture.replace("Fira Code", "ui-monospace, Menlo, Consolas, DejaVu Sans Mono")
+    lines, made = text.getvalue().splitlines(), []
+    for start in range(0, len(lines), PICTURE_LINES):
+        console = Console(file=io.StringIO(), record=True, width=WIDEST, **COLOURED)
+        console.print(Text.from_ansi("\n".join(lines[start : start + PICTURE_LINES])), soft_wrap=True)
+        # Rich fetches a font from the web; a picture in a README should ask nobody, and any monospaced font will do.
+        picture = re.sub(r"@font-face \{.*?\n    \}", "", console.export_svg(title="microbench"), flags=re.DOTALL)
+        made.append(picture.replace("Fira Code", "ui-monospace, Menlo, Consolas, DejaVu Sans Mono"))
+    return made
 
 
 def draw_findings(findings: Iterable[Finding], console: Console, *, mark: str = "") -> None:
@@ -179,7 +177,13 @@ class Painter:
         options = self.console.options.update(width=min(self.width, self.console.width))
         for thing in things:
             lines = self.console.render_lines(thing, options, pad=False)
-            self.console.print(Segments([part for line in lines for part in (*_trimmed(line), Segment.line())]))
+            segments: list[Segment] = []
+            for line in lines:
+                while line and not line[-1].text.rstrip():
+                    line = line[:-1]
+                last = [Segment(line[-1].text.rstrip(), line[-1].style)] if line else []
+                segments += [*line[:-1], *last, Segment.line()]
+            self.console.print(Segments(segments))
 
     def report(self, report: Report, brief: bool) -> None:
         """Banners and facts, then each section, then the cases that were not measured."""
@@ -440,10 +444,3 @@ class Lines:
         for line in self._lines:
             yield from (Segment(text, styles[tone]) for text, tone in line if text)
             yield Segment.line()
-
-
-def _trimmed(line: list[Segment]) -> list[Segment]:
-    """A line without the blanks at its end."""
-    while line and not line[-1].text.rstrip():
-        line = line[:-1]
-    return [*line[:-1], Segment(line[-1].text.rstrip(), line[-1].style)] if line else []

@@ -1,0 +1,103 @@
+"""The options of `microbench run` and `measure`, which `microbench.run` and `microbench.measure` take as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+
+from microbench.core.errors import UsageError
+from microbench.core.model import Param
+from microbench.core.options import argument, flag, option
+from microbench.core.units import plain
+
+
+def _overrides(texts: list[str]) -> dict[str, tuple[str, ...]]:
+    from microbench.session.plan import parse_overrides
+
+    return parse_overrides(texts)
+
+
+def _own_axes(texts: list[str]) -> dict[str, list[str]]:
+    """The values of each axis from NAME=VALUE[,VALUE] as given to --axis. Raises UsageError."""
+    axes: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, listed = text.partition("=")
+        if not equals:
+            raise UsageError(f"--axis {plain(text, 60)} is not NAME=VALUE[,VALUE]", "for example --axis batch=1,8,64")
+        axes.setdefault(name, []).extend(value.strip() for value in listed.split(","))
+    return axes
+
+
+# Options of several commands.
+NAMES = argument(
+    "[SUITE|BENCHMARK]...", "What to measure; default: everything. `microbench list` shows the names.", (), read=tuple
+)
+QUICK = flag("Measure the core with fewer samples, in less than a minute.")
+FULL = flag("Measure all values of each axis, for as long as that takes.")
+SET = "AXIS=VALUE[,VALUE]", "Measure these values of an axis: size=64,1MiB or duration=2us. Repeatable.", "--set"
+DEVICE = option("DEVICE", "cuda:N, a GPU's UUID, all, or fake (simulated); default: the first GPU.")
+ROUNDS = option(
+    "N", "Repeat everything in N fresh processes. The grade stable needs 3 within ±10 %, compare needs 5.", default=1
+)
+TIME_LIMIT = option(
+    "SECONDS", "Leave out cases that do not fit, but none of the core; default: 120 without names.", "--time-limit"
+)
+OUT = option("FILE", "Save the run to this new file; default: one in the data folder.")
+INTO = option("RUN", "Add the results to this run.")
+LABEL = option("TEXT", "Label the run; the label is a name for it in every command.")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What to measure, how, and where to save it. ``axes`` sets the values of axes."""
+
+    names: Sequence[str] = copy(NAMES)
+    quick: bool = copy(QUICK)
+    full: bool = copy(FULL)
+    axes: Mapping[str, Sequence[Param]] = option(*SET, default=dict, read=_overrides)
+    device: str | None = copy(DEVICE)
+    rounds: int = copy(ROUNDS)
+    to_compare: bool = flag("Measure five rounds, as compare needs for a verdict.")
+    time_limit_s: float | None = copy(TIME_LIMIT)
+    out: Path | None = copy(OUT)
+    into: str | None = copy(INTO)
+    resume: str | None = option("RUN", "Measure what this unfinished run still lacks.")
+    label: str | None = copy(LABEL)
+
+
+@dataclass(frozen=True)
+class OwnOptions:
+    """How to measure a function or kernel of a user's own.
+
+    A grid, a block, a size and an argument are formulas, which a case's parameters hold as texts.
+    """
+
+    setup: str | None = option("TARGET", "A function that gets the axes it names and returns the arguments.")
+    axes: Mapping[str, Sequence[Param | float]] = option(
+        "NAME=VALUE[,VALUE]", "Measure each value of a parameter: batch=1,8,64. Repeatable.", "--axis",
+        default=dict, read=_own_axes,
+    )  # fmt: skip
+    grid: str | None = option("X[,Y[,Z]]", "Blocks of a kernel's grid: 1024, or n//256 with --axis n.")
+    block: str | None = option("X[,Y[,Z]]", "Threads of a block: 256.")
+    args: Sequence[str] = option(
+        "ARG", "An argument of a kernel: f32[1<<20] (an array), 2.0f, 7 or i64(7). In order.", "--arg",
+        default=(), read=tuple,
+    )  # fmt: skip
+    shared: str | None = option("SIZE", "Dynamic shared memory of a block: 16KiB.")
+    bytes: str | None = option("SIZE", "Bytes that one launch reads and writes: 12MiB or 12*n.")
+    flop: str | None = option("N", "Operations of one launch: 2*n.")
+    precision: str = option("TYPE", "The type of these operations: fp64, fp32, tf32, fp16, bf16, int8.", default="fp32")
+    cooperative: bool = flag("Launch the kernel as a cooperative grid.")
+    options: Sequence[str] = option(
+        "OPTION", "An option of NVRTC: --option=-lineinfo. Repeatable.", "--option", default=(), read=tuple
+    )
+    device: str | None = copy(DEVICE)
+    rounds: int = copy(ROUNDS)
+    limit: str | None = option(
+        "TIME", "Kill a case that reports no progress for this long: 20s; default: 1 minute, 3 while it loads."
+    )
+    out: Path | None = copy(OUT)
+    into: str | None = copy(INTO)
+    label: str | None = copy(LABEL)
