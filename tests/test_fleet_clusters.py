@@ -1,6 +1,6 @@
 """How `microbench fleet run` reaches nodes by SSH and Slurm, with stand-ins for asyncssh, dask-jobqueue and squeue.
 
-tests/fleet_hosts.sh runs the same with a real sshd and a real Slurm.
+lab/fleet_hosts.sh runs the same with a real sshd and a real Slurm.
 """
 
 from __future__ import annotations

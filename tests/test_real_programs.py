@@ -19,7 +19,7 @@ from programs import BY_NAME, PROGRAMS, Made, judged, measured
 from microbench.diagnosis.diagnosis import Bound
 from microbench.diagnosis.words import ADVICE
 
-HERE = Path(__file__).parent
+LAB = Path(real_programs.__file__).parent
 
 
 def answer(graph_s: float | None, *, bound: str = "launch-bound", step_s: float = 2e-3, work: float = 50) -> Any:
@@ -47,7 +47,7 @@ def judge(
 def test_each_program_is_in_its_module_and_expects_what_a_diagnosis_can_say() -> None:
     assert len(PROGRAMS) == len(BY_NAME) >= 14
     for program in PROGRAMS:
-        source = ast.parse((HERE / "programs" / f"{program.module}.py").read_text())
+        source = ast.parse((LAB / "programs" / f"{program.module}.py").read_text())
         assert program.name in {node.name for node in source.body if isinstance(node, ast.FunctionDef)}
         assert program.bounds
         assert {*program.bounds} <= {*get_args(Bound)}
@@ -151,7 +151,7 @@ def test_a_missing_library_is_said_and_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "cupy.py").write_text('raise ModuleNotFoundError("hidden", name="cupy")')
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(HERE.parent)]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(LAB.parent)]))
     folder = tmp_path / "out"
     real_programs.measure(folder, 60, (BY_NAME["cupy_wave"],))
     assert capsys.readouterr().out.count("error: needs cupy") == 3

@@ -53,7 +53,7 @@ LEAST_GIVEN, MOST_GIVEN = 0.25, 1.25
 PROCESSES = 0.25
 # How much farther a graph's interval reaches, as a share of its step, where the costs are another machine's. With the
 # costs of the bundled reference, the true graphs of three programs on another H200 lay up to 3.5 % of the step above it
-# (docs/validation.md).
+# (lab/measurements/diagnosis.csv).
 ELSEWHERE = 0.04
 
 Bound = Literal["launch-bound", "host-bound", "wait-bound", "copy-bound", "GPU-bound", "allocation-bound", "mixed"]

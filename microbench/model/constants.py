@@ -217,10 +217,10 @@ ONE_SIZE = "only one size of graph was measured"
 SPINNING = {"kernel": "spin", "blocks": "one", "functions": "same", "launch_streams": "two"}
 KERNELS = ("empty", "spin", "add")
 SPIN_NS = 2000
-# A program's own kernels are assumed to write memory. Other grids have nearly the same gap (docs/validation.md).
+# A program's own kernels are assumed to write memory. Other grids have nearly the same gap (lab/measurements/gaps.csv).
 WRITING = {"kernel": "add", "blocks": "one"}
 # A profiler's duration of a kernel less the time between the kernel's first and last instruction, where launch_gap did
-# not measure it: 0.46 to 0.51 us on three H200s (docs/validation.md). It has no interval, because it cancels out: a
+# not measure it: 0.46 to 0.51 us on three H200s (lab/measurements/gaps.csv). It has no interval, as it cancels out: a
 # larger value makes the kernels of the run's steps longer and their gaps shorter.
 PROFILED_LONGER = Constant(
     0.5e-6, 0.5e-6, 0.5e-6, (), "a profiler's duration is 0.5 us longer than a kernel's own stamps"

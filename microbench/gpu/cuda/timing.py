@@ -21,7 +21,7 @@ MILLISECOND_S = 1e-3
 CLOCK_WINDOW_NS = 50_000
 GATE_TRIES = 3
 # About eight kernels launched directly into a second stream lengthen the gap before every later kernel, in all streams
-# and graphs, until the process ends (H200, driver 580: docs/validation.md).
+# and graphs, until the process ends (H200, driver 580: lab/measurements/gaps.csv).
 SECOND_STREAM_LAUNCHES = 32
 
 

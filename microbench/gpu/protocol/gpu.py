@@ -24,7 +24,7 @@ LaunchStreams = Literal["one", "two"]
 LAUNCH_STREAMS: tuple[LaunchStreams, ...] = ("one", "two")
 # Whether a worker launches kernels into one stream only, or has launched into a second one before its first case. On
 # drivers of the 580 series a second stream lengthens every later gap between kernels, in all streams and graphs, for
-# the rest of the process (docs/validation.md). A benchmark's process_environment sets it; the default is "two".
+# the rest of the process (lab/measurements/gaps.csv). A benchmark's process_environment sets it; the default is "two".
 STREAMS_VARIABLE = "MICROBENCH_LAUNCH_STREAMS"
 
 

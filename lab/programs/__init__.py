@@ -1,6 +1,6 @@
 """Nineteen small programs on which `microbench diagnose` is tried: what each is, without importing what it needs.
 
-The diagnosis was developed on other programs; those of tests/real_steps.py are other ones too.
+The diagnosis was developed on other programs; those of lab/real_steps.py are other ones too.
 """
 
 from __future__ import annotations

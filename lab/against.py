@@ -1,7 +1,7 @@
 """Compares our figures with those of another program on the same GPU, measured in turn: medians of both, and ours over
 theirs.
 
-Run by hand on a machine with a GPU: ``python tests/against.py WHAT FOLDER [TIMES]``. WHAT is one of
+Run by hand on a machine with a GPU: ``python lab/against.py WHAT FOLDER [TIMES]``. WHAT is one of
 - nvbandwidth, peers (copies between GPU 0 and GPU 1): NVBANDWIDTH names a built nvbandwidth. Sizes are nvbandwidth's:
   512 MiB, and 2 MiB read line by line (128 bytes) in the order of addresses for latency.
 - nccl_tests: NCCL_TESTS names a folder with built all_reduce_perf, all_gather_perf and sendrecv_perf. All GPUs, the
@@ -9,7 +9,7 @@ Run by hand on a machine with a GPU: ``python tests/against.py WHAT FOLDER [TIME
   has a process of its own, because a process with several moves on through the buffer of the largest.
 - babelstream: BABELSTREAM names a built cuda-stream. Its arrays (2**25 doubles), its order (copy, scale, add, triad,
   dot, again and again) and its clock: the host's, around one call and its synchronise, of which the best counts.
-- chase: CHASE names the program of tests/twin/chase.cu, a plain pointer chase.
+- chase: CHASE names the program of lab/chase.cu, a plain pointer chase.
 - torch: cuBLASLt's fastest candidate against PyTorch's matmul (its scaled mm for 8-bit floats) on the same tensors.
   Each pair is two gated batches at a settled clock; both results are compared in float64.
 Every pair of figures and what the programs print stay in FOLDER.

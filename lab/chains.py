@@ -1,4 +1,4 @@
-"""Periods of chains of kernels in C++, CuPy, PyTorch and microbench, in turn: python tests/chains.py FOLDER [ROUNDS].
+"""Periods of chains of kernels in C++, CuPy, PyTorch and microbench, in turn: python lab/chains.py FOLDER [ROUNDS].
 
 Each program runs in processes that launch kernels into one stream only, and in processes that have launched into a
 second stream. The table has the median over the rounds in us, and how far the four programs are apart. Needs nvcc,
@@ -186,7 +186,7 @@ def measured(program: str, streams: str, native: Path) -> dict:
 def main() -> None:
     folder, rounds = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 3
     native = folder / "chains"
-    source = Path(__file__).parent / "twin" / "chains.cu"
+    source = Path(__file__).parent / "chains.cu"
     subprocess.run(["nvcc", "-O3", "-arch=native", "-o", str(native), str(source)], check=True)
     samples: dict[str, list[dict]] = {}
     for _ in range(rounds):

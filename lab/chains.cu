@@ -1,4 +1,4 @@
-// Periods of chains of kernels with the CUDA runtime API, for tests/chains.py: nvcc -O3 -o chains chains.cu
+// Periods of chains of kernels with the CUDA runtime API, for lab/chains.py: nvcc -O3 -o chains chains.cu
 // "chains one" launches kernels into one stream only; "chains two" has launched into a second stream before.
 #include <algorithm>
 #include <cstdio>

@@ -1,6 +1,6 @@
 """What recording adds to a step: each way to record in turn with none, in fresh processes, on a real GPU.
 
-By hand: ``python tests/watch_overhead.py FOLDER [ROUNDS [PROGRAM]]``. All processes of a round import first; then they
+By hand: ``python lab/watch_overhead.py FOLDER [ROUNDS [PROGRAM]]``. All processes of a round import first; then they
 measure their eager step and their replayed graph one at a time. FOLDER gets overhead.json and overhead.md.
 """
 

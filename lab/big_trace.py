@@ -1,7 +1,7 @@
 """Makes a large Kineto trace from a small one, and measures how long reading takes and how much memory. By hand only.
 
-    python tests/big_trace.py make SOURCE.json.gz TARGET.json[.gz] --gigabytes 10
-    python tests/big_trace.py read TARGET.json[.gz]
+    python lab/big_trace.py make SOURCE.json.gz TARGET.json[.gz] --gigabytes 10
+    python lab/big_trace.py read TARGET.json[.gz]
 
 The events of the source are repeated, each copy later by the length of the source and with correlations of its own, so
 that each kernel still has its call. ``read`` starts a fresh process, as the memory of this one would count.

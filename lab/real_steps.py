@@ -1,6 +1,6 @@
 """Twelve real PyTorch steps, timed without a profiler, against what microbench predicts of them.
 
-Run by hand on a machine with a GPU, in two minutes: ``OUT=FOLDER python tests/real_steps.py [RUN]``. RUN is a run file
+Run by hand on a machine with a GPU, in two minutes: ``OUT=FOLDER python lab/real_steps.py [RUN]``. RUN is a run file
 or a bundled run's name (default: nvidia-h200) with the costs; its launch_model rows make the range. Eager and graph
 times are medians of whole steps with one synchronise each. The kernels' own durations come from a pass under
 torch.profiler at the end. Writes $OUT/steps.json.

@@ -3,7 +3,7 @@
 #
 #     apt-get install openssh-server slurm-wlm munge       # Debian, as root; the packages' own services are not used
 #     pip install -e '.[fleet]' asyncssh dask-jobqueue     # into the environment whose Python is given here
-#     tests/fleet_hosts.sh .venv/bin/python
+#     lab/fleet_hosts.sh .venv/bin/python
 #
 # It starts an sshd with four addresses of its own, of which one has no microbench, and a Slurm with two nodes, checks
 # what the command says, its exit code, and that no process is left, and stops them all. Every node is simulated.

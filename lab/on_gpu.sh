@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Everything that needs a real GPU, in one go: tests/on_gpu.sh FOLDER [STEP …]; results and logs go to FOLDER.
+# Everything that needs a real GPU, in one go: lab/on_gpu.sh FOLDER [STEP …]; results and logs go to FOLDER.
 # Steps: tests, sanitizer, repeats (five runs of three rounds and their overlap), against_nvbandwidth, against_peers,
 # against_nccl_tests, against_babelstream, against_chase and against_torch (another program in turn, see
-# tests/against.py; NVBANDWIDTH, NCCL_TESTS and BABELSTREAM name the programs), chains (C++, CuPy, PyTorch and microbench
-# in turn, see tests/chains.py), held_out (the model against steps that it never saw; HELD_OUT names the file of an
+# lab/against.py; NVBANDWIDTH, NCCL_TESTS and BABELSTREAM name the programs), chains (C++, CuPy, PyTorch and microbench
+# in turn, see lab/chains.py), held_out (the model against steps that it never saw; HELD_OUT names the file of an
 # earlier session), real_steps (twelve steps of PyTorch against their predictions), programs (traces and recordings of
 # nineteen programs against their true times), example (the worked example of docs/), watch_overhead (WATCH_ROUNDS rounds
 # of it), without_nvmath, presets (a whole run in its time), reference and reference_further (the bundled run anew, both
@@ -13,7 +13,7 @@
 # tests that the sanitizer looks at, all by default.
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
-folder=${1:?usage: tests/on_gpu.sh FOLDER [STEP …]}
+folder=${1:?usage: lab/on_gpu.sh FOLDER [STEP …]}
 shift
 steps=("$@")
 [ "${#steps[@]}" -gt 0 ] || steps=(tests sanitizer repeats presets reference reference_further pack)
@@ -81,7 +81,7 @@ repeats() {
         run run launch_cost launch_layers --rounds 3 --time-limit 116 --out "$folder/repeat$number.json" \
             >"$folder/repeat.txt" 2>&1 || failed=1
     done
-    "$python" tests/overlap.py "$folder"/repeat?.json | tee "$folder/overlap.txt"
+    "$python" lab/overlap.py "$folder"/repeat?.json | tee "$folder/overlap.txt"
 }
 
 # A session of the bundled run: recorded STEP ROUNDS SUITE|BENCHMARK…
@@ -127,7 +127,7 @@ reference_peers() {
     run show "$peers" | tail -60
 }
 
-against() { "$python" tests/against.py "$1" "$folder" "$2" | tee "$folder/against_$1.txt" || failed=1; }
+against() { "$python" lab/against.py "$1" "$folder" "$2" | tee "$folder/against_$1.txt" || failed=1; }
 
 against_nvbandwidth() { against nvbandwidth 5; }
 
@@ -140,19 +140,19 @@ against_torch() { against torch 12; }
 against_babelstream() { against babelstream 10; }
 
 against_chase() {
-    nvcc -O3 -arch=native -o "$folder/chase" tests/twin/chase.cu || failed=1
+    nvcc -O3 -arch=native -o "$folder/chase" lab/chase.cu || failed=1
     CHASE=$folder/chase against chase 10
     rm -f "$folder/chase"
 }
 
-chains() { "$python" tests/chains.py "$folder" 2 | tee "$folder/chains.txt" || failed=1; }
+chains() { "$python" lab/chains.py "$folder" 2 | tee "$folder/chains.txt" || failed=1; }
 
 # The model against steps that it never saw, of this session and by the constants of an earlier one.
 held_out() {
-    "$python" tests/held_out.py measure "$folder/held-out.json" 200 >"$folder/held_out.txt" || failed=1
-    "$python" tests/held_out.py compare "$folder/held-out.json" >>"$folder/held_out.txt" || failed=1
+    "$python" lab/held_out.py measure "$folder/held-out.json" 200 >"$folder/held_out.txt" || failed=1
+    "$python" lab/held_out.py compare "$folder/held-out.json" >>"$folder/held_out.txt" || failed=1
     if [ -f "${HELD_OUT:-}" ]; then
-        "$python" tests/held_out.py compare "$HELD_OUT" "$folder/held-out.json" >>"$folder/held_out.txt" || failed=1
+        "$python" lab/held_out.py compare "$HELD_OUT" "$folder/held-out.json" >>"$folder/held_out.txt" || failed=1
     fi
     cat "$folder/held_out.txt"
     xz -9e -k "$folder/held-out.json"
@@ -169,14 +169,14 @@ costs() {
 # Steps of PyTorch programs against what is predicted of them from this machine's costs.
 real_steps() {
     costs
-    OUT=$folder "$python" tests/real_steps.py "$COSTS" | tee "$folder/real_steps.txt" || failed=1
+    OUT=$folder "$python" lab/real_steps.py "$COSTS" | tee "$folder/real_steps.txt" || failed=1
 }
 
 # Diagnoses of traces against true times. The second half needs no GPU and can be repeated from FOLDER.
 programs() {
     costs
-    "$python" tests/real_programs.py measure "$folder" | tee "$folder/programs.txt" || failed=1
-    "$python" tests/real_programs.py compare "$folder" "$COSTS" || failed=1
+    "$python" lab/real_programs.py measure "$folder" | tee "$folder/programs.txt" || failed=1
+    "$python" lab/real_programs.py compare "$folder" "$COSTS" || failed=1
 }
 
 # The worked example of docs/: its times, its trace, and what diagnose says of it by this machine's costs.
@@ -198,7 +198,7 @@ example() {
 
 # What recording by watch adds to a step, beside torch.profiler, WATCH_ROUNDS times in turn.
 watch_overhead() {
-    "$python" tests/watch_overhead.py "$folder" "${WATCH_ROUNDS:-8}" | tee "$folder/watch_overhead.txt" || failed=1
+    "$python" lab/watch_overhead.py "$folder" "${WATCH_ROUNDS:-8}" | tee "$folder/watch_overhead.txt" || failed=1
 }
 
 # Without nvmath: cuBLASLt's rows are skipped with the line that installs it, CuPy's still run.

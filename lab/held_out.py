@@ -1,10 +1,10 @@
 """Measures steps on a real GPU, some that the model is fitted to and some that it is not, and compares its predictions
 with the latter.
 
-``python tests/held_out.py measure FILE [SECONDS [DEVICE]]`` measures everything in one worker process, three rounds,
-each in an order of its own. ``python tests/held_out.py compare FILE [OTHER …]`` fits the model to FILE and prints how
+``python lab/held_out.py measure FILE [SECONDS [DEVICE]]`` measures everything in one worker process, three rounds,
+each in an order of its own. ``python lab/held_out.py compare FILE [OTHER …]`` fits the model to FILE and prints how
 far its predictions lie from the steps of FILE, and from those of each other file, which the fit never saw at all.
-``python tests/held_out.py table FILE`` prints every step with its prediction as CSV, in seconds.
+``python lab/held_out.py table FILE`` prints every step with its prediction as CSV, in seconds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Functions timed by microbench, nvbench and triton's do_bench in turn on one GPU: medians, and ours over theirs.
 
-By hand, on a machine with a GPU: ``python tests/own_peers.py FOLDER [TURNS]``. All three time one call with other data
+By hand, on a machine with a GPU: ``python lab/own_peers.py FOLDER [TURNS]``. All three time one call with other data
 in the L2. nvbench holds the stream behind a kernel while it submits, as microbench does; do_bench submits while the GPU
 fills the L2. Each turn has a process of each. FOLDER gets peers.json.
 """

@@ -1,6 +1,6 @@
 """Do repeated runs agree? Share of pairs of rows graded ``stable`` whose intervals overlap, over all pairs of runs.
 
-Run by hand on runs of one machine: ``python tests/overlap.py RUN RUN …``.
+Run by hand on runs of one machine: ``python lab/overlap.py RUN RUN …``.
 """
 
 import itertools

@@ -1,10 +1,10 @@
 """Nineteen real programs: true eager and graph times without a profiler, against the diagnosis of their traces.
 
-By hand, on a machine with a GPU: ``python tests/real_programs.py measure FOLDER [SECONDS]``. Each program runs in a
+By hand, on a machine with a GPU: ``python lab/real_programs.py measure FOLDER [SECONDS]``. Each program runs in a
 process of its own for its times, and in another one for its traces. FOLDER gets programs.json with the true times, and
 program_traces.tar. A program whose library is missing is skipped.
 
-``python tests/real_programs.py compare FOLDER RUN`` needs no GPU. It diagnoses each trace by the costs of a run, with
+``python lab/real_programs.py compare FOLDER RUN`` needs no GPU. It diagnoses each trace by the costs of a run, with
 and without ``--step``, adds the answers to programs.json, and writes programs.md and programs.csv.
 """
 

@@ -1,6 +1,6 @@
 """How a campaign grows with its nodes: wall time and memory of one scheduler process, by hand.
 
-    python tests/fleet_nodes.py 10 100 1000
+    python lab/fleet_nodes.py 10 100 1000
 
 Each node is a Dask worker, a few hundred of them in one process, and its run is replaced by a stub that returns the
 bytes of a bundled run at once. So the table shows what the engine, Dask and the files cost, and no measurement.
