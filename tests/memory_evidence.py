@@ -21,10 +21,6 @@ def findings(run: Run = WHOLE) -> dict[str, Finding]:
     return read_findings.by_rule(run, "memory")
 
 
-def only(*names: str) -> Run:
-    return changed(lambda one: one if one.case.benchmark in names else None, WHOLE)
-
-
 def with_facts(benchmark: str, **values: object) -> Run:
     """The run with other facts of a benchmark; None leaves one without a value."""
 

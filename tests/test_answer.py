@@ -102,7 +102,7 @@ def of(severity: str, rule: str) -> Finding:
 
 def test_problems_come_first_then_advice_in_the_order_that_helps_most() -> None:
     given = [
-        of("note", "launch.cost"), of("advice", "launch.wait"), of("advice", "graph.pdl"), of("warning", "launch.tail"),
+        of("note", "link.rounds"), of("advice", "launch.wait"), of("advice", "graph.pdl"), of("warning", "launch.tail"),
         of("good", "link.verdict"), of("advice", "launch.starving"), of("problem", "memory.verdict"),
     ]  # fmt: skip
     assert [each.rule for each in most_important(given)] == ["memory.verdict", "launch.tail", "launch.starving"]

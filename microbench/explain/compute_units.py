@@ -6,7 +6,7 @@ from math import ceil
 from typing import NamedTuple
 
 from microbench.analysis.clocks import HEAT_WORDS
-from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, listed, rests_on, share_of
+from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rests_on, share_of
 from microbench.analysis.limits import Ceiling, ceiling_at
 from microbench.analysis.rates import data_sheet_clock_hz
 from microbench.analysis.stats import Row
@@ -15,7 +15,6 @@ from microbench.core.units import percent, quantity, round_percent, times
 
 PRODUCTS, SEARCH, DATA, LASTING = "gemm_throughput", "gemm_search", "gemm_data", "gemm_sustained"
 SHAPES, GROUPED, TENSORS, ALUS = "gemm_shapes", "gemm_grouped", "tensor_ceiling", "alu_ceiling"
-SPARSE = "tensor_sparse"
 NATIVE = "cublaslt"
 LIBRARIES = {"cupy": "CuPy", "torch": "PyTorch"}
 # Most models multiply in this type; where it was not measured, the first measured type speaks for the suite.
@@ -202,8 +201,6 @@ def held_by(evidence: Evidence, row: Row) -> str | None:
 WGMMA, MMA = "wgmma", "mma"
 SUSTAINED, BURST = "sustained", "burst"
 LEFT_BEHIND, FULL = 0.9, 0.97
-# Sparse instructions may do twice the operations, those with zeros counted.
-WHOLE_GAIN = 1.8
 # Gaming boards accumulate in fp32 at half the rate: the ratio is near 2 there, elsewhere near 1.
 HALVED_FROM, WHOLE_UP_TO = 1.7, 1.3
 
@@ -263,7 +260,6 @@ def halves(evidence: Evidence) -> Halves | None:
     return Halves(short, long) if short is not None and long is not None else None
 
 
-BELOW = 0.9
 WARP_THREADS = 32
 # A rate slightly above its round figure needs no further instruction in flight.
 SLACK = 0.02
@@ -378,56 +374,8 @@ def accumulate(evidence: Evidence) -> Finding | None:
     )
 
 
-def alus(evidence: Evidence) -> Finding | None:
-    """The issue rate of ALU instructions, how many must be in flight for it, and which stay below their rate."""
-    every = instructions(evidence)
-    if not every:
-        return None
-    shown = next((one for one in every if one.operation == "fma_fp32"), every[0])
-    less = [one.operation for one in every if one.share is not None and one.share < BELOW]
-    of_rate = f" ({percent(shown.share)} of the architecture's rate)" if shown.share is not None else ""
-    words = []
-    if shown.in_flight is not None:
-        words.append(f"An SM needs {shown.in_flight:.0f} warp instructions in flight for that.")
-    if less:
-        words.append(f"{listed(less)} stay{'s' if len(less) == 1 else ''} below the architecture's rate.")
-    return Finding(
-        rule="compute.alu",
-        severity="note",
-        title=f"{shown.operation} gives {figure(shown.rate)}{of_rate}",
-        text=" ".join(words),
-        threshold=(
-            f"in flight: latency x rate over {WARP_THREADS} threads; below the rate: under {round_percent(BELOW)}"
-        ),
-        rests_on=rests_on(*(row for one in every for row in (one.rate, one.latency))),
-    )
-
-
-def sparse(evidence: Evidence) -> Finding | None:
-    """What sparse tensor instructions gain over dense ones of the same path, clock for clock and sustained."""
-    every = []
-    for row in rates(evidence, SPARSE, PER_CLOCK):
-        dense = one_rate(evidence, TENSORS, PER_CLOCK, **row.params)
-        if dense is not None:
-            every.append((row, dense))
-    if not every:
-        return None
-    best, dense = max(every, key=lambda pair: (not not_main(pair[0]), pair[0].value))
-    gain, load = best.value / dense.value, best.params.get("load")
-    lasting, dense_lasting = (same_case(evidence, row, *RATES) for row in (best, dense))
-    text = ""
-    if load == SUSTAINED and lasting is not None and dense_lasting is not None:
-        text = f"Sustained, with each one's own clock, it is {times(lasting.value / dense_lasting.value)}."
-    near = gain >= WHOLE_GAIN
-    return Finding(
-        rule="compute.sparse",
-        severity="note",
-        title=f"2:4 sparsity makes {best.params.get('path')} {times(gain)} as fast ({dtype_of(best)}, clock for clock)",
-        text=text,
-        advice="" if near else "Prune to 2:4 only for products where this gain shows: measure them.",
-        threshold=f"skipped operations count; twice the rate is possible, and reached from {times(WHOLE_GAIN)} on",
-        rests_on=rests_on(*(row for pair in every for row in pair), lasting, dense_lasting),
-    )
-
-
-RULES: tuple[Rule, ...] = (alone, paths, sparse, accumulate, alus)
+RULES: tuple[Rule, ...] = (
+    alone,
+    paths,
+    accumulate,
+)

@@ -434,30 +434,8 @@ def work_elsewhere(evidence: Evidence) -> Finding | None:
     )
 
 
-def kernel_limit(evidence: Evidence) -> Finding | None:
-    """What limits the slowest kernel."""
-    found = kernels(evidence)
-    if not found:
-        return None
-    one = max(found, key=lambda each: each.best_s)
-    limit = one.limit
-    advice = {
-        "launch": "Do more in one launch, or replay launches as a graph.",
-        "bandwidth": "Only moving fewer bytes makes it faster.",
-        "compute": "Only fewer operations, or a cheaper type, make it faster.",
-        "tail": "Choose a grid of whole waves, or more and smaller blocks.",
-        "latency": "Keep more bytes in flight: wider loads, more loads before their use, more blocks an SM.",
-        "unknown": "",
-    }[limit]
-    return Finding(
-        rule="own.kernel",
-        severity="note",
-        title=f"{name_of(one.duration)}: {one.limit_words}",
-        text="",
-        advice=advice,
-        threshold=f"at least {percent(NEAR_SHARE)} of a measured ceiling, else launch, tail and latency in this order",
-        rests_on=rests_on(one.duration, one.kernel),
-    )
-
-
-RULES: tuple[Rule, ...] = (cannot_be_captured, work_elsewhere, a_graph_helps, kernel_limit)
+RULES: tuple[Rule, ...] = (
+    cannot_be_captured,
+    work_elsewhere,
+    a_graph_helps,
+)
