@@ -124,7 +124,7 @@ def test_the_idle_lane_of_the_page_adds_up_in_the_colours_of_the_table(tmp_path:
             TONES[cause]
         }
         if seconds:
-            assert re.search(rf'class="tone-{TONES[cause]}"[^>]*>{cause}<', html), "the cell of the table"
+            assert re.search(rf'class="tone-{TONES[cause]}[^"]*"[^>]*>{cause}<', html), "the cell of the table"
             assert re.search(rf'<li class="tone-{TONES[cause]}">.*?>{cause}</span>', html), "the legend"
 
 

@@ -163,7 +163,7 @@ def _shown(value: object) -> str:
 
 
 def report(store: Store, campaign: Campaign = None, out: Page = None, force: Force = False, why: Why = False) -> None:
-    """Say which GPUs of a campaign are unlike the others, and why.
+    """Say which GPUs of a campaign are outliers, and why.
 
     Without -o it is one screen, with it one HTML page: a map, distributions, and what to check on which node.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from microbench.analysis.evidence import Finding, Severity, listed
-from microbench.core.units import as_time, percent, plain, round_percent, times, two_times
+from microbench.core.units import as_time, ordinal, percent, plain, round_percent, times, two_times
 from microbench.diagnosis.diagnosis import BUSY, SUBMISSION, WORTH, Bound, Diagnosis, Graph, Step, another_gpu
 from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import BETWEEN, Cause
@@ -50,7 +50,7 @@ def each(diagnosis: Diagnosis, seconds: float) -> float:
 
 
 def cause_words(diagnosis: Diagnosis, cause: Cause) -> str:
-    """A cause with its time: "host between calls 4.55 ms"."""
+    """A cause with its time: "Python and framework time between CUDA calls 4.55 ms"."""
     idle = diagnosis.idle
     return f"{cause} {as_time(each(diagnosis, idle.causes[cause]))}" if idle is not None else cause
 
@@ -176,6 +176,11 @@ def speedup(graph: Graph) -> str:
     return f"about {times(graph.speedup)} ({range_})"
 
 
+def faster_from(graph: Graph) -> str:
+    """The first step in which the graph has paid for its capture: "faster from the 7th step on"."""
+    return "never faster" if graph.break_even is None else f"faster from the {ordinal(graph.break_even + 1)} step on"
+
+
 def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
     graph, step = diagnosis.graph, diagnosis.step
     if step is None or diagnosis.recorded is None:
@@ -191,9 +196,7 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
             )
         return
     how = "as a graph" if graph.graphs <= 1 else f"as {graph.graphs} graphs"
-    pays = f"Making it takes {as_time(graph.making_s)}, which pays after {graph.break_even} step" + (
-        "s" if graph.break_even != 1 else ""
-    )
+    pays = f"Capture takes {as_time(graph.making_s)}; it is {faster_from(graph)}"
     shapes = f" {step.every} kinds of steps take turns, and each needs a graph of its own." if step.every > 1 else ""
     yield Finding(
         rule="diagnose.graph",
