@@ -36,8 +36,8 @@ from microbench.gpu.cuda.device import open_gpu
 from microbench.gpu.open import probe_environment
 from microbench.gpu.protocol.compute import Gemm, GemmType
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import Transfer
 from microbench.gpu.protocol.memory import StreamKernel
+from microbench.gpu.protocol.transfer import Transfer
 from microbench.meter.timer import Meter
 from microbench.meter.tuning import bracketed, fastest, most_queued, warm
 

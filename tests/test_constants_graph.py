@@ -10,8 +10,11 @@ from microbench.benchmarks.graph.graph_lifecycle import MOST_REPLAYS, REPLAYED_N
 from microbench.benchmarks.graph.graph_nodes import LONG, STREAM_CALLS
 from microbench.benchmarks.graph.graph_shape import KERNELS
 from microbench.core.model import Fact, Measurement
+from microbench.experiments.graph.allocation import AllocationWay
+from microbench.experiments.graph.changes import ChangeWay
+from microbench.experiments.graph.iterations import Decider
+from microbench.experiments.graph.nodes import NodeKind
 from microbench.gpu.fake.costs import CallCosts, FakeCosts, GraphCosts, LayerCosts, Line, NodeCosts
-from microbench.gpu.protocol.graphs import AllocationWay, ChangeWay, Decider, NodeKind
 
 COSTS = FakeCosts()
 OTHER = FakeCosts(

@@ -7,7 +7,15 @@ from fake_session import facts, medians
 from microbench.analysis import fits
 from microbench.core.errors import Skip
 from microbench.gpu.fake.costs import FakeCosts, MemoryCosts, Rates, ShapeCosts
-from microbench.gpu.protocol.memory import AllocationWay, AtomicType, EngineWay, Filling, Spread
+from microbench.gpu.protocol.memory import (
+    READ_ARRAYS,
+    WRITTEN_ARRAYS,
+    AllocationWay,
+    AtomicType,
+    EngineWay,
+    Filling,
+    Spread,
+)
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 COSTS = FakeCosts()
@@ -48,9 +56,9 @@ def stream(costs: FakeCosts, kernel: str, size_bytes: int = 4 * GIB, implementat
 @pytest.mark.parametrize("kernel", ["read", "write", "copy", "scale", "add", "triad", "dot"])
 def test_large_streams_get_the_rate_of_the_dram_and_libraries_their_share(costs: FakeCosts, kernel: str) -> None:
     for implementation in ("cuda", *costs.memory.libraries):
-        rate = costs.memory.dram_bytes_per_s.of(kernel)  # type: ignore[arg-type]
+        rate = costs.memory.dram_bytes_per_s.of(READ_ARRAYS[kernel], WRITTEN_ARRAYS[kernel])
         if implementation != "cuda":
-            rate *= costs.memory.libraries[implementation].share.of(kernel)  # type: ignore[arg-type]
+            rate *= costs.memory.libraries[implementation].share.of(READ_ARRAYS[kernel], WRITTEN_ARRAYS[kernel])
         figures = stream(costs, kernel, implementation=implementation)
         assert figures["bandwidth"] == pytest.approx(rate, rel=0.01), implementation
 

@@ -5,9 +5,9 @@ import pytest
 from fake_session import facts, medians
 
 from microbench.core.bench import discover
+from microbench.experiments.graph.kernels import SPIN_NS
 from microbench.gpu.fake.costs import FakeCosts, RecorderCosts, Traffic
 from microbench.gpu.protocol.gpu import STREAMS_VARIABLE, WAIT_VARIABLE, WaitMode
-from microbench.gpu.protocol.graphs import SPIN_NS
 
 COSTS = FakeCosts()
 OTHER = FakeCosts(

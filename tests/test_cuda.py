@@ -21,7 +21,11 @@ from microbench.core.ops import (
     SynchronizeIdle,
     Wait,
 )
-from microbench.gpu.protocol.gpu import Gpu, SignalWay
+from microbench.experiments.launch.exchanges import flag_round_trips, host_read_ns, launch_stamps, start_stamps
+from microbench.experiments.launch.second_process import second_process
+from microbench.experiments.launch.stream_signals import SignalWay, stream_signals
+from microbench.experiments.launch.streams import resident, round_robin_ns, threads_stamps
+from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.sampling import SamplingLimits
 from microbench.meter.timer import Meter
 
@@ -110,18 +114,18 @@ def test_work_behind_a_shut_gate_waits_and_a_gate_that_times_out_says_so(gpu: Gp
 
 
 def test_flags_are_seen_between_call_and_wait_and_answered_and_host_memory_is_read(gpu: Gpu) -> None:
-    stamps = gpu.start_stamps(100)
+    stamps = start_stamps(gpu, 100)
     assert stamps.shape == (100, 4)
     assert (stamps[:, 1] > stamps[:, 0]).all()
     assert (stamps[:, 3] > stamps[:, 1]).all()
     assert (stamps[:, 2] > stamps[:, 0]).mean() > 0.95
-    assert (gpu.flag_round_trips(100) > 0).all()
-    assert (gpu.host_read_ns(3) > 0).all()
+    assert (flag_round_trips(gpu, 100) > 0).all()
+    assert (host_read_ns(gpu, 3) > 0).all()
 
 
 @pytest.mark.parametrize("blocking_event", [False, True])
 def test_waits_end_after_their_kernel(gpu: Gpu, blocking_event: bool) -> None:
-    stamps, round_trip_ns = gpu.launch_stamps(5, 1_000_000, blocking_event=blocking_event)
+    stamps, round_trip_ns = launch_stamps(gpu, 5, 1_000_000, blocking_event=blocking_event)
     assert stamps.shape == (5, 5)
     assert 0 < round_trip_ns < 100_000
     assert (np.diff(stamps[:, [0, 1, 4]]) > 0).all()
@@ -150,7 +154,7 @@ MEASURED_US: dict[SignalWay, dict[str, tuple[float, float]]] = {
 def test_signals_cost_what_they_cost_before(gpu: Gpu, way: SignalWay) -> None:
     """Within a factor of two; the gap in a stream has a peer in gated kernels."""
     try:
-        signals = gpu.stream_signals(way, 50)
+        signals = stream_signals(gpu, way, 50)
     except Skip as skip:
         pytest.skip(str(skip))
     assert len(signals.stamps) > 25, "the host was late, or the kernels were short"
@@ -168,12 +172,12 @@ def test_signals_cost_what_they_cost_before(gpu: Gpu, way: SignalWay) -> None:
 
 
 def test_a_kernel_of_each_stream_is_resident_and_threads_and_streams_submit(gpu: Gpu) -> None:
-    assert gpu.resident(1, 200_000) == 1
-    assert gpu.resident(8, 2_000_000) == 8
-    stamps = gpu.threads_stamps(3, 50)
+    assert resident(gpu, 1, 200_000) == 1
+    assert resident(gpu, 8, 2_000_000) == 8
+    stamps = threads_stamps(gpu, 3, 50)
     assert stamps.shape == (3, 2)
     assert (stamps[:, 1] > stamps[:, 0]).all()
-    assert gpu.round_robin_ns(4, 100) > 0
+    assert round_robin_ns(gpu, 4, 100) > 0
 
 
 def test_the_stream_of_high_priority_has_the_highest(gpu: Gpu) -> None:
@@ -198,7 +202,7 @@ def test_a_second_process_takes_its_share_of_the_gpu_until_the_case_ends(opened:
     with opened.case():
         alone_ns = min(kernels_ns() for _ in range(3))
     with opened.case():
-        mps = opened.second_process()
+        mps = second_process(opened)
         assert mps.name == "mps"
         beside_ns = min(kernels_ns() for _ in range(3))
     with opened.case():

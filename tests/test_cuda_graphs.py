@@ -8,10 +8,17 @@ from worker_run import outcomes, run
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import LOOP_LAYER, IntArray, Launch, LayerCall, Op, Query, SynchronizeIdle
+from microbench.experiments.graph.allocation import AllocationWay, allocating_step
+from microbench.experiments.graph.branches import Shape, shaped_work
+from microbench.experiments.graph.changes import Change, ChangeWay, graph_changes
+from microbench.experiments.graph.iterations import Decider, decided_loop
+from microbench.experiments.graph.jitted import jitted_step
+from microbench.experiments.graph.lives import Life, Made, graph_footprint, graph_layer_lives, graph_lives
+from microbench.experiments.graph.nodes import NodeKind, node_chain
+from microbench.experiments.launch.recorders import process_recorder
 from microbench.gpu.layers.base import spinning
+from microbench.gpu.layers.jax import Output
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.graphs import AllocationWay, Change, ChangeWay, Decider, Life, Made, NodeKind, Shape
-from microbench.gpu.protocol.models import Output
 
 pytestmark = pytest.mark.gpu
 
@@ -21,7 +28,7 @@ WITHOUT_STREAM_EFFECT = ("kernel_empty", "event_wait")
 @pytest.mark.parametrize("made", get_args(Made))
 @pytest.mark.parametrize("nodes", [1, 50])
 def test_a_life_is_stamped_in_its_order(gpu: Gpu, made: Made, nodes: int) -> None:
-    stamps = gpu.graphs.lives(nodes, 3, made)
+    stamps = graph_lives(gpu, nodes, 3, made)
     assert stamps.shape == (3, len(Life))
     assert (np.diff(stamps, axis=1) >= 0).all()
     assert (stamps[:, Life.DESTROYED] > stamps[:, Life.DONE]).all()
@@ -39,11 +46,11 @@ def test_a_librarys_graph_takes_longer_to_make_than_the_drivers(gpu: Gpu, name: 
     call, nodes = LayerCall(name, duration_ns=0), 100
     try:
         gpu.bind(call)
-        gpu.layer_lives(call, nodes, 3)
-        stamps = gpu.layer_lives(call, nodes, 20)
+        graph_layer_lives(gpu, call, nodes, 3)
+        stamps = graph_layer_lives(gpu, call, nodes, 20)
     except Skip as reason:
         pytest.skip(str(reason))
-    driver = gpu.graphs.lives(nodes, 20, "capture")
+    driver = graph_lives(gpu, nodes, 20, "capture")
     apart = np.diff(np.delete(stamps, Life.MADE, axis=1), axis=1)
     assert (apart >= 0).all()
     assert (stamps[:, Life.MADE] == 0).all() == (name == "cupy_raw")
@@ -67,7 +74,7 @@ def test_jaxs_step_runs_its_kernels_with_command_buffers_and_without(gpu: Gpu, o
     result is new memory, so that XLA updates the graph, and 230 us where it takes the memory of a donated argument.
     """
     try:
-        step, recorder = gpu.jitted(100, output), gpu.recorder("cupti")
+        step, recorder = jitted_step(gpu, 100, output), process_recorder(gpu, "cupti")
     except Skip as reason:
         pytest.skip(str(reason))
     assert step.check()
@@ -83,7 +90,7 @@ def test_jaxs_step_runs_its_kernels_with_command_buffers_and_without(gpu: Gpu, o
 
 
 def test_the_footprint_of_a_larger_graph_is_no_smaller(gpu: Gpu) -> None:
-    small, large = (gpu.graphs.footprint(nodes, 5) for nodes in (1, 3000))
+    small, large = (graph_footprint(gpu, nodes, 5) for nodes in (1, 3000))
     assert large.device_bytes >= small.device_bytes
     assert large.device_bytes > 0
 
@@ -91,7 +98,7 @@ def test_the_footprint_of_a_larger_graph_is_no_smaller(gpu: Gpu) -> None:
 @pytest.mark.parametrize(("way", "changed"), [("set_params", 1), ("set_params", 20), ("set_grid", 20),
                                               ("exec_update", 20), ("rebuild", 20)])  # fmt: skip
 def test_changes_arrive(gpu: Gpu, way: ChangeWay, changed: int) -> None:
-    stamps = gpu.graphs.changes(way, 20, changed, 3)
+    stamps = graph_changes(gpu, way, 20, changed, 3)
     assert stamps.shape == (3, len(Change))
     assert (np.diff(stamps, axis=1) >= 0).all()
     whole = way in ("exec_update", "rebuild")
@@ -100,20 +107,20 @@ def test_changes_arrive(gpu: Gpu, way: ChangeWay, changed: int) -> None:
 
 
 def test_a_change_that_does_not_arrive_is_noticed(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    from microbench.gpu.cuda.graphs import changes
+    from microbench.experiments.graph import changes
 
     def nothing(*arguments: object) -> int:
         return 0
 
-    gpu.graphs.changes("set_params", 5, 5, 1)
-    monkeypatch.setattr(changes.graph_loops, "change_nodes", nothing)
+    graph_changes(gpu, "set_params", 5, 5, 1)
+    monkeypatch.setattr(changes.loops, "change_nodes", nothing)
     with pytest.raises(MeasurementError, match="node 0 after the change"):
-        gpu.graphs.changes("set_params", 5, 5, 1)
+        graph_changes(gpu, "set_params", 5, 5, 1)
 
 
 @pytest.mark.parametrize("kind", get_args(NodeKind))
 def test_nodes_of_every_kind_have_their_effect_before_and_after_an_update(gpu: Gpu, kind: NodeKind) -> None:
-    chain = gpu.graphs.chain(kind, 12)
+    chain = node_chain(gpu, kind, 12)
     assert chain.check()
     assert chain.instantiate_ns() > 0
     try:
@@ -126,7 +133,7 @@ def test_nodes_of_every_kind_have_their_effect_before_and_after_an_update(gpu: G
 @pytest.mark.parametrize("kind", get_args(NodeKind))
 @pytest.mark.parametrize("side", ["graph", "_checked"])
 def test_a_missing_effect_is_noticed(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, kind: NodeKind, side: str) -> None:
-    chain = gpu.graphs.chain(kind, 5)
+    chain = node_chain(gpu, kind, 5)
     if kind == "if_skipped" or (side == "_checked" and (chain.stream is None or kind in WITHOUT_STREAM_EFFECT)):
         pytest.skip("has no effect to miss")
     monkeypatch.setattr(chain, side, lambda count: None)
@@ -135,7 +142,7 @@ def test_a_missing_effect_is_noticed(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_an_update_to_another_topology_is_refused_with_the_drivers_reason(gpu: Gpu) -> None:
-    long, short = (gpu.graphs.chain("kernel", count) for count in (5, 4))
+    long, short = (node_chain(gpu, "kernel", count) for count in (5, 4))
     long._graphs[1] = short._graphs[1]  # type: ignore[attr-defined]
     with pytest.raises(Skip, match=r"refused the update: CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE.*TOPOLOGY"):
         long.update_ns()
@@ -174,7 +181,7 @@ def test_a_broken_capture_gives_the_drivers_reason_and_leaves_the_stream_usable(
 @pytest.mark.parametrize("joined", [True, False])
 @pytest.mark.parametrize("branches", [1, 4, 16])
 def test_shapes_keep_their_edges(gpu: Gpu, branches: int, joined: bool) -> None:
-    shaped = gpu.graphs.shape(Shape(branches, 16 // branches, joined, 1000))
+    shaped = shaped_work(gpu, Shape(branches, 16 // branches, joined, 1000))
     assert "every kernel" in shaped.check()
     out = np.zeros(3, dtype=np.int64)
     for submit in (shaped.graph, shaped.streams):
@@ -184,16 +191,16 @@ def test_shapes_keep_their_edges(gpu: Gpu, branches: int, joined: bool) -> None:
 
 @pytest.mark.parametrize("decider", get_args(Decider))
 def test_a_loop_runs_the_iterations_and_more_take_longer(gpu: Gpu, decider: Decider) -> None:
-    loop = gpu.graphs.loop(decider)
+    loop = decided_loop(gpu, decider)
     for iterations in (1, 4, 40):
-        assert loop.run_ns(iterations) > 0  # it raises for any other number
-    assert min(loop.run_ns(40) for _ in range(3)) > min(loop.run_ns(4) for _ in range(3))
+        assert loop(iterations) > 0  # it raises for any other number
+    assert min(loop(40) for _ in range(3)) > min(loop(4) for _ in range(3))
 
 
 @pytest.mark.parametrize("way", get_args(AllocationWay))
 @pytest.mark.parametrize(("size_bytes", "pairs"), [(4096, 1), (1 << 22, 3)])
 def test_allocated_memory_carries_values(gpu: Gpu, way: AllocationWay, size_bytes: int, pairs: int) -> None:
-    step = gpu.graphs.step(way, size_bytes, pairs)
+    step = allocating_step(gpu, way, size_bytes, pairs)
     assert step.check()
     step.submit(3)
     gpu.synchronize()
@@ -208,4 +215,4 @@ def test_an_old_driver_skips_what_it_lacks_with_the_version_needed(gpu: Gpu, mon
     monkeypatch.setattr(case.driver, "cuDriverGetVersion", lambda: (0, 12020))
     for kind in ("if_taken", "pdl"):
         with pytest.raises(Skip, match=r"need a driver of CUDA 12\.\d; this one has 12\.2"):
-            gpu.graphs.chain(kind, 3)  # type: ignore[arg-type]
+            node_chain(gpu, kind, 3)  # type: ignore[arg-type]

@@ -8,7 +8,8 @@ from gpu_checks import proven
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import Access, CollectiveName, Direction, HostMemory, Order, PeerWay, bus_factor
+from microbench.gpu.protocol.links import Access, CollectiveName, Order, PeerWay, bus_factor
+from microbench.gpu.protocol.transfer import Direction, HostMemory
 
 pytestmark = pytest.mark.gpu
 

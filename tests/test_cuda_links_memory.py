@@ -8,14 +8,16 @@ import pytest
 from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
+from microbench.gpu.cuda import buffers
+from microbench.gpu.cuda.buffers import HostBuffer, Patterns
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.device import CudaGpu
-from microbench.gpu.cuda.links import buffers, managed
-from microbench.gpu.cuda.links.buffers import HostBuffer, Patterns
+from microbench.gpu.cuda.links import managed
 from microbench.gpu.cuda.links.copies import CudaPipeline, Piece, Readers
 from microbench.gpu.cuda.links.managed import CudaManaged
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import HostMemory, ManagedWay, Pinning, PinningWay
+from microbench.gpu.protocol.links import ManagedWay, Pinning, PinningWay
+from microbench.gpu.protocol.transfer import HostMemory
 from microbench.host import memory
 
 pytestmark = pytest.mark.gpu

@@ -15,9 +15,10 @@ from cuda.bindings import driver
 from gpu_checks import proven
 
 from microbench.core.errors import MeasurementError, Skip
+from microbench.experiments.memory.bank_reads import bank_reads
 from microbench.gpu.protocol import memory
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import Transfer
+from microbench.gpu.protocol.transfer import Transfer
 from microbench.meter.timer import gated
 
 pytestmark = pytest.mark.gpu
@@ -319,7 +320,7 @@ def test_bank_conflicts_cost_a_cycle_for_each_word(gpu: Gpu) -> None:
     """
     reads, waited = 1000, {}
     for stride_bytes, ways in ((0, 1), (4, 1), (8, 2), (12, 1), (16, 4), (32, 8), (64, 16), (128, 32), (132, 1)):
-        banks = gpu.memory.banks(stride_bytes)
+        banks = bank_reads(gpu, stride_bytes)
         cycles = min(banks.together(reads) for _ in range(3)) / (reads * banks.loads)
         assert 0.99 * ways <= cycles <= 1.1 * ways + 0.1, (stride_bytes, cycles)
         waited[stride_bytes] = banks.alone(reads) / reads
@@ -331,9 +332,9 @@ def test_bank_conflicts_cost_a_cycle_for_each_word(gpu: Gpu) -> None:
 
 def test_strides_that_are_no_words_are_skipped(gpu: Gpu) -> None:
     with pytest.raises(Skip, match="6 B apart"):
-        gpu.memory.banks(6)
+        bank_reads(gpu, 6)
     with pytest.raises(Skip, match="shared memory"):
-        gpu.memory.banks(MIB)
+        bank_reads(gpu, MIB)
 
 
 PACKAGES: dict[memory.Implementation, str] = {"cupy": "cupy", "numba": "numba.cuda"}

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Copy, GraphLaunch, Launch, LayerCall, Op, Query, Record, Wait
+from microbench.experiments.launch.exchanges import host_read_ns, start_stamps
+from microbench.experiments.launch.streams import resident, threads_stamps
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts
 from microbench.gpu.fake.device import max_plus
 from microbench.gpu.fake.environment import (
@@ -154,7 +156,7 @@ def test_virtual_time_never_goes_backwards(acts: list[str]) -> None:
                 before = gpu.pcie_bytes()
                 assert gpu.pcie_bytes().sent > before.sent
             case "threads":
-                gpu.threads_stamps(2, 10)
+                threads_stamps(gpu, 2, 10)
         now_ns = gpu.clock.now_ns()
         assert now_ns > last_ns
         last_ns = now_ns
@@ -164,7 +166,7 @@ def trace(seed: int, spread: float = 0.005) -> list[int]:
     gpu = open_fake(seed=seed, spread=spread)
     stamps = np.zeros(200, dtype=np.int64)
     gpu.bind(Launch()).stamps(stamps)
-    return [*stamps.tolist(), *gpu.start_stamps(20).ravel().tolist(), *gpu.host_read_ns(5).tolist()]
+    return [*stamps.tolist(), *start_stamps(gpu, 20).ravel().tolist(), *host_read_ns(gpu, 5).tolist()]
 
 
 def test_one_seed_gives_one_sequence_of_times() -> None:
@@ -181,7 +183,7 @@ def test_noise_has_the_spread_asked_for_a_rare_long_tail_and_missed_flags() -> N
     body_ns = took_ns[took_ns < 1.1 * COSTS.submit_ns]
     assert np.std(body_ns) / COSTS.submit_ns == pytest.approx(0.01, rel=0.1)
     assert 0.0005 < 1 - len(body_ns) / len(took_ns) < 0.004
-    assert 0 < (gpu.start_stamps(5000)[:, 2] == 0).sum() < 50
+    assert 0 < (start_stamps(gpu, 5000)[:, 2] == 0).sum() < 50
 
 
 def test_ways_share_a_wire_until_one_of_them_is_done() -> None:
@@ -285,10 +287,10 @@ def test_one_copy_engine_a_direction_serves_all_streams() -> None:
 
 def test_kernels_resident_at_once_are_limited_by_streams_time_and_the_gpu() -> None:
     gpu = exact()
-    assert gpu.resident(7, 1_000_000) == 7
-    assert gpu.resident(COSTS.resident_kernels, 1_000_000) == COSTS.resident_kernels
-    assert gpu.resident(200, 1_000_000) == COSTS.resident_kernels
-    assert gpu.resident(64, 1000) == math.ceil(1000 / COSTS.front_end_ns)
+    assert resident(gpu, 7, 1_000_000) == 7
+    assert resident(gpu, COSTS.resident_kernels, 1_000_000) == COSTS.resident_kernels
+    assert resident(gpu, 200, 1_000_000) == COSTS.resident_kernels
+    assert resident(gpu, 64, 1000) == math.ceil(1000 / COSTS.front_end_ns)
 
 
 def test_a_case_that_raises_leaves_an_idle_gpu() -> None:

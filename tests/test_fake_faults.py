@@ -11,13 +11,17 @@ from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Case, Measurement, Outcome, Param
 from microbench.core.ops import Launch
+from microbench.experiments.graph.allocation import allocating_step
+from microbench.experiments.graph.branches import Shape, shaped_work
+from microbench.experiments.graph.iterations import decided_loop
+from microbench.experiments.graph.nodes import node_chain
+from microbench.experiments.memory.bank_reads import bank_reads
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts, MemoryCosts
 from microbench.gpu.fake.environment import FakeHost, fake_environment
 from microbench.gpu.protocol.compute import Gemm
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.graphs import Shape
-from microbench.gpu.protocol.links import Transfer
 from microbench.gpu.protocol.memory import Operations
+from microbench.gpu.protocol.transfer import Transfer
 from microbench.meter.floors import measure_floors
 from microbench.session import worker
 from microbench.session.messages import Job, Message, Order
@@ -195,7 +199,7 @@ LACKING: list[tuple[FakeCosts, Use, str]] = [
     (TWO, lambda gpu: gpu.memory.chase("global", 64), "64 B hold no line of 128 B"),
     (TWO, lambda gpu: gpu.memory.chase("shared", 1024).lines_cycles(1), "no part of the L2"),
     (TWO, lambda gpu: gpu.memory.written("write", 64 << 10), "64 KiB have no 4096 B for each SM"),
-    (TWO, lambda gpu: gpu.memory.banks(6), "words of 4 B cannot lie 6 B apart"),
+    (TWO, lambda gpu: bank_reads(gpu, 6), "words of 4 B cannot lie 6 B apart"),
     (TWO, lambda gpu: gpu.memory.occupied(3, 1024, 1, MIB), "does not hold 3 blocks of 1024 threads"),
     (TWO, lambda gpu: gpu.memory.occupied(1, 32, 3, MIB), "1, 2, 4 or 8 loads in flight, not 3"),
     (TWO, lambda gpu: gpu.memory.scattered("gather", 24 * MIB), "not a power of two"),
@@ -222,11 +226,11 @@ LACKING: list[tuple[FakeCosts, Use, str]] = [
     (TWO, lambda gpu: gpu.compute.problem("mxfp8", 256, 256, 256), "needs compute capability 10.0"),
     (capability(7, 0), lambda gpu: gpu.compute.chain("fma_bf16x2"), "needs compute capability 8.0"),
     (TWO, lambda gpu: gpu.compute.problem("fp16", 8, 8, 8).gemm("cublaslt", "round"), "has no kernel round"),
-    (driver(12020), lambda gpu: gpu.graphs.chain("if_taken", 1), "conditional nodes need a driver of CUDA 12.4"),
-    (driver(12030), lambda gpu: gpu.graphs.loop("while"), "of CUDA 12.4; this one has 12.3"),
-    (driver(12020), lambda gpu: gpu.graphs.chain("pdl", 1), "programmatic edges need a driver of CUDA 12.3"),
-    (driver(11080), lambda gpu: gpu.graphs.loop("tail_launch"), "from the device need a driver of CUDA 12.0"),
-    (capability(8, 0), lambda gpu: gpu.graphs.chain("pdl_trigger", 1), "capability 9.0; this GPU has 8.0"),
+    (driver(12020), lambda gpu: node_chain(gpu, "if_taken", 1), "conditional nodes need a driver of CUDA 12.4"),
+    (driver(12030), lambda gpu: decided_loop(gpu, "while"), "of CUDA 12.4; this one has 12.3"),
+    (driver(12020), lambda gpu: node_chain(gpu, "pdl", 1), "programmatic edges need a driver of CUDA 12.3"),
+    (driver(11080), lambda gpu: decided_loop(gpu, "tail_launch"), "from the device need a driver of CUDA 12.0"),
+    (capability(8, 0), lambda gpu: node_chain(gpu, "pdl_trigger", 1), "capability 9.0; this GPU has 8.0"),
 ]
 
 
@@ -257,18 +261,17 @@ USES: dict[str, Callable[[Gpu], Callable[[], object]]] = {
     "chase": lambda gpu: partial(gpu.memory.chase("global", MIB).walk, 8),
     "loaded": lambda gpu: partial(gpu.memory.loaded("l2").take, 8, 0.0),
     "writes": lambda gpu: partial(gpu.memory.written("update", MIB).take, 4096),
-    "banks": lambda gpu: partial(gpu.memory.banks(8).alone, 8),
+    "banks": lambda gpu: partial(bank_reads(gpu, 8).alone, 8),
     "level": lambda gpu: partial(gpu.memory.level("shared", 1024).take, 4096),
     "capacity": lambda gpu: gpu.memory.capacity,
     "product": lambda gpu: partial(gpu.compute.problem("bf16", 256, 256, 256).gemm("cublaslt", WAY).submit, 1),
     "tensor": lambda gpu: partial(gpu.compute.tensor("wgmma", "bf16").take, 1),
     "instructions": lambda gpu: partial(gpu.compute.chain("fma_fp32").take, 1),
     "bracket": lambda gpu: gpu.compute.bracket().begin,
-    "lives": lambda gpu: partial(gpu.graphs.lives, 1, 1, "capture"),
-    "chain of nodes": lambda gpu: gpu.graphs.chain("kernel", 3).instantiate_ns,
-    "loop": lambda gpu: partial(gpu.graphs.loop("while").run_ns, 1),
-    "branches": lambda gpu: gpu.graphs.shape(Shape(2, 2, True, 0)).check,
-    "step": lambda gpu: gpu.graphs.step("stream_kept", MIB, 1).check,
+    "chain of nodes": lambda gpu: node_chain(gpu, "kernel", 3).instantiate_ns,
+    "loop": lambda gpu: partial(decided_loop(gpu, "while"), 1),
+    "branches": lambda gpu: shaped_work(gpu, Shape(2, 2, True, 0)).check,
+    "step": lambda gpu: allocating_step(gpu, "stream_kept", MIB, 1).check,
 }
 
 

@@ -12,10 +12,14 @@ from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Case
 from microbench.core.ops import Copy, Launch, LayerCall, Memset, Op, Query, SynchronizeIdle
+from microbench.experiments.graph.allocation import allocating_step
+from microbench.experiments.graph.branches import Shape, dependencies, schedule
+from microbench.experiments.graph.changes import Change, ChangeWay, graph_changes
+from microbench.experiments.graph.iterations import Decider, decided_loop
+from microbench.experiments.graph.lives import Made, graph_lives
+from microbench.experiments.graph.nodes import NodeKind, node_chain
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.gpu import open_fake
-from microbench.gpu.fake.graphs import dependencies, schedule
-from microbench.gpu.protocol.graphs import Change, ChangeWay, Decider, Made, NodeKind, Shape
 from microbench.gpu.protocol.submit import Submit
 from microbench.session.messages import Refused
 from microbench.session.worker import guarded
@@ -35,30 +39,30 @@ def step_ns(submit: Submit) -> float:
 
 @pytest.mark.parametrize("spread", [0, 0.02])
 def test_stamps_of_lives_and_changes_never_run_backwards(spread: float) -> None:
-    graphs = open_fake(spread=spread).graphs
+    gpu = open_fake(spread=spread)
     for made in get_args(Made):
-        assert (np.diff(graphs.lives(300, 20, made).ravel()) >= 0).all()
+        assert (np.diff(graph_lives(gpu, 300, 20, made).ravel()) >= 0).all()
     for way in get_args(ChangeWay):
-        assert (np.diff(graphs.changes(way, 100, 100, 3).ravel()) >= 0).all()
+        assert (np.diff(graph_changes(gpu, way, 100, 100, 3).ravel()) >= 0).all()
 
 
 def test_each_change_is_like_the_one_before() -> None:
     for way in get_args(ChangeWay):
-        stamps = exact().graphs.changes(way, 100, 100, 3)
+        stamps = graph_changes(exact(), way, 100, 100, 3)
         assert stamps.shape == (3, len(Change))
         assert (stamps[1:] - stamps[1:, :1] == stamps[:-1] - stamps[:-1, :1]).all()
     with pytest.raises(MeasurementError, match="11 of 10 nodes"):
-        exact().graphs.changes("set_params", 10, 11, 1)
+        graph_changes(exact(), "set_params", 10, 11, 1)
 
 
 def test_a_refused_update_names_the_drivers_reason_and_other_ways_still_work() -> None:
     refusing = FakeCosts(refuses_updates=True)
-    graphs = exact(refusing).graphs
+    gpu = exact(refusing)
     with pytest.raises(Skip, match="CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE"):
-        graphs.chain("kernel", 5).update_ns()
-    assert graphs.changes("rebuild", 10, 10, 1).all()
+        node_chain(gpu, "kernel", 5).update_ns()
+    assert graph_changes(gpu, "rebuild", 10, 10, 1).all()
     with pytest.raises(Skip, match=r"CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE \(ERROR_NOT_SUPPORTED\)"):
-        exact().graphs.chain("if_taken", 5).update_ns()
+        node_chain(exact(), "if_taken", 5).update_ns()
     case = Case("graph_update", {"changed_nodes": 10, "nodes": 10, "way": "exec_update"})
     outcome = guarded(lambda: run_case(discover()["graph_update"], case, refusing))
     assert isinstance(outcome, Refused)
@@ -97,17 +101,18 @@ def test_a_graph_is_of_one_layer() -> None:
 
 
 def test_a_driver_that_is_just_new_enough_has_every_kind_of_node_and_decider() -> None:
-    graphs = exact(FakeCosts(cuda_driver_version=12040)).graphs
+    gpu = exact(FakeCosts(cuda_driver_version=12040))
     kernels = {kind for kind in get_args(NodeKind) if kind.startswith("kernel") or kind.endswith("_prologue")}
     assert set(GRAPHS.nodes) == set(get_args(NodeKind)) - kernels, "kernels are the reference of all node costs"
     for kind in get_args(NodeKind):
-        chain = graphs.chain(kind, 20)
+        chain = node_chain(gpu, kind, 20)
         assert (chain.stream is None) == (kind in ("child", "empty", "if_taken", "if_skipped")), kind
         assert "SIMULATED" in chain.check()
     for decider in get_args(Decider):
-        times_ns = np.array([graphs.loop(decider).run_ns(count) for count in (1, 11, 21)])
+        times_ns = np.array([decided_loop(gpu, decider)(count) for count in (1, 11, 21)])
         assert np.diff(times_ns)[0] == pytest.approx(np.diff(times_ns)[1], rel=0.1)
-    exact(FakeCosts(compute_capability=(7, 0), cuda_driver_version=11080)).graphs.chain("kernel_prologue", 2)
+    old = exact(FakeCosts(compute_capability=(7, 0), cuda_driver_version=11080))
+    node_chain(old, "kernel_prologue", 2)
 
 
 def test_dependencies_of_a_small_fork() -> None:
@@ -148,7 +153,7 @@ def test_any_schedule_keeps_the_edges_the_front_end_and_the_room(
 def test_a_pool_goes_with_its_case() -> None:
     gpu = exact()
     with gpu.case():
-        gpu.graphs.step("stream_released", 64 * MIB, 1).submit(1)
+        allocating_step(gpu, "stream_released", 64 * MIB, 1).submit(1)
     began_ns = gpu.clock.now_ns()
     gpu.synchronize()
     assert gpu.clock.now_ns() - began_ns < 5000

@@ -16,9 +16,10 @@ ROOMS: dict[str, str] = {
     "analysis": "core",
     "host": "core",
     "recorder": "core",
-    "gpu": "recorder host core",
+    "gpu": "host core",
     "meter": "gpu analysis core",
-    "benchmarks": "meter gpu core",
+    "experiments": "gpu recorder host core",
+    "benchmarks": "meter experiments gpu core",
     "comparison": "analysis core",
     "model": "analysis core",
     "explain": "model host analysis core",
@@ -31,7 +32,7 @@ ROOMS: dict[str, str] = {
     "library": "report diagnosis traces session archive explain model comparison gpu recorder analysis core",
     "cli": "library fleet report diagnosis traces session archive explain model gpu recorder analysis core",
 }
-MOST_ROOMS, MOST_ARROWS = 18, 75
+MOST_ROOMS, MOST_ARROWS = 19, 80
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 
 # Where a package may be imported. The longest name counts: numba.cuda is not numba.
@@ -48,12 +49,13 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "jaxlib": ("gpu.layers",),
     "jinja2": ("report.page",),
     "markupsafe": ("report.page",),
-    "llvmlite": ("gpu", "_kernels", "host.loops", "recorder.callbacks", "recorder.machine_code"),
+    "llvmlite": ("gpu", "_kernels", "host.loops", "host.page_loops", "recorder.callbacks", "recorder.machine_code"),
     "numba": (
         "gpu",
         "_kernels",
         "host.loops",
         "host.graph_loops",
+        "host.page_loops",
         "traces.scanner",
         "recorder.callbacks",
         "recorder.machine_code",

@@ -47,9 +47,8 @@ from microbench.gpu.layers.base import (
     open_spinning,
     replays,
 )
-from microbench.gpu.layers.jax import JaxStep
+from microbench.gpu.layers.jax import JaxStep, Output
 from microbench.gpu.layers.torch import elements_for
-from microbench.gpu.protocol.models import Output
 
 # The packages that the layers measure; listing the layers must import none of them.
 PACKAGES = ("cuda.bindings.driver", "cuda.core", "cupy", "numba.cuda", "torch", "triton", "warp", "jax")

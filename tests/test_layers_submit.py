@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from layer_stand_ins import BAD, CASES, CONTEXT, GRAPHING, OK, SPINNING, STREAM,
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import LayerCall
+from microbench.experiments.graph import lives
+from microbench.experiments.graph.lives import Life
 from microbench.gpu.layers.base import LayerHandle, LayerSubmit, kernels_of_one_call, open_spinning
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.graphs import Life
 
 
 class Clockwork:
@@ -67,11 +69,18 @@ def test_a_round_trip_is_a_call_and_a_wait_for_the_stream() -> None:
         LayerSubmit(LayerHandle(lambda: None, None), driver=None)
 
 
+OP = LayerCall("a layer")
+
+
+def bound(handle: LayerHandle) -> Any:
+    """A case in which OP is bound to this handle."""
+    return SimpleNamespace(layers={OP: SimpleNamespace(handle=handle)})
+
+
 @pytest.mark.parametrize("name", GRAPHING)
 def test_a_librarys_graph_is_stamped_counted_and_destroyed_before_the_next(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    submit = pytest.importorskip("microbench.gpu.cuda.submit", reason="needs cuda-bindings")
     launches = put_stand_ins(monkeypatch)
     acts = launches.graphs
 
@@ -80,10 +89,10 @@ def test_a_librarys_graph_is_stamped_counted_and_destroyed_before_the_next(
         acts.append("wait")
         return (OK,)
 
-    monkeypatch.setattr(submit, "driver", SimpleNamespace(CUstream=int, cuStreamSynchronize=synchronize))
+    monkeypatch.setattr(lives, "driver", SimpleNamespace(CUstream=int, cuStreamSynchronize=synchronize))
     handle = open_spinning(name, CONTEXT, 0)
     launches.clear()
-    stamps = submit.layer_lives(handle, 3, 2)
+    stamps = lives.layer_lives(bound(handle), OP, 3, 2)
     assert len(launches) == 2 * 3, "one replay of each graph"
     assert stamps.shape == (2, Life.DESTROYED)
     assert (stamps[:, Life.MADE] == 0).all() == (name == "cupy_raw")
@@ -96,10 +105,10 @@ def test_a_librarys_graph_is_stamped_counted_and_destroyed_before_the_next(
     assert make is not None
     wrong = replace(handle, graph=lambda nodes: replace(make(nodes), nodes=lambda: nodes + 1))
     with pytest.raises(MeasurementError, match="3 calls became a graph of 4 nodes"):
-        submit.layer_lives(wrong, 3, 1)
+        lives.layer_lives(bound(wrong), OP, 3, 1)
     assert acts[len(acts) - len(destroy) :] == destroy, "a graph is destroyed after an error too"
     with pytest.raises(Skip, match="no graphs"):
-        submit.layer_lives(replace(handle, graph=None), 3, 1)
+        lives.layer_lives(bound(replace(handle, graph=None)), OP, 3, 1)
 
 
 class CaptureDriver:

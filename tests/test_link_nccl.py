@@ -235,6 +235,6 @@ def test_without_the_library_the_case_is_skipped_with_the_line_that_installs_it(
     def absent(name: str) -> None:
         raise DynamicLibNotFoundError(name)
 
-    monkeypatch.setattr(collectives, "load_nvidia_dynamic_lib", absent)
+    monkeypatch.setattr("cuda.pathfinder.load_nvidia_dynamic_lib", absent)
     with pytest.raises(Skip, match="needs NCCL: pip install nvidia-nccl-cu13"):
         collectives.Library()

@@ -77,7 +77,8 @@ def test_device_memory_that_is_not_free_is_a_skip(
     monkeypatch.setattr(cases.driver, "cuMemAlloc", lambda size_bytes: (code, 0))
     monkeypatch.setattr(cases.driver, "cuMemGetInfo", lambda: (0, 3 << 30, 8 << 30))
     context: Any = None
-    case = cases.Case(context, holders=lambda: "python (pid 12) 4.00 GiB")
+    monkeypatch.setattr(cases, "held_by", lambda nvml: "python (pid 12) 4.00 GiB")
+    case = cases.Case(context, board=SimpleNamespace(nvml=None))
     case._taken_bytes = 1 << 30
     words = (
         "16 GiB of device memory asked, 3.00 GiB are free on the GPU of 8.00 GiB; "

@@ -32,6 +32,8 @@ class Driver:
     CUfunction, CUkernel, CUstream, CUgraph, CUgraphExec = (
         getattr(bindings, name) for name in ("CUfunction", "CUkernel", "CUstream", "CUgraph", "CUgraphExec")
     )
+    CUstreamCaptureMode, CUstreamCaptureStatus = bindings.CUstreamCaptureMode, bindings.CUstreamCaptureStatus
+    CUgraphNodeType = bindings.CUgraphNodeType
 
     def __init__(self) -> None:
         self.broken = False
@@ -47,7 +49,15 @@ class Driver:
         return (0,)
 
     def cuStreamGetCaptureInfo(self, stream: int) -> tuple[object, ...]:  # noqa: N802
-        return (0, own_step.INVALIDATED if self.broken else 1, 1, None, None, None, 0)
+        return (
+            0,
+            bindings.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_INVALIDATED if self.broken else 1,
+            1,
+            None,
+            None,
+            None,
+            0,
+        )
 
     def cuStreamEndCapture(self, stream: int) -> tuple[int, int]:  # noqa: N802
         return (INVALIDATED if self.broken else 0), 99

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda.bindings import driver
 from host_case import HostCase
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,11 +18,12 @@ from nvml_stand_in import NOT_FOUND, NOT_SUPPORTED, UUID, library, refuse
 from recorded_trees import unpack, write
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.gpu.cuda.links import buffers
-from microbench.gpu.cuda.links.buffers import HostPages, cpus_of, require_node, require_taken
+from microbench.gpu.cuda import buffers, driver
+from microbench.gpu.cuda.buffers import HostPages, cpus_of, require_node, require_taken
 from microbench.gpu.cuda.memory import allocation
 from microbench.gpu.cuda.memory import allocation as blocks
 from microbench.gpu.cuda.memory.engines import FEWEST_ROWS, WIDEST_ROW_BYTES, row_width_bytes
+from microbench.gpu.machine import nvml as nvml_module
 from microbench.gpu.machine.nvml import Holder, Holders, NvmlGpu, memory_holders
 from microbench.gpu.machine.query import Answer
 from microbench.gpu.protocol.memory import Allocation
@@ -52,9 +52,9 @@ def test_holders_are_named_with_their_memory() -> None:
     own = process(os.getpid(), 500 * MIB)
     several = nvml(own, process(7, 3 * GIB), nvmlDeviceGetGraphicsRunningProcesses=[process(8), process(7, 1)])
     for gpu, words in ((several, "python (pid 7) 3.00 GiB, Xorg (graphics, pid 8)"), (nvml(own), "nobody else")):
-        fact = blocks.holders(gpu)
+        fact = nvml_module.holders(gpu)
         assert (fact.name, fact.value, fact.source) == ("memory_holders", words, "NVML")
-        assert blocks.held_by(gpu) == words
+        assert nvml_module.held_by(gpu) == words
         assert memory_holders(gpu.query).value.own.used_bytes == 500 * MIB
 
 
@@ -66,11 +66,11 @@ def test_holders_are_named_with_their_memory() -> None:
     ),
 ])  # fmt: skip
 def test_processes_hidden_from_nvml_are_unknown_and_not_nobody(gpu: NvmlGpu, reason: str) -> None:
-    fact = blocks.holders(gpu)
+    fact = nvml_module.holders(gpu)
     assert fact.value is None
     assert reason in str(fact.reason)
-    assert blocks.held_by(gpu).startswith("others not known (")
-    assert reason in blocks.held_by(gpu)
+    assert nvml_module.held_by(gpu).startswith("others not known (")
+    assert reason in nvml_module.held_by(gpu)
 
 
 def test_in_a_pid_namespace_an_unknown_pid_is_this_process(tmp_path: Path) -> None:

@@ -19,14 +19,14 @@ from microbench.archive import store
 from microbench.benchmarks.launch import launch_watched
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Measurement
+from microbench.experiments.launch.recorders import simulated_recorder
 from microbench.gpu.cuda import profiler
 from microbench.gpu.cuda.profiler import KERNEL_RECORD, KernelRecords
 from microbench.gpu.fake.costs import FakeCosts, RecorderCosts
-from microbench.gpu.fake.gpu import FakeGpu, open_fake
-from microbench.gpu.fake.models import FakeRecorder
+from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.layers import torch_recorder
 from microbench.gpu.layers.torch_recorder import TorchRecorder, counted
-from microbench.gpu.protocol.recorder import Recorded, Recorder, RecorderKind
+from microbench.gpu.protocol.recorder import Recorded, RecorderKind
 from microbench.meter.timer import Meter
 from microbench.traces.reading import read
 
@@ -170,14 +170,14 @@ class Refusing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._gpu, name)
 
-    def recorder(self, kind: RecorderKind) -> Recorder:
-        if kind in self._refused:
-            raise Skip(f"{kind} is refused")
-        made = self._gpu.recorder(kind)
-        assert isinstance(self._gpu, FakeGpu)
-        assert isinstance(made, FakeRecorder)
+    def carry_out(self, real: Any, simulated: Any, *arguments: Any, **options: Any) -> Any:
+        if simulated is simulated_recorder and arguments[0] in self._refused:
+            raise Skip(f"{arguments[0]} is refused")
+        made = self._gpu.carry_out(real, simulated, *arguments, **options)
+        if simulated is not simulated_recorder:
+            return made
         count = made.recorded
-        made.recorded = lambda run: self._changed(count(run))  # type: ignore[method-assign]
+        made.recorded = lambda run: self._changed(count(run))
         return made
 
 

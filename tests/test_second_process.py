@@ -15,9 +15,8 @@ import pytest
 from host_case import HostCase
 
 from microbench.core.errors import MeasurementError, Skip
+from microbench.experiments.launch import second_process as second
 from microbench.host.affinity import CorePlan, Cores
-
-second = pytest.importorskip("microbench.gpu.cuda.second_process", reason="needs cuda-bindings")
 
 TELLS = f"import sys, os; os.write(1, {second.READY!r}); "
 CORES = Cores(CorePlan(1, (0,), 3), frozenset((0, 1, 3)), (1, 3, 0))
@@ -78,7 +77,7 @@ def test_one_that_ends_too_early_voids_the_measurement() -> None:
 
 def test_it_ends_when_the_process_that_started_it_is_killed() -> None:
     code = (
-        "import os, signal; from microbench.gpu.cuda import second_process as second\n"
+        "import os, signal; from microbench.experiments.launch import second_process as second\n"
         f"with second.running({program(TELLS + 'sys.stdin.read()')!r}) as process:\n"
         "    print(process.pid, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -106,12 +105,18 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
     return found
 
 
+def lone_case(compute_mode: int, cores: Cores, through_mps: int = 0) -> HostCase:
+    case = HostCase(MPS_ENABLED=through_mps, COMPUTE_MODE=compute_mode)
+    case._board = SimpleNamespace(info=SimpleNamespace(uuid="GPU-7"), cores=cores)
+    return case
+
+
 @pytest.mark.parametrize(("through_mps", "compute_mode"), [(0, 0), (1, 0), (1, 3)])
 def test_it_opens_the_same_gpu_on_a_core_of_its_own_until_the_case_ends(
     commands: list[Sequence[str]], through_mps: int, compute_mode: int
 ) -> None:
-    case = HostCase(MPS_ENABLED=through_mps, COMPUTE_MODE=compute_mode)
-    mps = second.second_process(case, "GPU-7", CORES)
+    case = lone_case(compute_mode, CORES, through_mps)
+    mps = second.real_second_process(case)
     assert (mps.name, mps.value) == ("mps", bool(through_mps))
     assert [command[-3:] for command in commands] == [[second.MODULE, "GPU-7", "3"]]
     case.end()
@@ -120,10 +125,10 @@ def test_it_opens_the_same_gpu_on_a_core_of_its_own_until_the_case_ends(
 
 def test_where_no_second_process_can_run_is_skipped(commands: list[Sequence[str]]) -> None:
     with pytest.raises(Skip, match="compute mode"):
-        second.second_process(HostCase(MPS_ENABLED=0, COMPUTE_MODE=3), "GPU-7", CORES)
+        second.real_second_process(lone_case(3, CORES))
     one_core = Cores(CorePlan(1, (1,), 1), frozenset((1,)), (1,))
     with pytest.raises(Skip, match="a core of its own"):
-        second.second_process(HostCase(MPS_ENABLED=0, COMPUTE_MODE=0), "GPU-7", one_core)
+        second.real_second_process(lone_case(0, one_core))
     assert not commands
 
 

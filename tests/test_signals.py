@@ -1,6 +1,7 @@
 """Signals between kernels: recovery of the simulated costs, the finding, and real calls to drivers in C."""
 
 import ctypes
+import importlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,9 +19,9 @@ from read_findings import check, evidence
 from microbench.analysis.evidence import Finding
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray
+from microbench.experiments.launch.stream_signals import SignalStamps, SignalWay
 from microbench.explain.rules import of_suite
 from microbench.gpu.fake.costs import FakeCosts, SignalCosts
-from microbench.gpu.protocol.gpu import SignalStamps, SignalWay
 from microbench.host import graph_loops, loops
 from microbench.host.affinity import find_cores
 from microbench.host.native import c_address
@@ -181,6 +182,7 @@ class StandInCase:
 
     def __init__(self, *, wide: bool = True) -> None:
         self.context = SimpleNamespace(attribute=lambda name: int(wide))
+        self.board = SimpleNamespace(cores=find_cores())
         self._memory: dict[int, np.ndarray] = {}
 
     def stream(self, index: int) -> int:
@@ -215,8 +217,7 @@ class StandInCase:
 
 
 def real_gpu() -> ModuleType:
-    module: ModuleType = pytest.importorskip("microbench.gpu.cuda.stream_signals", reason="needs cuda-bindings")
-    return module
+    return importlib.import_module("microbench.experiments.launch.stream_signals")
 
 
 @pytest.fixture(scope="module")
@@ -233,11 +234,12 @@ def case() -> StandInCase:
 def streams(played: ctypes.CDLL, case: StandInCase, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
     """The driver. Its threads end before the memory of the case is released."""
     module = real_gpu()
-    from microbench.gpu.cuda import signals, submit
+    from microbench.experiments.launch import exchanges
+    from microbench.gpu.cuda import submit
 
-    def tie(case: StandInCase) -> signals.ClockTie:
+    def tie(case: StandInCase) -> exchanges.ClockTie:
         now_ns = time.monotonic_ns()
-        return signals.ClockTie(now_ns, now_ns, 100)
+        return exchanges.ClockTie(now_ns, now_ns, 100)
 
     for where in (module, submit):
         monkeypatch.setattr(where, "entry_point", lambda name: address(played, name))
@@ -250,7 +252,7 @@ def streams(played: ctypes.CDLL, case: StandInCase, monkeypatch: pytest.MonkeyPa
 
 
 def pairs(case: StandInCase, way: SignalWay, count: int = 4) -> SignalStamps:
-    experiment = real_gpu().StreamSignals(case, find_cores(), way, count)
+    experiment = real_gpu().StreamSignals(case, way, count)
     stamps: SignalStamps = experiment.stamps()
     return stamps
 

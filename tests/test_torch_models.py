@@ -12,10 +12,10 @@ import pytest
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
 from microbench.core.ops import IntArray
+from microbench.experiments.launch.models import model_step
 from microbench.gpu.layers import torch_models
-from microbench.gpu.layers.torch_models import Program, TorchStep
+from microbench.gpu.layers.torch_models import MODELS, Compiled, Program, TorchStep
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.models import MODELS, Compiled
 
 STREAM = 5
 
@@ -192,7 +192,7 @@ def test_compiled_steps_are_compared_and_a_missing_compiler_is_a_skip(monkeypatc
 def test_a_model_runs_on_the_gpu(gpu: Gpu, name: str) -> None:
     pytest.importorskip("torch")
     with gpu.case():
-        step = gpu.model(name, "eager")
+        step = model_step(gpu, name, "eager")
         assert isinstance(step.launches.value, int)
         assert step.launches.value > 10
         assert "equal" in step.check()

@@ -13,8 +13,8 @@ from microbench.core.ops import IntArray
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.fake.machine import FakeGate
-from microbench.gpu.protocol.links import FloatArray, Transfer
 from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.transfer import FloatArray, Transfer
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import alone_and_together, between_gpus, moved, small_copy
 

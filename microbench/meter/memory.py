@@ -12,8 +12,8 @@ import numpy as np
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, Measurement, Work
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import FloatArray, Transfer
-from microbench.gpu.protocol.memory import BankReads, Level, LoadedChase, LocalChase
+from microbench.gpu.protocol.memory import Level, LoadedChase, LocalChase
+from microbench.gpu.protocol.transfer import FloatArray, Transfer
 from microbench.meter.counters import power
 from microbench.meter.sampling import per_call_distribution, stored
 from microbench.meter.timer import Meter, gated
@@ -34,8 +34,6 @@ READ_CHECK = "the sum over all words read is that of the set"
 # bytes that both are negligible.
 FIRST_BYTES = 1 << 20
 READS = 4000
-# Steps of a full SM: without conflicts they take about 65 us, so that begin and end are negligible.
-BANK_READS = 1000
 # A walk takes at least this long, because it is also timed by %globaltimer.
 WALK_S = 2e-4
 LONGEST_STEP_S = 1e-6
@@ -172,16 +170,6 @@ def loaded_latency(meter: Meter, chase: LoadedChase, load_percent: int, bound: s
     yield from (latency, idle)
     yield msgspec.structs.replace(bandwidth, calls_per_sample=1, work=Work(bytes=chase.load_bytes), bound=bound)
     yield Fact("latency_cycles", round(float(np.median(cycles)), 1), source="clock64, the same walks", unit="cycle")
-
-
-def bank_cycles(meter: Meter, banks: BankReads) -> Iterator[Measurement]:
-    """Metrics ``cycles`` of a warp's load while an SM is full of them, and ``latency_cycles`` of a dependent one."""
-    checked = "every chain of loads ended at its word"
-    throughput = meter.collect(
-        "cycles", lambda: (banks.together(BANK_READS),), clock="device", calls=BANK_READS * banks.loads
-    )
-    latency = meter.collect("latency_cycles", lambda: (banks.alone(READS),), clock="device", calls=READS)
-    yield from verified([throughput, latency], checked)
 
 
 class Modes(NamedTuple):

@@ -20,10 +20,10 @@ from microbench.gpu.protocol.links import (
     Duplex,
     Peer,
     Pipeline,
-    Transfer,
     bus_factor,
 )
 from microbench.gpu.protocol.memory import Operations
+from microbench.gpu.protocol.transfer import Transfer
 from microbench.meter.sampling import NANOSECOND_S, per_call_distribution, seconds
 from microbench.meter.timer import Meter, gated
 

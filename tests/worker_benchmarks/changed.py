@@ -5,15 +5,15 @@ from functools import partial
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
+from microbench.experiments.graph.changes import Change, ChangeWay, graph_changes
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.graphs import Change, ChangeWay
 from microbench.meter.sampling import Between
 from microbench.meter.timer import Meter
 
 
 def measure(gpu: Gpu, meter: Meter, way: ChangeWay) -> Iterator[Measured]:
     columns = {"change": Between(Change.RECORDED, Change.CHANGED)}
-    yield from meter.collect_stamps(partial(gpu.graphs.changes, way, 10, 10, 1), columns)
+    yield from meter.collect_stamps(partial(graph_changes, gpu, way, 10, 10, 1), columns)
 
 
 BENCHMARK = Benchmark(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Metric
+from microbench.experiments.graph.changes import Changes, graph_changes
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.timer import Meter
 
@@ -14,14 +15,12 @@ NODES = 6
 def measure(gpu: Gpu, meter: Meter, nodes_short: int) -> Iterator[Measured]:
     if gpu.simulated:
         raise Skip("needs a driver")
-    gpu.graphs.changes("exec_update", NODES, NODES, 1)
-    from microbench.gpu.cuda.graphs.changes import Changes  # needs the GPU packages
-
-    changes = gpu.graphs.subject().once(Changes, "exec_update", NODES)  # type: ignore[attr-defined]
+    graph_changes(gpu, "exec_update", NODES, NODES, 1)
+    changes = gpu._case.once(Changes, "exec_update", NODES)  # type: ignore[attr-defined]
     changes._count = NODES - nodes_short
     if nodes_short:
         changes._prepare = lambda: None
-    gpu.graphs.changes("exec_update", NODES, NODES, 1)
+    graph_changes(gpu, "exec_update", NODES, NODES, 1)
     yield Fact("updated", True)
 
 

@@ -20,9 +20,10 @@ from msgspec.structs import replace
 
 from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Metric
+from microbench.experiments.graph.jitted import jitted_step
 from microbench.gpu.layers.base import find_layer, package_of
+from microbench.gpu.layers.jax import OUTPUTS, Output
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.models import OUTPUTS, Output
 from microbench.meter.alternating import steps
 from microbench.meter.timer import Meter
 
@@ -30,7 +31,7 @@ LAYER = "jax_jit"
 
 
 def measure(gpu: Gpu, meter: Meter, kernels: int, output: Output) -> Iterator[Measured]:
-    step = gpu.jitted(kernels, output)
+    step = jitted_step(gpu, kernels, output)
     verified = step.check()
     ways = {"stream": step.stream, "graph": step.graph}
     yield from steps(meter, {name: (way, 1) for name, way in ways.items()}, parts=kernels, verified=verified)

@@ -25,9 +25,9 @@ from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, Metric
 from microbench.core.ops import LOOP_LAYER, LayerCall
+from microbench.experiments.graph.lives import Life, graph_layer_lives
 from microbench.gpu.layers.base import layer_titles, package_of, process_of, spinning
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.graphs import Life
 from microbench.meter.sampling import Between
 from microbench.meter.timer import Meter
 
@@ -43,13 +43,13 @@ PARTS = {
 def measure(gpu: Gpu, meter: Meter, submitter: str, nodes: int) -> Iterator[Measured]:
     call = LayerCall(submitter, duration_ns=0)
     gpu.bind(call)
-    first = gpu.layer_lives(call, nodes, 1)
+    first = graph_layer_lives(gpu, call, nodes, 1)
     columns = dict(WHOLE)
     if first[0, Life.MADE]:
         columns |= PARTS
     else:
         yield Fact("capture", None, "host clock", reason="the library captures and instantiates by one call")
-    yield from meter.collect_stamps(partial(gpu.layer_lives, call, nodes, 1), columns, verified=VERIFIED)
+    yield from meter.collect_stamps(partial(graph_layer_lives, gpu, call, nodes, 1), columns, verified=VERIFIED)
     kept = gpu.graph([call] * nodes)
     if kept.nodes != nodes:
         raise MeasurementError(f"{nodes} calls became a graph of {kept.nodes} nodes")

@@ -21,8 +21,8 @@ from functools import partial
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
 from microbench.core.ops import Launch
+from microbench.experiments.graph.lives import Life, Made, graph_footprint, graph_lives
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.graphs import Life, Made
 from microbench.meter.sampling import Between
 from microbench.meter.timer import Meter
 
@@ -55,12 +55,12 @@ def late(params: Mapping[str, Param]) -> bool:
 
 def measure(gpu: Gpu, meter: Meter, nodes: int) -> Iterator[Measured]:
     copies = max(min(COPIES_OF_NODES // nodes, MOST_COPIES), 1)
-    taken = [gpu.graphs.footprint(nodes, copies) for _ in range(FOOTPRINTS)]
+    taken = [graph_footprint(gpu, nodes, copies) for _ in range(FOOTPRINTS)]
     yield meter.counted("device_memory", [one.device_bytes for one in taken])
     yield meter.counted("host_memory", [one.host_bytes for one in taken])
     plans: dict[Made, dict[str, Between]] = {"capture": CAPTURED, "build": BUILT}
     for made, columns in plans.items():
-        yield from meter.collect_stamps(partial(gpu.graphs.lives, nodes, 1, made), columns)
+        yield from meter.collect_stamps(partial(graph_lives, gpu, nodes, 1, made), columns)
     replay = gpu.bind(gpu.graph([Launch()] * nodes))
     yield meter.submit_time("relaunch", replay, per_call=False)
     replays = max(min(REPLAYED_NODES // nodes, MOST_REPLAYS), 1)

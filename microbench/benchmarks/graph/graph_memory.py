@@ -20,8 +20,8 @@ import msgspec
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
+from microbench.experiments.graph.allocation import AllocationWay, allocating_step
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.graphs import AllocationWay
 from microbench.meter.alternating import steps
 from microbench.meter.timer import Meter
 
@@ -30,7 +30,7 @@ HELD = 3
 
 
 def measure(gpu: Gpu, meter: Meter, way: AllocationWay, size_bytes: int, pairs: int) -> Iterator[Measured]:
-    step = gpu.graphs.step(way, size_bytes, pairs)
+    step = allocating_step(gpu, way, size_bytes, pairs)
     step.check()
     (found,) = steps(meter, {"step": (step.submit, 1)})
     yield msgspec.structs.replace(found, verified=step.check())

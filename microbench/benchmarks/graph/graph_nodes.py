@@ -27,8 +27,9 @@ import msgspec
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Metric
+from microbench.experiments.graph.iterations import Decider, decided_loop
+from microbench.experiments.graph.nodes import NodeChain, NodeKind, node_chain
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.graphs import Chain, Decider, NodeKind
 from microbench.meter.alternating import device_difference
 from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter
@@ -43,11 +44,11 @@ QUICK = ("kernel_empty", "kernel", "pdl_trigger", "memset", "copy_h2d", "host_sy
 
 def iterations(gpu: Gpu, meter: Meter, decider: Decider) -> Iterator[Measured]:
     """The time of many iterations less that of a few, which excludes the begin and end of the loop."""
-    loop = gpu.graphs.loop(decider)
-    loop.run_ns(FEW)
+    loop = decided_loop(gpu, decider)
+    loop(FEW)
 
     def take() -> tuple[float]:
-        return ((loop.run_ns(MANY) - loop.run_ns(FEW)) * NANOSECOND_S,)
+        return ((loop(MANY) - loop(FEW)) * NANOSECOND_S,)
 
     yield meter.collect(
         "iteration",
@@ -59,7 +60,7 @@ def iterations(gpu: Gpu, meter: Meter, decider: Decider) -> Iterator[Measured]:
     )
 
 
-def updates(meter: Meter, chain: Chain, nodes: int) -> Iterator[Measured]:
+def updates(meter: Meter, chain: NodeChain, nodes: int) -> Iterator[Measured]:
     """Times the update of the whole graph and checks the new values; a Fact says why the driver refuses it."""
     try:
         chain.update_ns()
@@ -77,7 +78,7 @@ def measure(gpu: Gpu, meter: Meter, kind: str) -> Iterator[Measured]:
     if kind in DECIDERS:
         yield from iterations(gpu, meter, cast(Decider, kind))
         return
-    long, short = (gpu.graphs.chain(cast(NodeKind, kind), count) for count in (LONG, SHORT))
+    long, short = (node_chain(gpu, cast(NodeKind, kind), count) for count in (LONG, SHORT))
     for chain in (long, short):
         chain.check()
     node = device_difference(meter, "node", long.graph, short.graph, parts=LONG - SHORT)

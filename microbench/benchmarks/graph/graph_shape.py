@@ -19,8 +19,8 @@ import msgspec
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
+from microbench.experiments.graph.branches import Shape, shaped_work
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.graphs import Shape
 from microbench.meter.alternating import steps
 from microbench.meter.timer import Meter
 
@@ -35,7 +35,7 @@ def combines(params: Mapping[str, Param]) -> bool:
 
 
 def measure(gpu: Gpu, meter: Meter, shape: str, branches: int, duration_ns: int) -> Iterator[Measured]:
-    shaped = gpu.graphs.shape(Shape(branches, KERNELS // branches, shape == "fork_join", duration_ns))
+    shaped = shaped_work(gpu, Shape(branches, KERNELS // branches, shape == "fork_join", duration_ns))
     shaped.check()  # loads the code and checks the edges before anything is timed
     found = steps(meter, {"graph": (shaped.graph, 1), "streams": (shaped.streams, 1)})
     verified = shaped.check()

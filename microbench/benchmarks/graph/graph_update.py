@@ -18,8 +18,8 @@ from functools import partial
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
+from microbench.experiments.graph.changes import Change, ChangeWay, graph_changes
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.graphs import Change, ChangeWay
 from microbench.meter.sampling import Between
 from microbench.meter.timer import Meter
 
@@ -42,7 +42,7 @@ def combines(params: Mapping[str, Param]) -> bool:
 
 def measure(gpu: Gpu, meter: Meter, way: ChangeWay, nodes: int, changed_nodes: int) -> Iterator[Measured]:
     columns = RECORD | COLUMNS if way in RECORDS else COLUMNS
-    changes = partial(gpu.graphs.changes, way, nodes, changed_nodes, 1)
+    changes = partial(graph_changes, gpu, way, nodes, changed_nodes, 1)
     yield from meter.collect_stamps(changes, columns, verified="every argument and grid read back after each change")
 
 

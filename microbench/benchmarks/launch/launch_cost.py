@@ -22,6 +22,7 @@ from microbench.core.bench import Benchmark, Measured
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Metric
 from microbench.core.ops import IntArray, Launch
+from microbench.experiments.launch.exchanges import flag_round_trips, host_read_ns, launch_stamps, start_stamps
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.sampling import NANOSECOND_S, Between, seconds
 from microbench.meter.timer import Meter
@@ -32,18 +33,18 @@ LAUNCHES = 1000
 
 def watched(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
     """Times at which a second thread sees the kernel's flag. Raises Skip without a CPU for that thread."""
-    gpu.start_stamps(STAMPS)
+    start_stamps(gpu, STAMPS)
     columns = {"start": Between(0, 2), "complete": Between(2, 3), "round_trip": Between(0, 3)}
     try:
-        (echo,) = meter.collect_stamps(lambda: gpu.flag_round_trips(STAMPS), {"flag_round_trip": seconds})
+        (echo,) = meter.collect_stamps(lambda: flag_round_trips(gpu, STAMPS), {"flag_round_trip": seconds})
     except MeasurementError as error:  # a driver that batches launches answers too late; the rest is valid
-        yield from meter.collect_stamps(lambda: gpu.start_stamps(STAMPS), columns)
+        yield from meter.collect_stamps(lambda: start_stamps(gpu, STAMPS), columns)
         yield Fact("flag_round_trip", None, reason=str(error))
         return
     (read,) = meter.collect_stamps(
-        lambda: gpu.host_read_ns(2), {"host_read": seconds}, clock="device", resolution=NANOSECOND_S
+        lambda: host_read_ns(gpu, 2), {"host_read": seconds}, clock="device", resolution=NANOSECOND_S
     )
-    yield from meter.collect_stamps(lambda: gpu.start_stamps(STAMPS), columns)
+    yield from meter.collect_stamps(lambda: start_stamps(gpu, STAMPS), columns)
     yield echo
     yield read
 
@@ -53,7 +54,7 @@ def tied(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
     round_trips_ns: list[int] = []
 
     def stamps() -> IntArray:
-        launched = gpu.launch_stamps(STAMPS)
+        launched = launch_stamps(gpu, STAMPS)
         round_trips_ns.append(launched.round_trip_ns)
         return launched.stamps
 

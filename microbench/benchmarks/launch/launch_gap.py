@@ -26,8 +26,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Metric, Param
 from microbench.core.ops import Launch
+from microbench.experiments.graph.kernels import SPIN_NS, KernelChain, KernelWork, kernel_chain
 from microbench.gpu.protocol.gpu import LAUNCH_STREAMS, STREAMS_VARIABLE, Gpu
-from microbench.gpu.protocol.graphs import SPIN_NS, KernelChain, KernelWork
 from microbench.meter.alternating import device_difference
 from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter, duration
@@ -61,8 +61,13 @@ def measure(
     grid = each if blocks == "one" else each * gpu.info.sm_count
 
     def chain(count: int) -> KernelChain:
-        return gpu.graphs.kernels(
-            cast(KernelWork, kernel), count, blocks=grid, block_threads=threads, alternating=functions == "alternating"
+        return kernel_chain(
+            gpu,
+            cast(KernelWork, kernel),
+            count,
+            blocks=grid,
+            block_threads=threads,
+            alternating=functions == "alternating",
         )
 
     long, short = chain(LONG_STREAM), chain(SHORT_STREAM)

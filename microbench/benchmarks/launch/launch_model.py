@@ -23,9 +23,10 @@ import msgspec
 from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.errors import Skip
 from microbench.core.model import Case, Fact, Metric, Param
+from microbench.experiments.launch.models import model_step
 from microbench.gpu.layers.base import package_of
+from microbench.gpu.layers.torch_models import COMPILED, MODELS, CaptureTimes, Compiled, ModelName, TorchStep
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.models import COMPILED, MODELS, CaptureTimes, Compiled, ModelName, ModelStep
 from microbench.meter.alternating import steps
 from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter
@@ -45,7 +46,7 @@ def process(params: Mapping[str, Param]) -> str:
 
 
 def measure(gpu: Gpu, meter: Meter, model: ModelName, compiled: Compiled) -> Iterator[Measured]:
-    step = gpu.model(model, compiled)
+    step = model_step(gpu, model, compiled)
     verified = step.check()
     yield step.launches
     submit = meter.submit_time("submit", step.submit, per_call=False)
@@ -68,7 +69,7 @@ def measure(gpu: Gpu, meter: Meter, model: ModelName, compiled: Compiled) -> Ite
     yield from _kernels(meter, step, verified)
 
 
-def _kernels(meter: Meter, step: ModelStep, verified: str) -> Iterator[Measured]:
+def _kernels(meter: Meter, step: TorchStep, verified: str) -> Iterator[Measured]:
     """The durations of a step's kernels; a Fact says why they are unknown."""
     try:
         recorded, launches = len(step.profiled_ns()), step.launches.value

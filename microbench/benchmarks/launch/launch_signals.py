@@ -25,7 +25,8 @@ import numpy as np
 from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Fact, Metric
 from microbench.core.ops import IntArray
-from microbench.gpu.protocol.gpu import Gpu, SignalWay
+from microbench.experiments.launch.stream_signals import SignalWay, stream_signals
+from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.sampling import NANOSECOND_S, Between
 from microbench.meter.timer import Meter
 
@@ -48,11 +49,11 @@ def intervals(way: str) -> Mapping[str, Between]:
 
 def measure(gpu: Gpu, meter: Meter, way: str) -> Iterator[Measured]:
     kind, wanted = cast(SignalWay, way), intervals(way)
-    step_s = gpu.stream_signals(kind, PAIRS).step_ns * NANOSECOND_S
+    step_s = stream_signals(gpu, kind, PAIRS).step_ns * NANOSECOND_S
     round_trips_ns: list[int] = []
 
     def stamps() -> IntArray:
-        signals = gpu.stream_signals(kind, PAIRS)
+        signals = stream_signals(gpu, kind, PAIRS)
         round_trips_ns.append(signals.round_trip_ns)
         return signals.stamps
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Work
+from microbench.experiments.launch.streams import resident, round_robin_ns
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter
@@ -23,10 +24,10 @@ RESIDENT_NS = 1_000_000
 
 
 def measure(gpu: Gpu, meter: Meter, streams: int) -> Iterator[Measured]:
-    gpu.round_robin_ns(streams, LAUNCHES)
+    round_robin_ns(gpu, streams, LAUNCHES)
     yield meter.collect(
         "rate",
-        lambda: (gpu.round_robin_ns(streams, LAUNCHES) * NANOSECOND_S,),
+        lambda: (round_robin_ns(gpu, streams, LAUNCHES) * NANOSECOND_S,),
         clock="host",
         calls=LAUNCHES,
         work=Work(launches=1),
@@ -34,7 +35,7 @@ def measure(gpu: Gpu, meter: Meter, streams: int) -> Iterator[Measured]:
     )
     yield meter.collect(
         "resident",
-        lambda: (float(gpu.resident(streams, RESIDENT_NS)),),
+        lambda: (float(resident(gpu, streams, RESIDENT_NS)),),
         clock="counter",
         verified="counted by the kernels themselves",
     )

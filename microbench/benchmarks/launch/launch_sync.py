@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Case, Metric, Param
 from microbench.core.ops import Op, Query, Record, SynchronizeIdle, Wait
+from microbench.experiments.launch.exchanges import launch_stamps
 from microbench.gpu.protocol.gpu import WAIT_VARIABLE, Gpu
 from microbench.meter.sampling import Between
 from microbench.meter.timer import Meter
@@ -51,7 +52,7 @@ def measure(gpu: Gpu, meter: Meter, wait: str, duration_ns: int) -> Iterator[Mea
     blocking_event = wait == "blocking_event"
     count = max(min(MOST_WAITS, BATCH_NS // max(duration_ns, 1)), 1)
     yield from meter.collect_stamps(
-        lambda: gpu.launch_stamps(count, duration_ns, blocking_event=blocking_event).stamps,
+        lambda: launch_stamps(gpu, count, duration_ns, blocking_event=blocking_event).stamps,
         {"from_kernel": Between(3, 4)},
     )
     if duration_ns == 0 and not blocking_event:

@@ -26,6 +26,8 @@ from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Measurement, Metric
 from microbench.core.ops import HIGH_PRIORITY_STREAM, Copy, IntArray, Launch, Query
+from microbench.experiments.launch.interruptions import core_interrupts, thread_state
+from microbench.experiments.launch.second_process import second_process
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.submit import Submit
 from microbench.meter import tails
@@ -62,7 +64,7 @@ def other_work(gpu: Gpu, beside: str) -> Submit | None:
 def interrupts(gpu: Gpu) -> int | str:
     """How many interrupts the core has served so far, or why they are not known."""
     try:
-        return gpu.core_interrupts()
+        return core_interrupts(gpu)
     except Skip as skip:
         return str(skip)
 
@@ -74,7 +76,7 @@ def stops(durations_ns: IntArray) -> int:
 
 def measure(gpu: Gpu, meter: Meter, launches: int, beside: str) -> Iterator[Measured]:
     if beside == "process":
-        yield gpu.second_process()
+        yield second_process(gpu)
     submit = gpu.bind(Launch(stream=HIGH_PRIORITY_STREAM if beside == "priority" else 0))
     query, other = gpu.bind(Query()), other_work(gpu, beside)
     bursts = max(launches // BURST, PARTS)
@@ -87,10 +89,10 @@ def measure(gpu: Gpu, meter: Meter, launches: int, beside: str) -> Iterator[Meas
         gpu.synchronize()
         if other is not None:
             other(1)
-        before = gpu.thread_state()
+        before = thread_state(gpu)
         submit(LEAD_IN)
         submit.stamps(burst)
-        after = gpu.thread_state()
+        after = thread_state(gpu)
         left[number] = after.waits - before.waits, after.preemptions - before.preemptions
         query.stamps(readings)
         idle_stops[number], idle_ns[number] = stops(np.diff(readings)), readings[-1] - readings[0]

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Work
 from microbench.core.ops import IntArray
+from microbench.experiments.launch.streams import threads_stamps
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter
@@ -23,12 +24,12 @@ LAUNCHES = 400
 
 
 def measure(gpu: Gpu, meter: Meter, threads: int) -> Iterator[Measured]:
-    gpu.threads_stamps(threads, LAUNCHES)
+    threads_stamps(gpu, threads, LAUNCHES)
     gpu.synchronize()
 
     def take() -> IntArray:
         gpu.synchronize()
-        return gpu.threads_stamps(threads, LAUNCHES)
+        return threads_stamps(gpu, threads, LAUNCHES)
 
     def each_s() -> tuple[float]:
         stamps = take()

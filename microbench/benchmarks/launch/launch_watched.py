@@ -31,9 +31,12 @@ from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Metric
 from microbench.core.ops import Launch
+from microbench.experiments.graph.kernels import kernel_chain
+from microbench.experiments.launch.models import model_step
+from microbench.experiments.launch.recorders import process_recorder
 from microbench.gpu.layers.base import package_of
+from microbench.gpu.layers.torch_models import ModelName
 from microbench.gpu.protocol.gpu import STREAMS_VARIABLE, Gpu
-from microbench.gpu.protocol.models import ModelName
 from microbench.gpu.protocol.recorder import Recorded, Recorder, RecorderKind
 from microbench.gpu.protocol.submit import Submit
 from microbench.meter.sampling import NANOSECOND_S, shortened
@@ -97,7 +100,7 @@ def measure(gpu: Gpu, meter: Meter, records: str) -> Iterator[Measured]:
     refused: dict[str, str] = {}
     for kind in RECORDERS[records]:
         try:
-            recorder = gpu.recorder(kind)
+            recorder = process_recorder(gpu, kind)
             counts[kind], recorders[kind] = program.counts(recorder), recorder
         except Skip as skip:
             refused[kind] = str(skip)
@@ -162,10 +165,10 @@ class _Program:
             self._steps["launch"] = gpu.bind(Launch())
         else:
             for name in get_args(ModelName):
-                self._steps[name] = gpu.model(name, "eager").submit
+                self._steps[name] = model_step(gpu, name, "eager").submit
         self._bursts = {name: max(meter.burst(submit) // SHORTER, 1) for name, submit in self._steps.items()}
         self._long, self._short = (
-            gpu.graphs.kernels("add", count, blocks=1, block_threads=32, alternating=False).graph
+            kernel_chain(gpu, "add", count, blocks=1, block_threads=32, alternating=False).graph
             for count in (LONG_GRAPH, SHORT_GRAPH)
         )
         self._hold, self._events = gpu.bind(Launch(HOLD_NS)), gpu.events()

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import Direction
+from microbench.gpu.protocol.transfer import Direction
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import both_ways
 

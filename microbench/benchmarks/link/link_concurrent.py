@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Environment, Metric, Param
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import Direction
+from microbench.gpu.protocol.transfer import Direction
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import alone_and_together
 

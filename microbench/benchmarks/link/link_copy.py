@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import Direction, HostMemory
+from microbench.gpu.protocol.transfer import Direction, HostMemory
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import moved
 

@@ -19,8 +19,10 @@ from collections.abc import Iterator, Mapping
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Fact, Metric, Param
 from microbench.core.ops import Memset
+from microbench.experiments.launch.exchanges import flag_round_trips
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import Direction, Order
+from microbench.gpu.protocol.links import Order
+from microbench.gpu.protocol.transfer import Direction
 from microbench.meter.sampling import seconds
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import read_latency, small_copy, verified
@@ -47,9 +49,9 @@ def measure(gpu: Gpu, meter: Meter, what: str, footprint_bytes: int, order: Orde
         yield read_latency(meter, "latency", gpu.links.chase(footprint_bytes, STRIDE_BYTES, order), READS)
         yield Fact("stride_bytes", STRIDE_BYTES, source="a line holds the address of the next")
     elif what == "flag":
-        gpu.flag_round_trips(EXCHANGES)
+        flag_round_trips(gpu, EXCHANGES)
         found = meter.collect_stamps(
-            lambda: gpu.flag_round_trips(EXCHANGES), {"latency": seconds}, verified="every flag was answered"
+            lambda: flag_round_trips(gpu, EXCHANGES), {"latency": seconds}, verified="every flag was answered"
         )
         yield from found
     elif what == MEMSET:

@@ -18,7 +18,8 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Metric, Param
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import Access, Transfer
+from microbench.gpu.protocol.links import Access
+from microbench.gpu.protocol.transfer import Transfer
 from microbench.meter.counters import traffic
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import moved

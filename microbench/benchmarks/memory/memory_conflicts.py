@@ -18,17 +18,24 @@ from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Fact, Metric
+from microbench.experiments.memory.bank_reads import BANKS, WORD_BYTES, bank_reads
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.memory import bank_cycles
 from microbench.meter.timer import Meter
+from microbench.meter.transfers import verified
 
-BANKS, BANK_BYTES = 32, 4
+READS = 4000
+# Steps of a full SM: without conflicts they take about 65 us, so that begin and end are negligible.
+STEPS = 1000
 
 
 def measure(gpu: Gpu, meter: Meter, stride_bytes: int) -> Iterator[Measured]:
-    yield from bank_cycles(meter, gpu.memory.banks(stride_bytes))
-    ways = math.gcd(stride_bytes // BANK_BYTES, BANKS) if stride_bytes else 1
-    yield Fact("ways", ways, source=f"{BANKS} banks of {BANK_BYTES} bytes")
+    loads = bank_reads(gpu, stride_bytes)
+    calls = STEPS * loads.loads
+    throughput = meter.collect("cycles", lambda: (loads.together(STEPS),), clock="device", calls=calls)
+    latency = meter.collect("latency_cycles", lambda: (loads.alone(READS),), clock="device", calls=READS)
+    yield from verified([throughput, latency], "every chain of loads ended at its word")
+    ways = math.gcd(stride_bytes // WORD_BYTES, BANKS) if stride_bytes else 1
+    yield Fact("ways", ways, source=f"{BANKS} banks of {WORD_BYTES} bytes")
 
 
 BENCHMARK = Benchmark(

@@ -5,16 +5,21 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
-from cuda.bindings import driver
 
-from microbench.core.errors import Skip
-from microbench.core.ops import HIGH_PRIORITY_STREAM, LEGACY_STREAM
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.model import Fact, GpuInfo
+from microbench.core.ops import HIGH_PRIORITY_STREAM, LEGACY_STREAM, LayerCall
 from microbench.core.units import about_size, size
+from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.context import STREAM_NON_BLOCKING, Context, check
+from microbench.gpu.layers import base
+from microbench.gpu.machine.nvml import NvmlGpu, held_by
+from microbench.gpu.protocol.submit import Submit
+from microbench.host.affinity import Cores
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -22,22 +27,37 @@ Result = TypeVar("Result")
 LEGACY_STREAM_HANDLE = 1  # CU_STREAM_LEGACY
 HOST_PORTABLE_MAPPED = 3
 KEEP_ALL = (1 << 64) - 1
-OUT_OF_MEMORY = int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+
+
+class Board(NamedTuple):
+    """The GPU under test as a board of this machine: its facts, its NVML handle, and the host's cores near it."""
+
+    info: GpuInfo
+    nvml: NvmlGpu
+    cores: Cores
+
+
+class BoundLayer(NamedTuple):
+    """A layer's call, the number of kernels that it submits, and its handle (None for the compiled loop)."""
+
+    submit: Submit
+    kernels: Fact
+    handle: base.LayerHandle | None
 
 
 class Case:
     """One case on one GPU. Whatever its methods return is released by ``end``, in reverse order.
 
-    ``clock_hz`` is the SM clock that converts the lengths of spin kernels to cycles. ``holders`` names the other
-    processes with memory on the GPU.
+    ``clock_hz`` is the SM clock that converts the lengths of spin kernels to cycles. A case on a second GPU, and the
+    one of a second process, have no ``board``. ``layers`` are the Python layers that are bound in this case.
     """
 
-    def __init__(
-        self, context: Context, clock_hz: float = 0.0, holders: Callable[[], str] = lambda: "others not known"
-    ) -> None:
+    def __init__(self, context: Context, clock_hz: float = 0.0, board: Board | None = None) -> None:
         self.context = context
         self.clock_hz = clock_hz
-        self._holders = holders
+        self._board = board
+        self.layers: dict[LayerCall, BoundLayer] = {}
         self._owned = ExitStack()
         self._streams: dict[int, int] = {}
         self._made: dict[Any, Any] = {}
@@ -63,6 +83,13 @@ class Case:
         if key not in self._made:
             self._made[key] = make(self, *args, **kwargs)
         return cast(Result, self._made[key])
+
+    @property
+    def board(self) -> Board:
+        """The GPU under test as a board of this machine. Raises MeasurementError for a case on another GPU."""
+        if self._board is None:
+            raise MeasurementError("this case is not on the GPU under test")
+        return self._board
 
     @property
     def sms(self) -> int:
@@ -155,9 +182,10 @@ class Case:
         """
         if code == OUT_OF_MEMORY:
             free_bytes, total_bytes = (int(count) for count in check(driver.cuMemGetInfo()))
+            others = held_by(self._board.nvml) if self._board else "others not known"
             raise Skip(
                 f"{size(size_bytes)} of device memory asked, {about_size(free_bytes)} are free on the GPU of "
-                f"{about_size(total_bytes)}; held by: this case {about_size(self._taken_bytes)}, {self._holders()}"
+                f"{about_size(total_bytes)}; held by: this case {about_size(self._taken_bytes)}, {others}"
             )
 
     def upload(self, address: int, values: npt.NDArray[Any]) -> None:
@@ -176,7 +204,7 @@ class Case:
         self.synchronize()
 
 
-def memory_pool(context: Context, *, keeps_all: bool) -> driver.CUmemoryPool:
+def memory_pool(context: Context, *, keeps_all: bool) -> Any:
     """A pool of the GPU's memory. When idle it keeps all of its memory or none. The caller destroys it."""
     wanted = driver.CUmemPoolProps()
     wanted.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED

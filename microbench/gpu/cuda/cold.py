@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.units import plain
+from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.context import Context, check, compile_cubin, find_device, kernel_source
 from microbench.gpu.layers.base import BLOCK_THREADS
 from microbench.gpu.layers.cupy import INSTALL as CUPY_INSTALL

@@ -7,9 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cuda.bindings import driver, nvrtc
-
 from microbench.core.errors import DeviceAbsentError, MeasurementError, Skip
+from microbench.gpu.cuda import driver, nvrtc
 from microbench.gpu.cuda.profiler import KernelRecords
 from microbench.gpu.protocol.gpu import WaitMode
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -14,20 +15,14 @@ from microbench.core import ops as kinds
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, GpuInfo, Telemetry
 from microbench.core.ops import IntArray
-from microbench.gpu.cuda import signals, stream_signals, submit, timing
-from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda import loops, submit, timing
+from microbench.gpu.cuda.case import Board, Case
 from microbench.gpu.cuda.context import WAIT_FLAGS, Context, check_code, entry_point
-from microbench.gpu.cuda.memory.allocation import held_by
 from microbench.gpu.cuda.own_kernel import CudaKernel
 from microbench.gpu.cuda.own_step import CudaStep
-from microbench.gpu.cuda.parts import CudaCompute, CudaGraphs, CudaLinks, CudaMemory
+from microbench.gpu.cuda.parts import CudaCompute, CudaLinks, CudaMemory
 from microbench.gpu.cuda.probe import describe
-from microbench.gpu.cuda.second_process import second_process
 from microbench.gpu.cuda.timing import SmClock, SpinGate, TimingEvents
-from microbench.gpu.cuda.watching import WatchRecorder
-from microbench.gpu.layers.jax import JaxStep
-from microbench.gpu.layers.torch_models import TorchStep
-from microbench.gpu.layers.torch_recorder import TorchRecorder
 from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.gpu.protocol.gpu import (
     WAIT_VARIABLE,
@@ -36,20 +31,16 @@ from microbench.gpu.protocol.gpu import (
     Gpu,
     LaunchStreams,
     PcieBytes,
-    SignalStamps,
-    SignalWay,
     WaitMode,
     launch_streams,
 )
-from microbench.gpu.protocol.models import Compiled, JittedStep, ModelName, ModelStep, Output
 from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
 from microbench.gpu.protocol.part import Part, built
-from microbench.gpu.protocol.recorder import Recorder, RecorderKind
 from microbench.gpu.protocol.submit import Submit
-from microbench.host import loops
 from microbench.host.affinity import find_cores, pinned
-from microbench.host.interruptions import ThreadState, core_interrupts, thread_state
 from microbench.host.native import MonotonicClock
+
+Result = TypeVar("Result")
 
 WARM_UP_LOOK_S = 0.02
 WARM_UP_CHANGE = 0.01
@@ -68,7 +59,6 @@ class CudaGpu(Part[Case]):
         self.info: GpuInfo = describe(self._context.device, self._nvml)
         self._cores = find_cores(self.info.numa_node)
         self._replays: list[Submit] = []
-        self._layers: dict[kinds.LayerCall, submit.BoundLayer] = {}
         self._case = self._new_case(clock_hz=0.0)
         self._warm_up()
         if streams == "two":
@@ -80,7 +70,7 @@ class CudaGpu(Part[Case]):
         return self._case
 
     def _new_case(self, clock_hz: float) -> Case:
-        return Case(self._context, clock_hz, lambda: held_by(self._nvml))
+        return Case(self._context, clock_hz, Board(self.info, self._nvml, self._cores))
 
     def _warm_up(self) -> None:
         """Keep the GPU busy until its clock has risen: two successive readings agree within a percent."""
@@ -102,7 +92,6 @@ class CudaGpu(Part[Case]):
     def _end_case(self) -> None:
         ended, self._case = self._case, self._new_case(self._case.clock_hz)
         self._replays.clear()
-        self._layers.clear()
         ended.end()
 
     @contextmanager
@@ -127,26 +116,14 @@ class CudaGpu(Part[Case]):
                 return self._replays[op.graph]
             case kinds.LayerCall():
                 with pinned(self._cores.allowed):  # a library's own threads must not sit on the submitting core
-                    self._layers[op] = submit.bind_layer(self._case, op)
-                return self._layers[op].submit
+                    self._case.layers[op] = submit.bind_layer(self._case, op)
+                return self._case.layers[op].submit
 
     def layer_kernels(self, op: kinds.LayerCall) -> Fact:
-        return self._layers[op].kernels
+        return self._case.layers[op].kernels
 
-    def layer_lives(self, op: kinds.LayerCall, nodes: int, count: int) -> IntArray:
-        handle = self._layers[op].handle
-        if handle is None:
-            raise MeasurementError("the compiled loop is not a layer: Graphs.lives measures its graphs")
-        return submit.layer_lives(handle, nodes, count)
-
-    def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
-        case = self._case
-        with pinned(self._cores.allowed):  # as in bind; torch.compile uses all cores
-            return TorchStep(name, compiled, case.stream(0), int(case.context.device), case.own, self._kernels_ns)
-
-    def jitted(self, kernels: int, output: Output) -> JittedStep:
-        with pinned(self._cores.allowed):  # as in bind: XLA compiles on all cores
-            return JaxStep(int(self._case.context.device), kernels, output)
+    def _kernels_ns(self, run: Callable[[], object]) -> IntArray:
+        return self._context.kernel_records.durations_ns(run)
 
     def own_step(self, make: Callable[[], OwnCall]) -> OwnStep:
         with pinned(self._cores.allowed):  # as in bind: the first calls may compile
@@ -155,23 +132,9 @@ class CudaGpu(Part[Case]):
     def own_kernel(self, spec: KernelSpec) -> OwnKernel:
         return CudaKernel(self._case, spec, self._kernels_ns)
 
-    def recorder(self, kind: RecorderKind) -> Recorder:
-        with pinned(self._cores.allowed):  # as in bind: CUPTI's threads begin at its first recording
-            recorder: Recorder
-            if kind == "cupti":
-                recorder = self._context.kernel_records
-            else:
-                recorder = WatchRecorder() if kind == "watch" else TorchRecorder(kind)
-            with recorder.recording():
-                self.synchronize()
-        return recorder
-
-    def _kernels_ns(self, run: Callable[[], object]) -> IntArray:
-        return self._context.kernel_records.durations_ns(run)
-
     def graph(self, ops: Sequence[kinds.Op]) -> kinds.GraphLaunch:
         case, first = self._case, ops[0]
-        bound = self._layers.get(first) if isinstance(first, kinds.LayerCall) else None
+        bound = case.layers.get(first) if isinstance(first, kinds.LayerCall) else None
         if isinstance(first, kinds.LayerCall) and bound and bound.handle:
             if set(ops) != {first}:
                 raise MeasurementError(f"a graph of {first.layer} holds equal calls only")
@@ -187,9 +150,10 @@ class CudaGpu(Part[Case]):
         self._replays.append(submit.replay(executable, stream))
         return kinds.GraphLaunch(len(self._replays) - 1, nodes)
 
-    @property
-    def graphs(self) -> CudaGraphs:
-        return CudaGraphs(self._case)
+    def carry_out(
+        self, real: Callable[..., Result], simulated: Callable[..., Result], *args: Any, **kwargs: Any
+    ) -> Result:
+        return real(self._case, *args, **kwargs)
 
     @property
     def links(self) -> CudaLinks:
@@ -217,29 +181,6 @@ class CudaGpu(Part[Case]):
         check_code(loops.submit(entry_point("cuStreamSynchronize"), arguments, 0, 1), "cuStreamSynchronize")
 
     record = built(timing.record)
-    resident = built(timing.most_resident)
-    flag_round_trips = built(signals.flag_round_trips)
-    launch_stamps = built(signals.launch_stamps)
-    host_read_ns = built(signals.host_read_ns)
-    round_robin_ns = built(signals.round_robin_ns)
-
-    def start_stamps(self, count: int) -> IntArray:
-        return signals.start_stamps(self._case, self._cores, count)
-
-    def stream_signals(self, way: SignalWay, count: int) -> SignalStamps:
-        return self._case.once(stream_signals.StreamSignals, self._cores, way, count).stamps()
-
-    def threads_stamps(self, threads: int, count: int) -> IntArray:
-        return signals.threads_stamps(self._case, self._cores, threads, count)
-
-    def second_process(self) -> Fact:
-        return second_process(self._case, self.info.uuid, self._cores)
-
-    def thread_state(self) -> ThreadState:
-        return thread_state()
-
-    def core_interrupts(self) -> int:
-        return core_interrupts(self._cores.plan.worker_core)
 
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)

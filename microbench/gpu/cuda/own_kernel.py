@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from cuda.bindings import driver, nvrtc
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray
 from microbench.core.targets import FORMATS, Argument
+from microbench.gpu.cuda import driver, nvrtc
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import DriverSubmit, Parameters, allow_shared_memory, safe_slots

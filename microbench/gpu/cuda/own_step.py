@@ -9,11 +9,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from cuda.bindings import driver
-
 from microbench.core.errors import MeasurementError
 from microbench.core.ops import IntArray
 from microbench.core.units import plain
+from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, error_name
 from microbench.gpu.layers import base, callables
@@ -25,9 +24,6 @@ from microbench.gpu.protocol.submit import Submit
 # Calls before anything is measured: PyTorch asks for three before a capture; compilers and tuners may need one more.
 WARM_UPS = 4
 STREAM_DEFAULT_FLAGS = 0
-KINDS = driver.CUgraphNodeType
-THREAD_LOCAL = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-INVALIDATED = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_INVALIDATED
 EMPTY = "the graph is empty: nothing was submitted to the captured stream; pass the function its stream as an argument"
 OF_JAX = "JAX submits to streams of its own and makes graphs of its own (XLA's command buffers)"
 MOST_WORDS = 200
@@ -112,11 +108,12 @@ class CudaStep:
 
     def _broken(self) -> bool:
         code, status, *_ = driver.cuStreamGetCaptureInfo(self._handle)
-        return int(code) != 0 or status == INVALIDATED
+        return int(code) != 0 or status == driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_INVALIDATED
 
     def _captured(self, traced: bool) -> CudaOwnGraph:
         began_ns = time.monotonic_ns()
-        check(driver.cuStreamBeginCapture(self._handle, THREAD_LOCAL))
+        thread_local = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        check(driver.cuStreamBeginCapture(self._handle, thread_local))
         ran = Followed()
         try:
             ran = self._run(traced)
@@ -261,9 +258,9 @@ def read_nodes(graph: Any) -> tuple[GraphNode, ...]:
     nodes: list[GraphNode] = []
     for node in found:
         kind = check(driver.cuGraphNodeGetType(node))
-        if kind == KINDS.CU_GRAPH_NODE_TYPE_GRAPH:
+        if kind == driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_GRAPH:
             nodes += read_nodes(check(driver.cuGraphChildGraphNodeGetGraph(node)))
-        elif kind == KINDS.CU_GRAPH_NODE_TYPE_KERNEL:
+        elif kind == driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL:
             nodes.append(_kernel_node(check(driver.cuGraphKernelNodeGetParams(node))))
         else:
             nodes.append(GraphNode(kind.name.removeprefix("CU_GRAPH_NODE_TYPE_").lower()))

@@ -9,38 +9,21 @@ from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.compute import alu
 from microbench.gpu.cuda.compute.problem import Bracket, free_bytes, needed_bytes, problem
 from microbench.gpu.cuda.compute.tensor import tensor
-from microbench.gpu.cuda.graphs.chains import CudaChain
-from microbench.gpu.cuda.graphs.changes import changes, footprint, lives
-from microbench.gpu.cuda.graphs.kernels import CudaKernelChain
-from microbench.gpu.cuda.graphs.shapes import CudaShaped, CudaStep, loop
 from microbench.gpu.cuda.links.chase import host_chase
 from microbench.gpu.cuda.links.collectives import CudaCollective
 from microbench.gpu.cuda.links.copies import CudaCopy, CudaDuplex, CudaKernelCopy, CudaPipeline, state
 from microbench.gpu.cuda.links.managed import CudaManaged, pinning
 from microbench.gpu.cuda.links.peers import CudaConcurrent, CudaPeer, PeerChase, gpus
-from microbench.gpu.cuda.memory.access import CudaBankReads, atomics, occupied, scattered, strided
-from microbench.gpu.cuda.memory.allocation import allocating, capacity, holders
+from microbench.gpu.cuda.memory.access import atomics, occupied, scattered, strided
+from microbench.gpu.cuda.memory.allocation import allocating, capacity
 from microbench.gpu.cuda.memory.bulk import CudaFill
 from microbench.gpu.cuda.memory.cluster import chase, level
 from microbench.gpu.cuda.memory.engines import engine
 from microbench.gpu.cuda.memory.levels import CudaWritten
 from microbench.gpu.cuda.memory.loaded import CudaLoadedChase
 from microbench.gpu.cuda.memory.streams import shapes, stream
-from microbench.gpu.machine.nvml import NvmlGpu
+from microbench.gpu.machine.nvml import NvmlGpu, holders
 from microbench.gpu.protocol.part import Part, built
-
-
-class CudaGraphs(Part[Case]):
-    """CUDA Graphs of one case."""
-
-    lives = built(lives)
-    footprint = built(footprint)
-    changes = built(changes)
-    chain = built(CudaChain)
-    kernels = built(CudaKernelChain)
-    shape = built(CudaShaped)
-    loop = built(loop)
-    step = built(CudaStep)
 
 
 class CudaLinks(Part[Case]):
@@ -85,7 +68,6 @@ class CudaMemory(Part[Case]):
     strided = built(strided)
     scattered = built(scattered)
     atomics = built(atomics)
-    banks = built(CudaBankReads)
     engine = built(engine)
     allocating = built(allocating)
 

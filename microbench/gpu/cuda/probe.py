@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cuda.bindings import driver, nvrtc
-
 from microbench.core.model import Environment, Fact, GpuInfo
+from microbench.gpu.cuda import driver, nvrtc
 from microbench.gpu.cuda.context import check, device_uuid, find_device
 from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.gpu.machine.pci import describe_link, link_facts, numa_node

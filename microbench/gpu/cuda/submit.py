@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from cuda.bindings import driver
 
 from microbench.core import ops
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
-from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda import driver, loops
+from microbench.gpu.cuda.case import BoundLayer, Case
 from microbench.gpu.cuda.context import check, check_code, entry_point
 from microbench.gpu.layers import base
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
-from microbench.gpu.protocol.links import Direction
 from microbench.gpu.protocol.submit import Submit
-from microbench.host import graph_loops, loops
+from microbench.gpu.protocol.transfer import Direction
 from microbench.host.native import c_address
 
 # All queued launches share a buffer of about 4.0e6 bytes for their arguments; a launch takes its arguments and 1574
@@ -129,7 +127,7 @@ def launch(
     return DriverSubmit(name, arguments, stream=stream, queue_slots=slots, stride=stride, keep=keep)
 
 
-def _config(case: Case, op: ops.Launch, shared_bytes: int, attributes: list[Any]) -> driver.CUlaunchConfig:
+def _config(case: Case, op: ops.Launch, shared_bytes: int, attributes: list[Any]) -> Any:
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = op.grid_blocks, 1, 1
     config.blockDimX, config.blockDimY, config.blockDimZ = op.block_threads, 1, 1
@@ -252,14 +250,6 @@ def bind_event(case: Case, op: ops.Record | ops.Wait | ops.Query | ops.Synchroni
     return DriverSubmit(name, arguments, stream=stream, queue_slots=slots)
 
 
-class BoundLayer(NamedTuple):
-    """A layer's call, the number of kernels that it submits, and its handle (None for the compiled loop)."""
-
-    submit: Submit
-    kernels: Fact
-    handle: base.LayerHandle | None
-
-
 def bind_layer(case: Case, op: ops.LayerCall) -> BoundLayer:
     """A call through a Python layer, or from the compiled loop, which is the layer ``loop``.
 
@@ -305,47 +295,13 @@ def bind_layer_graph(case: Case, handle: base.LayerHandle, count: int) -> tuple[
     return base.LayerSubmit(base.replays(handle, graph), driver), graph.nodes()
 
 
-def layer_lives(handle: base.LayerHandle, nodes: int, count: int) -> ops.IntArray:
-    """``count`` lives of a graph of ``nodes`` calls, made with the layer's own API. Raises as Gpu.layer_lives does."""
-    if handle.graph is None or handle.stream_handle is None:
-        raise Skip("this layer captures no graphs")
-    stream = driver.CUstream(handle.stream_handle)
-    lives = [_layer_life(handle.graph, nodes, lambda: check(driver.cuStreamSynchronize(stream))) for _ in range(count)]
-    return np.array(lives, dtype=np.int64)
-
-
-def _layer_life(make: Callable[[int], base.LayerGraph], nodes: int, wait: Callable[[], object]) -> tuple[int, ...]:
-    """The stamps of one life. The graph ends here: CuPy destroys it with the last reference to it."""
-    now_ns = time.monotonic_ns
-    wait()
-    begin_ns = now_ns()
-    graph = make(nodes)
-    uploaded_ns = now_ns()
-    try:
-        wait()
-        ready_ns = now_ns()
-        graph.launch()
-        called_ns = now_ns()
-        wait()
-        done_ns = now_ns()
-        if (found := graph.nodes()) != nodes:
-            raise MeasurementError(f"{nodes} calls became a graph of {found} nodes")
-    finally:
-        graph.close()
-    return (
-        begin_ns, graph.captured_ns or 0, graph.instantiated_ns, uploaded_ns, ready_ns, called_ns, done_ns
-    )  # fmt: skip
-
-
-THREAD_LOCAL = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-
-
-def capture(stream: int, submit: Callable[[], object]) -> driver.CUgraph:
+def capture(stream: int, submit: Callable[[], object]) -> Any:
     """The graph of what ``submit`` submits to a CUstream; the caller destroys it.
 
     Raises MeasurementError, with the driver's reason, if a call cannot be captured; the capture is ended then.
     """
-    check(driver.cuStreamBeginCapture(stream, THREAD_LOCAL))
+    thread_local = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    check(driver.cuStreamBeginCapture(stream, thread_local))
     whole = False
     try:
         submit()
@@ -357,7 +313,7 @@ def capture(stream: int, submit: Callable[[], object]) -> driver.CUgraph:
     return check((code, graph))
 
 
-def executable(case: Case, graph: driver.CUgraph, stream: int, flags: int = 0) -> int:
+def executable(case: Case, graph: Any, stream: int, flags: int = 0) -> int:
     """A CUgraphExec of a graph, uploaded in a CUstream. The case destroys it; the caller destroys the graph."""
     handle = check(driver.cuGraphInstantiate(graph, flags))
     case.own(lambda: driver.cuGraphExecDestroy(handle))
@@ -441,7 +397,7 @@ class Program:
         self.queue_slots: int | None = queue_slots or max(SAFE_QUEUE_SLOTS // self._each, 1)
 
     def __call__(self, count: int) -> None:
-        check_code(graph_loops.submit_rows(*self._calls, count * self._each), self._what)
+        check_code(loops.submit_rows(*self._calls, count * self._each), self._what)
 
     def burst_ns(self, count: int) -> int:
         stamps: ops.IntArray = np.zeros(2, dtype=np.int64)
@@ -452,10 +408,10 @@ class Program:
         self._stamped(self._each, out_ns)
 
     def _stamped(self, each: int, out_ns: ops.IntArray) -> None:
-        check_code(graph_loops.submit_rows_stamped(*self._calls, each, self._clock, out_ns), self._what)
+        check_code(loops.submit_rows_stamped(*self._calls, each, self._clock, out_ns), self._what)
 
     def round_trips(self, out_ns: ops.IntArray, calls: int = 1) -> None:
-        code = graph_loops.rows_round_trips(
+        code = loops.rows_round_trips(
             *self._calls, calls * self._each, self._synchronize, self._waits_for, self._clock, out_ns
         )
         check_code(code, self._what)

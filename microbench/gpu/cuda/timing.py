@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError
 from microbench.core.ops import IntArray, Launch
+from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, captured, launch
@@ -167,25 +167,6 @@ class SmClock:
         self._case.synchronize()
         counts: IntArray = self._case.read(self._out, self._sms * 2, np.int64).reshape(self._sms, 2)
         return float(round(np.median(counts[:, 1] / counts[:, 0]) * 1e9))
-
-
-def most_resident(case: Case, streams: int, duration_ns: int) -> int:
-    gate = case.once(SpinGate)
-    counters = case.device_memory(256)
-    kernel = case.function("launch", "resident")
-    row = Parameters([(counters, counters + 128, case.cycles(duration_ns))])
-    submits = [launch(case, kernel, Launch(block_threads=1, stream=index), row) for index in range(streams)]
-    submits[0](1)
-    case.synchronize()
-    case.clear(counters, 256)
-    gate.shut(tuple(range(streams)))
-    for submit in submits:
-        submit(1)
-    gate.open()
-    case.synchronize()
-    if gate.was_late():
-        raise MeasurementError("the gate timed out before all streams had their kernel")
-    return int(case.read(counters + 128, 1, np.uint32)[0])
 
 
 STAMPS = np.dtype([("begin_ns", "u8"), ("end_ns", "u8"), ("cycles", "u8"), ("sm", "u4"), ("sum", "u4")])

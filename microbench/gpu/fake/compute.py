@@ -13,8 +13,8 @@ from microbench.core.model import Telemetry
 from microbench.core.ops import Launch
 from microbench.gpu.fake.costs import FakeCosts, ProductLibrary
 from microbench.gpu.fake.device import POWER_CAP, Item, Load
-from microbench.gpu.fake.links import Ends
 from microbench.gpu.fake.machine import Call, FakeEventPair, FakeSubmit, Machine, Scoped, call_of
+from microbench.gpu.fake.transfers import Ends
 from microbench.gpu.protocol import compute as protocol
 from microbench.gpu.protocol.submit import Submit
 

@@ -7,28 +7,17 @@ in nanoseconds unless the last word of a name says otherwise.
 from __future__ import annotations
 
 import math
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from microbench.core.model import MemoryErrors
 from microbench.gpu.layers.base import LayerCosts, submitters
-from microbench.gpu.protocol.compute import AluOperation, GemmData, GemmType, Library
 from microbench.gpu.protocol.gpu import WaitMode
-from microbench.gpu.protocol.graphs import NodeKind
-from microbench.gpu.protocol.links import PinningWay
-from microbench.gpu.protocol.memory import (
-    READ_ARRAYS,
-    WRITTEN_ARRAYS,
-    AllocationWay,
-    AtomicType,
-    EngineWay,
-    Filling,
-    StreamKernel,
-)
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+Costs = TypeVar("Costs")
 
 
 def _table(values: dict[Key, Value]) -> dict[Key, Value]:
@@ -74,11 +63,11 @@ class ProductLibrary(msgspec.Struct, frozen=True):
 
     submit_ns: float
     kernels: dict[str, float]
-    dtypes: tuple[GemmType, ...]
+    dtypes: tuple[str, ...]
     energy_share: float = 1.0
 
 
-EVERY_TYPE: tuple[GemmType, ...] = (
+EVERY_TYPE: tuple[str, ...] = (
     "fp64", "fp32", "tf32", "fp16", "fp16_acc16", "bf16", "fp8_e4m3", "fp8_e4m3_fast", "fp8_e5m2", "fp8_e5m2_fast",
     "int8", "mxfp8", "nvfp4",
 )  # fmt: skip
@@ -88,7 +77,7 @@ GUESSES = {
     "algo66_tile15_stages36_cluster1": 0.9,
     "algo23_tile20_stages10_splitk2": 0.7,
 }
-PRODUCT_LIBRARIES: dict[Library, ProductLibrary] = {
+PRODUCT_LIBRARIES: dict[str, ProductLibrary] = {
     "cublaslt": ProductLibrary(18_000, GUESSES, EVERY_TYPE),
     "cupy": ProductLibrary(24_000, {"cupy": 0.96}, ("fp64", "fp32", "fp16")),
     "torch": ProductLibrary(
@@ -112,26 +101,26 @@ class ComputeCosts(msgspec.Struct, frozen=True):
     mma_share: float = 0.65  # share of the peak rate that mma reaches, for types with wgmma
     sparse_gain: float = 1.94  # sparse rate over dense rate, with skipped operations counted
     sparse_energy_share: float = 0.6  # of a dense operation's energy, with skipped operations counted
-    alu_per_clock: dict[AluOperation, float] = _table({
+    alu_per_clock: dict[str, float] = _table({
         "fma_fp64": 127.0, "fma_fp32": 254.0, "fma_fp16x2": 506.0, "fma_bf16x2": 500.0, "mad_int32": 63.0,
         "add_int32": 62.0, "exp2_fp32": 15.8, "rsqrt_fp32": 15.6,
     })  # fmt: skip
-    alu_joules: dict[AluOperation, float] = _table({
+    alu_joules: dict[str, float] = _table({
         "fma_fp64": 13e-12, "fma_fp32": 4.5e-12, "fma_fp16x2": 1.8e-12, "fma_bf16x2": 1.9e-12, "mad_int32": 9e-12,
         "add_int32": 7e-12, "exp2_fp32": 20e-12, "rsqrt_fp32": 22e-12,
     })  # fmt: skip
-    alu_cycles: dict[AluOperation, float] = _table({  # until a result can be used
+    alu_cycles: dict[str, float] = _table({  # until a result can be used
         "fma_fp64": 8.0, "fma_fp32": 4.0, "fma_fp16x2": 5.0, "fma_bf16x2": 5.5, "mad_int32": 4.5, "add_int32": 6.0,
         "exp2_fp32": 18.0, "rsqrt_fp32": 40.0,
     })  # fmt: skip
     # Products.
-    libraries: dict[Library, ProductLibrary] = _table(PRODUCT_LIBRARIES)
+    libraries: dict[str, ProductLibrary] = _table(PRODUCT_LIBRARIES)
     promoted_share: float = 0.94  # of fp8's rate, if partial sums are added up in fp32
     moving_energy_share: float = 1.15  # energy with operands from caches over that with operands in registers
     product_fixed_ns: float = 1500.0  # time of a product's kernel on top of an empty kernel
     workspace_bytes: int = 64 << 20
     release_ns: float = 60e6  # to free a case's operands and libraries when it ends
-    data_energy_share: dict[GemmData, float] = _table(
+    data_energy_share: dict[str, float] = _table(
         {"normal": 1.0, "uniform": 0.97, "sparse": 0.88, "constant": 0.84, "ones": 0.8, "zeros": 0.75}
     )
     # Power: work above the limit keeps the highest clock for boost_s after a rest of at least rest_s.
@@ -184,7 +173,7 @@ class GraphCosts(msgspec.Struct, frozen=True):
     exec_update: Line = Line(2500, 190)
     changed_launch_ns: float = 40.0  # added to the next launch call for each changed node
     # Nodes other than kernels, and stream calls for which there is no op.
-    nodes: dict[NodeKind, NodeCosts] = _table({
+    nodes: dict[str, NodeCosts] = _table({
         "pdl": NodeCosts(gap_ns=-40, instantiate_ns=100),
         "pdl_trigger": NodeCosts(gap_ns=-250, instantiate_ns=100),
         "memset": NodeCosts(gap_ns=200, launch_ns=400, instantiate_ns=-300, update_ns=50),
@@ -199,7 +188,7 @@ class GraphCosts(msgspec.Struct, frozen=True):
         "if_taken": NodeCosts(gap_ns=1500, duration_ns=2500, instantiate_ns=4000, update_ns=None),
         "if_skipped": NodeCosts(gap_ns=1500, duration_ns=1000, instantiate_ns=4000, update_ns=None),
     })  # fmt: skip
-    calls: dict[NodeKind, CallCosts] = _table({"copy_d2d": CallCosts(1500, 1100), "host": CallCosts(1900, 9000)})
+    calls: dict[str, CallCosts] = _table({"copy_d2d": CallCosts(1500, 1100), "host": CallCosts(1900, 9000)})
     dependent_kernel_ns: int = 400  # a kernel that adds 1 to what the one before it wrote
     prologue_ns: int = 1000  # work of such a kernel before it waits for the preceding one
     trigger_gap_ns: float = -250.0  # what an early trigger adds to the gap of a pdl launch in a stream
@@ -215,9 +204,9 @@ class GraphCosts(msgspec.Struct, frozen=True):
     map_page_ns: float = 6000.0  # the host maps a page of PAGE_BYTES into a pool
     release_page_ns: float = 3000.0  # and releases it
 
-    def node(self, kind: NodeKind) -> NodeCosts:
+    def node(self, kind: str) -> NodeCosts:
         """Kernels cost nothing extra; a prologue only changes how long a node runs."""
-        return self.nodes.get(cast(NodeKind, kind.removesuffix(PROLOGUE)), NodeCosts())
+        return self.nodes.get(kind.removesuffix(PROLOGUE), NodeCosts())
 
 
 # The link. The costs of copies by a copy engine are in FakeCosts, because other suites copy too.
@@ -235,7 +224,7 @@ class LinkCosts(msgspec.Struct, frozen=True):
     host_memory_limit_bytes: int = 64 << 30
     numa_nodes: int = 1  # node 0 is near
     far_node_bytes_per_s: float = 40e9
-    pinning: dict[PinningWay, AllocationCosts] = _table({  # slopes for each HOST_PAGE_BYTES
+    pinning: dict[str, AllocationCosts] = _table({  # slopes for each HOST_PAGE_BYTES
         "allocate": AllocationCosts(Line(30_000, 500), Line(20_000, 250)),
         "register": AllocationCosts(Line(20_000, 150), Line(15_000, 80)),
         "touch": AllocationCosts(Line(3000, 250), Line(2000, 50)),
@@ -283,10 +272,10 @@ class Rates(msgspec.Struct, frozen=True):
     write: float
     mixed: float
 
-    def of(self, kernel: StreamKernel) -> float:
-        if not WRITTEN_ARRAYS[kernel]:
+    def of(self, arrays_read: int, arrays_written: int) -> float:
+        if not arrays_written:
             return self.read
-        return self.mixed if READ_ARRAYS[kernel] else self.write
+        return self.mixed if arrays_read else self.write
 
 
 class ShapeCosts(msgspec.Struct, frozen=True):
@@ -330,7 +319,7 @@ class MemoryCosts(msgspec.Struct, frozen=True):
     cluster_bytes_per_clock: dict[int, float] = _table({2: 60.0, 4: 45.0, 8: 36.0, 16: 30.0})
     cluster_cycles: dict[int, float] = _table({2: 190.0, 4: 200.0, 8: 210.0, 16: 225.0})
     # Filling shared memory: the share of the level's rate, and the shortest time of a bulk copy on an SM.
-    fill_share: dict[Filling, float] = _table({"load": 0.9, "async": 0.95, "bulk": 1.0})
+    fill_share: dict[str, float] = _table({"load": 0.9, "async": 0.95, "bulk": 1.0})
     bulk_cycles: float = 60.0
     shared_cycles: float = 30.0
     bank_cycles: float = 1.02  # for a load of a warp without bank conflicts, and for each further word of one bank
@@ -348,16 +337,16 @@ class MemoryCosts(msgspec.Struct, frozen=True):
     translation_miss_cycles: float = 350.0
     # Atomic additions: how many threads of a warp are merged if they add to one word; a unit makes one addition at a
     # time.
-    merged_threads: dict[AtomicType, int] = _table({"int32": 32, "fp32": 4})
+    merged_threads: dict[str, int] = _table({"int32": 32, "fp32": 4})
     atomic_units: int = 96  # in the L2; each word belongs to one unit
     atomic_cycles: float = 2.0  # for the words of one sector
-    shared_merged_threads: dict[AtomicType, int] = _table({"int32": 32, "fp32": 1})
+    shared_merged_threads: dict[str, int] = _table({"int32": 32, "fp32": 1})
     shared_atomic_cycles: float = 4.0  # for words in different banks
     # Calls to the driver; a memset is that of FakeCosts. The slopes of blocks are for each block_step_bytes.
-    engines: dict[EngineWay, CallCosts] = _table(
+    engines: dict[str, CallCosts] = _table(
         {"copy": CallCosts(1500, 1100, 3.6e12), "copy_2d": CallCosts(1900, 2100, 3.2e12)}
     )
-    blocks: dict[AllocationWay, AllocationCosts] = _table({
+    blocks: dict[str, AllocationCosts] = _table({
         "malloc": AllocationCosts(Line(60_000, 4000), Line(90_000, 2000)),
         "pool": AllocationCosts(Line(65_000, 4000), Line(0, 0), pooled_take_ns=600, pooled_release_ns=500),
         "cupy_pool": AllocationCosts(Line(70_000, 4000), Line(0, 0), pooled_take_ns=1200, pooled_release_ns=900),
@@ -446,6 +435,7 @@ class FakeCosts(msgspec.Struct, frozen=True):
     memory: MemoryCosts = MemoryCosts()
     compute: ComputeCosts = ComputeCosts()
     signals: SignalCosts = SignalCosts()
+    experiments: tuple[Any, ...] = ()  # structs that experiments declare beside what they measure
     # The host: how long each call keeps the submitting thread busy.
     timer_call_ns: float = 25.0
     timer_step_ns: int = 1
@@ -554,10 +544,18 @@ class FakeCosts(msgspec.Struct, frozen=True):
     host_core_bytes_per_s: float = 12e9  # one core, beyond the cache
     host_memory_bytes_per_s: float = 60e9  # all cores together, beyond the cache
 
+    def of(self, kind: type[Costs]) -> Costs:
+        """An experiment's own costs: those of ``experiments``, or the defaults."""
+        return next((costs for costs in self.experiments if isinstance(costs, kind)), kind())
+
     def kernel_ns(self, duration_ns: float, grid_blocks: int = 1, block_threads: int = 32) -> float:
         """How long a kernel runs, in as many waves as its blocks need."""
         blocks_at_once = self.sm_count * max(min(self.blocks_per_sm, self.threads_per_sm // block_threads), 1)
         return max(duration_ns, self.empty_kernel_ns) * math.ceil(grid_blocks / blocks_at_once)
+
+    def cycles_ns(self, cycles: float) -> float:
+        """How long the SMs take for this many cycles at their highest clock."""
+        return cycles / self.sm_clock_hz * 1e9
 
     def queue_depth(self, buffer_bytes: float) -> int:
         """How many items of ``buffer_bytes`` each a stream's queue holds before a call blocks."""

@@ -10,70 +10,19 @@ import numpy as np
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
 from microbench.core.ops import Copy, IntArray, Launch
-from microbench.core.units import size
 from microbench.gpu.fake.costs import HOST_PAGE_BYTES, FakeCosts, Traffic
 from microbench.gpu.fake.device import FloatArray
-from microbench.gpu.fake.machine import Call, FakeGate, FakeProgram, FakeSubmit, Machine, Scoped, call_of
-from microbench.gpu.protocol.links import (
-    Access,
-    Binding,
-    CollectiveName,
-    Direction,
-    HostMemory,
-    PeerWay,
-    PinningWay,
-    bus_factor,
-)
+from microbench.gpu.fake.machine import Call, FakeGate, FakeProgram, Machine, Scoped, call_of
+from microbench.gpu.fake.transfers import WARP_THREADS, Ends, FakeTransfer, require_host_memory
+from microbench.gpu.protocol.links import Access, Binding, CollectiveName, PeerWay, PinningWay, bus_factor
 from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.transfer import Direction, HostMemory
 
-CHECKED = "SIMULATED: every byte compared"
-WARP_THREADS = 32
 READS: tuple[PeerWay, ...] = ("engine_read", "sm_read", "engine_both_read")
 BOTH: tuple[PeerWay, ...] = ("engine_both_read", "engine_both_write")
 
 # Bytes on each wire per byte of payload.
 Loads = Mapping[str, float]
-
-
-class Ends:
-    """Source and destination of a movement of ``size_bytes``, and which byte of the destination is wrong, if any."""
-
-    def __init__(self, costs: FakeCosts, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
-        self._arrives = costs.links.arrives
-        self._wrong_byte: int | None = None
-
-    def fresh(self) -> None:
-        """A new pattern at the source; every byte of the destination differs from it."""
-        self._wrong_byte = 0
-
-    def move(self) -> None:
-        if self._arrives != "lost":
-            self._wrong_byte = None if self._arrives == "right" else self.size_bytes - 1
-
-    def check(self) -> str:
-        if self._wrong_byte is not None:
-            raise MeasurementError(
-                f"SIMULATED: byte {self._wrong_byte} of {self.size_bytes} is not the one that was sent"
-            )
-        return CHECKED
-
-
-class FakeTransfer(Ends):
-    """A call that moves ``size_bytes``."""
-
-    blocks = False
-
-    def __init__(self, machine: Machine, call: Call, size_bytes: int) -> None:
-        super().__init__(machine.costs, size_bytes)
-        self.submit: Submit = FakeSubmit(machine, call, self.move)
-
-
-def require_host_memory(costs: FakeCosts, memory: str, size_bytes: int) -> None:
-    """Raise Skip for more host memory than the limit allows."""
-    limit_bytes = costs.links.host_memory_limit_bytes
-    if size_bytes > limit_bytes:
-        raise Skip(f"{size(size_bytes)} of {memory} memory asked, {size(limit_bytes)} may be taken (SIMULATED limit)")
 
 
 def require_gpus(machine: Machine, gpus: Sequence[int]) -> None:

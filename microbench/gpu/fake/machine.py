@@ -16,7 +16,6 @@ from microbench.gpu.fake.costs import PROLOGUE, FakeCosts, MemoryCosts, Traffic
 from microbench.gpu.fake.device import Batch, Device, FloatArray, Hold, Item, Noise, VirtualClock
 from microbench.gpu.layers.base import LayerCosts
 from microbench.gpu.protocol.gpu import GpuRecording, WaitMode
-from microbench.gpu.protocol.graphs import NodeKind
 
 OTHERS = "somebody (pid 4242)"
 NOBODY = "nobody else"
@@ -115,7 +114,7 @@ class Machine:
     ``scope`` is the number of the open case, 0 outside of all cases: what was made in a case is invalid after it.
     ``room`` is the case's device memory. ``at_synchronize`` is what the driver does before a synchronise returns. While
     ``capturing`` is set, calls are captured instead of being run. ``beside_ns`` is what a second process adds to each
-    launch call of this case.
+    launch call of this case, ``release_ns`` what freeing its operands and libraries takes at its end.
     """
 
     def __init__(self, costs: FakeCosts, seed: int, spread: float, wait: WaitMode) -> None:
@@ -125,7 +124,7 @@ class Machine:
         self.noise = Noise(seed, spread)
         self.device = Device(costs, self.noise)
         self.watch = Watch()
-        self.beside_ns = 0.0
+        self.beside_ns = self.release_ns = 0.0
         self.scope = 0
         self.room = Room(costs.memory)
         self.at_synchronize: list[Callable[[], None]] = []
@@ -183,9 +182,13 @@ class Machine:
     def walk(self, duration_ns: float, line: int) -> float:
         """Let dependent reads take ``duration_ns``. Returns %globaltimer's seconds; raises if no data arrived."""
         began_ns, ended_ns = self.run(Item(duration_ns=duration_ns))
-        if self.costs.links.arrives != "right":
-            raise MeasurementError(f"SIMULATED: the walk ended at no line where line {line} should be")
+        self.require_arrival(f"the walk ended at no line where line {line} should be")
         return self.globaltimer_s(began_ns, ended_ns)
+
+    def require_arrival(self, otherwise: str) -> None:
+        """Raise MeasurementError, saying what the check found, where the costs let no data arrive as they should."""
+        if self.costs.links.arrives != "right":
+            raise MeasurementError(f"SIMULATED: {otherwise}")
 
     def synchronize(self, stream: int | None = None, wait: WaitMode | None = None) -> None:
         """Wait for one stream, or for all, in the machine's wait mode or in that of an event."""
@@ -206,6 +209,8 @@ class Machine:
         self.device.forget_streams()
         self.at_synchronize.clear()
         self.beside_ns = 0.0
+        self.clock.pass_ns(self.release_ns)
+        self.release_ns = 0.0
         self.room = Room(self.costs.memory)
         self.scope = 0
 
@@ -491,7 +496,7 @@ def empty_chain(nodes: int, costs: FakeCosts) -> Graph:
     return graph_of([node_of("kernel_empty", costs)] * nodes)
 
 
-def node_of(kind: NodeKind, costs: FakeCosts, op: ops.Op | None = None) -> Node:
+def node_of(kind: str, costs: FakeCosts, op: ops.Op | None = None) -> Node:
     """A node of that kind after another one; ``op`` is what it does if the kind does not say so."""
     own, op = costs.graphs.node(kind), op or _op_of(kind, costs)
     runs_ns = own.duration_ns
@@ -500,7 +505,7 @@ def node_of(kind: NodeKind, costs: FakeCosts, op: ops.Op | None = None) -> Node:
     return Node(costs.gap_graph_ns + own.gap_ns, runs_ns, own.launch_ns)
 
 
-def call_of_kind(kind: NodeKind, costs: FakeCosts) -> Call | None:
+def call_of_kind(kind: str, costs: FakeCosts) -> Call | None:
     """The call into stream 0 that does what a node of that kind does; None for what only a graph can hold."""
     op, own = _op_of(kind, costs), costs.graphs.calls.get(kind)
     if op is None:
@@ -511,7 +516,7 @@ def call_of_kind(kind: NodeKind, costs: FakeCosts) -> Call | None:
     return call.with_item(gap_ns=call.item.gap_ns + costs.graphs.trigger_gap_ns)
 
 
-def _op_of(kind: NodeKind, costs: FakeCosts) -> ops.Op | None:
+def _op_of(kind: str, costs: FakeCosts) -> ops.Op | None:
     """The op of a node of that kind, or None."""
     if kind == "kernel" or kind.endswith(PROLOGUE) or kind.startswith("pdl"):
         # A kernel that needs what its predecessor wrote. With an early trigger its prologue overlaps the predecessor.
@@ -519,7 +524,7 @@ def _op_of(kind: NodeKind, costs: FakeCosts) -> ops.Op | None:
         if kind.endswith(PROLOGUE) and not kind.startswith("pdl_trigger"):
             duration_ns += costs.graphs.prologue_ns
         return ops.Launch(duration_ns=duration_ns, kind="pdl" if kind.startswith("pdl") else "launch")
-    forms: dict[NodeKind, ops.Op] = {
+    forms: dict[str, ops.Op] = {
         "kernel_empty": ops.Launch(),
         "memset": ops.Memset(ONE_WORD_BYTES),
         "copy_h2d": ops.Copy("h2d", ONE_WORD_BYTES),

@@ -11,17 +11,13 @@ from microbench.core.units import size
 from microbench.gpu.fake.costs import Traffic
 from microbench.gpu.fake.device import FloatArray, Item
 from microbench.gpu.fake.environment import GENERATION, LANES, SIMULATED, bus_id
-from microbench.gpu.fake.links import Ends, require_host_memory, require_pair
+from microbench.gpu.fake.links import require_pair
 from microbench.gpu.fake.machine import Call, Machine, Scoped, call_of
-from microbench.gpu.protocol.links import Direction, ManagedWay, Order
+from microbench.gpu.fake.transfers import Ends, evenly, require_host_memory
+from microbench.gpu.protocol.links import ManagedWay, Order
+from microbench.gpu.protocol.transfer import Direction
 
 SHARE_OF_FREE = 4
-
-
-def evenly(share: float, first: int, count: int) -> FloatArray:
-    """For each of ``count`` numbers from ``first`` on: 1 for an evenly spread ``share`` of all numbers, else 0."""
-    chosen: FloatArray = np.diff(np.floor(np.arange(first, first + count + 1) * max(share, 0.0)))
-    return chosen
 
 
 class FakeChase(Scoped):

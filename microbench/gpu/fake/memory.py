@@ -11,16 +11,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError, Skip
+from microbench.core.errors import Skip
 from microbench.core.model import Fact
 from microbench.core.ops import IntArray, Launch, Memset
 from microbench.core.units import size
 from microbench.gpu.fake.costs import FakeCosts, ShapeCosts
 from microbench.gpu.fake.device import FloatArray, Item
 from microbench.gpu.fake.environment import SIMULATED
-from microbench.gpu.fake.links import WARP_THREADS, FakeTransfer, require_host_memory
 from microbench.gpu.fake.machine import Call, Machine, Scoped, call_of
-from microbench.gpu.fake.managed import evenly
+from microbench.gpu.fake.transfers import WARP_THREADS, FakeTransfer, evenly, require_host_memory
 from microbench.gpu.protocol import memory as protocol
 
 WARP_BYTES = 512  # 32 threads, 16 bytes each
@@ -32,8 +31,6 @@ RANDOM_WORD_BYTES = 8
 RANDOM_IN_FLIGHT = 64 * WARP_THREADS * 8  # words: the SM's threads, eight each
 ATOMIC_WARPS_PER_SM = 64
 ATOMIC_ADDS = 512  # of each thread in a launch
-BANKS = 32
-BANK_LOADS = 128
 TILE_BYTES = 4096
 CLUSTERS_SINCE = (9, 0)
 SMALLEST_PIECE_BYTES, LARGEST_PIECE_BYTES = 512, 32 << 10
@@ -53,10 +50,6 @@ class FakeOperations(FakeTransfer):
         self.operations = operations
 
 
-def cycles_ns(costs: FakeCosts, cycles: float) -> float:
-    return cycles / costs.sm_clock_hz * 1e9
-
-
 def kernel_call(machine: Machine, busy_ns: float, moved_bytes: float, submit_ns: float | None = None) -> Call:
     """A launch whose blocks work for ``busy_ns`` on top of an empty kernel."""
     costs = machine.costs
@@ -73,11 +66,11 @@ def answered_ns(
     Each takes ``l2_bytes`` of the SM's port to the L2 and ``dram_bytes`` of DRAM; 0 where the L2 answers.
     """
     memory = costs.memory
-    port_ns = cycles_ns(costs, l2_bytes / memory.l2_bytes_per_clock)
+    port_ns = costs.cycles_ns(l2_bytes / memory.l2_bytes_per_clock)
     dram_ns = dram_bytes * costs.sm_count / dram_bytes_per_s * 1e9
     near = memory.l2_near_share
     l2_cycles = near * memory.l2_near_cycles + (1 - near) * memory.l2_far_cycles
-    latency_ns = cycles_ns(costs, memory.dram_cycles if dram_bytes else l2_cycles)
+    latency_ns = costs.cycles_ns(memory.dram_cycles if dram_bytes else l2_cycles)
     return latency_ns + requests * max(port_ns, dram_ns, latency_ns / max(in_flight, 1))
 
 
@@ -107,11 +100,10 @@ def stream(
         raise Skip(f"the simulated GPU has no shape {shape} of {implementation}")
     if size_bytes < element_bytes:
         raise Skip(f"{size_bytes} B hold no element of {dtype}")
-    moved_bytes = (
-        size_bytes // element_bytes * element_bytes * (protocol.READ_ARRAYS[kernel] + protocol.WRITTEN_ARRAYS[kernel])
-    )
+    arrays = protocol.READ_ARRAYS[kernel], protocol.WRITTEN_ARRAYS[kernel]
+    moved_bytes = size_bytes // element_bytes * element_bytes * sum(arrays)
     own: ShapeCosts = memory.shapes[shape] if implementation == "cuda" else memory.libraries[implementation]
-    rate = memory.dram_bytes_per_s.of(kernel) * own.share.of(kernel)
+    rate = memory.dram_bytes_per_s.of(*arrays) * own.share.of(*arrays)
     busy_ns = _through_ns(costs, moved_bytes, own.in_flight_bytes, rate)
     return FakeTransfer(machine, kernel_call(machine, busy_ns, moved_bytes, own.submit_ns), moved_bytes)
 
@@ -180,36 +172,8 @@ def atomics(
         sectors_per_warp = WORD_BYTES * WARP_THREADS // memory.sector_bytes
         additions = warps * (sectors_per_warp if spread == "thread" else WARP_THREADS / memory.merged_threads[dtype])
         cycles = math.ceil(additions / (1 if spread == "same" else memory.atomic_units)) * memory.atomic_cycles
-    call = kernel_call(machine, cycles_ns(costs, cycles * ATOMIC_ADDS), 0.0)
+    call = kernel_call(machine, costs.cycles_ns(cycles * ATOMIC_ADDS), 0.0)
     return FakeOperations(machine, call, warps * WARP_THREADS * ATOMIC_ADDS)
-
-
-class FakeBankReads(Scoped):
-    """A bank serves one word per turn, so a load takes as many turns as the most words that it reads from one bank."""
-
-    loads = BANK_LOADS
-
-    def __init__(self, machine: Machine, stride_bytes: int) -> None:
-        super().__init__(machine)
-        if stride_bytes % WORD_BYTES:
-            raise Skip(f"words of {WORD_BYTES} B cannot lie {stride_bytes} B apart")
-        words = np.unique(np.arange(WARP_THREADS) * (stride_bytes // WORD_BYTES))
-        self._turns = int(np.bincount(words % BANKS).max())
-
-    def alone(self, reads: int) -> int:
-        memory = self._machine.costs.memory
-        return self._take(reads * (memory.shared_cycles + (self._turns - 1) * memory.conflict_cycles))
-
-    def together(self, reads: int) -> int:
-        return self._take(reads * self.loads * self._turns * self._machine.costs.memory.bank_cycles)
-
-    def _take(self, cycles: float) -> int:
-        machine = self._open()
-        cycles *= float(machine.noise.device(1.0, 1)[0])
-        machine.run(Item(duration_ns=cycles_ns(machine.costs, cycles)))
-        if machine.costs.links.arrives != "right":
-            raise MeasurementError("SIMULATED: loads of shared memory ended at wrong words")
-        return round(cycles)
 
 
 def require_shared(machine: Machine, footprint_bytes: int) -> None:
@@ -257,9 +221,8 @@ class FakeLevel(Scoped):
         machine = self._open()
         cycles = self._first_cycles + bytes_per_sm // self.tile_bytes * self._tile_cycles
         taken_cycles = cycles * machine.noise.device(1.0, self.sms)
-        began_ns, ended_ns = machine.run(Item(duration_ns=cycles_ns(machine.costs, float(taken_cycles.max()))))
-        if machine.costs.links.arrives != "right":
-            raise MeasurementError("SIMULATED: the sum over all words read is not that of the set")
+        began_ns, ended_ns = machine.run(Item(duration_ns=machine.costs.cycles_ns(float(taken_cycles.max()))))
+        machine.require_arrival("the sum over all words read is not that of the set")
         return protocol.Pass(machine.globaltimer_s(began_ns, ended_ns), round(float(np.median(taken_cycles))))
 
 
@@ -351,7 +314,7 @@ class FakeLocalChase(Scoped):
 
     def _run_s(self, cycles: float) -> float:
         machine = self._open()
-        return machine.walk(cycles_ns(machine.costs, cycles), self._at)
+        return machine.walk(machine.costs.cycles_ns(cycles), self._at)
 
 
 class FakeLoadedChase(Scoped):
@@ -377,7 +340,7 @@ class FakeLoadedChase(Scoped):
         noise = machine.noise.device(1.0, 2)
         waiting = memory.queue_share * share / (1 - share)
         cycles = reads * self._cycles * (1 + waiting) * float(noise[0])
-        seconds = machine.walk(cycles_ns(machine.costs, cycles), reads)
+        seconds = machine.walk(machine.costs.cycles_ns(cycles), reads)
         return protocol.LoadedWalk(seconds, round(cycles), share * self._limit * float(noise[1]))
 
 

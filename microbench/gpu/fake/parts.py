@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microbench.gpu.fake import compute, graphs, links, managed, memory
+from microbench.gpu.fake import compute, links, managed, memory
 from microbench.gpu.fake.machine import Machine
 from microbench.gpu.protocol.part import Part, built
 
@@ -17,19 +17,6 @@ class FakePart(Part[Machine]):
     def subject(self) -> Machine:
         self._subject.check(self._scope)
         return self._subject
-
-
-class FakeGraphs(FakePart):
-    """CUDA Graphs of one case."""
-
-    lives = built(graphs.lives)
-    footprint = built(graphs.footprint)
-    changes = built(graphs.changes)
-    chain = built(graphs.FakeChain)
-    kernels = built(graphs.FakeKernelChain)
-    shape = built(graphs.FakeShaped)
-    loop = built(graphs.FakeLoop)
-    step = built(graphs.FakeStep)
 
 
 class FakeLinks(FakePart):
@@ -64,7 +51,6 @@ class FakeMemory(FakePart):
     strided = built(memory.strided)
     scattered = built(memory.scattered)
     atomics = built(memory.atomics)
-    banks = built(memory.FakeBankReads)
     engine = built(memory.engine)
     allocating = built(memory.allocating)
     capacity = built(memory.capacity)

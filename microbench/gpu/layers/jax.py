@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,8 +13,11 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.units import plain
 from microbench.gpu.layers import base
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
-from microbench.gpu.protocol.models import Output
 from microbench.gpu.protocol.submit import Submit
+
+# Where a jitted step leaves its result: in new memory at each call, or in that of its argument.
+Output = Literal["new", "donated"]
+OUTPUTS: dict[str, str] = {"new": "new memory at each call", "donated": "the memory of its donated argument"}
 
 PACKAGE = "jax"
 INSTALL = "pip install 'jax[cuda13]' (CUDA 12: 'jax[cuda12]')"

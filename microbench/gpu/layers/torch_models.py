@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
@@ -18,8 +18,21 @@ from microbench.core.units import plain
 from microbench.gpu.layers import base
 from microbench.gpu.layers.torch import first, load_torch, use_stream
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
-from microbench.gpu.protocol.models import CaptureTimes, Compiled, ModelName
 from microbench.gpu.protocol.submit import Submit
+
+ModelName = Literal["linear_gelu", "transformer_block", "adamw_step"]
+MODELS: dict[str, str] = {
+    "linear_gelu": "Linear and GELU layers, one after another",
+    "transformer_block": "transformer blocks: norm, attention, MLP",
+    "adamw_step": "AdamW optimizer step over a list of parameters",
+}
+# How the step is run: as it is written, or through torch.compile in one of its modes.
+Compiled = Literal["eager", "default", "reduce_overhead"]
+COMPILED: dict[str, str] = {
+    "eager": "eager",
+    "default": "torch.compile",
+    "reduce_overhead": "torch.compile, reduce-overhead",
+}
 
 LAYERS_DEEP, BLOCKS, WIDTH, HEADS, TOKENS, BATCH = 16, 4, 256, 4, 128, 2
 # Steps before anything is captured or measured: PyTorch asks for three (torch.cuda.make_graphed_callables).
@@ -32,6 +45,13 @@ CHECKED = "the results of the step and of its graph equal those of an eager step
 # missing.
 NO_COMPILER = (RuntimeError, ImportError, OSError)
 Tensors = Sequence[Any]
+
+
+class CaptureTimes(NamedTuple):
+    """Host time to make a step's graph once, in s: the captured calls, and everything until the graph can run."""
+
+    calls_s: float
+    whole_s: float
 
 
 class Program:
@@ -107,7 +127,16 @@ PROGRAMS: dict[ModelName, Callable[[Any, str], Program]] = {
 
 
 class TorchStep:
-    """A step of a model on one stream, warmed up, counted and captured."""
+    """A step of a model on one stream, warmed up, counted and captured.
+
+    Each call of ``submit`` submits it once and does not wait. ``graph`` replays it as a graph; None if the framework
+    makes its own graphs. ``launches`` is how many kernels, copies and memsets one step submits, counted by capturing
+    it; None with a reason if that is unknown.
+    """
+
+    submit: Submit
+    graph: Submit | None
+    launches: Fact
 
     def __init__(
         self,
@@ -137,7 +166,7 @@ class TorchStep:
         self._results: Tensors = ()
         self._replay: Callable[[], object] | None = None
         handle = base.LayerHandle(self._run, stream_handle)
-        self.graph: Submit | None = None
+        self.graph = None
         reason = "torch.compile replays graphs of its own"
         self.launches = Fact("launches", None, reason=reason, source="stream capture")
         if compiled != "reduce_overhead":
@@ -148,7 +177,7 @@ class TorchStep:
                 graph.instantiate()
             self._replay = graph.replay
             self.graph = base.LayerSubmit(base.LayerHandle(graph.replay, stream_handle), driver)
-        self.submit: Submit = base.LayerSubmit(handle, driver)
+        self.submit = base.LayerSubmit(handle, driver)
         count = self.launches.value
         self.submit.queue_slots = max(SAFE_QUEUE_SLOTS // count, 1) if isinstance(count, int) and count else 1
         torch.cuda.synchronize()

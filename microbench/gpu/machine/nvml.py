@@ -11,6 +11,7 @@ import msgspec
 
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, GpuInfo, LinkInfo, MemoryErrors, Telemetry
+from microbench.core.units import about_size
 from microbench.gpu.machine.counters import ExactTotals, SampledTotals
 from microbench.gpu.machine.query import (
     AGGREGATE,
@@ -328,3 +329,25 @@ def contained(machine: Machine) -> bool:
         return os.readlink(machine.at("/proc/self/ns/pid")) != FIRST_PID_NAMESPACE
     except OSError:
         return False
+
+
+NOBODY = "nobody else"
+
+
+def holders(nvml: NvmlGpu) -> Fact:
+    """For example "python (pid 12) 1.20 GiB, Xorg (graphics, pid 3)", or "nobody else"."""
+    answer = memory_holders(nvml.query)
+    if answer.value is None:
+        return answer.fact("memory_holders")
+    return Fact("memory_holders", ", ".join(map(_words, answer.value.others)) or NOBODY, "NVML")
+
+
+def held_by(nvml: NvmlGpu) -> str:
+    """The holders as part of a sentence, or why they are unknown."""
+    fact = holders(nvml)
+    return f"others not known ({fact.reason})" if fact.value is None else str(fact.value)
+
+
+def _words(holder: Holder) -> str:
+    used = "" if holder.used_bytes is None else f" {about_size(holder.used_bytes)}"
+    return f"{holder.name} ({holder.pid}){used}"

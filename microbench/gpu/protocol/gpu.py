@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, GpuInfo, Telemetry
 from microbench.core.ops import GraphLaunch, IntArray, Launch, LayerCall, Op
 from microbench.gpu.protocol.compute import Compute
-from microbench.gpu.protocol.graphs import Graphs
 from microbench.gpu.protocol.links import Links
 from microbench.gpu.protocol.memory import DeviceMemory
-from microbench.gpu.protocol.models import Compiled, JittedStep, ModelName, ModelStep, Output
 from microbench.gpu.protocol.own import KernelSpec, OwnCall, OwnKernel, OwnStep
-from microbench.gpu.protocol.recorder import Recorder, RecorderKind
 from microbench.gpu.protocol.submit import Submit
-from microbench.host.interruptions import ThreadState
+
+Result = TypeVar("Result")
 
 WaitMode = Literal["spin", "yield", "blocking", "auto"]
 WAIT_MODES: tuple[WaitMode, ...] = ("spin", "yield", "blocking", "auto")
@@ -80,46 +78,6 @@ class EventPair(Protocol):
         """Wait for the second event. Returns the time between the two by the device's clock, in s."""
 
 
-class LaunchStamps(NamedTuple):
-    """Launches of one kernel, each followed by a wait for it, on the host's clock in ns.
-
-    ``stamps`` has the shape (launches, 5): before the call, after it, the kernel's first and last instruction, after
-    the wait. The kernel's own times are %globaltimer converted to the host's clock, with an offset from exchanges of
-    flags before and after the launches. ``round_trip_ns`` is the quickest exchange before or the quickest one after,
-    whichever is slower; the error of the offset is at most half of it.
-    """
-
-    stamps: IntArray
-    round_trip_ns: int
-
-
-# The signal between two kernels in ``Gpu.stream_signals``: none, an event (without and with timing) that a second
-# stream waits for, a host function, or stream memory operations on words of 32 or 64 bits in pinned host memory.
-# wait_ready waits for a value that is there already, wait_32 and wait_64 for one that the host writes later. In
-# write_wait the stream writes a word, and the host answers as soon as it sees it.
-SignalWay = Literal[
-    "same_stream", "event", "event_timed", "host_function", "write_32", "write_64", "wait_ready", "wait_32", "wait_64",
-    "write_wait",
-]  # fmt: skip
-# How long the first of the two kernels runs, so that all calls have been made before it ends; and how long after the
-# first call the host answers, so that the stream is already waiting.
-SIGNAL_KERNEL_NS, SIGNAL_HELD_NS = 50_000, 100_000
-
-
-class SignalStamps(NamedTuple):
-    """Pairs of kernels with one SignalWay between them, on the host's clock in ns.
-
-    ``stamps`` has the shape (pairs, 5): after the last call, the first kernel's last instruction, the second kernel's
-    first one, when the host saw the first kernel's end (its function began, or it read the word), and when it answered
-    (before its function returned, or before it wrote); 0 where a way does not reach the host. Pairs whose calls came
-    too late are left out. ``round_trip_ns`` is that of LaunchStamps, ``step_ns`` the smallest step of %globaltimer.
-    """
-
-    stamps: IntArray
-    round_trip_ns: int
-    step_ns: int
-
-
 class GpuRecording(NamedTuple):
     """Start and end that each kernel of a batch recorded, in submission order: ns of %globaltimer.
 
@@ -168,26 +126,6 @@ class Gpu(Protocol):
     def layer_kernels(self, op: LayerCall) -> Fact:
         """Kernels that one call of a bound layer submits, counted by stream capture; None with a reason if unknown."""
 
-    def layer_lives(self, op: LayerCall, nodes: int, count: int) -> IntArray:
-        """Make, replay and destroy a graph of ``nodes`` calls of a bound Python layer ``count`` times, with the layer's
-        library.
-
-        Returns ns, shape (count, Life.DESTROYED): the columns of Life up to DONE. MADE is 0 for a library that captures
-        and instantiates by one call. A library without an upload call uploads at the first replay. Each graph is
-        destroyed before the next is made. Raises Skip, with the library's reason, if it makes no graphs, and
-        MeasurementError if a graph has other than ``nodes`` nodes.
-        """
-
-    def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
-        """Prepare a step of a small PyTorch model on stream 0; it is usable until the case ends."""
-
-    def jitted(self, kernels: int, output: Output) -> JittedStep:
-        """Compile a jitted JAX function of so many kernels of one element; it is usable until the case ends.
-
-        Raises Skip if JAX is missing or does not take or follow XLA's option for command buffers, and MeasurementError
-        if XLA's program has another number of kernels.
-        """
-
     def own_step(self, make: Callable[[], OwnCall]) -> OwnStep:
         """Warm up the user's function that ``make`` loads, on a stream; it is usable until the case ends.
 
@@ -202,9 +140,6 @@ class Gpu(Protocol):
         fails.
         """
 
-    def recorder(self, kind: RecorderKind) -> Recorder:
-        """Prepare a profiler by an empty recording. From then on this process counts as recorded."""
-
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
         """Capture operations of stream 0 as one chain, then instantiate and upload the graph.
 
@@ -212,9 +147,10 @@ class Gpu(Protocol):
         MeasurementError, with the driver's reason, for an operation that cannot be captured.
         """
 
-    @property
-    def graphs(self) -> Graphs:
-        """Further operations with CUDA Graphs, for the current case."""
+    def carry_out(
+        self, real: Callable[..., Result], simulated: Callable[..., Result], *args: Any, **kwargs: Any
+    ) -> Result:
+        """Carry out an experiment in the current case: ``real`` on a real GPU, ``simulated`` on the simulated one."""
 
     @property
     def links(self) -> Links:
@@ -240,67 +176,12 @@ class Gpu(Protocol):
     def synchronize_stream(self, stream: int = 0) -> None:
         """Wait for one stream. The process waits by spinning or by blocking, as it was started."""
 
-    def start_stamps(self, count: int) -> IntArray:
-        """``count`` times: launch an empty kernel whose first instruction sets a flag, then synchronise the stream.
-
-        Returns the host clock in ns, shape (count, 4): before the call, after the call, when a second thread saw the
-        flag, after the synchronise. A stamp of 0 means that the second thread missed the flag. Raises Skip if there is
-        no second CPU to watch from.
-        """
-
-    def launch_stamps(self, count: int, duration_ns: int = 0, *, blocking_event: bool = False) -> LaunchStamps:
-        """``count`` times: launch a kernel of that length that records its begin and end, then wait for it.
-
-        The wait is the stream's synchronise in the mode of the context, or with ``blocking_event`` the synchronise of
-        an event that has the flag for blocking waits. Nothing else runs on the host meanwhile.
-        """
-
-    def stream_signals(self, way: SignalWay, count: int) -> SignalStamps:
-        """Up to ``count`` pairs of kernels, one pair at a time, with this way from the first to the second.
-
-        Checks that no second kernel began too early. Raises Skip for operations that GPU or driver lack, and
-        MeasurementError if the host does not see the stream's word in time. The host answers even then, so that no
-        stream waits forever.
-        """
-
-    def flag_round_trips(self, count: int) -> IntArray:
-        """``count`` times: the host sets a flag, the GPU answers with another, the host sees it. Shape (count,), ns."""
-
-    def host_read_ns(self, count: int) -> IntArray:
-        """Dependent reads of host memory by one GPU thread: ns per read of each of ``count`` chains, shape (count,)."""
-
     def record(self, launch: Launch, count: int, *, graph: bool, gated: bool) -> GpuRecording:
         """Run ``count`` kernels of ``launch``'s length and kind that record their own start and end.
 
         They are submitted as launches, or as one graph. With ``gated`` all are queued before the first may run. Raises
         MeasurementError if they do not fit the launch queue, or if the gate times out again and again.
         """
-
-    def resident(self, streams: int, duration_ns: int) -> int:
-        """The largest number of kernels resident at the same time: one-block kernels behind a gate, one a stream."""
-
-    def threads_stamps(self, threads: int, count: int) -> IntArray:
-        """``threads`` host threads start together; each launches ``count`` empty kernels into its own stream.
-
-        Returns begin and end of each thread's loop in host ns, shape (threads, 2). Raises Skip for more threads than
-        physical cores.
-        """
-
-    def round_robin_ns(self, streams: int, count: int) -> int:
-        """Launch ``count`` empty kernels into ``streams`` streams in turn and wait for all: host ns in total."""
-
-    def second_process(self) -> Fact:
-        """Start a process that launches kernels on every SM until the case ends, and wait for its first kernels.
-
-        It has a core of its own. Returns the fact ``mps``: whether the processes share the GPU through MPS; None, with
-        a reason, if unknown. Raises Skip where no second process can run, MeasurementError if it does not start.
-        """
-
-    def thread_state(self) -> ThreadState:
-        """How often the calling thread has left its core."""
-
-    def core_interrupts(self) -> int:
-        """Interrupts of the core that submits, so far. Raises Skip if the kernel does not say."""
 
     def pause(self, seconds: float) -> None:
         """Wait without submitting anything."""

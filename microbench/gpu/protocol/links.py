@@ -6,16 +6,11 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Literal, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from microbench.core.model import Fact
 from microbench.core.ops import IntArray
 from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.transfer import Checked, Direction, FloatArray, HostMemory, Transfer
 
-FloatArray = npt.NDArray[np.float64]
-Direction = Literal["h2d", "d2h"]
-HostMemory = Literal["pageable", "pinned", "write_combined", "registered"]
 Access = Literal["read", "write"]
 Order = Literal["sequential", "random"]
 PinningWay = Literal["allocate", "register", "touch"]
@@ -35,31 +30,6 @@ class Pinning(IntEnum):
     PINNED = 1
     RELEASED_BEGIN = 2
     RELEASED = 3
-
-
-class Checked(Protocol):
-    """Moves data that can be refreshed before a measurement and compared after it."""
-
-    def fresh(self) -> None:
-        """Write a new pattern to every source and poison to every destination; returns when both are done."""
-
-    def check(self) -> str:
-        """Compare each whole destination with the pattern of the last ``fresh``. Returns how it was compared.
-
-        Raises MeasurementError for the first wrong byte.
-        """
-
-
-class Transfer(Checked, Protocol):
-    """A movement of ``size_bytes`` by a copy engine or a kernel, which can be repeated.
-
-    ``submit`` goes to stream 0. It can be queued behind a gate unless ``blocks`` is True: a copy of pageable memory
-    waits inside the call, or returns before its data have arrived.
-    """
-
-    submit: Submit
-    size_bytes: int
-    blocks: bool
 
 
 class Duplex(Checked, Protocol):

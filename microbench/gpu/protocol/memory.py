@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple, Protocol
 
 from microbench.core.model import Fact
 from microbench.core.ops import IntArray
-from microbench.gpu.protocol.links import Transfer
 from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.transfer import Transfer
 
 StreamKernel = Literal["read", "write", "copy", "scale", "add", "triad", "dot"]
 DataType = Literal["fp64", "fp32", "fp16", "int8"]
@@ -133,24 +133,6 @@ class LoadedChase(Protocol):
         """
 
 
-class BankReads(Protocol):
-    """Warps that read words of shared memory at a stride. Each load uses the address that the previous load returned.
-
-    ``loads`` is how many loads of a warp a step of ``together`` makes.
-    """
-
-    loads: int
-
-    def alone(self, reads: int) -> int:
-        """SM cycles of ``reads`` loads of one warp, each of which waits for the one before it.
-
-        Raises MeasurementError if a lane ends at the wrong word, here and in ``together``.
-        """
-
-    def together(self, reads: int) -> int:
-        """SM cycles of ``reads`` steps of the warps of a full block, each with several loads in flight."""
-
-
 class DeviceMemory(Protocol):
     """Memory and caches of one GPU for one case. Every method raises Skip if GPU or library lacks the operation.
 
@@ -223,9 +205,6 @@ class DeviceMemory(Protocol):
 
     def atomics(self, space: Space, dtype: AtomicType, spread: Spread) -> Operations:
         """Atomic additions by all SMs whose result is not used. In shared memory ``same`` is one word a block."""
-
-    def banks(self, stride_bytes: int) -> BankReads:
-        """Loads of 4-byte words of shared memory, ``stride_bytes`` from lane to lane; 0: all lanes read one word."""
 
     def engine(self, way: EngineWay, size_bytes: int) -> Transfer:
         """The driver's copies within device memory (copy_2d: rows of half their pitch) and its memset."""

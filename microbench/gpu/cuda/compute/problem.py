@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Launch
 from microbench.core.units import about_size, size
+from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.compute.operands import Operands, vector_bytes
 from microbench.gpu.cuda.compute.products import WORKSPACE_BYTES, Call, CublasLt, LibraryGemm

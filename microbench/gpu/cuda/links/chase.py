@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray, Launch
+from microbench.gpu.cuda.buffers import HostBuffer
 from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.links.buffers import HostBuffer
 from microbench.gpu.cuda.submit import Parameters, launch
 from microbench.gpu.protocol.links import Order
 

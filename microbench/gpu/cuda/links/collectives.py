@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from cuda.bindings import driver
-from cuda.pathfinder import load_nvidia_dynamic_lib
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
 from microbench.core.ops import IntArray
 from microbench.core.units import plain
+from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, check_code, entry_point
 from microbench.gpu.cuda.links.peers import Board, Boards, gpus
@@ -25,7 +24,6 @@ from microbench.gpu.cuda.submit import CallRow, as_int64
 from microbench.gpu.layers.base import load
 from microbench.gpu.layers.cupy import load_cupy
 from microbench.gpu.protocol.links import Binding, CollectiveName
-from microbench.host import graph_loops, loops
 from microbench.host.native import c_address
 
 # From nccl.h.
@@ -48,8 +46,10 @@ class Library:
     """libnccl.so.2: the one that the process has loaded, the pip package's, or the system's. Raises Skip without it."""
 
     def __init__(self) -> None:
+        from cuda import pathfinder
+
         try:
-            path = load_nvidia_dynamic_lib("nccl").abs_path
+            path = pathfinder.load_nvidia_dynamic_lib("nccl").abs_path
         except (RuntimeError, ValueError) as error:  # pathfinder found none, or does not know NCCL
             raise Skip(f"needs NCCL: pip install nvidia-nccl-cu13, or -cu12 ({plain(error, 120)})") from None
         self._library = ctypes.CDLL(path or "libnccl.so.2")
@@ -209,9 +209,7 @@ class CudaCollective:
         synchronize, clock = entry_point("cuStreamSynchronize"), c_address("clock_gettime")
 
         def take_ns(count: int) -> int:
-            code, waited, taken_ns = graph_loops.rows_until_done(
-                addresses, rows, count, synchronize, self._streams, clock
-            )
+            code, waited, taken_ns = loops.rows_until_done(addresses, rows, count, synchronize, self._streams, clock)
             self._case.context.make_current()
             library.check(int(code), self._name)
             check_code(int(waited), "cuStreamSynchronize")

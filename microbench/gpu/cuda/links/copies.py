@@ -7,22 +7,23 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, GpuInfo
 from microbench.core.ops import IntArray, Launch
+from microbench.gpu.cuda import driver
+from microbench.gpu.cuda.buffers import HostBuffer, Patterns, require_node
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, device_uuid
-from microbench.gpu.cuda.links.buffers import HostBuffer, Patterns, require_node
 from microbench.gpu.cuda.submit import CallRow, DriverSubmit, Parameters, Program, copy, launch
 from microbench.gpu.cuda.timing import NANOSECOND_S, SpinGate, elapsed_s
 from microbench.gpu.machine.counters import counters_risen, link_counters
 from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.gpu.machine.paths import path_facts
 from microbench.gpu.machine.topology import link_facts_now
-from microbench.gpu.protocol.links import Access, Direction, FloatArray, HostMemory
+from microbench.gpu.protocol.links import Access
 from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.transfer import Direction, FloatArray, HostMemory
 
 DIRECTIONS: tuple[Direction, ...] = ("h2d", "d2h")
 COPY_THREADS = 512
@@ -285,7 +286,7 @@ LOAD_BYTES = 64 << 20
 # Reading the facts takes some 20 ms, the first time longer; a link that has come up slow must not take minutes.
 LOAD_S = 0.3
 MOST_COPIES = 400
-NOT_READY = int(driver.CUresult.CUDA_ERROR_NOT_READY)
+NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 
 def state(case: Case, info: GpuInfo, nvml: NvmlGpu) -> tuple[Fact, ...]:

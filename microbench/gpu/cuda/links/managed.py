@@ -7,14 +7,13 @@ import mmap
 from contextlib import closing
 
 import numpy as np
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray
 from microbench.core.units import about_size, size
+from microbench.gpu.cuda import buffers, driver, loops
 from microbench.gpu.cuda.case import HOST_PORTABLE_MAPPED, Case
 from microbench.gpu.cuda.context import check, check_code, entry_point
-from microbench.gpu.cuda.links import buffers
 from microbench.gpu.cuda.links.copies import WORD_BYTES, Piece, Readers
 from microbench.gpu.cuda.submit import DriverSubmit
 from microbench.gpu.protocol.links import ManagedWay, Pinning, PinningWay
@@ -24,10 +23,8 @@ from microbench.host.native import c_address
 SHARE_OF_FREE = 4
 SEED = 1
 HOST = 0xFFFFFFFF  # CU_DEVICE_CPU, -1, as the low half of a 64-bit argument
-ATTACH_GLOBAL = int(driver.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL)
-SET_READ_MOSTLY = int(driver.CUmem_advise.CU_MEM_ADVISE_SET_READ_MOSTLY)
-UNSET_READ_MOSTLY = int(driver.CUmem_advise.CU_MEM_ADVISE_UNSET_READ_MOSTLY)
-LAST_PREFETCH = driver.CUmem_range_attribute.CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION
+ATTACH_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL
+SET_READ_MOSTLY, UNSET_READ_MOSTLY = 1, 2  # CU_MEM_ADVISE_…
 BY_PREFETCH: tuple[ManagedWay, ...] = ("prefetch_to_device", "prefetch_to_host")
 FROM_HOST: tuple[ManagedWay, ...] = ("fault_to_device", "prefetch_to_device", "read_mostly_to_device")
 
@@ -57,7 +54,8 @@ class Pages:
         DriverSubmit("cuMemAdvise", [self.address, self.size_bytes, advice, self._device], stream=self._stream)(1)
 
     def prefetched_to(self, *, to_device: bool) -> bool:
-        place = check(driver.cuMemRangeGetAttribute(WORD_BYTES, LAST_PREFETCH, self.address, self.size_bytes))
+        last = driver.CUmem_range_attribute.CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION
+        place = check(driver.cuMemRangeGetAttribute(WORD_BYTES, last, self.address, self.size_bytes))
         return int(place) == (self._device if to_device else -1)
 
 
@@ -147,7 +145,7 @@ def round_trip_ns(submit: DriverSubmit) -> int:
 def sum_of_pages(address: int, size_bytes: int) -> tuple[int, int]:
     """This thread reads the first word of each page: host time in ns, and the sum of the words."""
     out: IntArray = np.zeros(2, dtype=np.int64)
-    buffers.read_pages(address, size_bytes, mmap.PAGESIZE, c_address("clock_gettime"), out)
+    loops.read_pages(address, size_bytes, mmap.PAGESIZE, c_address("clock_gettime"), out)
     return int(out[0]), int(out[1])
 
 
@@ -169,7 +167,7 @@ def pinning(case: Case, way: PinningWay, size_bytes: int, count: int) -> IntArra
             with closing(buffers.HostPages(size_bytes)) as pages:  # they exist before the clock is read
                 held = np.array([pages.address], dtype=np.int64)
                 _driver_calls("cuMemHostRegister", pages.address, size_bytes, "cuMemHostUnregister", held, clock, row)
-        elif not buffers.map_and_touch(c_address("mmap"), c_address("munmap"), size_bytes, mmap.PAGESIZE, clock, row):
+        elif not loops.map_and_touch(c_address("mmap"), c_address("munmap"), size_bytes, mmap.PAGESIZE, clock, row):
             if row[Pinning.PINNED] == 0:
                 raise buffers.refused("pageable", size_bytes, "the kernel")
             raise MeasurementError("pages that were touched could not be given back")
@@ -180,7 +178,7 @@ def _driver_calls(
     take: str, where: int, size_bytes: int, release: str, held: IntArray, clock: int, out: IntArray
 ) -> None:
     """``take(where, size_bytes, flags)``, then ``release(held[0])``, with the stamps of Pinning."""
-    taken, released = buffers.take_and_release(
+    taken, released = loops.take_and_release(
         entry_point(take), where, size_bytes, HOST_PORTABLE_MAPPED, 0, entry_point(release), 0, held, clock, out
     )
     buffers.require_taken(taken, "registered" if take == "cuMemHostRegister" else "pinned", size_bytes)

@@ -6,21 +6,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import numpy as np
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray
+from microbench.gpu.cuda import driver
+from microbench.gpu.cuda.buffers import HostBuffer, Patterns
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import Context, check, device_uuid
-from microbench.gpu.cuda.links.buffers import HostBuffer, Patterns
 from microbench.gpu.cuda.links.chase import WORD_BYTES, CudaChase, chain, order_of_lines
 from microbench.gpu.cuda.links.copies import Ends, copy_by_sms, copy_submit
 from microbench.gpu.cuda.timing import SpinGate, elapsed_s
 from microbench.gpu.machine.pci import numa_node
-from microbench.gpu.protocol.links import Direction, FloatArray, PeerWay
+from microbench.gpu.protocol.links import PeerWay
+from microbench.gpu.protocol.transfer import Direction, FloatArray
 
 BUS_ID_BYTES = 32
-ALREADY_ENABLED = int(driver.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+ALREADY_ENABLED = 704  # CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
 SM_WIDTH_BYTES = 16
 
 

@@ -6,18 +6,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Launch
 from microbench.core.units import size
+from microbench.gpu.cuda import driver
+from microbench.gpu.cuda.buffers import NOTHING_WRONG, Patterns
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check
-from microbench.gpu.cuda.links.buffers import NOTHING_WRONG, Patterns
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch, run
-from microbench.gpu.protocol.links import Transfer
 from microbench.gpu.protocol.memory import AtomicType, Operations, RandomAccess, Space, Spread, StrideAccess
 from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.transfer import Transfer
 
 BLOCK_THREADS = 256
 WORD_BYTES = 4
@@ -344,49 +344,3 @@ class _SharedAdditions(_Additions):
 
     def check(self) -> str:
         return self._compare(self._first() + self._added)
-
-
-LANES = 32
-BANK_WARPS = 32
-# Loads that each warp of a full block has in flight: an SM then has far more of them than it needs to be busy.
-CHAINS = 4
-
-
-class CudaBankReads:
-    """A BankReads of one block on one SM: each chain of loads goes round 32 words, and its end is compared."""
-
-    loads = BANK_WARPS * CHAINS
-
-    def __init__(self, case: Case, stride_bytes: int) -> None:
-        if stride_bytes % WORD_BYTES:
-            raise Skip(f"words of {WORD_BYTES} B cannot lie {stride_bytes} B apart")
-        self._case = case
-        # Lanes that read one word together go round 32 neighbouring words.
-        self._stride, self._apart = max(stride_bytes // WORD_BYTES, 1), int(stride_bytes > 0)
-        self._shared_bytes = ((LANES - 1) * self._stride + 1) * WORD_BYTES
-        most = case.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
-        if self._shared_bytes > most:
-            raise Skip(f"a block has {size(most)} of shared memory here, not {size(self._shared_bytes)}")
-        self._cycles = case.device_memory(8)
-        self._ends = case.device_memory(WORD_BYTES * LANES * self.loads)
-
-    def alone(self, reads: int) -> int:
-        return self._take("round_alone", 1, 1, reads)
-
-    def together(self, reads: int) -> int:
-        return self._take("round_together", BANK_WARPS, CHAINS, reads)
-
-    def _take(self, kernel: str, warps: int, chains: int, reads: int) -> int:
-        function = self._case.function("memory_access", kernel)
-        allow_shared_memory(function, self._shared_bytes)
-        check(driver.cuMemsetD8(self._ends, POISON_BYTE, WORD_BYTES * LANES * self.loads))
-        row = Parameters([(self._stride, self._apart, reads, self._cycles, self._ends)])
-        shape = Launch(block_threads=LANES * warps)
-        launch(self._case, function, shape, row, shared_bytes=self._shared_bytes)(1)
-        self._case.synchronize()
-        chain, warp, lane = np.ogrid[:chains, :warps, :LANES]
-        wanted = (lane * self._apart + warp + chain + reads) % LANES
-        ends = self._case.read(self._ends, chains * warps * LANES, np.uint32).reshape(wanted.shape)
-        if not np.array_equal(ends, wanted):
-            raise MeasurementError(f"loads of shared memory ended at {np.count_nonzero(ends != wanted)} wrong words")
-        return int(self._case.read(self._cycles, 1, np.int64)[0])

@@ -8,17 +8,17 @@ from contextlib import ExitStack
 from functools import partial
 
 import numpy as np
-from cuda.bindings import driver
 
 from microbench.core.errors import Skip
 from microbench.core.model import Fact
 from microbench.core.ops import IntArray
 from microbench.core.units import about_size
+from microbench.gpu.cuda import driver, loops
+from microbench.gpu.cuda.buffers import require_taken
 from microbench.gpu.cuda.case import HOST_PORTABLE_MAPPED, OUT_OF_MEMORY, Case, memory_pool
 from microbench.gpu.cuda.context import check, check_code, entry_point
-from microbench.gpu.cuda.links.buffers import require_taken, take_and_release
 from microbench.gpu.layers.cupy import load_cupy
-from microbench.gpu.machine.nvml import Holder, NvmlGpu, memory_holders
+from microbench.gpu.machine.nvml import NvmlGpu, memory_holders
 from microbench.gpu.machine.query import Answer
 from microbench.gpu.protocol.memory import Allocation, AllocationWay
 from microbench.host.files import known, unknown
@@ -69,7 +69,9 @@ def _timed(
     clock, held = c_address("clock_gettime"), np.zeros(1, dtype=np.int64)
     where, taking, releasing = int(held.ctypes.data), entry_point(take), entry_point(release)
     for row in out:
-        taken, released = take_and_release(taking, where, size_bytes, *arguments, releasing, last, held, clock, row)
+        taken, released = loops.take_and_release(
+            taking, where, size_bytes, *arguments, releasing, last, held, clock, row
+        )
         refused(taken)
         check_code(taken, take)
         check_code(released, release)
@@ -214,25 +216,3 @@ def _context_bytes(answer: Answer, used_bytes: int) -> Fact:
 def _take(size_bytes: int) -> int | None:
     code, address = driver.cuMemAlloc(size_bytes)
     return None if int(code) == OUT_OF_MEMORY else int(check((code, address)))
-
-
-NOBODY = "nobody else"
-
-
-def holders(nvml: NvmlGpu) -> Fact:
-    """For example "python (pid 12) 1.20 GiB, Xorg (graphics, pid 3)", or "nobody else"."""
-    answer = memory_holders(nvml.query)
-    if answer.value is None:
-        return answer.fact("memory_holders")
-    return Fact("memory_holders", ", ".join(map(_words, answer.value.others)) or NOBODY, "NVML")
-
-
-def held_by(nvml: NvmlGpu) -> str:
-    """The holders as part of a sentence, or why they are unknown."""
-    fact = holders(nvml)
-    return f"others not known ({fact.reason})" if fact.value is None else str(fact.value)
-
-
-def _words(holder: Holder) -> str:
-    used = "" if holder.used_bytes is None else f" {about_size(holder.used_bytes)}"
-    return f"{holder.name} ({holder.pid}){used}"

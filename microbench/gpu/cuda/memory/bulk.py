@@ -8,8 +8,8 @@ import numpy.typing as npt
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Launch
 from microbench.core.units import size
+from microbench.gpu.cuda.buffers import Patterns
 from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.links.buffers import Patterns
 from microbench.gpu.cuda.submit import Parameters, launch, run
 from microbench.gpu.cuda.timing import NANOSECOND_S, STAMPS, alone_on_its_sm, require_an_sm_each
 from microbench.gpu.protocol.memory import Filling, Pass

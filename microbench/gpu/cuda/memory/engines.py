@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from cuda.bindings import driver
-
+from microbench.gpu.cuda import driver
+from microbench.gpu.cuda.buffers import Patterns
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check
-from microbench.gpu.cuda.links.buffers import Patterns
 from microbench.gpu.cuda.submit import DriverSubmit
-from microbench.gpu.protocol.links import Transfer
 from microbench.gpu.protocol.memory import EngineWay
 from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.transfer import Transfer
 
 WIDEST_ROW_BYTES = 64 << 10
 FEWEST_ROWS = 16

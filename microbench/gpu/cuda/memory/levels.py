@@ -10,8 +10,8 @@ import numpy.typing as npt
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray, Launch
 from microbench.core.units import size
+from microbench.gpu.cuda.buffers import NOTHING_WRONG, Patterns
 from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.links.buffers import NOTHING_WRONG, Patterns
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch, run
 from microbench.gpu.cuda.timing import NANOSECOND_S, OWN_SHARED_BYTES, STAMPS, require_an_sm_each
 from microbench.gpu.protocol.memory import Pass, Space, Walk, WriteAccess

@@ -9,19 +9,18 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Launch
 from microbench.core.units import plain
+from microbench.gpu.cuda import driver
+from microbench.gpu.cuda.buffers import NOTHING_WRONG
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check
-from microbench.gpu.cuda.links.buffers import NOTHING_WRONG
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch, run
 from microbench.gpu.layers import cupy as cupy_layer
 from microbench.gpu.layers import numba as numba_layer
 from microbench.gpu.layers.base import LayerHandle, LayerSubmit, load
-from microbench.gpu.protocol.links import Transfer
 from microbench.gpu.protocol.memory import (
     ELEMENT_BYTES,
     READ_ARRAYS,
@@ -31,6 +30,7 @@ from microbench.gpu.protocol.memory import (
     StreamKernel,
 )
 from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.transfer import Transfer
 
 
 def shapes(case: Case, kernel: StreamKernel, dtype: DataType, implementation: Implementation) -> Sequence[str]:

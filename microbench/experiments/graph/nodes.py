@@ -4,26 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from cuda.bindings import driver
 
 from microbench.core.errors import Skip
 from microbench.core.ops import IntArray
+from microbench.experiments.graph import effects
+from microbench.experiments.graph.changes import RESULT_WORDS, UPDATE_FAILURE, refusal, refuses
+from microbench.experiments.graph.launches import nodes_of
+from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, check_code, entry_point
-from microbench.gpu.cuda.graphs import effects
-from microbench.gpu.cuda.graphs.changes import RESULT_WORDS, UPDATE_FAILURE, nodes_of, refusal
-from microbench.gpu.cuda.submit import CallRow, Program, as_int64, capture, executable, replay
+from microbench.gpu.cuda.submit import (
+    CallRow,
+    Program,
+    as_int64,
+    capture,
+    executable,
+    replay,
+)
+from microbench.gpu.experiment import experiment
+from microbench.gpu.fake.environment import require_capability, require_driver
+from microbench.gpu.fake.machine import FakeSubmit, Machine, Scoped, call_of_kind, graph_of, node_of, replay_of
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
-from microbench.gpu.protocol.graphs import NodeKind
 from microbench.gpu.protocol.submit import Submit
-from microbench.host import graph_loops
 from microbench.host.native import c_address
 
+NodeKind = Literal[
+    "kernel_empty", "kernel", "pdl", "pdl_trigger", "kernel_prologue", "pdl_prologue", "pdl_trigger_prologue",
+    "memset", "copy_h2d", "copy_d2h", "copy_d2d", "host", "event_record", "event_wait", "child", "empty",
+    "if_taken", "if_skipped",
+]  # fmt: skip
 BUILT = ("child", "empty", "if_taken", "if_skipped")
-CONDITIONAL = ("if_taken", "if_skipped")
+CONDITIONAL_KINDS = ("if_taken", "if_skipped")
 PROGRAMMATIC = ("pdl", "pdl_trigger", "pdl_prologue", "pdl_trigger_prologue")
 # A replay of these takes one slot of the launch queue, however many nodes it has; other nodes may take one each.
 ONE_SLOT = ("kernel_empty", "kernel", "kernel_prologue", *PROGRAMMATIC, "empty")
@@ -36,7 +50,7 @@ PROGRAMMATIC_VERSION = 12030
 NODE_TYPES: dict[str, str] = {
     "memset": "MEMSET", "copy_h2d": "MEMCPY", "copy_d2h": "MEMCPY", "copy_d2d": "MEMCPY", "host": "HOST",
     "event_record": "EVENT_RECORD", "event_wait": "WAIT_EVENT", "child": "GRAPH", "empty": "EMPTY",
-    "if_taken": "CONDITIONAL", "if_skipped": "CONDITIONAL",
+    "if_taken": "CONDITIONAL_KINDS", "if_skipped": "CONDITIONAL_KINDS",
 }  # fmt: skip
 
 
@@ -49,7 +63,7 @@ def effects_of(case: Case, kind: NodeKind, count: int) -> effects.Effects:
         prologue_ns = PROLOGUE_NS if kind.endswith("prologue") else 0
         trigger = kind.startswith("pdl_trigger")
         return effects.DependentAppends(case, count, pdl=kind in PROGRAMMATIC, trigger=trigger, prologue_ns=prologue_ns)
-    if kind in CONDITIONAL:
+    if kind in CONDITIONAL_KINDS:
         case.require_driver(CONDITIONAL_VERSION, "conditional nodes")
         return effects.Appends(case, count, skipped=kind == "if_skipped")
     if kind in ("memset", "copy_h2d", "copy_d2h", "copy_d2d"):
@@ -64,8 +78,15 @@ def effects_of(case: Case, kind: NodeKind, count: int) -> effects.Effects:
     return others.get(kind, effects.Appends)(case, count)
 
 
-class CudaChain:
-    """A Chain of two graphs that write to different targets; updates alternate between the two."""
+class NodeChain:
+    """A graph of nodes of one kind, each depending on the node before; made twice, with different targets, between
+    which updates alternate.
+
+    ``stream`` submits the same work to stream 0, one call for each node; None if only a graph can hold such a node.
+    """
+
+    graph: Submit
+    stream: Submit | None
 
     def __init__(self, case: Case, kind: NodeKind, count: int) -> None:
         self._case = case
@@ -73,7 +94,7 @@ class CudaChain:
         self._count = count
         self._effects = effects_of(case, kind, count)
         self._stream_handle = case.stream(0)
-        self.stream: Submit | None = None
+        self.stream = None
         self._checked: Submit | None = None  # the calls of the stream, if their effect can be checked
         if kind not in BUILT:
             calls = self._effects.rows(0, captured=False)
@@ -90,7 +111,7 @@ class CudaChain:
         self._target = 0
         self._executable = executable(case, self._graphs[0], self._stream_handle)
         slots = SAFE_QUEUE_SLOTS if kind in ONE_SLOT else max(SAFE_QUEUE_SLOTS // count, 1)
-        self.graph: Submit = replay(self._executable, self._stream_handle, slots)
+        self.graph = replay(self._executable, self._stream_handle, slots)
         self._scratch: IntArray = np.zeros(RESULT_WORDS, dtype=np.int64)
         self._clock = c_address("clock_gettime")
 
@@ -105,7 +126,7 @@ class CudaChain:
         if edges != self._count - 1:
             raise effects.wrong(f"a chain of {self._kind}", f"{edges} programmatic edges", self._count - 1)
 
-    def _graph(self, target: int) -> driver.CUgraph:
+    def _graph(self, target: int) -> Any:
         shown = self._effects
         if self._kind not in BUILT:
             program = Program(shown.rows(target, captured=True))
@@ -124,7 +145,7 @@ class CudaChain:
             add_kernel(graph, before, shown.frame.row(target, 1))
         return graph
 
-    def _add(self, graph: driver.CUgraph, before: list[Any], target: int, index: int) -> Any:
+    def _add(self, graph: Any, before: list[Any], target: int, index: int) -> Any:
         if self._kind == "empty":
             return check(driver.cuGraphAddEmptyNode(graph, before or None, len(before)))
         assert isinstance(self._effects, effects.Appends)
@@ -141,12 +162,15 @@ class CudaChain:
         return node
 
     def instantiate_ns(self) -> int:
-        """A graph with conditional nodes can be instantiated once, so a new one is made each time."""
-        again = self._kind in CONDITIONAL
+        """Instantiate the graph once more and destroy the result: host time of the instantiation, in ns.
+
+        A graph with conditional nodes can be instantiated once, so a new one is made each time.
+        """
+        again = self._kind in CONDITIONAL_KINDS
         graph = self._graph(self._target) if again else self._graphs[self._target]
         address, handle = int(self._scratch.ctypes.data), as_int64(int(graph))
         instantiate = entry_point("cuGraphInstantiateWithFlags")
-        code, took_ns = graph_loops.timed_call(instantiate, address, handle, 0, self._clock)
+        code, took_ns = loops.timed_call(instantiate, address, handle, 0, self._clock)
         check_code(code, "instantiating a graph once more")
         check(driver.cuGraphExecDestroy(int(self._scratch[0])))
         if again:
@@ -154,11 +178,15 @@ class CudaChain:
         return int(took_ns)
 
     def update_ns(self) -> int:
-        """A replay follows each update, so that no update is still pending at the next one."""
+        """Update the executable graph to one with the same nodes and other values: host time of the call, in ns.
+
+        Later checks expect the new values. A replay follows each update, so that no update is still pending at the
+        next one. Raises Skip, with the driver's reason, if it refuses such an update.
+        """
         other = 1 - self._target
         graph, handle = as_int64(int(self._graphs[other])), as_int64(self._executable)
         self._scratch[:] = 0
-        code, took_ns = graph_loops.timed_call(
+        code, took_ns = loops.timed_call(
             entry_point("cuGraphExecUpdate"), handle, graph, int(self._scratch.ctypes.data), self._clock
         )
         if code == UPDATE_FAILURE:
@@ -170,14 +198,17 @@ class CudaChain:
         return int(took_ns)
 
     def check(self) -> str:
-        """The stream's calls are checked as well."""
+        """Poison the memory, replay, and inspect the effect and order of every node, in the stream as well.
+
+        Returns how that was done. Raises MeasurementError if an effect is missing, wrong or early.
+        """
         self._effects.observe(self._target, lambda: self.graph(1))
         if (program := self._checked) is not None:
             self._effects.observe(0, lambda: program(1))
         return self._effects.how
 
 
-def add_kernel(graph: driver.CUgraph, before: list[Any], row: CallRow) -> Any:
+def add_kernel(graph: Any, before: list[Any], row: CallRow) -> Any:
     """Add a kernel node with the arguments of a cuLaunchKernel call."""
     function, gx, gy, gz, bx, by, bz, shared, _, parameters, _ = row.arguments
     params = driver.CUDA_KERNEL_NODE_PARAMS()
@@ -188,9 +219,7 @@ def add_kernel(graph: driver.CUgraph, before: list[Any], row: CallRow) -> Any:
     return check(driver.cuGraphAddKernelNode(graph, before or None, len(before), params))
 
 
-def conditional(
-    case: Case, graph: driver.CUgraph, before: list[Any], type_: Any, default: int
-) -> tuple[Any, driver.CUgraph, int]:
+def conditional(case: Case, graph: Any, before: list[Any], type_: Any, default: int) -> tuple[Any, Any, int]:
     """Add a conditional node whose condition is ``default`` at each launch: the node, its body's graph, the handle."""
     handle = check(
         driver.cuGraphConditionalHandleCreate(graph, case.context.handle, default, driver.CU_GRAPH_COND_ASSIGN_DEFAULT)
@@ -207,7 +236,7 @@ def conditional(
     return node, params.conditional.phGraph_out[0], int(handle)
 
 
-def programmatic_edges(graph: driver.CUgraph) -> int:
+def programmatic_edges(graph: Any) -> int:
     """Number of a graph's edges that are programmatic."""
     # With edge data since CUDA 13, under another name before.
     get_edges = getattr(driver, "cuGraphGetEdges_v2", driver.cuGraphGetEdges)
@@ -215,3 +244,46 @@ def programmatic_edges(graph: driver.CUgraph) -> int:
     data = check(get_edges(graph, count))[2] if count else []
     programmatic = driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
     return sum(int(edge.type) == int(programmatic) for edge in data[:count])
+
+
+class SimulatedNodeChain(Scoped, NodeChain):
+    """``count`` nodes of a kind. Raises Skip where the simulated GPU or its driver has no such nodes."""
+
+    def __init__(self, machine: Machine, kind: NodeKind, count: int) -> None:
+        costs = machine.costs
+        if kind.startswith("pdl"):
+            require_capability(costs, 9, 0, "programmatic dependent launch")
+            require_driver(costs, PROGRAMMATIC_VERSION, "programmatic edges")
+        if kind in ("if_taken", "if_skipped"):
+            require_driver(costs, CONDITIONAL_VERSION, "conditional nodes")
+        super().__init__(machine)
+        self._node = costs.graphs.node(kind)
+        self._count = count
+        machine.clock.pass_ns(costs.graphs.build.at(count))
+        self.instantiate_ns()
+        self.graph = FakeSubmit(machine, replay_of(graph_of([node_of(kind, costs)] * count), costs))
+        call = call_of_kind(kind, costs)
+        self.stream = FakeSubmit(machine, call, records=kind == "event_record") if call else None
+
+    def instantiate_ns(self) -> int:
+        graphs = self._machine.costs.graphs
+        return self._call_ns(graphs.instantiate.at(self._count) + self._count * self._node.instantiate_ns)
+
+    def update_ns(self) -> int:
+        costs, own_ns = self._machine.costs, self._node.update_ns
+        refused = refuses(costs, own_ns)
+        if refused or own_ns is None:
+            raise Skip(refused)
+        return self._call_ns(costs.graphs.exec_update.at(self._count) + self._count * own_ns)
+
+    def _call_ns(self, cost_ns: float) -> int:
+        began_ns = self._open().clock.now_ns()
+        return self._machine.stamped(cost_ns) - began_ns
+
+    def check(self) -> str:
+        self.graph(1)
+        self._machine.synchronize()
+        return effects.CHECKED
+
+
+node_chain = experiment(NodeChain, SimulatedNodeChain)

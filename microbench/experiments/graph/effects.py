@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError
 from microbench.core.ops import Launch
+from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import CallRow, Parameters, Program, capture, launch
@@ -25,6 +25,7 @@ OTHER_STREAM = 1
 # CU_EVENT_RECORD_EXTERNAL and CU_EVENT_WAIT_EXTERNAL: a node instead of a dependency within the capture.
 EXTERNAL = 1
 Replay = Callable[[], None]
+CHECKED = "SIMULATED: a replay that has no memory to be wrong"
 
 
 class Words:
@@ -141,10 +142,8 @@ class HostAppends(Appends):
 
     def row(self, target: int, index: int) -> CallRow:
         """A driver call that calls a compiled function."""
-        from microbench.host.graph_loops import append_on_host  # compiled when first imported
-
         words = self.words[target]
-        return CallRow.named("cuLaunchHostFunc", [self.case.stream(0), append_on_host.address, words.at(index)])
+        return CallRow.named("cuLaunchHostFunc", [self.case.stream(0), loops.append_on_host.address, words.at(index)])
 
 
 class Sets:

@@ -1,7 +1,7 @@
 """Starts a second process that keeps the same GPU busy with kernels, so that calls can be measured beside it.
 
-``python -m microbench.gpu.cuda.second_process UUID CPU`` is that process. It ends when its standard input does, and so
-also when the process that started it dies.
+``python -m microbench.experiments.launch.second_process UUID CPU`` is that process. It ends when its standard input
+does, and so also when the process that started it dies.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import Context
 from microbench.gpu.cuda.submit import bind_launch
 from microbench.gpu.cuda.timing import SmClock
-from microbench.host.affinity import Cores, pin
+from microbench.gpu.experiment import experiment
+from microbench.gpu.fake.environment import SIMULATED
+from microbench.gpu.fake.machine import Machine
+from microbench.host.affinity import pin
 
-MODULE = "microbench.gpu.cuda.second_process"
+MODULE = "microbench.experiments.launch.second_process"
 READY = b"the first kernels have run\n"
 # The parent of a worker waits for 60 s without a message.
 START_S, END_S = 45.0, 10.0
@@ -36,22 +39,33 @@ BATCH, KERNEL_NS = 50, 20_000
 MPS_SOURCE = "CU_DEVICE_ATTRIBUTE_MPS_ENABLED"
 
 
-def second_process(case: Case, uuid: str, cores: Cores) -> Fact:
+def real_second_process(case: Case) -> Fact:
     """Start the process; it has launched kernels when this returns, and it is ended with the case.
 
     It runs on the watcher's core. Returns the fact ``mps``: whether both processes share the GPU through MPS. Raises
     Skip without a second core or if the GPU admits one process only, MeasurementError if the process does not start,
     and at the end of the case if it had ended by itself.
     """
+    cores = case.board.cores
     if not cores.watcher_alone:
         raise Skip("the second process needs a core of its own")
     mps = through_mps(case.context)
     if not mps.value and case.context.attribute("COMPUTE_MODE"):
         raise Skip("the GPU's compute mode does not admit a second process")
     process = ExitStack()
-    process.enter_context(running([sys.executable, "-P", "-m", MODULE, uuid, str(cores.plan.watcher_core)]))
+    command = [sys.executable, "-P", "-m", MODULE, case.board.info.uuid, str(cores.plan.watcher_core)]
+    process.enter_context(running(command))
     case.own(process.close)
     return mps
+
+
+def simulated_second_process(machine: Machine) -> Fact:
+    """The second process makes each launch call longer; its kernels are not simulated."""
+    machine.beside_ns = machine.costs.second_process_ns
+    return Fact("mps", False, source=SIMULATED)
+
+
+second_process = experiment(real_second_process, simulated_second_process)
 
 
 @contextmanager

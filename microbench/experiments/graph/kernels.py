@@ -1,23 +1,43 @@
-"""Makes chains of kernels of any grid, as a graph and in a stream, and reads their durations from CUPTI."""
+"""Chains of kernels of any grid, as a graph and in a stream, and their durations as profilers report them."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import numpy as np
 
 from microbench.core.errors import MeasurementError
 from microbench.core.ops import IntArray, Launch
+from microbench.experiments.graph.effects import CHECKED
 from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.submit import CallRow, Parameters, Program, captured, launch, replay
-from microbench.gpu.protocol.graphs import SPIN_NS, KernelWork
+from microbench.gpu.cuda.submit import (
+    CallRow,
+    Parameters,
+    Program,
+    captured,
+    launch,
+    replay,
+)
+from microbench.gpu.experiment import experiment
+from microbench.gpu.fake.machine import FakeProgram, FakeSubmit, Machine, Node, Scoped, call_of, graph_of, replay_of
 from microbench.gpu.protocol.submit import Submit
 
+KernelWork = Literal["empty", "spin", "add"]
+SPIN_NS = 2000  # how long a kernel spins
 # A block adds to a line of the L2 in 0.75 to 0.87 us, depending on how far the line lies from its SM (H200). Kernels of
 # one block therefore add at this many places in turn.
 PLACES, PLACE_BYTES = 64, 65 << 10
 
 
-class CudaKernelChain:
-    """A KernelChain. Kernels that add share one array; each kernel adds to a word for each of its threads."""
+class KernelChain:
+    """``count`` kernels one after another that do nothing, spin for SPIN_NS, or add to a word of each thread.
+
+    ``graph`` replays all of them by one call, ``stream`` launches all of them. Kernels that add share one array;
+    ``alternating`` ones are of two functions in turn.
+    """
+
+    graph: Submit
+    stream: Submit
 
     def __init__(
         self, case: Case, work: KernelWork, count: int, *, blocks: int, block_threads: int, alternating: bool
@@ -43,15 +63,19 @@ class CudaKernelChain:
         program = Program([calls[index % len(calls)] for index in range(count)])
         program(1)  # loads the code, which capture would not
         case.synchronize()
-        self.stream: Submit = program
+        self.stream = program
         executable, nodes = captured(case, case.stream(0), lambda: program(1))
         if nodes != count:
             raise MeasurementError(f"{count} launches became a graph of {nodes} nodes")
-        self.graph: Submit = replay(executable, case.stream(0))
+        self.graph = replay(executable, case.stream(0))
         self.graph(1)  # several graphs uploaded and not launched lengthen later gaps, as a second stream does
         case.synchronize()
 
     def profiled_ns(self) -> IntArray:
+        """Duration of each kernel of one pass through the stream as profilers report it (CUPTI's kernel record), in ns.
+
+        Raises Skip without CUPTI, and MeasurementError unless each kernel left one record.
+        """
         durations_ns = self._case.context.kernel_records.durations_ns(self._once)
         if len(durations_ns) != self._count:
             raise MeasurementError(f"CUPTI recorded {len(durations_ns)} of {self._count} kernels")
@@ -62,6 +86,7 @@ class CudaKernelChain:
         self._case.synchronize()
 
     def check(self) -> str:
+        """Run the graph and the stream once. Returns how that was verified. Raises MeasurementError for a wrong sum."""
         if not self._array:
             return "the graph has a node for each launch"
         self._case.clear(self._array, self._bytes)
@@ -76,3 +101,44 @@ class CudaKernelChain:
                     f"word {wrong[0]} of place {place} is {sums[wrong[0]]} where {2 * added} should be"
                 )
         return "each thread's word is the sum of what the kernels added"
+
+
+class SimulatedKernelChain(Scoped, KernelChain):
+    """Equal kernels, as a graph and in a stream. Profilers report durations that are longer by a constant."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        work: KernelWork,
+        count: int,
+        *,
+        blocks: int,
+        block_threads: int,
+        alternating: bool,
+    ) -> None:
+        super().__init__(machine)
+        costs = machine.costs
+        nominal_ns = {"empty": 0.0, "spin": float(SPIN_NS), "add": costs.empty_kernel_ns + costs.add_ns}[work]
+        self._count, self._kernel_ns = count, costs.kernel_ns(nominal_ns, blocks, block_threads)
+        nodes = [Node(costs.gap_graph_ns, self._kernel_ns)] * count
+        self.graph = FakeSubmit(machine, replay_of(graph_of(nodes), costs))
+        call = call_of(Launch(), costs, {}).with_item(duration_ns=self._kernel_ns)
+        self.stream = FakeProgram(
+            machine, lambda: machine.make(call, count), max(costs.queue_slots // 2 // count, 1), stream=0
+        )
+
+    def profiled_ns(self) -> IntArray:
+        machine = self._open()
+        self.stream(1)
+        machine.synchronize()
+        durations_ns = machine.noise.device(self._kernel_ns + machine.costs.profiler_ns, self._count)
+        return machine.globaltimer_ns(durations_ns)
+
+    def check(self) -> str:
+        self.graph(1)
+        self.stream(1)
+        self._machine.synchronize()
+        return CHECKED
+
+
+kernel_chain = experiment(KernelChain, SimulatedKernelChain)

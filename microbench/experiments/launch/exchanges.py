@@ -1,4 +1,4 @@
-"""Experiments in which host and GPU see each other's memory: start stamps, flags, host reads, several threads."""
+"""Flags between host and GPU, and stamps of the parts of a launch on one clock."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray, Launch
+from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check_code, entry_point
 from microbench.gpu.cuda.submit import DriverSubmit, Parameters, launch
-from microbench.gpu.protocol.gpu import LaunchStamps
-from microbench.host import loops
-from microbench.host.affinity import Cores, on_cores
+from microbench.gpu.experiment import experiment
+from microbench.gpu.fake.machine import Machine, call_of
+from microbench.host.affinity import on_cores
 from microbench.host.native import c_address
 
 WATCH_TIMEOUT_NS = 5_000_000_000
@@ -25,6 +25,21 @@ CHASE_READS = 500
 LINE_BYTES = 64
 SEED = 20240229
 TIE_EXCHANGES = 30
+# The watcher thread of start_stamps is preempted once in a thousand launches and misses the flag.
+MISSED_FLAG_SHARE = 0.001
+
+
+class LaunchStamps(NamedTuple):
+    """Launches of one kernel, each followed by a wait for it, on the host's clock in ns.
+
+    ``stamps`` has the shape (launches, 5): before the call, after it, the kernel's first and last instruction, after
+    the wait. The kernel's own times are %globaltimer converted to the host's clock, with an offset from exchanges of
+    flags before and after the launches. ``round_trip_ns`` is the quickest exchange before or the quickest one after,
+    whichever is slower; the error of the offset is at most half of it.
+    """
+
+    stamps: IntArray
+    round_trip_ns: int
 
 
 def _flags(case: Case, first: int) -> tuple[int, int]:
@@ -35,11 +50,17 @@ def _flags(case: Case, first: int) -> tuple[int, int]:
     return address, address + 4 * LINE_WORDS
 
 
-def start_stamps(case: Case, cores: Cores, count: int) -> IntArray:
-    """A second, pinned thread watches the flag, because this thread is inside the calls.
+def real_start_stamps(case: Case, count: int) -> IntArray:
+    """``count`` times: launch an empty kernel whose first instruction sets a flag, then synchronise the stream.
 
-    An extra first round is dropped, because the watcher may not be ready in it.
+    Returns the host clock in ns, shape (count, 4): before the call, after the call, when a second thread saw the
+    flag, after the synchronise. A stamp of 0 means that the second thread missed the flag. Raises Skip if there is
+    no second CPU to watch from.
+
+    A second, pinned thread watches the flag, because this thread is inside the calls. An extra first round is dropped,
+    because the watcher may not be ready in it.
     """
+    cores = case.board.cores
     if not cores.watcher_alone:
         raise Skip("needs a second CPU for the thread that watches the flag: this process may use one only")
     flag, watched = _flags(case, 0)
@@ -57,7 +78,8 @@ def start_stamps(case: Case, cores: Cores, count: int) -> IntArray:
     return out[1:]
 
 
-def flag_round_trips(case: Case, count: int) -> IntArray:
+def real_flag_round_trips(case: Case, count: int) -> IntArray:
+    """``count`` times: the host sets a flag, the GPU answers with another, the host sees it. Shape (count,), ns."""
     exchanged = _exchanges(case, count, "answer")
     return exchanged[:, 1] - exchanged[:, 0]
 
@@ -103,10 +125,14 @@ def clock_tie(case: Case) -> ClockTie:
     return ClockTie((sent_ns + replied_ns) // 2, int(gpu_ns[quickest]), replied_ns - sent_ns)
 
 
-def launch_stamps(case: Case, count: int, duration_ns: int = 0, *, blocking_event: bool = False) -> LaunchStamps:
-    """Ties before and after the launches give the offset and drift of the GPU's clock.
+def real_launch_stamps(case: Case, count: int, duration_ns: int = 0, *, blocking_event: bool = False) -> LaunchStamps:
+    """``count`` times: launch a kernel of that length that records its begin and end, then wait for it.
 
-    Raises MeasurementError if a kernel did not run.
+    The wait is the stream's synchronise in the mode of the context, or with ``blocking_event`` the synchronise of
+    an event that has the flag for blocking waits. Nothing else runs on the host meanwhile.
+
+    Ties before and after the launches give the offset and drift of the GPU's clock. Raises MeasurementError if a kernel
+    did not run.
     """
     submit, recorded = case.once(_recording_launch, count, case.cycles(duration_ns))
     event = case.once(Case.event, timed=False, blocking=True) if blocking_event else 0
@@ -145,8 +171,11 @@ def _recording_launch(case: Case, count: int, cycles: int) -> tuple[DriverSubmit
     return launch(case, function, Launch(), Parameters([(out, index, cycles) for index in range(count)])), out
 
 
-def host_read_ns(case: Case, count: int) -> IntArray:
-    """Each chain has CHASE_READS reads of one 64-byte line, in random order over 1 MiB."""
+def real_host_read_ns(case: Case, count: int) -> IntArray:
+    """Dependent reads of host memory by one GPU thread: ns per read of each of ``count`` chains, shape (count,).
+
+    Each chain has CHASE_READS reads of one 64-byte line, in random order over 1 MiB.
+    """
     chain = case.once(HostChain)
     return np.array([chain.walk_ns() for _ in range(count)], dtype=np.int64)
 
@@ -177,33 +206,53 @@ class HostChain:
         return round(int(self._result[0]) / CHASE_READS)
 
 
-def threads_stamps(case: Case, cores: Cores, threads: int, count: int) -> IntArray:
-    """Each thread has a physical core to itself."""
-    helpers = cores.helpers
-    if threads > len(helpers):
-        raise Skip(f"needs {threads} physical cores: this process may use {len(helpers)}")
-    words = case.pinned(2 * LINE_WORDS)
-    ready, start = int(words.ctypes.data), int(words.ctypes.data) + 4 * LINE_WORDS
-    out: IntArray = np.zeros((threads, 2), dtype=np.int64)
-    function, clock = case.function("launch", "empty"), c_address("clock_gettime")
-    submits = [launch(case, function, Launch(stream=index)) for index in range(threads)]
-
-    def work(index: int) -> int:
-        case.context.make_current()
-        submit = submits[index]
-        return int(loops.submit_together(submit.address, submit.arguments, 1, count, clock, ready, start, out[index]))
-
-    workers = [on_cores(partial(work, index), (helpers[index],)) for index in range(threads)]
-    loops.start_when_ready(ready, start, threads, clock)
-    for worker in workers:
-        check_code(worker.result(), "launches of several threads")
-    return out
+def simulated_start_stamps(machine: Machine, count: int) -> IntArray:
+    call = call_of(Launch(), machine.costs, {})
+    stamps = np.zeros((count, 4), dtype=np.int64)
+    for row in stamps:
+        row[0] = machine.clock.now_ns()
+        starts_ns = machine.make(call, 1).batches[0].starts_ns
+        row[1] = machine.clock.now_ns()
+        assert starts_ns is not None, "nothing may hold the stream here"
+        if not machine.noise.happens(MISSED_FLAG_SHARE):
+            row[2] = machine.clock.shown(float(starts_ns[0]) + machine.costs.flag_to_host_ns)
+        machine.synchronize(call.stream)
+        row[3] = machine.clock.now_ns()
+    return stamps
 
 
-def round_robin_ns(case: Case, streams: int, count: int) -> int:
-    submit = launch(case, case.function("launch", "empty"), Launch())
-    handles: IntArray = np.array([case.stream(index) for index in range(streams)], dtype=np.int64)
-    wait, clock = entry_point("cuCtxSynchronize"), c_address("clock_gettime")
-    code, elapsed_ns = loops.submit_round_robin(submit.address, submit.arguments, handles, count, wait, clock)
-    check_code(code, "launches into several streams")
-    return int(elapsed_ns)
+def simulated_launch_stamps(
+    machine: Machine, count: int, duration_ns: int = 0, *, blocking_event: bool = False
+) -> LaunchStamps:
+    call, now_ns = call_of(Launch(duration_ns=duration_ns), machine.costs, {}), machine.clock.now_ns
+    stamps = np.zeros((count, 5), dtype=np.int64)
+    for row in stamps:
+        row[0] = now_ns()
+        (batch,) = machine.make(call, 1).batches
+        row[1] = now_ns()
+        if blocking_event:
+            machine.spend(machine.costs.untimed_record_ns)
+        machine.synchronize(call.stream, "blocking" if blocking_event else None)
+        row[4] = now_ns()
+        assert batch.starts_ns is not None, "all work of a synchronised stream has ended"
+        assert batch.ends_ns is not None
+        row[2:4] = machine.globaltimer_ns(np.array([batch.starts_ns[0], batch.ends_ns[0]]))
+    return LaunchStamps(stamps, round(machine.costs.host_read_ns + machine.costs.flag_to_host_ns))
+
+
+def simulated_flag_round_trips(machine: Machine, count: int) -> IntArray:
+    times_ns = machine.noise.host(machine.costs.host_read_ns + machine.costs.flag_to_host_ns, count)
+    machine.clock.pass_ns(float(times_ns.sum()))
+    return times_ns.round().astype(np.int64)
+
+
+def simulated_host_read_ns(machine: Machine, count: int) -> IntArray:
+    times_ns = machine.noise.device(machine.costs.host_read_ns, count)
+    machine.clock.pass_ns(float(times_ns.sum()))
+    return times_ns.round().astype(np.int64)
+
+
+start_stamps = experiment(real_start_stamps, simulated_start_stamps)
+launch_stamps = experiment(real_launch_stamps, simulated_launch_stamps)
+flag_round_trips = experiment(real_flag_round_trips, simulated_flag_round_trips)
+host_read_ns = experiment(real_host_read_ns, simulated_host_read_ns)

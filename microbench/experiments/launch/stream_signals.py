@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from typing import Literal, NamedTuple
 
 import numpy as np
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray, Launch
+from microbench.experiments.launch.exchanges import LINE_WORDS, WATCH_TIMEOUT_NS, clock_tie, on_host_clock
+from microbench.gpu.cuda import loops
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check_code, entry_point
-from microbench.gpu.cuda.signals import LINE_WORDS, WATCH_TIMEOUT_NS, clock_tie, on_host_clock
 from microbench.gpu.cuda.submit import CallRow, Parameters, as_int64, launch
 from microbench.gpu.cuda.timing import globaltimer_step_ns
-from microbench.gpu.protocol.gpu import SIGNAL_HELD_NS, SIGNAL_KERNEL_NS, SignalStamps, SignalWay
-from microbench.host import graph_loops, loops
-from microbench.host.affinity import Cores, pinned
+from microbench.gpu.experiment import experiment
+from microbench.gpu.fake.device import Item
+from microbench.gpu.fake.machine import Call, Machine, call_of
+from microbench.host.affinity import pinned
 from microbench.host.native import c_address
 
-NOT_SUPPORTED = int(driver.CUresult.CUDA_ERROR_NOT_SUPPORTED)
+# The signal between two kernels in ``stream_signals``: none, an event (without and with timing) that a second
+# stream waits for, a host function, or stream memory operations on words of 32 or 64 bits in pinned host memory.
+# wait_ready waits for a value that is there already, wait_32 and wait_64 for one that the host writes later. In
+# write_wait the stream writes a word, and the host answers as soon as it sees it.
+SignalWay = Literal[
+    "same_stream", "event", "event_timed", "host_function", "write_32", "write_64", "wait_ready", "wait_32", "wait_64",
+    "write_wait",
+]  # fmt: skip
+# How long the first of the two kernels runs, so that all calls have been made before it ends; and how long after the
+# first call the host answers, so that the stream is already waiting.
+SIGNAL_KERNEL_NS, SIGNAL_HELD_NS = 50_000, 100_000
+NOT_SUPPORTED = 801  # CUDA_ERROR_NOT_SUPPORTED
 NOT_SEEN, RELEASED = -1, -2  # codes of loops.signal_rounds
 # If launches block until their kernel has run, a launch behind a wait never returns. Therefore another thread releases
 # the stream after this time, a thousand times that of all rounds.
@@ -31,6 +44,21 @@ EARLY_NS = 10_000
 # The argument of a call that counts the rounds: kernelParams of a launch, the value or the data of other calls.
 PARAMETERS, VALUE = 9, 2
 HOST_WORDS = 3  # of stamp_on_host
+NEVER_NS = 1e9  # the time-out of a wait, which the host always answers before that
+
+
+class SignalStamps(NamedTuple):
+    """Pairs of kernels with one SignalWay between them, on the host's clock in ns.
+
+    ``stamps`` has the shape (pairs, 5): after the last call, the first kernel's last instruction, the second kernel's
+    first one, when the host saw the first kernel's end (its function began, or it read the word), and when it answered
+    (before its function returned, or before it wrote); 0 where a way does not reach the host. Pairs whose calls came
+    too late are left out. ``round_trip_ns`` is that of LaunchStamps, ``step_ns`` the smallest step of %globaltimer.
+    """
+
+    stamps: IntArray
+    round_trip_ns: int
+    step_ns: int
 
 
 class StreamSignals:
@@ -39,7 +67,7 @@ class StreamSignals:
     Raises Skip if GPU or driver have no such operations.
     """
 
-    def __init__(self, case: Case, cores: Cores, way: SignalWay, count: int) -> None:
+    def __init__(self, case: Case, way: SignalWay, count: int) -> None:
         if way.endswith("64") and not case.context.attribute("CAN_USE_64_BIT_STREAM_MEM_OPS"):
             raise Skip("this GPU or driver has no stream memory operations on 64 bits")
         self._case, self._way, self._count = case, way, count
@@ -52,7 +80,8 @@ class StreamSignals:
         self._streams = (0, 1 if way in ("event", "event_timed") else 0)  # of the two kernels
         self._keep: list[CallRow] = []
         self._addresses, self._rows = self._calls()
-        with pinned(cores.allowed):  # the driver's thread for host functions must not sit on the launching core
+        # The driver's thread for host functions must not sit on the launching core.
+        with pinned(case.board.cores.allowed):
             self._run()
 
     def _calls(self) -> tuple[IntArray, IntArray]:
@@ -90,7 +119,7 @@ class StreamSignals:
             case "host_function":
                 self._stamps[:, 0] = self._clock
                 data = int(self._stamps.ctypes.data)
-                call = CallRow.named("cuLaunchHostFunc", [stream, graph_loops.stamp_on_host.address, data])
+                call = CallRow.named("cuLaunchHostFunc", [stream, loops.stamp_on_host.address, data])
                 return [(call, VALUE, self._stamps.strides[0])]
             case "write_32" | "write_64":
                 return [write]
@@ -140,7 +169,10 @@ class StreamSignals:
         return out
 
     def stamps(self) -> SignalStamps:
-        """Raises MeasurementError unless every second kernel waited for the first one, and for the host's answer."""
+        """One run of all pairs.
+
+        Raises MeasurementError unless every second kernel waited for the first one, and for the host's answer.
+        """
         self._case.clear(self._out, 4 * 8 * self._count)
         before = clock_tie(self._case)
         host_ns = self._run()
@@ -163,3 +195,68 @@ class StreamSignals:
             in_time &= ended + EARLY_NS <= answered
         stamps = np.column_stack([queued, ended, begun, seen, answered])[in_time]
         return SignalStamps(stamps, error_ns, self._case.once(globaltimer_step_ns))
+
+
+def real_signals(case: Case, way: SignalWay, count: int) -> SignalStamps:
+    """Up to ``count`` pairs of kernels, one pair at a time, with this way from the first to the second.
+
+    Checks that no second kernel began too early. Raises Skip for operations that GPU or driver lack, and
+    MeasurementError if the host does not see the stream's word in time. The host answers even then, so that no
+    stream waits forever.
+    """
+    return case.once(StreamSignals, way, count).stamps()
+
+
+def simulated_signals(machine: Machine, way: SignalWay, count: int) -> SignalStamps:
+    costs = machine.costs
+    stamps: IntArray = np.array([_pair(machine, way) for _ in range(count)], dtype=np.int64)
+    return SignalStamps(stamps, round(costs.host_read_ns + costs.flag_to_host_ns), costs.globaltimer_step_ns)
+
+
+def _pair(machine: Machine, way: SignalWay) -> tuple[int, int, int, int, int]:
+    """One row of SignalStamps. The signal between the kernels delays the second one on top of the stream's gap."""
+    costs, own, clock = machine.costs, machine.costs.signals, machine.clock
+    to_host_ns, from_host_ns = (
+        float(machine.noise.device(cost_ns, 1)[0])
+        for cost_ns in (
+            own.host_function_to_ns if way == "host_function" else own.write_to_host_ns,
+            own.host_function_from_ns if way == "host_function" else own.wait_from_host_ns,
+        )
+    )
+    began_ns = clock.time_ns
+    first = machine.make(call_of(Launch(SIGNAL_KERNEL_NS), costs, {}), 1).batches[0]
+    hold, stream = None, 0
+    if way in ("event", "event_timed"):
+        timed, stream = way == "event_timed", 1
+        machine.spend(costs.timed_record_ns if timed else costs.untimed_record_ns)
+        delay = Item(duration_ns=own.event_timed_ns if timed else own.event_ns, queued=False)
+        machine.make(Call(costs.wait_event_ns, delay, stream), 1, after=first)
+    elif way == "host_function":
+        machine.make(Call(own.call_ns, Item(duration_ns=to_host_ns + from_host_ns, queued=False)), 1)
+    if way.startswith("write"):
+        machine.make(Call(own.call_ns, Item(duration_ns=own.write_ns, queued=False)), 1)
+    if way == "wait_ready":
+        machine.make(Call(own.call_ns, Item(duration_ns=own.wait_ready_ns, queued=False)), 1)
+    elif way in ("wait_32", "wait_64", "write_wait"):
+        returned_ns, hold = machine.device.shut((0,), clock.time_ns, machine.noise.one(own.call_ns), NEVER_NS)
+        clock.wait_until(returned_ns)
+    second = machine.make(call_of(Launch(stream=stream), costs, {}), 1).batches[0]
+    queued_ns, seen_ns, answered_ns = clock.now_ns(), 0, 0
+    assert first.ends_ns is not None, "nothing may hold the first kernel"
+    ended_ns = float(first.ends_ns[0])
+    if way == "host_function":
+        seen_ns = answered_ns = clock.shown(ended_ns + to_host_ns)
+    elif way.startswith("write"):
+        clock.wait_until(ended_ns + to_host_ns)
+        seen_ns = clock.now_ns()
+    if hold is not None:
+        clock.wait_until(began_ns + (0 if way == "write_wait" else SIGNAL_HELD_NS))
+        answered_ns = clock.now_ns()
+        machine.device.open(hold, clock.time_ns + from_host_ns)
+    machine.synchronize(stream)
+    assert second.starts_ns is not None, "all work of a synchronised stream has ended"
+    ended, begun = machine.globaltimer_ns(np.array([ended_ns, second.starts_ns[0]]))
+    return queued_ns, int(ended), int(begun), seen_ns, answered_ns
+
+
+stream_signals = experiment(real_signals, simulated_signals)

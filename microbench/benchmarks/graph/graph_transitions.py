@@ -1,0 +1,51 @@
+"""What does it cost to go from a kernel to a memset or copy, and back?
+
+Question
+    How long does the GPU take from the end of a kernel until the bytes of a memset or copy are there, and from then to
+    the next kernel? And from one branch to another? In streams, and in a graph?
+Method
+    Two kernels record their end and begin with %globaltimer, behind a gate. Between them a memset or a copy of 4 bytes
+    runs, and a third kernel stamps when it sees them; how long it takes to see a word is measured and taken off. fork:
+    from a kernel to the first one of a second branch; join: from the end of the later branch to the kernel behind both.
+Reading
+    around is the whole time between the two kernels; that of kernel is the plain gap. A small memset or copy is often
+    dearer than a kernel that writes the same bytes.
+"""
+
+from collections.abc import Iterator
+from typing import cast, get_args
+
+from microbench.core.bench import Axis, Benchmark, Measured, always
+from microbench.core.model import Metric
+from microbench.experiments.graph.transitions import IN_MEMORY, Transition, transitions
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.meter.sampling import Between
+from microbench.meter.timer import Meter
+
+RUNS = 20
+KINDS: tuple[str, ...] = get_args(Transition)
+INTERVALS = {"around": Between(0, 2), "to": Between(0, 1), "from": Between(1, 2)}
+
+
+def measure(gpu: Gpu, meter: Meter, transition: str, submitted: str) -> Iterator[Measured]:
+    kind = cast(Transition, transition)
+    work = transitions(gpu, kind, submitted == "graph")
+    metrics = INTERVALS if kind in IN_MEMORY else {"around": INTERVALS["around"]}
+    checked = "each kernel began behind the one before, and the word arrived"
+    yield from meter.collect_stamps(lambda: work.stamps(RUNS), metrics, clock="device", verified=checked)
+
+
+BENCHMARK = Benchmark(
+    title="Between kernels, memsets, copies and branches",
+    metrics=(
+        Metric("around", "time", "s", "from the end of a kernel to the begin of the next"),
+        Metric("to", "time", "s", "from the end of a kernel until the bytes of the memset or copy are there"),
+        Metric("from", "time", "s", "from there to the begin of the next kernel"),
+    ),
+    measure=measure,
+    axes={
+        "transition": Axis("what stands between two kernels", ("kernel", "memset", "copy_h2d"), KINDS, KINDS),
+        "submitted": Axis.same("into streams, or as one graph", ("stream", "graph")),
+    },
+    late=always,
+)

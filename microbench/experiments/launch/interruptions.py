@@ -1,0 +1,26 @@
+"""What took the submitting thread off its core: waits, preemptions and interrupts."""
+
+from __future__ import annotations
+
+from microbench.gpu.cuda.case import Case
+from microbench.gpu.experiment import experiment
+from microbench.gpu.fake.machine import Machine
+from microbench.host import interruptions
+from microbench.host.interruptions import ThreadState
+
+
+def real_core_interrupts(case: Case) -> int:
+    """Interrupts of the core that submits, so far. Raises Skip if the kernel does not say."""
+    return interruptions.core_interrupts(case.board.cores.plan.worker_core)
+
+
+def preemptions(machine: Machine) -> int:
+    """How many of the late host calls count as preemptions; the others count as interrupts."""
+    return round(machine.noise.late * machine.costs.preempted_share)
+
+
+thread_state = experiment(
+    lambda case: interruptions.thread_state(),
+    lambda machine: ThreadState(waits=0, preemptions=preemptions(machine)),
+)
+core_interrupts = experiment(real_core_interrupts, lambda machine: machine.noise.late - preemptions(machine))

@@ -1,0 +1,1 @@
+"""Experiments with the GPU's own memory and caches."""

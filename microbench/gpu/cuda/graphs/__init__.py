@@ -1,1 +1,0 @@
-"""CUDA Graphs on a real GPU: building, changing and replaying them."""
