@@ -11,7 +11,7 @@ from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import BETWEEN, Cause
 from microbench.diagnosis.recorded import Blocker, Recorded, layer_of
 from microbench.model.workload import Kernels
-from microbench.traces.trace import Format
+from microbench.traces.trace import WORK_KINDS, Format, Trace
 
 SUITE = "diagnose"
 
@@ -166,6 +166,15 @@ def _machine(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _check_words(check: Check) -> str:
     return f"{check.count} {check.name} ({percent(check.share)})" if check.share else f"{check.count} {check.name}"
+
+
+def other_work(trace: Trace, count: int) -> str:
+    """What a trace has besides kernels: "copy" or "copies", "memsets", or both."""
+    kinds = {WORK_KINDS[kind] for kind in set(trace.work["kind"].tolist())} - {"kernel"}
+    if len(kinds) > 1:
+        return "copies, memsets and replays" if "graph" in kinds else "copies and memsets"
+    names = {"copy": ("copy", "copies"), "graph": ("replay", "replays")}
+    return names.get(next(iter(kinds), ""), ("memset", "memsets"))[count != 1]
 
 
 def speedup(graph: Graph) -> str:

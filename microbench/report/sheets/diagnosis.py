@@ -10,7 +10,6 @@ from microbench.diagnosis.diagnosis import Diagnosis
 from microbench.diagnosis.idle import CAUSES
 from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, Tone, columns
 from microbench.report.sheets.recorded_step import TONES
-from microbench.traces.trace import WORK_KINDS, Trace
 
 # The named parts of idle time that the screen shows, and those of the table.
 SHOWN, LISTED = 4, 30
@@ -52,7 +51,7 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         alike += f", every {step.every} steps" if step.every > 1 else ""
     other = round(step.work - step.kernels)
     pieces = f"{step.kernels:.0f} kernel{'' if round(step.kernels) == 1 else 's'}"
-    pieces += f" and {other} {_others(trace, other)}" if other else ""
+    pieces += f" and {other} {words.other_work(trace, other)}" if other else ""
     parts = [Cell(f"{step.count} of {pieces}, {alike}")]
     parts.append(Cell(f"{as_time(step.watched_s)} as recorded"))
     if step.given:
@@ -65,17 +64,6 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         range_ = f"{two_times(step.low_s, step.high_s)}; its costs are {whose}"
         parts.append(Cell(f"unprofiled step time about {as_time(step.unwatched_s)} ({range_})"))
     return [AnswerLine("steps" if step.found == "annotations" else "repeats", tuple(parts))]
-
-
-def _others(trace: Trace, count: int) -> str:
-    """What a step has besides kernels: "copy", "copies", "memsets", or both."""
-    kinds = {WORK_KINDS[kind] for kind in set(trace.work["kind"].tolist())} - {"kernel"}
-    if len(kinds) > 1:
-        return "copies, memsets or replays" if "graph" in kinds else "copies and memsets"
-    one, several = {"copy": ("copy", "copies"), "graph": ("replay", "replays")}.get(
-        next(iter(kinds), ""), ("memset", "memsets")
-    )
-    return one if count == 1 else several
 
 
 def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
