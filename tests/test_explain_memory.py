@@ -1,45 +1,48 @@
-"""The rules of the memory suite: severity and figures on made runs, silence without cause, and their facts."""
+"""What the memory suite's rules rest on: causes of slow memory, losses, fits and figures, on the bundled run."""
 
+import compute_evidence
 import pytest
-from link_evidence import changed, scaled, with_gpu, without
-from make_memory_run import GIB, MIB, make_memory_run
-from memory_evidence import FULL, WHOLE, evidence, findings
+from changed_run import bundled, changed, in_one_round, scaled, with_gpu, without
 from msgspec.structs import replace
-from read_findings import check
+from read_findings import by_rule, evidence
 
-from microbench.core.model import Outcome, Run
-from microbench.explain.memory_access import contention, engine, flights, little_bytes, needed
+from microbench.core.model import GpuInfo, Outcome, Run
+from microbench.explain.memory_access import ENOUGH, contention, engine, flights, little_bytes, needed
 from microbench.explain.memory_allocation import draws
+from microbench.explain.memory_levels import latency_levels
 from microbench.explain.memory_stream import largest_bytes, losses, shape_words
 from microbench.explain.memory_verdict import causes
 
+GIB, MIB = 1 << 30, 1 << 20
+WHOLE = in_one_round(bundled("memory"))
+SLOW = scaled(WHOLE, "memory_stream", "bandwidth", 0.8)
 
-def faster(factor: float, run: Run = WHOLE, **params: str) -> Run:
-    """The run with other rates of streams."""
-    return scaled("memory_stream", "bandwidth", factor, run, **params)
 
-
-def gpu(run: Run = WHOLE, **other: object) -> Run:
-    return with_gpu(lambda one: replace(one, **other), run)
+def gpu(run: Run, **other: object) -> Run:
+    return with_gpu(run, lambda one: replace(one, **other))
 
 
 def of_size(size_bytes: int, run: Run) -> Run:
-    """The run with streams of that size alone."""
+    """The run with streams of that size alone, said to lie in device memory."""
 
     def asked(one: Outcome) -> Outcome | None:
-        other = one.case.benchmark == "memory_stream" and one.case.params["size_bytes"] != size_bytes
-        return None if other else one
+        if one.case.benchmark != "memory_stream":
+            return one
+        measured = tuple(replace(old, bound="dram") for old in one.measurements)
+        case = replace(one.case, params={**one.case.params, "size_bytes": size_bytes})
+        return replace(one, case=case, measurements=measured) if one.case.params["size_bytes"] == GIB else None
 
-    return changed(asked, run)
+    return changed(run, asked)
 
 
-def in_dram(one: Outcome) -> Outcome:
-    return replace(one, measurements=tuple(replace(old, bound="dram") for old in one.measurements))
+def lowered(one: Outcome) -> Outcome:
+    return replace(one, telemetry={name: replace(old, memory_clock_hz=2e9) for name, old in one.telemetry.items()})
 
 
-SLOW = faster(0.8)
-# The same bandwidth on a bus as narrow as GDDR's, at a clock that nobody lowered.
-NARROW = make_memory_run(memory_clock_hz=41.7e9, memory_clock_max_hz=41.7e9, memory_bus_bits=384)
+def narrow(one: GpuInfo) -> GpuInfo:
+    """The same bandwidth on a bus as narrow as GDDR's."""
+    clock_hz = (one.memory_clock_max_hz or 0.0) * (one.memory_bus_bits or 0) / 384
+    return replace(one, memory_clock_max_hz=clock_hz, memory_bus_bits=384, ecc=True)
 
 
 @pytest.mark.parametrize(
@@ -47,40 +50,41 @@ NARROW = make_memory_run(memory_clock_hz=41.7e9, memory_clock_max_hz=41.7e9, mem
     [
         (gpu(SLOW, other_processes=("python (pid 12)",)), "other processes use this GPU"),
         (gpu(SLOW, mig=True), "a MIG instance"),
-        (faster(0.8, NARROW), "ECC takes a part of it"),
-        (faster(0.8, make_memory_run(memory_clock_hz=2e9)), "the memory clock is lowered"),
-        (SLOW, "too few bytes are in flight"),
+        (with_gpu(changed(SLOW, lambda one: replace(one, telemetry={})), narrow), "ECC takes a part of it"),
+        (changed(SLOW, lowered), "the memory clock is lowered"),
+        (scaled(SLOW, "memory_occupancy", "bandwidth", 0.5, blocks_per_sm=1), "too few bytes are in flight"),
     ],
 )
 def test_causes_of_slow_memory_are_named(run: Run, words: str) -> None:
-    assert causes(evidence(run))[0].short == words
-    check(findings(run)["memory.verdict"], findings(run)["memory.verdict"].severity, f": {words}")
-    assert findings(run)["memory.verdict"].severity in ("warning", "problem")
+    assert words in [cause.short for cause in causes(evidence(run))]
+    assert by_rule(run, "memory")["memory.verdict"].severity in ("warning", "problem")
 
 
 def test_programs_that_only_draw_and_large_arrays_are_no_cause() -> None:
-    slow = without("memory_occupancy", SLOW)
+    slow = without(SLOW, "memory_occupancy")
     assert causes(evidence(gpu(slow, other_processes=("Xorg (graphics, pid 3)",)))) == []
-    assert causes(evidence(of_size(256 * MIB, slow))) == []
-    small = changed(in_dram, of_size(64 * MIB, without("memory_occupancy", FULL)))
-    assert [cause.short for cause in causes(evidence(small))] == ["the arrays are small"]
-
-
-def test_made_rows_have_the_metrics_of_the_benchmarks() -> None:
-    """A stand-in that drifts from the benchmarks would test words that nobody reads."""
-    for info in (info for info in WHOLE.benchmarks if info.suite == "memory"):
-        outcomes = [outcome for outcome in WHOLE.outcomes if outcome.case.benchmark == info.name]
-        given = {measurement.metric for outcome in outcomes for measurement in outcome.measurements}
-        assert given == {metric.name for metric in info.metrics}, f"make_memory_run.py: make the metrics of {info.name}"
+    assert causes(evidence(of_size(GIB, slow))) == []
+    assert [cause.short for cause in causes(evidence(of_size(64 * MIB, slow)))] == ["the arrays are small"]
 
 
 def test_python_loses_a_share_of_the_rate_on_the_largest_arrays() -> None:
-    assert [loss.share for loss in losses(evidence(), "numba")] == pytest.approx([0.15] * 7, abs=0.01)
-    some = without("memory_stream", WHOLE, size_bytes=GIB)
-    read = {"size_bytes": GIB, "kernel": "read"}.items()
-    run = replace(some, outcomes=(*some.outcomes, *(one for one in WHOLE.outcomes if read <= one.case.params.items())))
-    assert largest_bytes(evidence(run)) == 256 * MIB, "few kernels fit the largest size"
-    assert largest_bytes(evidence()) == GIB
+    for loss in losses(evidence(WHOLE), "numba"):
+        assert loss.share == pytest.approx(1 - loss.row.value / loss.native.value)
+        assert loss.row.params["size_bytes"] == loss.native.params["size_bytes"] == largest_bytes(evidence(WHOLE))
+    sizes = {one.case.params["size_bytes"] for one in WHOLE.outcomes if one.case.benchmark == "memory_stream"}
+    largest = max(sizes)
+    few = changed(
+        WHOLE,
+        lambda one: (
+            None
+            if one.case.params.get("size_bytes") == largest
+            and one.case.benchmark == "memory_stream"
+            and one.case.params["kernel"] != "read"
+            else one
+        ),
+    )
+    assert largest_bytes(evidence(WHOLE)) == largest
+    assert largest_bytes(evidence(few)) == max(sizes - {largest}), "few kernels fit the largest size"
 
 
 @pytest.mark.parametrize(
@@ -101,28 +105,40 @@ def test_shapes_in_words(name: str, words: str) -> None:
 
 
 def test_how_many_bytes_must_be_in_flight() -> None:
-    every = flights(evidence())
-    least = needed(every)
-    assert least.in_flight_bytes == 32 << 10
-    assert little_bytes(evidence(), 3.76e12) == pytest.approx(560 / 1.98e9 * 3.76e12 / 132, rel=0.01)
+    every = flights(evidence(WHOLE))
+    least, best = needed(every), max(flight.row.value for flight in every)
+    assert least is not None
+    assert least.row.value >= ENOUGH * best
+    assert all(one.row.value < ENOUGH * best for one in every if one.in_flight_bytes < least.in_flight_bytes)
+    dram = next(level for level in latency_levels(evidence(WHOLE)) if level.name == "DRAM")
+    assert little_bytes(evidence(WHOLE), 4e12) == pytest.approx(dram.value * 4e12 / 132)
 
 
 def test_contention_shows_in_additions() -> None:
-    factors = {(pair.space, pair.dtype): pair.factor for pair in contention(evidence())}
-    assert factors["global", "int32"] == pytest.approx(2600 / 2.4, rel=0.01)
+    factors = {(pair.space, pair.dtype): pair.factor for pair in contention(evidence(WHOLE))}
+    halved = scaled(WHOLE, "memory_atomic", "additions", 0.5, space="global", dtype="int32", spread="same")
+    doubled = {(pair.space, pair.dtype): pair.factor for pair in contention(evidence(halved))}
+    assert doubled.pop(("global", "int32")) == pytest.approx(2 * factors.pop(("global", "int32")))
+    assert doubled == factors
 
 
-def test_a_fit_of_the_drivers_copies_gives_back_its_constants() -> None:
-    fit = engine(evidence(), "copy")
+def test_a_fit_of_the_drivers_copies_is_that_of_the_l2() -> None:
+    fit = engine(evidence(WHOLE), "copy")
     assert fit is not None
-    assert fit.fixed_s == pytest.approx(2e-6, rel=0.01)
-    assert fit.bandwidth == pytest.approx(7e12, rel=0.01), "that of the L2: larger copies run at another pace"
-    assert [size for size, _ in fit.points] == [4 << 10, 256 << 10, 4 << 20]
+    for _, row in fit.points:
+        moved = row.measurement.work.bytes
+        assert moved / row.value == pytest.approx(fit.fixed_s + moved / fit.bandwidth, rel=0.1)
+    assert max(row.measurement.work.bytes for _, row in fit.points) <= 0.6 * 50 * MIB * 1.3
+    beyond = scaled(WHOLE, "memory_copy", "bandwidth", 0.5, way="copy", size_bytes=GIB)
+    assert engine(evidence(beyond), "copy") == fit, "larger copies run at another pace"
 
 
 def test_energy_of_a_byte_and_what_is_above_idle() -> None:
-    by_load = {draw.load: draw for draw in draws(evidence())}
-    assert by_load["read"].energy.value == pytest.approx(420 / (0.94 * 4e12), rel=0.01)
-    assert by_load["read"].above_idle == pytest.approx(300 / (0.94 * 4e12), rel=0.01)
-    without_idle = without("memory_energy", WHOLE, load="idle")
-    assert {draw.above_idle for draw in draws(evidence(without_idle))} == {None}
+    idle = compute_evidence.figures("memory_energy", {"power": 120.0}, load="idle", size_bytes=GIB)
+    read = compute_evidence.figures("memory_energy", {"power": 480.0, "energy": 1e-10}, load="read", size_bytes=GIB)
+    for run, above in (
+        (compute_evidence.made(idle, read), pytest.approx(0.75e-10)),
+        (compute_evidence.made(read), None),
+    ):
+        (draw,) = draws(evidence(run))
+        assert (draw.load, draw.energy.value, draw.above_idle) == ("read", pytest.approx(1e-10), above)

@@ -188,7 +188,7 @@ def test_facts_have_a_table_with_reasons_and_hops_their_own() -> None:
     assert facts["max_payload_bytes"] == "256 B"
     assert cells(hops, 5)[:3] == ["5", "0000:39:01.0", "root port"]
     hidden = {row[0].text: row[1] for row in study(suite_report("link"), "link_state").tables[0].rows}
-    assert hidden["switches"].text == "unknown (a virtual machine shows a flat bus)"
+    assert hidden["switches"].text == "unknown (a virtual machine hides the real ports above the GPU)"
     assert hidden["switches"].tone == "quiet"
 
 
@@ -214,5 +214,5 @@ def test_rounds_that_disagree_on_a_fact_are_all_shown() -> None:
 
 
 def test_many_values_of_a_fact_are_a_range() -> None:
-    notes = study(suite_report("link", "full"), "link_chunks").tables[-1].notes
+    notes = study(make_link_run(preset="full"), "link_chunks").tables[-1].notes
     assert any(note.startswith("kernel: 1.20 ms to 1.59 ms (") for note in notes)

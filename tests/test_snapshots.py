@@ -16,10 +16,9 @@ from pathlib import Path
 import compare_runs
 import pytest
 import snapshots
-from make_compute_run import make_compute_run
+from changed_run import bundled, in_one_round
 from make_graph_run import make_graph_run
 from make_link_run import make_link_run
-from make_memory_run import make_memory_run
 from make_run import failed, make_run, measurement, outcome, skipped
 from make_small_run import RUN
 from recorded_runs import recorded, save
@@ -65,8 +64,8 @@ def files() -> dict[str, bytes]:
         "launch": make_run(rounds=3),
         "graph": make_graph_run(),
         "link": make_link_run(),
-        "memory": make_memory_run(),
-        "compute": make_compute_run(),
+        "memory": in_one_round(bundled("memory")),
+        "compute": in_one_round(bundled("compute")),
         "unusual": unusual(),
         "host": make_run(gpu=False),
         "small": RUN,
