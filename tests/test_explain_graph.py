@@ -1,8 +1,8 @@
-"""The rules of the graph suite: severity and figures on made runs, silence without cause, and their facts."""
+"""What the graph suite's rules rest on: crossovers, break-evens, changes and branches, on the bundled run."""
 
 import pytest
-from make_graph_run import graph_outcomes, make_graph_run
-from make_run import measurement, scaled, with_metrics, without
+from changed_run import bundled, in_one_round, scaled, with_metrics, without
+from msgspec import Raw, json
 from msgspec.structs import replace
 from read_findings import by_rule, evidence
 
@@ -12,7 +12,7 @@ from microbench.core.model import Run
 from microbench.explain import graph_facts as graphs
 from microbench.model.graph_pairs import Pair, pairs
 
-WHOLE = make_graph_run()
+WHOLE = in_one_round(bundled("launch", "graph"))
 MAKE = ("capture", "instantiate", "upload")
 
 
@@ -20,7 +20,7 @@ def finding_of(rule: str, run: Run = WHOLE) -> Finding:
     return by_rule(run, "graph")[rule]
 
 
-EQUAL = with_metrics(WHOLE, "graph_gain", lambda old: measurement(old.metric, 5e-6, spread=0.01))
+EQUAL = with_metrics(WHOLE, "graph_gain", lambda old: replace(old, samples=Raw(json.encode([1e-6, 1.01e-6])), n=2))
 
 
 def test_crossovers_lie_between_the_durations_around_them() -> None:
@@ -61,13 +61,15 @@ def test_the_usual_count_is_the_nearest_by_ratio(counts: list[int], wanted: int,
 
 
 def test_break_even_is_the_time_to_make_a_graph_over_the_saving_per_replay() -> None:
-    assert [chain.replays for chain in graphs.break_evens(evidence(WHOLE))] == [18, 2, 1, 1]
-    assert [chain.replays for chain in graphs.break_evens(evidence(WHOLE), 10e-6)] == [18, 5, 4, 3]
-    for chain in graphs.break_evens(evidence(WHOLE)):
+    chains = [chain for chain in graphs.break_evens(evidence(WHOLE)) if chain.replays is not None]
+    assert len(chains) > 2
+    for chain in chains:
         saved_s = (chain.pair.stream.value - chain.pair.graph.value) * chain.kernels
         assert (chain.replays - 1) * saved_s < chain.making_s <= chain.replays * saved_s
-    slow = graphs.break_evens(evidence(scaled(WHOLE, "graph_lifecycle", MAKE, 10)))
-    assert [chain.replays for chain in slow if chain.kernels == 100] == [10]
+    assert all(chain.pair.duration_s >= 10e-6 for chain in graphs.break_evens(evidence(WHOLE), 10e-6))
+    slow = {chain.kernels: chain for chain in graphs.break_evens(evidence(scaled(WHOLE, "graph_lifecycle", MAKE, 10)))}
+    for chain in graphs.break_evens(evidence(WHOLE)):
+        assert slow[chain.kernels].making_s == pytest.approx(10 * chain.making_s, rel=0.01)
     assert {chain.replays for chain in graphs.break_evens(evidence(EQUAL))} == {None}
 
 
@@ -78,14 +80,19 @@ def test_break_even_needs_the_same_count_in_both_benchmarks() -> None:
 
 def test_gpu_time_is_fitted_for_the_whole_replay() -> None:
     fit = graphs.life_line(evidence(WHOLE), "node")
-    assert (fit.constant, fit.slope) == (pytest.approx(1.3e-6, rel=0.02), pytest.approx(0.5e-6, rel=0.02))
+    assert fit is not None
+    for nodes, row in graphs.curve_of(evidence(WHOLE), "node"):
+        assert fit.constant + fit.slope * nodes == pytest.approx(row.value * nodes, rel=0.25)
 
 
 def test_a_change_costs_its_record_its_disposal_and_what_the_next_replay_takes_more() -> None:
-    updated, single = (graphs.cost(evidence(WHOLE), way, 100, 100) for way in ("exec_update", "set_params"))
-    assert updated.seconds == pytest.approx(21.5e-6 + 44.4e-6 + 16e-6 + 4e-6, rel=0.02)
-    assert {row.metric.name for row in updated.rows} >= {"record", "dispose"}
-    assert single.seconds == pytest.approx(23e-6 + 4e-6, rel=0.02)
+    for way, named in (("exec_update", {"record", "dispose"}), ("set_params", set())):
+        found = graphs.cost(evidence(WHOLE), way, 100, 100)
+        assert found is not None
+        at = {row.metric.name: row.value for row in found.rows}
+        assert set(at) == {"change", "next_replay", "later_replay", *named}
+        more_s = max(at.pop("next_replay") - at.pop("later_replay"), 0.0)
+        assert found.seconds == pytest.approx(sum(at.values()) + more_s)
     assert graphs.cost(evidence(WHOLE), "exec_update", 100, 7) is None
 
 
@@ -94,18 +101,20 @@ def test_from_how_many_nodes_the_whole_update_is_cheaper() -> None:
     for whole_s, count in ((6.0, pytest.approx(51)), (20.0, None), (0.5, 1)):
         assert graphs.equal_at([few, all_of], graphs.Cost("exec_update", 101, whole_s, ())) == count
     # Each of the three cases has its advice.
-    cheap = scaled(WHOLE, "graph_update", ("change", "record", "dispose"), 0.2, way="exec_update")
+    cheap = scaled(WHOLE, "graph_update", ("change", *graphs.AROUND, "next_replay"), 0.3, way="exec_update")
     cheaper = scaled(WHOLE, "graph_update", ("change", *graphs.AROUND, "next_replay"), 0.01, way="exec_update")
     assert len({finding_of("graph.update", run).advice for run in (WHOLE, cheap, cheaper)}) == 3
 
 
 def test_every_kind_of_node_has_a_title() -> None:
-    kinds = {one.case.params["kind"] for one in graph_outcomes() if one.case.benchmark == "graph_nodes"}
+    kinds = {one.case.params["kind"] for one in WHOLE.outcomes if one.case.benchmark == "graph_nodes"}
     assert kinds == set(graphs.TITLES)
 
 
 def test_branches_help_up_to_where_the_gpu_is_full() -> None:
     measured = graphs.branches(evidence(WHOLE), "fork_join", 5000)
-    assert [point.number for point in measured] == [1, 2, 4, 8, 16, 32, 64]
-    assert graphs.enough(measured).number == 16
-    assert graphs.enough(measured[:3]).number == 4
+    assert [point.number for point in measured] == sorted(point.number for point in measured)
+    most = graphs.enough(measured)
+    assert all(later.graph.value * graphs.HELPS > most.graph.value for later in measured if later.number > most.number)
+    fewer = [point for point in measured if point.number < most.number]
+    assert graphs.enough(fewer).number < most.number
