@@ -5,7 +5,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from make_run import make_run, skipped, without
+from changed_run import without
+from make_run import make_run, skipped
 
 from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
 from microbench.archive import store

@@ -1,7 +1,8 @@
 """The rules of the launch suite: severity and figures on made runs, silence without cause, and their facts."""
 
 import pytest
-from make_run import launch_outcomes, make_run, measurement, outcome, with_metrics
+from changed_run import with_metrics
+from make_run import launch_outcomes, make_run, measurement, outcome
 from msgspec.structs import replace
 from read_findings import by_rule, check, evidence
 

@@ -1,9 +1,9 @@
 """The link suite's findings on copies, memory and places: severity and figures of made runs."""
 
 import pytest
+from changed_run import is_case
 from link_evidence import SEVERAL, WHOLE, changed, findings, peer_outcomes, scaled, with_facts, without
 from make_link_run import make_link_run, two_switches
-from make_run import is_case
 from msgspec.structs import replace
 from read_findings import check
 
