@@ -217,29 +217,6 @@ def tensor_dtypes(evidence: Evidence) -> list[str]:
     return sorted(names, key=lambda dtype: dtype != MAIN_DTYPE)
 
 
-class Paths(NamedTuple):
-    """Both paths to the tensor cores for one type."""
-
-    dtype: str
-    wgmma: Row
-    mma: Row
-
-    @property
-    def share(self) -> float:
-        """The share of wgmma's rate that mma.sync gives, clock for clock."""
-        return self.mma.value / self.wgmma.value
-
-
-def both_paths(evidence: Evidence) -> list[Paths]:
-    """Every type that was measured by both paths."""
-    result = []
-    for dtype in tensor_dtypes(evidence):
-        wgmma, mma = per_clock(evidence, WGMMA, dtype), per_clock(evidence, MMA, dtype)
-        if wgmma is not None and mma is not None:
-            result.append(Paths(dtype, wgmma, mma))
-    return result
-
-
 class Halves(NamedTuple):
     """fp16 products accumulated in fp16, and in fp32."""
 
@@ -324,19 +301,25 @@ def alone(evidence: Evidence) -> Finding | None:
 
 def paths(evidence: Evidence) -> Finding | None:
     """The rate of mma.sync against that of wgmma, or against the architecture's where wgmma was not measured."""
-    pairs = both_paths(evidence)
+    pairs = [
+        (dtype, wgmma, mma)
+        for dtype in tensor_dtypes(evidence)
+        if (wgmma := per_clock(evidence, WGMMA, dtype)) is not None
+        and (mma := per_clock(evidence, MMA, dtype)) is not None
+    ]
     if not pairs:
         return _one_path(evidence)
-    first = pairs[0]
-    behind = first.share < LEFT_BEHIND
+    dtype, wgmma, mma = pairs[0]
+    share = mma.value / wgmma.value
+    behind = share < LEFT_BEHIND
     return Finding(
         rule="compute.path",
         severity="advice" if behind else "note",
-        title=f"mma.sync gives {percent(first.share)} of wgmma's rate ({first.dtype}, clock for clock)",
+        title=f"mma.sync gives {percent(share)} of wgmma's rate ({dtype}, clock for clock)",
         text="Kernels written for older GPUs use mma.sync and cannot be faster than that." if behind else "",
         advice="Use wgmma, or a library that does." if behind else "",
         threshold=f"advice where mma.sync stays below {round_percent(LEFT_BEHIND)}",
-        rests_on=rests_on(*(row for pair in pairs for row in (pair.wgmma, pair.mma))),
+        rests_on=rests_on(*(row for _, *both in pairs for row in both)),
     )
 
 
