@@ -1,4 +1,4 @@
-"""What power does to compute: the clock it takes, how long a burst lasts, the effect of the data, and energy."""
+"""What power does to compute: the clock it takes, how long a burst lasts, and the effect of the data."""
 
 from __future__ import annotations
 

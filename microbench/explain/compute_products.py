@@ -1,8 +1,7 @@
-"""Matrix products: sizes that feed the units, shapes, libraries, candidates, and what bounds a model's products."""
+"""Matrix products: sizes that feed the units, shapes, libraries, and what bounds a model's products."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Literal, NamedTuple
 
@@ -19,7 +18,6 @@ FEWEST_SIZES = 3
 EQUAL = 0.02
 HEAVY_LOSS = 0.05
 FAST = "_fast"
-GUESS = re.compile(r"guess (\d+) of the heuristics")
 
 
 class Fed(NamedTuple):

@@ -1,4 +1,4 @@
-"""Turns the graph suite's rows into findings: when a graph pays, how to change it, which nodes to keep out of it."""
+"""Turns the graph suite's rows into findings: when a graph gains, how to change it, which nodes to keep out of it."""
 
 from __future__ import annotations
 

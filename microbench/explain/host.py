@@ -1,4 +1,4 @@
-"""Turns the host suite's rows into findings: what the CPU's clock resolves, what calls and hand-offs cost."""
+"""Turns the host suite's rows into findings: what the CPU's clock resolves, and what hand-offs cost."""
 
 from __future__ import annotations
 

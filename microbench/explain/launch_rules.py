@@ -1,4 +1,4 @@
-"""Turns the launch suite's rows into findings: what a launch costs, when the GPU waits for the host, what to use."""
+"""Turns the launch suite's rows into findings: when the GPU waits for the host, and what to use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accesses other than streaming: strided, random and atomic ones, the driver's copies, and bytes in flight."""
+"""Accesses other than streaming: atomic ones, the driver's copies, and bytes in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streaming kernels: the best rate of each, what CuPy and Numba lose against CUDA C++, and arrays that fit the L2."""
+"""Streaming kernels: the best rate of each, and what CuPy and Numba lose against CUDA C++."""
 
 from __future__ import annotations
 
