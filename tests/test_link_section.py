@@ -104,28 +104,6 @@ def test_a_fit_ends_with_the_copies_it_was_made_from() -> None:
     assert "half of b at" in picture.about
 
 
-def test_fits_stand_in_a_table() -> None:
-    table = some(link.fits(evidence()))
-    assert cells(table, 0)[:7] == [
-        "to the GPU", "pinned", "device", "1.30 µs", "55.4 GB/s", "70.3 KiB", "633 KiB",
-    ]  # fmt: skip
-
-
-def test_pin_or_not_counts_copies() -> None:
-    table = some(link.pinning(evidence()))
-    assert [column.title for column in table.columns if not column.drop] == [
-        "how", "buffer", "costs more", "copies to the GPU", "copies from the GPU",
-    ]  # fmt: skip
-    last = cells(table, 2)
-    assert (last[:2], last[4]) == (["allocated pinned", "64 MiB"], "4")
-
-
-def test_kernels_on_host_memory_by_width_and_offset() -> None:
-    table = some(link.zero_copy(evidence()))
-    assert headings(table) == ["", "0 B", "32 B"]
-    assert cells(table, 1) == ["read 16 B", "50.5", "40.4"]
-
-
 def test_a_figure_above_its_limit_says_so() -> None:
     size_bytes = 1 << 28
     case = {"direction": "h2d", "memory": "registered", "size_bytes": size_bytes}
