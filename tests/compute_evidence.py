@@ -88,12 +88,6 @@ def shape(rows: int, device_s: float, call_s: float, graph_s: float, projection:
     )
 
 
-def grouped(one_by_one_s: float, stream_s: float, graph_s: float, batch_s: float, size: int = 64) -> model.Outcome:
-    """128 products in bf16, each with these times."""
-    values = {"one_by_one": one_by_one_s, "stream": stream_s, "graph": graph_s, "batch": batch_s}
-    return figures("gemm_grouped", values, dtype="bf16", size=size, products=128)
-
-
 def made(*outcomes: model.Outcome, **gpu: object) -> model.Run:
     """A run of these outcomes alone; ``gpu`` replaces properties of the GPU."""
     where = model.Environment(gpus=(replace(GPU, **gpu),))

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable
 
-import make_run
-import msgspec
+import changed_run
 import read_findings
 from make_link_run import Facts, make_link_run, state, two_switches
-from make_run import is_case
 from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, Finding
@@ -27,28 +25,17 @@ def findings(run: Run = WHOLE) -> dict[str, Finding]:
 
 def changed(change: Callable[[Outcome], Outcome | None], run: Run = WHOLE) -> Run:
     """The run with each outcome changed, or left out for None."""
-    return make_run.changed(run, change)
+    return changed_run.changed(run, change)
 
 
 def scaled(benchmark: str, metric: str, factor: float, run: Run = WHOLE, **params: Param) -> Run:
     """The run with some rates multiplied."""
 
-    def change(one: Outcome) -> Outcome:
-        if not is_case(one, benchmark, params):
-            return one
-        made = tuple(
-            replace(old, samples=msgspec.Raw(msgspec.json.encode([value / factor for value in old.values])))
-            if old.metric == metric
-            else old
-            for old in one.measurements
-        )
-        return replace(one, measurements=made)
-
-    return changed(change, run)
+    return changed_run.scaled(run, benchmark, metric, factor, **params)
 
 
 def without(benchmark: str, run: Run = WHOLE, **params: Param) -> Run:
-    return make_run.without(run, benchmark, **params)
+    return changed_run.without(run, benchmark, **params)
 
 
 def peer_outcomes(run: Run, status: str, reason: str, **params: int) -> Run:
@@ -67,12 +54,7 @@ def with_facts(facts: Facts, run: Run = WHOLE) -> Run:
 
 
 def with_gpu(change: Callable[[GpuInfo], GpuInfo], run: Run = WHOLE) -> Run:
-    sessions = []
-    for session in run.sessions:
-        gpus = tuple(change(gpu) for gpu in session.environment.gpus)
-        environment = replace(session.environment, gpus=gpus)
-        sessions.append(replace(session, environment=environment))
-    return replace(run, sessions=tuple(sessions))
+    return changed_run.with_gpu(run, change)
 
 
 def slower(factor: float, run: Run = WHOLE) -> Run:

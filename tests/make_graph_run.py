@@ -22,7 +22,6 @@ LIFE = {
     "ready": (9e-6, 0.85e-6), "destroy": (3e-6, 0.45e-6), "first_launch": (6e-6, 0.8e-6),
     "uploaded_launch": (1.4e-6, 1.5e-9), "first_replay": (11e-6, 1.3e-6), "relaunch": (1.2e-6, 1.4e-9),
 }  # fmt: skip
-LIBRARY_REPLAY = {"cuda_core": 0.6e-6, "cupy_raw": 1.5e-6, "numba_configured": 1e-6, "torch_eager": 2.5e-6}
 NODES = {
     "kernel_empty": (0.5e-6, 1.36e-6), "kernel": (0.86e-6, 1.76e-6), "pdl": (0.73e-6, 0.83e-6),
     "pdl_trigger": (0.53e-6, 0.56e-6), "kernel_prologue": (1.86e-6, 2.76e-6), "pdl_prologue": (1.73e-6, 1.83e-6),
@@ -40,10 +39,6 @@ NODE_LAUNCH = {
 }  # fmt: skip
 ITERATIONS = {"host_sync": 7.9e-6, "host_poll": 3.4e-6, "while": 4.5e-6, "tail_launch": 4.7e-6}
 REFUSED = "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE: not supported for conditional nodes"
-MEMORY_STEP = {
-    "graph_nodes": 11e-6, "graph_outside": 9e-6, "stream_kept": 13e-6, "stream_released": 320e-6,
-    "stream_outside": 10e-6,
-}  # fmt: skip
 
 
 def gain(params: dict[str, Param]) -> list[Measurement]:
@@ -78,53 +73,6 @@ def lifecycle(params: dict[str, Param]) -> list[Measurement]:
     ]
 
 
-def library(params: dict[str, Param]) -> list[Measurement]:
-    """The upload is left to PyTorch's first replay; CuPy's make has no parts."""
-    name, nodes = str(params["submitter"]), int(params["nodes"])
-    at = {phase: constant + slope * nodes for phase, (constant, slope) in LIFE.items()}
-    capture_s = 30e-6 + at["capture"] + (SUBMIT[name] - SUBMIT["loop"]) * nodes
-    first_s = at["uploaded_launch"] + 8e-6 + 0.5e-6 * nodes
-    make_s = capture_s + at["instantiate"] + at["ready"]
-    if name == "torch_eager":
-        make_s, first_s = make_s - at["ready"], first_s + at["upload"]
-    figures = {"make": make_s, "first_replay": first_s, "replay": at["relaunch"] + LIBRARY_REPLAY[name]}
-    if name != "cupy_raw":
-        figures |= {"capture": capture_s, "instantiate": at["instantiate"]}
-    return [measurement(metric, value) for metric, value in figures.items()]
-
-
-def jitted(params: dict[str, Param]) -> list[Measurement]:
-    """XLA launches the kernels without Python; a new result makes it change every node."""
-    count, call_s = int(params["kernels"]), 28e-6
-    update_s = 0.2e-6 * count if params["output"] == "new" else 0.0
-    stream_s = LAUNCH + call_s + count * SUBMIT["loop"]
-    graph_s = REPLAY + call_s + update_s + count * (EMPTY + GAP_GRAPH)
-    return [
-        measurement("stream", stream_s / count, calls=count, spread=0.002),
-        measurement("graph", graph_s / count, calls=count, spread=0.002),
-        measurement("stream_submit", call_s + count * SUBMIT["loop"]),
-        measurement("graph_submit", call_s + update_s + 1.4e-6),
-    ]
-
-
-def update(params: dict[str, Param]) -> list[Measurement]:
-    way, nodes, changed = str(params["way"]), int(params["nodes"]), int(params["changed_nodes"])
-    change_s = {
-        "set_params": 3e-6 + 0.2e-6 * changed,
-        "set_grid": 3e-6 + 0.24e-6 * changed,
-        "exec_update": 2.5e-6 + 0.19e-6 * nodes,
-        "rebuild": 5e-6 + 1.27e-6 * nodes,
-    }[way]
-    later_s = 7e-6 + 0.6e-6 * nodes
-    next_s = later_s + (0.8e-6 * nodes if way == "rebuild" else 0.04e-6 * changed)
-    figures = {"change": change_s, "next_launch": 2e-6, "next_replay": next_s, "later_launch": 1.4e-6}
-    figures["later_replay"] = later_s
-    if way in ("exec_update", "rebuild"):
-        figures["record"] = 4.4e-6 + 0.4e-6 * nodes
-        figures["dispose"] = 3e-6 + 0.45e-6 * nodes if way == "rebuild" else 1e-6 + 0.15e-6 * nodes
-    return [measurement(name, value, spread=0.001) for name, value in figures.items()]
-
-
 def nodes(params: dict[str, Param]) -> list[Measurement]:
     kind = str(params["kind"])
     if kind in ITERATIONS:
@@ -147,20 +95,8 @@ def shape(params: dict[str, Param]) -> list[Measurement]:
     return [measurement(name, value, spread=0.002) for name, value in figures.items()]
 
 
-def memory(params: dict[str, Param]) -> list[Measurement]:
-    way, size, pairs = str(params["way"]), int(params["size_bytes"]), int(params["pairs"])
-    step_s = MEMORY_STEP["graph_outside"] + (MEMORY_STEP[way] - MEMORY_STEP["graph_outside"]) * pairs
-    held = 0.0 if way == "stream_released" else float(max(size, 2 << 20))
-    return [
-        measurement("step", step_s, verified="a value went through the ends of each block"),
-        measurement("submit", step_s / 2),
-        measurement("held", held, spread=0, n=3, clock="counter"),
-    ]
-
-
 MADE: dict[str, Callable[[dict[str, Param]], list[Measurement]]] = {
-    "graph_gain": gain, "graph_jax": jitted, "graph_library": library, "graph_lifecycle": lifecycle,
-    "graph_memory": memory, "graph_nodes": nodes, "graph_shape": shape, "graph_update": update, "step_time": step,
+    "graph_gain": gain, "graph_lifecycle": lifecycle, "graph_nodes": nodes, "graph_shape": shape, "step_time": step,
 }  # fmt: skip
 
 

@@ -1,14 +1,12 @@
 """Makes a plausible run by hand, every figure invented and marked SIMULATED, and changes runs and reads findings."""
 
 import random
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 
 import msgspec
 from msgspec.structs import replace
 
-from microbench.analysis.evidence import Finding
 from microbench.core import model
 from microbench.core.bench import Preset, discover
 from microbench.gpu.layers.base import layer_titles
@@ -286,54 +284,3 @@ def skipped(layer: str = "warp", reason: str = "needs warp: pip install warp-lan
 
 def failed(reason: str = "CUDA_ERROR_ILLEGAL_ADDRESS", status: str = "failed") -> model.Outcome:
     return replace(outcome("launch_queue", argument_bytes=2048), status=status, reason=reason)
-
-
-def changed(run: model.Run, change: Callable[[model.Outcome], model.Outcome | None]) -> model.Run:
-    """The run with each outcome changed, or left out for None."""
-    return replace(run, outcomes=tuple(new for old in run.outcomes if (new := change(old)) is not None))
-
-
-def is_case(one: model.Outcome, benchmark: str, params: dict[str, model.Param]) -> bool:
-    """Whether an outcome is of that benchmark and has those parameters."""
-    return one.case.benchmark == benchmark and all(one.case.params.get(name) == at for name, at in params.items())
-
-
-def without(run: model.Run, *benchmarks: str, **params: model.Param) -> model.Run:
-    """The run without the cases of these benchmarks that have those parameters."""
-    return changed(run, lambda one: None if any(is_case(one, name, params) for name in benchmarks) else one)
-
-
-def with_metrics(
-    run: model.Run,
-    benchmark: str,
-    change: Callable[[model.Measurement], model.Measurement | None],
-    **params: model.Param,
-) -> model.Run:
-    """The run with each measurement of some cases changed, or left out for None."""
-
-    def remade(one: model.Outcome) -> model.Outcome:
-        if not is_case(one, benchmark, params):
-            return one
-        return replace(one, measurements=tuple(filter(None, map(change, one.measurements))))
-
-    return changed(run, remade)
-
-
-def scaled(run: model.Run, benchmark: str, metrics: tuple[str, ...], factor: float, **params: model.Param) -> model.Run:
-    """The run with some metrics of some cases multiplied; single calls stay as they were."""
-
-    def change(old: model.Measurement) -> model.Measurement:
-        if old.metric not in metrics:
-            return old
-        value = old.values[0] / old.calls_per_sample * factor
-        return measurement(old.metric, value, spread=0.001, per_call=old.per_call, work=old.work)
-
-    return with_metrics(run, benchmark, change, **params)
-
-
-FIGURE = re.compile(r"\d+(?:\.\d+)?(?:×| (?:%|[nµm]?s|[kMGT]?B(?:/s)?)(?![A-Za-z]))")
-
-
-def figures(finding: Finding) -> list[str]:
-    """The quantities that a finding's title and text name, in order."""
-    return FIGURE.findall(f"{finding.title} {finding.text}")

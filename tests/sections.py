@@ -1,14 +1,10 @@
-"""What tests of reports share: made runs, their sections, a report as a terminal shows it, and words of tables."""
+"""What tests of reports share: the sections of a run, a report as a terminal shows it, and words of tables."""
 
 import io
-from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import TypeVar
 
-from make_compute_run import make_compute_run
-from make_graph_run import make_graph_run
-from make_link_run import make_link_run
-from make_memory_run import make_memory_run
+from changed_run import bundled, in_one_round
 from msgspec.structs import replace
 from rich.cells import cell_len
 
@@ -19,10 +15,6 @@ from microbench.report.terminal import terminal
 from microbench.report.terminal.layout import Drawn
 
 Value = TypeVar("Value")
-MAKERS: dict[str, Callable[..., Run]] = {
-    "graph": make_graph_run, "link": make_link_run, "memory": make_memory_run,
-    "compute": partial(make_compute_run, name="NVIDIA H200"),  # its data sheet names another clock than the highest
-}  # fmt: skip
 
 
 def some(value: Value | None) -> Value:
@@ -42,9 +34,9 @@ def study(shown: Run | Report, benchmark: str) -> Study:
 
 
 @cache
-def suite_report(suite: str, preset: str = "default") -> Report:
-    """The report of a made run with the section of that suite alone."""
-    report = view.build(MAKERS[suite](preset=preset))
+def suite_report(suite: str) -> Report:
+    """The report of the bundled run's first round with the section of that suite alone."""
+    report = view.build(in_one_round(bundled("launch", suite) if suite == "graph" else bundled(suite)))
     return replace(report, sections=(section(report, suite),))
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from make_run import make_run, skipped, without
+from changed_run import without
+from make_run import make_run, skipped
 
 from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
 from microbench.archive import store
@@ -34,7 +35,7 @@ def line(run: Run, name: str) -> str:
     [
         ("busy", "launch", "3.17 µs a launch · 8.66 µs launch and wait · launch-bound below 2.26 µs kernels"),
         ("busy", "graph", "100 kernels of 2.63 µs: 1.29× · from cuda.core 1.41×"),
-        ("busy", "graph", "making one takes 210 µs: pays after 3 replays"),
+        ("busy", "graph", "capture takes 210 µs; faster from the 4th replay on"),
         ("quiet", "link", "healthy · 55.3 GB/s to the GPU (94.7 %) · 55.2 GB/s from it (95.9 %)"),
         ("quiet", "link", "both ways 103 GB/s · pageable 18.6 GB/s · latency 1.09 µs"),
         ("quiet", "memory", "read 4.62 TB/s (95.9 %) · triad 4.42 TB/s (91.7 %) · copy 4.27 TB/s (88.7 %)"),
@@ -102,7 +103,7 @@ def of(severity: str, rule: str) -> Finding:
 
 def test_problems_come_first_then_advice_in_the_order_that_helps_most() -> None:
     given = [
-        of("note", "launch.cost"), of("advice", "launch.wait"), of("advice", "graph.pdl"), of("warning", "launch.tail"),
+        of("note", "link.rounds"), of("advice", "launch.wait"), of("advice", "graph.pdl"), of("warning", "launch.tail"),
         of("good", "link.verdict"), of("advice", "launch.starving"), of("problem", "memory.verdict"),
     ]  # fmt: skip
     assert [each.rule for each in most_important(given)] == ["memory.verdict", "launch.tail", "launch.starving"]

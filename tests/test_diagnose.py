@@ -183,12 +183,12 @@ def test_the_causes_of_a_launch_bound_step_are_exact() -> None:
     # Between two kernels the host runs for 20 us, of which the first 4 us pass before the first kernel has ended.
     assert found.gaps == 99
     assert found.causes["launch calls"] == pytest.approx(99 * 3e-6)
-    assert found.causes["way to the GPU"] == pytest.approx(99 * WAY_NS * 1e-9)
-    assert found.causes["host between calls"] == pytest.approx(99 * 16e-6)
+    assert found.causes["launch latency"] == pytest.approx(99 * WAY_NS * 1e-9)
+    assert found.causes["Python and framework time between CUDA calls"] == pytest.approx(99 * 16e-6)
     assert sum(found.causes.values()) == pytest.approx(found.idle_s, rel=1e-12)
     assert found.busy_s == pytest.approx(100 * 2e-6)
     named = {where.name: where.cause for where in found.places}
-    assert named["aten::op"] == "host between calls"
+    assert named["aten::op"] == "Python and framework time between CUDA calls"
     assert named["cudaLaunchKernel in aten::op"] == "launch calls"
 
 
@@ -363,7 +363,7 @@ def test_a_gap_behind_an_event_that_happened_long_before_is_not_the_events() -> 
     found = idle(trace, *whole(trace), 0)
     assert found.causes["another stream's event"] == 0
     assert found.causes["device gaps"] == pytest.approx(GAP_NS * 1e-9)
-    assert found.causes["host between calls"] > 400e-6
+    assert found.causes["Python and framework time between CUDA calls"] > 400e-6
 
 
 def test_a_stream_without_work_hands_an_event_on() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import snapshots
 from browser import launched, opened
 from command_line import call
 from make_graph_run import make_graph_run
@@ -24,6 +25,7 @@ from recorded_runs import save
 from microbench.archive.store import bundled
 from microbench.core.errors import ExitCode
 from microbench.diagnosis.idle import CAUSES
+from microbench.diagnosis.words import other_work
 from microbench.library.runs import REFERENCE_RUN
 from microbench.report.sheets.recorded_step import TONES
 
@@ -93,6 +95,30 @@ def test_the_json_counts_kernels_and_all_work_of_a_step(tmp_path: Path) -> None:
 # The page
 
 
+def test_the_words_of_a_screen(tmp_path: Path) -> None:
+    shown = call("diagnose", saved(tmp_path, program()), COLUMNS="100").output
+    snapshots.same("commands/diagnose", shown.partition("\nmore: ")[0])
+
+
+@pytest.mark.parametrize(
+    ("kinds", "count", "named"),
+    [
+        (("copy",), 1, "copy"),
+        (("copy",), 3, "copies"),
+        (("memset",), 2, "memsets"),
+        (("graph",), 1, "replay"),
+        (("copy", "memset"), 2, "copies and memsets"),
+        (("copy", "graph"), 2, "copies, memsets and replays"),
+    ],
+)
+def test_what_a_step_has_besides_kernels_is_named(kinds: tuple[str, ...], count: int, named: str) -> None:
+    made = Recorder()
+    made.launch("kernel", 1000)
+    for kind in kinds:
+        made.submit(made.call("cudaMemcpyAsync", 4000), "other", 3000, kind=kind)
+    assert other_work(made.trace(), count) == named
+
+
 def test_the_page_has_the_answer_the_tables_and_the_step(tmp_path: Path) -> None:
     trace, page = saved(tmp_path, program()), tmp_path / "page.html"
     result = call("diagnose", trace, "-o", str(page))
@@ -124,7 +150,7 @@ def test_the_idle_lane_of_the_page_adds_up_in_the_colours_of_the_table(tmp_path:
             TONES[cause]
         }
         if seconds:
-            assert re.search(rf'class="tone-{TONES[cause]}"[^>]*>{cause}<', html), "the cell of the table"
+            assert re.search(rf'class="tone-{TONES[cause]}[^"]*"[^>]*>{cause}<', html), "the cell of the table"
             assert re.search(rf'<li class="tone-{TONES[cause]}">.*?>{cause}</span>', html), "the legend"
 
 

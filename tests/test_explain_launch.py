@@ -1,12 +1,13 @@
 """The rules of the launch suite: severity and figures on made runs, silence without cause, and their facts."""
 
 import pytest
-from make_run import changed, figures, launch_outcomes, make_run, measurement, outcome, scaled, with_metrics, without
+from changed_run import with_metrics
+from make_run import launch_outcomes, make_run, measurement, outcome
 from msgspec.structs import replace
 from read_findings import by_rule, check, evidence
 
 from microbench.analysis.evidence import Finding, evidence_by_device
-from microbench.core.model import Fact, Measurement, Run
+from microbench.core.model import Measurement, Run
 from microbench.explain.launch_facts import plateau_end, slope, sweep, wait_words
 from microbench.explain.rules import findings, of_suite
 from microbench.report.sheets.screen import screen
@@ -20,22 +21,6 @@ def finding_of(rule: str, run: Run = WHOLE) -> Finding:
     return by_rule(run, "launch")[rule]
 
 
-def slow_tail(old: Measurement) -> Measurement:
-    per_call = old.per_call and replace(old.per_call, p99=9e-6)
-    return replace(old, per_call=per_call)
-
-
-RECORD = measurement("record_untimed", 0.05e-6)
-UNTIMED = with_metrics(WHOLE, "launch_sync", lambda old: RECORD if old.metric == "query" else old)
-NO_GPU = replace(
-    WHOLE, sessions=tuple(replace(one, environment=replace(one.environment, gpus=())) for one in WHOLE.sessions)
-)
-SEVERAL_KERNELS = changed(
-    WHOLE,
-    lambda one: (
-        replace(one, facts=(Fact("kernels_per_call", 2),)) if one.case.params.get("layer") == "torch_eager" else one
-    ),
-)
 LONGER_WAITS = make_run(
     extra=[
         outcome("launch_sync", [measurement("from_kernel", value_s)], wait=wait, duration_ns=length)
@@ -50,67 +35,6 @@ TWO_LEVELS = make_run(
         for round, value_s in enumerate((8.1e-6, 9.8e-6, 35.8e-6, 8.0e-6, 35.5e-6), 1)
     ]
 )
-CHEAP_PDL = without(scaled(WHOLE, "launch_kind", ("submit",), 0.73, kind="pdl"), "launch_kind", kind="cooperative")
-CASES: list[tuple[str, Run, str, list[str]]] = [
-    ("launch.cost", WHOLE, "note", ["3.31 µs", "8.37 µs", "39.3 %"]),
-    ("launch.cost", scaled(WHOLE, "launch_cost", ("complete",), 15), "note", ["3.31 µs", "8.37 µs", "82.2 %"]),
-    ("launch.starving", WHOLE, "advice", ["2.35 µs", "3.31 µs", "960 ns"]),
-    ("launch.starving", scaled(WHOLE, "launch_cost", ("submit",), 6), "warning", ["19.1 µs", "2.50 µs", "3.50 µs"]),
-    ("launch.starving", scaled(WHOLE, "launch_gap", ("stream",), 3), "good", ["3.31 µs", "4.47 µs"]),
-    ("launch.gap", WHOLE, "note", ["960 ns", "130 ns"]),
-    ("launch.gap", scaled(WHOLE, "launch_gap", ("graph",), 2.2), "note", ["960 ns", "1.25 µs", "394 ns"]),
-    ("launch.layers", WHOLE, "advice", ["4.20 µs", "3.41 µs", "8.1×"]),
-    ("launch.one_op", WHOLE, "note", ["8.08 µs", "38.2 µs"]),
-    ("launch.queue", WHOLE, "note", ["101 µs", "102 µs"]),
-    ("launch.traffic", WHOLE, "note", ["1.77 kB", "285 B", "0.82 %"]),
-    ("launch.traffic", scaled(WHOLE, "launch_traffic", ("received",), 10), "warning", ["17.7 kB", "285 B", "8.2 %"]),
-    ("launch.traffic", NO_GPU, "note", ["1.77 kB", "285 B"]),
-    ("launch.traffic_check", scaled(WHOLE, "launch_traffic", ("received_per_byte",), 0.3), "warning", []),
-    ("launch.wait", WHOLE, "advice", ["34.0 µs", "2.00 µs"]),
-    ("launch.wait", scaled(WHOLE, "launch_sync", ("complete",), 0.08, wait="blocking"), "note", ["2.72 µs", "2.00 µs"]),
-    ("launch.wait", LONGER_WAITS, "advice", ["33.9 µs", "80.2 µs", "2.10 µs"]),
-    ("launch.wait", TWO_LEVELS, "advice", ["35.5 µs", "2.00 µs"]),
-    ("launch.calls", WHOLE, "note", ["399 ns", "3.31 µs"]),
-    ("launch.calls", UNTIMED, "advice", ["399 ns", "3.31 µs", "50.1 ns"]),
-    ("launch.threads", WHOLE, "advice", ["3.0×", "37.0 %"]),
-    ("launch.threads", scaled(WHOLE, "launch_threads", ("rate",), 0.5, threads=8), "note", ["5.8×", "72.6 %"]),
-    ("launch.streams", WHOLE, "note", ["3.0×"]),
-    ("launch.kind", WHOLE, "note", ["1.76 µs", "563 ns", "1.48×"]),
-    ("launch.kind", scaled(WHOLE, "launch_kind", ("gap",), 4, kind="pdl"), "note", ["1.48×", "3.31 µs"]),
-    ("launch.kind", CHEAP_PDL, "note", ["1.76 µs", "563 ns", "20.9 %"]),
-    ("launch.kind", scaled(CHEAP_PDL, "launch_kind", ("gap",), 4, kind="pdl"), "note", ["20.9 %", "3.31 µs"]),
-    (
-        "launch.kind",
-        scaled(WHOLE, "launch_kind", ("submit",), 0.73, kind="pdl"),
-        "note",
-        ["1.76 µs", "563 ns", "1.48×"],
-    ),
-    ("launch.arguments", WHOLE, "advice", ["4000 B", "783 ns", "1.24×"]),
-    ("launch.cold", WHOLE, "note", ["207 ms", "30.8 ms"]),
-    ("launch.tail", WHOLE, "note", ["1.59×", "40×"]),
-    ("launch.tail", with_metrics(WHOLE, "launch_cost", slow_tail), "warning", ["2.7×", "40×"]),
-    ("launch.rounds", WHOLE, "note", ["10 %"]),
-]
-
-
-@pytest.mark.parametrize(("rule", "run", "severity", "named"), CASES)
-def test_a_rule_has_its_severity_and_figures(rule: str, run: Run, severity: str, named: list[str]) -> None:
-    check(finding_of(rule, run), severity)
-    assert figures(finding_of(rule, run)) == named
-
-
-@pytest.mark.parametrize(
-    ("rule", "run"),
-    [
-        ("launch.traffic_check", WHOLE),
-        ("launch.arguments", scaled(WHOLE, "launch_arguments", ("submit",), 0.81, argument_bytes=4000)),
-        ("launch.kind", without(without(WHOLE, "launch_kind", kind="cooperative"), "launch_kind", kind="pdl")),
-        ("launch.rounds", make_run(rounds=3)),
-        ("launch.noise", make_run(rounds=3)),
-    ],
-)
-def test_a_rule_without_anything_to_say_is_silent(rule: str, run: Run) -> None:
-    assert rule not in by_rule(run, "launch")
 
 
 def test_noisy_rows_are_warned_about() -> None:
@@ -138,26 +62,10 @@ def test_plateau_ends_at_the_first_period_above_the_margin() -> None:
     assert plateau_end([]) is None
 
 
-def test_array_operations_are_kept_apart_from_launches_of_one_kernel() -> None:
-    assert all("family=same_kernel" in row for row in finding_of("launch.layers").rests_on)
-    assert all("family=one_op" in row for row in finding_of("launch.one_op").rests_on)
-    check(finding_of("launch.one_op"), "note", "!PyTorch eager")
-    check(finding_of("launch.one_op", SEVERAL_KERNELS), "note", "PyTorch eager launches several kernels")
-
-
 def test_a_wait_is_named_with_the_kernel_before_it() -> None:
     check(finding_of("launch.wait"), "advice", "34.0 µs after an empty kernel", "were not measured")
     words = "33.9 µs after a 30-µs kernel and 80.2 µs after a 1-ms kernel"
     check(finding_of("launch.wait", LONGER_WAITS), "advice", words, "!not measured")
-
-
-def test_a_kind_of_launch_that_costs_less_is_named() -> None:
-    kernels = "between kernels of no length from 1.76 µs"
-    check(finding_of("launch.kind", CHEAP_PDL), "note", kernels, "costs 20.9 % less to submit", "No kind costs more.")
-    both = scaled(WHOLE, "launch_kind", ("submit",), 0.73, kind="pdl")
-    check(
-        finding_of("launch.kind", both), "note", "cooperative launch costs 1.48×", "programmatic dependent launch costs"
-    )
 
 
 def test_a_row_with_two_levels_shows_both() -> None:
@@ -190,7 +98,7 @@ def test_slope_is_that_of_the_least_squares_line() -> None:
 
 def test_each_gpu_is_explained_by_its_own_figures() -> None:
     run = make_run(extra=[replace(one, device="GPU-other") for one in launch_outcomes()])
-    titles = [finding.title for finding in findings(run) if finding.rule == "launch.cost"]
+    titles = [finding.title for finding in findings(run) if finding.rule == "launch.starving"]
     assert [title.split(": ")[0] for title in titles] == ["GPU 0, SIMULATED GPU", "GPU-other"]
     assert [one.device for one in evidence_by_device(run)] == [WHOLE.outcomes[-1].device, "GPU-other"]
 

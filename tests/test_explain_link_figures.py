@@ -1,9 +1,9 @@
 """The link suite's findings on copies, memory and places: severity and figures of made runs."""
 
 import pytest
+from changed_run import is_case
 from link_evidence import SEVERAL, WHOLE, changed, findings, peer_outcomes, scaled, with_facts, without
 from make_link_run import make_link_run, two_switches
-from make_run import is_case, measurement
 from msgspec.structs import replace
 from read_findings import check
 
@@ -19,11 +19,6 @@ SAME_NODES = scaled("link_numa", "bandwidth", 1 / 0.82, SEVERAL, node=0)
 SETTINGS = with_facts(two_switches(max_payload_bytes=128, acs=True, relaxed_ordering=False), SEVERAL)
 HIDDEN = with_facts(two_switches(numa_node=None), SEVERAL)
 TO_GPU = without("link_copy", memory="pageable", direction="d2h")
-READ_AT_ONCE = changed(
-    lambda one: (
-        replace(one, measurements=(measurement("latency", 0.6e-6),)) if one.case.benchmark == "link_latency" else one
-    )
-)
 
 
 def partly(run: Run, benchmark: str, **params: Param) -> Run:
@@ -42,8 +37,6 @@ def faults(factor: float) -> Run:
 @pytest.mark.parametrize(
     ("rule", "severity", "figures", "run"),
     [
-        ("link.copy_size", "note", ("633 KiB", "70.3 KiB", "!far off"), WHOLE),
-        ("link.copy_size", "note", ("far off",), scaled("link_copy", "bandwidth", 0.4, size_bytes=1 << 20)),
         ("link.pin", "advice", ("27.9 %", "64 MiB instead of a new pageable one", "4 copies", "!never"), WHOLE),
         ("link.pin", "advice", ("64 MiB if they are copied at least 4 times, and smaller ones if they are",), WHOLE),
         ("link.pin", "advice", ("paid after 1 copy.", "64 MiB even for a single copy"), PAGEABLE_SLOW),
@@ -53,22 +46,6 @@ def faults(factor: float) -> Run:
         ("link.pin", "advice", ("28.7 %", "4 copies to the GPU", "never from the GPU"), ONE_WAY),
         ("link.pin", "advice", ("at least 4 times to the GPU.",), ONE_WAY),
         ("link.pin", "advice", ("27.9 %", "256 MiB"), without("link_pinning")),
-        ("link.both", "good", ("98.0 GB/s", "88.6 %", "83.0 %", "!ended"), WHOLE),
-        ("link.both", "good", ("equally",), scaled("link_bidirectional", "bandwidth", 51 / 46, direction="h2d")),
-        ("link.both", "warning", ("58.8 GB/s", "53.1 %"), scaled("link_bidirectional", "sum_bandwidth", 0.6)),
-        ("link.both", "note", ("ended before",), partly(WHOLE, "link_bidirectional", direction="d2h")),
-        ("link.zero_copy", "advice", ("50.5 GB/s", "52.0 GB/s", "128 B", "reads up to 20.0 %"), WHOLE),
-        (
-            "link.zero_copy", "advice", ("16 bytes", "writes up to 51.5 %"),
-            scaled("link_zero_copy", "bandwidth", 0.5, width_bytes=4, access="write"),
-        ),
-        ("link.latency", "note", ("1.12 µs", "1.50×", "!switch"), WHOLE),  # one latency says nothing of the path
-        ("link.latency", "note", ("598 ns", "!switch"), READ_AT_ONCE),
-        ("link.latency", "note", ("1.69 µs",), without("link_latency", what="host_read")),
-        ("link.chunks", "advice", ("45.4 %", "16 pieces on 2 streams"), WHOLE),
-        ("link.chunks", "note", ("does not pay", "one stream"), without("link_chunks", streams=2)),
-        ("link.managed", "advice", ("12×", "4.00 GB/s", "49.0 GB/s"), WHOLE),
-        ("link.managed", "note", (), faults(1.0)),
         ("link.numa", "advice", ("18.0 %", "Node 1 is near", "--membind=1"), SEVERAL),
         ("link.numa", "advice", ("node 0", "--membind=1"), with_facts(two_switches(numa_node=0), SEVERAL)),
         ("link.numa", "good", ("node 1",), SAME_NODES),
@@ -95,9 +72,6 @@ def faults(factor: float) -> Run:
         ("link.peers", "note", ("No rate", "12 pairs not"), peer_outcomes(SEVERAL, "skipped", "no peer access")),
         ("link.settings", "advice", ("128 B", "relaxed ordering off", "ACS"), SETTINGS),
         ("link.settings", "note", ("BAR",), with_facts(two_switches(resizable_bar=False))),
-        ("link.errors", "problem", ("PCIe replays rose by 7",), with_facts(two_switches(pcie_replays_risen=7))),
-        ("link.errors", "note", ("PCIe replays rose by 1",), with_facts(two_switches(pcie_replays_risen=1))),
-        ("link.over_limit", "warning", ("106 %",), scaled("link_copy", "bandwidth", 1.1)),
     ],
 )  # fmt: skip
 def test_a_rule_has_its_severity_and_figures(rule: str, severity: str, figures: tuple[str, ...], run: Run) -> None:
@@ -108,10 +82,8 @@ def test_a_rule_has_its_severity_and_figures(rule: str, severity: str, figures: 
     ("rule", "run"),
     [
         ("link.numa", WHOLE),
-        ("link.errors", SEVERAL),
         ("link.settings", SEVERAL),
         ("link.settings", with_facts(two_switches(acs=True))),  # ACS harms only several GPUs
-        ("link.over_limit", WHOLE),
         # Pageable copies one way, pinned ones the other way: nothing to compare.
         ("link.pin", without("link_copy", TO_GPU, memory="pinned", direction="h2d")),
     ],

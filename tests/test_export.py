@@ -110,4 +110,4 @@ def test_json_holds_the_run_and_its_figures(rounds: int) -> None:
     first = document["rows"][0]
     assert {"median", "ci_low", "ci_high", "trust", "simulated", "params", "rounds"} <= set(first)
     assert first["rounds"] == rounds
-    assert any(one["rule"] == "launch.cost" for one in document["findings"])
+    assert any(one["rule"] == "launch.starving" for one in document["findings"])

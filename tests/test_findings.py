@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 import snapshots
+from changed_run import bundled, changed, in_one_round, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_compute_run import make_compute_run
-from make_graph_run import make_graph_run
-from make_link_run import make_link_run, two_switches
-from make_memory_run import make_memory_run
-from make_run import changed, make_run, measurement, without
+from msgspec import Raw, json
 from msgspec.structs import replace
 from read_findings import DOUBT, by_rule, check_shape
 
@@ -28,18 +25,20 @@ PACKAGE = Path(__file__).parent.parent / "microbench"
 BUNDLED = ("nvidia-h200", "nvidia-h200-x2")
 
 
-# Rules on a user's own work have no made run: tests/test_measure.py has theirs.
-MADE = [suite for suite in RULES if suite != "own"]
+# Rules on a user's own work need other runs: tests/test_measure.py has them.
+SUITES = [suite for suite in RULES if suite != "own"]
 
 
 @cache
-def made(suite: str, preset: str = "default") -> Run:
-    """A made run that has every benchmark of the suite."""
-    link = {"gpus": 4, "nodes": 2, "facts": two_switches()}
-    more = {"graph": make_graph_run, "link": make_link_run, "memory": make_memory_run, "compute": make_compute_run}
-    if suite not in more:
-        return make_run()
-    return more[suite](preset=preset, **(link if suite == "link" else {}))
+def one_round(suite: str) -> Run:
+    """The bundled run's first round of the suite; of the link also what two GPUs measured."""
+    run = in_one_round(bundled(suite))
+    if suite != "link":
+        return run
+    two = bundled(suite, name="nvidia-h200-x2")
+    gpu = next(one.device for one in run.outcomes if one.device)
+    more = tuple(replace(one, device=gpu) for one in two.outcomes if one.case.benchmark != "link_state")
+    return replace(run, outcomes=(*run.outcomes, *more))
 
 
 def drawn(finding: Finding) -> str:
@@ -47,7 +46,7 @@ def drawn(finding: Finding) -> str:
     return f"[{finding.severity}] {finding.rule}: {finding.title}\n{textwrap.indent(words, '    ')}"
 
 
-@pytest.mark.parametrize("suite", ["environment", *MADE])
+@pytest.mark.parametrize("suite", ["environment", *SUITES])
 def test_findings_of_the_bundled_runs(suite: str) -> None:
     parts = []
     for name in BUNDLED:
@@ -61,15 +60,6 @@ def test_findings_of_the_bundled_runs_are_short(name: str) -> None:
         check_shape(finding)
 
 
-@pytest.mark.parametrize("preset", ["quick", "default", pytest.param("full", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("suite", MADE)
-def test_findings_of_made_runs_are_short(suite: str, preset: str) -> None:
-    several = by_rule(made(suite, preset), suite)
-    assert len(several) > 4
-    for finding in several.values():
-        check_shape(finding)
-
-
 def graded(run: Run, grade: Trust, only: str | None = None) -> list[Evidence]:
     """The evidence of a run, with this grade for all of its rows or for the row of that name; the others are stable."""
     found = [replace(row, trust=grade if only in (None, row_name(row)) else "stable") for row in rows(run)]
@@ -80,32 +70,31 @@ def rests_on_rows(finding: Finding, evidence: Evidence) -> bool:
     return not {row_name(row) for row in evidence.all_rows()}.isdisjoint(finding.rests_on)
 
 
-@pytest.mark.parametrize("suite", MADE)
+@pytest.mark.parametrize("suite", SUITES)
 def test_a_finding_on_doubtful_rows_says_so_whatever_its_rule(suite: str) -> None:
-    for run in (made(suite), *map(store.load, BUNDLED)):
-        for grade, words in DOUBTS.items():
-            for evidence in graded(run, grade):
-                for finding in of_suite(evidence, suite):
-                    if finding.rule not in (f"{suite}.noise", f"{suite}.rounds") and rests_on_rows(finding, evidence):
-                        assert finding.trust == grade, finding.rule
-                        assert DOUBT.search(finding.text), f"{finding.rule}: {finding.text}"
-                        assert finding.text.endswith(f" {words}."), finding.rule
-                        check_shape(finding)
+    for grade, words in DOUBTS.items():
+        for evidence in graded(one_round(suite), grade):
+            for finding in of_suite(evidence, suite):
+                if finding.rule not in (f"{suite}.noise", f"{suite}.rounds") and rests_on_rows(finding, evidence):
+                    assert finding.trust == grade, finding.rule
+                    assert DOUBT.search(finding.text), f"{finding.rule}: {finding.text}"
+                    assert finding.text.endswith(f" {words}."), finding.rule
+                    check_shape(finding)
 
 
-@pytest.mark.parametrize("suite", MADE)
+@pytest.mark.parametrize("suite", SUITES)
 def test_a_finding_on_stable_rows_has_their_grade_and_no_doubt(suite: str) -> None:
-    for evidence in graded(made(suite), "stable"):
+    for evidence in graded(one_round(suite), "stable"):
         for finding in of_suite(evidence, suite):
             assert finding.trust == ("stable" if rests_on_rows(finding, evidence) else ""), finding.rule
             assert not DOUBT.search(finding.text), finding.text
 
 
 def test_a_finding_names_the_doubtful_rows_among_several() -> None:
-    (evidence,) = graded(made("launch"), "throttled", only="launch_cost submit")
-    cost = next(one for one in of_suite(evidence, "launch") if one.rule == "launch.cost")
-    assert cost.text.endswith(" 1 of its 4 figures is throttled: launch_cost submit.")
-    assert cost.trust == "throttled"
+    (evidence,) = graded(one_round("launch"), "throttled", only="launch_cost submit")
+    calls = next(one for one in of_suite(evidence, "launch") if one.rule == "launch.calls")
+    assert calls.text.endswith(" 1 of its 7 figures is throttled: launch_cost submit.")
+    assert calls.trust == "throttled"
 
 
 def test_no_finding_of_the_bundled_runs_hides_doubtful_rows() -> None:
@@ -117,38 +106,38 @@ def test_no_finding_of_the_bundled_runs_hides_doubtful_rows() -> None:
 
 
 def benchmarks(suite: str) -> list[str]:
-    return [info.name for info in made(suite).benchmarks if info.suite == suite]
+    return [info.name for info in one_round(suite).benchmarks if info.suite == suite]
 
 
-@pytest.mark.parametrize(("suite", "benchmark"), [(suite, name) for suite in MADE for name in benchmarks(suite)])
+@pytest.mark.parametrize(("suite", "benchmark"), [(suite, name) for suite in SUITES for name in benchmarks(suite)])
 def test_a_missing_benchmark_silences_its_rules_only(suite: str, benchmark: str) -> None:
-    whole, left = by_rule(made(suite), suite), by_rule(without(made(suite), benchmark), suite)
-    assert left.keys() <= whole.keys()
+    whole, left = by_rule(one_round(suite), suite), by_rule(without(one_round(suite), benchmark), suite)
+    assert left.keys() - {f"{suite}.noise"} <= whole.keys()  # fewer rows, of which more are noisy
     rests_on = [name for finding in left.values() for name in finding.rests_on]
     assert not [name for name in rests_on if name.startswith((f"{benchmark}[", f"{benchmark} "))]
-    findings(changed(made(suite), lambda one: one if one.case.benchmark == benchmark else None))
+    findings(changed(one_round(suite), lambda one: one if one.case.benchmark == benchmark else None))
 
 
-@pytest.mark.parametrize("suite", [suite for suite in MADE if suite != "host"])
+@pytest.mark.parametrize("suite", [suite for suite in SUITES if suite != "host"])
 def test_a_suite_without_measurements_has_no_findings(suite: str) -> None:
-    assert by_rule(make_run(gpu=False), suite) == {}
+    assert by_rule(one_round("host"), suite) == {}
 
 
-@pytest.mark.parametrize("suite", MADE)
+@pytest.mark.parametrize("suite", SUITES)
 @settings(deadline=None, max_examples=8)
 @given(data=st.data())
 def test_no_rule_raises_whatever_is_missing_or_odd(suite: str, data: st.DataObject) -> None:
-    run = without(made(suite), *(name for other in MADE if other != suite for name in benchmarks(other)))
+    run = one_round(suite)
     dropped = data.draw(st.sets(st.integers(0, len(run.outcomes) - 1)))
     metrics = sorted({old.metric for one in run.outcomes for old in one.measurements})
     odd = data.draw(st.sets(st.sampled_from(metrics)))
     value = data.draw(st.sampled_from((0.0, -1e-6, 1e-12, 1e6)))
 
     def change(one: Outcome) -> Outcome:
+        samples = Raw(json.encode([value] * 3))
         measured = (
-            measurement(old.metric, value, work=old.work, bound=old.bound) if old.metric in odd else old
-            for old in one.measurements
-        )  # fmt: skip
+            replace(old, samples=samples, n=3, per_call=None) if old.metric in odd else old for old in one.measurements
+        )
         return replace(one, measurements=tuple(measured))
 
     left = tuple(change(one) for index, one in enumerate(run.outcomes) if index not in dropped)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from changed_run import with_metrics
 from command_line import call
-from make_run import with_metrics
 
 from microbench.archive import schema, store
 from microbench.cli.output import write_new

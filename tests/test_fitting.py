@@ -6,23 +6,12 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import numpy as np
 import pytest
+from changed_run import changed, with_metrics, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_graph_run import GAP_GRAPH, GAP_STREAM, LAUNCH, LIFE, REPLAY, SUBMIT, make_graph_run
 from make_link_run import make_link_run
-from make_run import (
-    CHAINS,
-    LAUNCH_COST,
-    ONE_STREAM,
-    PROFILED_LONGER,
-    changed,
-    make_run,
-    measurement,
-    outcome,
-    with_metrics,
-    with_suite,
-    without,
-)
+from make_run import CHAINS, LAUNCH_COST, ONE_STREAM, PROFILED_LONGER, make_run, measurement, outcome, with_suite
 from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, evidence_by_device, row_name

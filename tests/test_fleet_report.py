@@ -74,7 +74,7 @@ def test_equal_gpus_and_too_few_gpus_are_not_named(tmp_path: Path) -> None:
     store.add_all(tmp_path / "a", [Source(path, "c", path.stem, {}) for path in runs])
     assert verdict.judged(tmp_path / "a").named == ()
     assert "none of 8 GPUs" in call("fleet", "report", "--store", str(tmp_path / "a")).stdout
-    assert "No GPU is unlike the others" in sheet.page(verdict.judged(tmp_path / "a")), "the finding fleet.alike"
+    assert "No GPU is an outlier" in sheet.page(verdict.judged(tmp_path / "a")), "the finding fleet.alike"
     assert sheet.ALIKE.rule == "fleet.alike"
     half = write(tmp_path / "half.json", slowed(one_run(), HALVED, random.Random(1)))
     store.add_all(tmp_path / "b", [Source(path, "c", path.stem, {}) for path in (*runs[:3], half)])
@@ -99,7 +99,7 @@ def test_the_screen_begins_with_the_answer(fleet: Path) -> None:
     lines = text.splitlines()
     first = next(place for place, line in enumerate(lines) if "campaign c1" in line)
     assert "12 GPUs on 12 nodes" in lines[first]
-    assert "2 of 12 GPUs are unlike the others" in lines[first + 1]
+    assert "2 of 12 GPUs are outliers" in lines[first + 1]
     assert "SIMULATED" in text
     assert "row remap pending on n5 GPU 0: drain the node and reset the GPU" in " ".join(text.split())
     assert "n3 GPU 0: copies" in text
@@ -121,7 +121,7 @@ def test_the_page_shows_map_distributions_and_what_to_check(fleet: Path, tmp_pat
     wide = drawing[: drawing.index("</svg>")]
     assert wide.count("<rect") == NODES
     assert wide.count('fill="var(--problem)"') >= 2
-    tables = ("What to check on which node", "What could be found", "Tasks without a run")
+    tables = ("What to check on which node", "Smallest detectable change", "Tasks without a run")
     for words in (*tables, "memory_stream bandwidth", "8 of 16 lanes", "SIMULATED", "rack r1"):
         assert words in text, words
     assert not re.search(r"(src|href)=[\"']https?:", text)

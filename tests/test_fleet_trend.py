@@ -358,7 +358,7 @@ def test_each_screen_of_a_watch_also_names_what_is_slow_now(watched: Path, capsy
     commands._tell_trend(watched)
     words = " ".join(capsys.readouterr().out.split())
     assert "trend over 12 campaigns" in words
-    assert "unlike the others in this campaign: halved GPU 0" in words
+    assert "outliers in this campaign: halved GPU 0" in words
     assert f"microbench fleet report --store {watched}" in words
 
 

@@ -145,7 +145,7 @@ def test_many_copies_are_predicted_with_as_few_plays_as_many_kernels(monkeypatch
 def test_steps_without_a_wait_flow_into_one_another() -> None:
     for duration_s, period_s in ((0.0, 2.5e-6), (6e-6, 7.5e-6)):
         found = predict(Workload((Kernels(100, (duration_s,)),)), fit(), "stream")
-        assert found.step_s == pytest.approx(100 * period_s), "no way to the GPU and no completion for each step"
+        assert found.step_s == pytest.approx(100 * period_s), "no launch latency and no completion for each step"
         assert sum(found.shares.values()) == pytest.approx(found.step_s)
 
 

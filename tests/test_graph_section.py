@@ -3,60 +3,16 @@
 import io
 
 import pytest
-from make_graph_run import make_graph_run
-from sections import drawn, headings, lines_of, some, study, suite_report
+from changed_run import bundled, in_one_round
+from sections import drawn, headings, lines_of, study, suite_report
 
-from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.core.bench import discover
-from microbench.core.model import Run
 from microbench.report.document import Curve, Line, Mark
 from microbench.report.sheets import listing
-from microbench.report.suites import graph
 from microbench.report.terminal import terminal
 from microbench.report.terminal.plots import curve
 
-WHOLE = make_graph_run()
-
-
-def evidence(run: Run = WHOLE) -> Evidence:
-    return evidence_by_device(run)[0]
-
-
-def test_speed_up_has_a_line_for_each_submitter_and_the_loops_crossovers() -> None:
-    picture = some(graph.gain(evidence()))
-    assert [line.name for line in picture.lines] == [
-        "compiled loop", "cuda.core", "CuPy RawKernel", "Numba (configured before)", "PyTorch eager",
-    ]  # fmt: skip
-    assert [mark.text for mark in picture.marks] == ["1.5× at 2.22 µs", "1.1× at 8.61 µs", "1.05× at 17.1 µs"]
-    assert (picture.x_ticks[0].text, picture.lines[0].points[0][1]) == ("empty", pytest.approx(4.79, rel=0.01))
-    assert len({line.tone for line in picture.lines}) == 5
-
-
-def test_the_surface_has_kernels_down_and_durations_across() -> None:
-    table = some(graph.surface(evidence()))
-    assert headings(table)[:3] == ["kernels", "empty", "1.50 µs"]
-    assert ([row[0].text for row in table.rows], table.rows[2][1].text) == (["1", "10", "100", "1000"], "4.8×")
-    assert (table.rows[2][1].tone, table.rows[0][-1].tone) == ("good", "quiet")
-    assert table.rows[3][-1].text == "–"
-    assert [column.drop for column in table.columns[1:3]] == [0, 0], "a graph gains most for the shortest kernels"
-    assert table.columns[-1].drop == 0
-
-
-def test_a_life_shows_slope_constant_and_misfit() -> None:
-    picture = some(graph.life(evidence()))
-    bar = next(bar for bar in picture.bars if bar.label == "instantiate")
-    assert bar.value == pytest.approx(1.27e-6, rel=0.01)
-    assert [cell.text for cell in bar.cells] == ["1.27 µs", "5.01 µs", "0.09 %", "0.14 %"]
-
-
-def test_kinds_have_their_stream_as_the_paler_end() -> None:
-    picture = some(graph.kinds(evidence()))
-    bars = {bar.label: bar for bar in picture.bars}
-    assert bars["empty kernel"].beyond == pytest.approx(1.36e-6, rel=0.01)
-    assert bars["child graph"].beyond is None
-    assert picture.bars[-1].label == "host function, on the host"
-    iterations = some(graph.deciders(evidence()))
-    assert len(iterations.bars) == 4
+WHOLE = in_one_round(bundled("graph"))
 
 
 @pytest.mark.slow

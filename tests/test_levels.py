@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from make_run import make_run, measurement, with_metrics
+from changed_run import with_metrics
+from make_run import make_run, measurement
 from msgspec.structs import replace
 
 from microbench.analysis import levels

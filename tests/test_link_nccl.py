@@ -13,7 +13,6 @@ from make_link_run import make_link_run, rate
 from make_run import measurement, outcome, with_suite
 from msgspec.structs import replace
 from nccl_stand_in import StandIn, machine
-from read_findings import check
 from sections import some, study
 
 from microbench.archive import schema
@@ -130,19 +129,6 @@ def with_nccl(ranks: int, nvlinks: bool = True, all_reduce: float = 360e9, sizes
     return with_suite(run, ["link_nccl"], "default", outcomes, machine)
 
 
-@pytest.mark.parametrize(
-    ("run", "expected"),
-    [
-        (with_nccl(1), ("one GPU", "128 B take 10.0 µs", "300 GB/s", "nothing of links", "!bus")),
-        (with_nccl(2), ("2 GPUs", "all-reduce", "360 GB/s", "10.0 µs", "80.0 % of NVLink", "switches add", "!nothing")),
-        (with_nccl(8, all_reduce=480e9), ("all-reduce has a bus bandwidth of 480 GB/s;", "80.0 % of NVLink", "!107 %")),
-        (with_nccl(2, nvlinks=False), ("360 GB/s", "in a ring", "!of NVLink")),
-    ],
-)
-def test_the_finding_names_bus_bandwidth_or_that_there_is_none(run: Run, expected: tuple[str, ...]) -> None:
-    check(findings(run)["link.collectives"], "note", *expected)
-
-
 def test_all_reduce_may_exceed_nvlink_and_others_may_not() -> None:
     """With NVLink SHARP eight H200 reach 475 GB/s bus bandwidth over links of 450 (nccl-tests issues 272 and 212)."""
     assert bounds(8) == {"all_reduce": None, "all_gather": "nvlink", "send_recv": "nvlink"}
@@ -165,10 +151,6 @@ def test_the_figure_draws_bandwidth_of_the_compiled_loop() -> None:
     assert link.collectives(evidence(with_nccl(8, sizes=SIZES[:2]))) is None
     assert link.collectives(evidence(WHOLE)) is None
     assert study(with_nccl(8), "link_nccl").curve is None
-
-
-def test_without_nccl_there_is_no_finding() -> None:
-    assert "link.collectives" not in findings(WHOLE)
 
 
 PRINTED = """# nThread 1 nGpus 1 minBytes 128 maxBytes 128 step: 1048576(bytes) warmup iters: 20 iters: 20 agg iters: 1

@@ -104,28 +104,6 @@ def test_a_fit_ends_with_the_copies_it_was_made_from() -> None:
     assert "half of b at" in picture.about
 
 
-def test_fits_stand_in_a_table() -> None:
-    table = some(link.fits(evidence()))
-    assert cells(table, 0)[:7] == [
-        "to the GPU", "pinned", "device", "1.30 µs", "55.4 GB/s", "70.3 KiB", "633 KiB",
-    ]  # fmt: skip
-
-
-def test_pin_or_not_counts_copies() -> None:
-    table = some(link.pinning(evidence()))
-    assert [column.title for column in table.columns if not column.drop] == [
-        "how", "buffer", "costs more", "copies to the GPU", "copies from the GPU",
-    ]  # fmt: skip
-    last = cells(table, 2)
-    assert (last[:2], last[4]) == (["allocated pinned", "64 MiB"], "4")
-
-
-def test_kernels_on_host_memory_by_width_and_offset() -> None:
-    table = some(link.zero_copy(evidence()))
-    assert headings(table) == ["", "0 B", "32 B"]
-    assert cells(table, 1) == ["read 16 B", "50.5", "40.4"]
-
-
 def test_a_figure_above_its_limit_says_so() -> None:
     size_bytes = 1 << 28
     case = {"direction": "h2d", "memory": "registered", "size_bytes": size_bytes}
@@ -188,7 +166,7 @@ def test_facts_have_a_table_with_reasons_and_hops_their_own() -> None:
     assert facts["max_payload_bytes"] == "256 B"
     assert cells(hops, 5)[:3] == ["5", "0000:39:01.0", "root port"]
     hidden = {row[0].text: row[1] for row in study(suite_report("link"), "link_state").tables[0].rows}
-    assert hidden["switches"].text == "unknown (a virtual machine shows a flat bus)"
+    assert hidden["switches"].text == "unknown (a virtual machine hides the real ports above the GPU)"
     assert hidden["switches"].tone == "quiet"
 
 
@@ -214,5 +192,5 @@ def test_rounds_that_disagree_on_a_fact_are_all_shown() -> None:
 
 
 def test_many_values_of_a_fact_are_a_range() -> None:
-    notes = study(suite_report("link", "full"), "link_chunks").tables[-1].notes
+    notes = study(make_link_run(preset="full"), "link_chunks").tables[-1].notes
     assert any(note.startswith("kernel: 1.20 ms to 1.59 ms (") for note in notes)

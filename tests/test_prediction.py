@@ -3,11 +3,11 @@
 from functools import partial
 
 import pytest
+from changed_run import figures
 from hypothesis import given
 from hypothesis import strategies as st
 from make_fit import CALL_S, GAP_S, GRAPH_GAP_S, TORCH_S, VALUES, make_fit
 from make_graph_run import make_graph_run
-from make_run import figures
 from msgspec.structs import replace
 from sections import drawn as drawn_whole
 from sections import lines_of, some, widest

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import command_line
 import pytest
+from changed_run import figures
 from hypothesis import given
 from hypothesis import strategies as st
 from make_fit import make_fit
 from make_graph_run import make_graph_run
-from make_run import figures, make_run
+from make_run import make_run
 from msgspec.structs import replace
 from sections import drawn, lines_of, some
 from typer.testing import Result

@@ -13,12 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 import snapshots
+from changed_run import bundled
 from command_line import call
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from link_evidence import with_gpu
-from make_compute_run import make_compute_run
-from make_graph_run import make_graph_run
 from make_link_run import make_link_run, state, two_switches
 from make_run import make_run
 from msgspec.structs import replace
@@ -71,7 +70,7 @@ def reference(name: str) -> Evidence:
 def made() -> tuple[Evidence, ...]:
     """Every recorded and hand-made run."""
     hopping = make_link_run(gpus=4, nodes=2, facts=two_switches())
-    runs = (make_graph_run(), make_link_run(), hopping, make_compute_run(preset="full"))
+    runs = (bundled("launch", "graph"), make_link_run(), hopping, bundled("compute"))
     return (*recorded(), *(evidence_by_device(run)[0] for run in runs))
 
 

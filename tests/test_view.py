@@ -1,19 +1,8 @@
 """What a report says: marks, facts, sections, shapes of tables, what was not measured."""
 
 import pytest
-from make_run import (
-    DEVICE,
-    benchmarks,
-    failed,
-    launch_outcomes,
-    make_run,
-    measurement,
-    metric,
-    outcome,
-    skipped,
-    with_metrics,
-    without,
-)
+from changed_run import with_metrics, without
+from make_run import DEVICE, benchmarks, failed, launch_outcomes, make_run, measurement, metric, outcome, skipped
 from msgspec.structs import replace
 from sections import cells, headings, some, study
 

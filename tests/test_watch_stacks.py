@@ -64,7 +64,7 @@ def idle_of(trace: Trace) -> Idle:
 def test_the_diagnosis_names_the_line_in_which_a_gap_passes(place: Place, tmp_path: Path) -> None:
     trace = only(place.recorded(f"{SLOW}train(30)", tmp_path, how=STACKS))
     found = idle_of(trace)
-    assert (found.places[0].cause, found.places[0].name) == ("host between calls", LOADING)
+    assert (found.places[0].cause, found.places[0].name) == ("Python and framework time between CUDA calls", LOADING)
     assert trace.samples is not None
     assert trace.samples.taken > 0
     assert (trace.ranges["thread"] == 0).all()

@@ -35,7 +35,7 @@ LOOK_EVERY_S = 60.0
 STATUS_WORDS = {"failed": "failed", "died": "died", "hung": "hung", "no_gpu": "no GPU", "waiting": "not measured"}
 
 fleet_app = typer.Typer(
-    help="Measure every GPU of many nodes, and find those unlike the others.",
+    help="Measure every GPU of many nodes, and find the outliers.",
     epilog="Example: microbench fleet run --scheduler tcp://head:8786 --store fleet",
     rich_markup_mode=None,
     add_completion=False,
@@ -316,7 +316,7 @@ def _grouped(tasks: Sequence[Task]) -> list[str]:
 
 
 def _tell_trend(store: Path) -> None:
-    """Draw what changed over the campaigns of the store, and name the GPUs that are unlike the others in the newest."""
+    """Draw what changed over the campaigns of the store, and name the outliers of the newest."""
     from microbench.fleet.sheet import name_of
     from microbench.fleet.trend import trend
     from microbench.fleet.trend_sheet import screen
@@ -325,9 +325,7 @@ def _tell_trend(store: Path) -> None:
 
     try:
         unlike = _listed([name_of(named.gpu) for named in judged(store).named])
-        more = (
-            f"unlike the others in this campaign: {unlike}: microbench fleet report --store {store}" if unlike else ""
-        )
+        more = f"outliers in this campaign: {unlike}: microbench fleet report --store {store}" if unlike else ""
         draw(screen(trend(store, None, fleet_store.USUAL_LAST), more))
     except MicrobenchError as error:
         terminal.tell([f"no trend: {error.cause}"], terminal.open_console())

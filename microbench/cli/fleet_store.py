@@ -148,7 +148,7 @@ def report(
     force: bool = flag("Overwrite an existing file."),
     why: bool = WHY,
 ) -> None:
-    """Say which GPUs of a campaign are unlike the others, and why.
+    """Say which GPUs of a campaign are outliers, and why.
 
     Without -o it is one screen, with it one HTML page: a map, distributions, and what to check on which node.
     """

@@ -475,7 +475,7 @@ def _hidden(comparison: Comparison) -> Iterator[Finding]:
         yield Finding(
             rule="compare.hidden",
             severity="note",
-            title=f"Half of the figures that are the same could hide a change of {percent(middle)} or more",
+            title=f"Smallest detectable change: {percent(middle)} in half of the figures that are the same",
             text=(
                 f"Same: the 95 % interval of the ratio stays within ±{within} (--same-within) and includes 1. "
                 f"Within {round_percent(STABLE_HALF_WIDTH)}: it stays within that, but is wider than the same or "

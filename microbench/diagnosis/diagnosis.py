@@ -29,7 +29,13 @@ from microbench.traces.trace import Trace
 # Where host and GPU time are this close, neither alone is the limit.
 BUSY = 0.9
 # Idle time for these causes ends when the host submits sooner: the step is launch-bound if they are most of it.
-SUBMISSION: tuple[Cause, ...] = ("host between calls", "launch calls", "other calls", "way to the GPU", "module load")
+SUBMISSION: tuple[Cause, ...] = (
+    "Python and framework time between CUDA calls",
+    "launch calls",
+    "other calls",
+    "launch latency",
+    "module load",
+)
 WAITING: tuple[Cause, ...] = ("waits", "another stream's event", "another stream")
 # The played step must last as long as the recorded one, within this share, or nothing is predicted from it. Intervals
 # include by how much it does not.
@@ -228,7 +234,7 @@ def _bound(
         return None
     if found.busy_s >= BUSY * found.span_s:
         return "copy-bound" if found.copies_s > found.busy_s / 2 else "GPU-bound"
-    own_s = min(pauses_s, found.causes["host between calls"])
+    own_s = min(pauses_s, found.causes["Python and framework time between CUDA calls"])
     remedy = best.name if best is not None else ""
     copies_s = found.copies_s if remedy == "pinned" else 0.0
     shares: dict[Bound, float] = {

@@ -17,11 +17,11 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 Cause = Literal[
-    "host between calls", "launch calls", "other calls", "waits", "copies", "allocation", "module load",
-    "another stream's event", "another stream", "way to the GPU", "device gaps", "profiler", "unknown",
+    "Python and framework time between CUDA calls", "launch calls", "other calls", "waits", "copies", "allocation",
+    "module load", "another stream's event", "another stream", "launch latency", "device gaps", "profiler", "unknown",
 ]  # fmt: skip
 CAUSES: tuple[Cause, ...] = get_args(Cause)
-BETWEEN: Cause = "host between calls"
+BETWEEN: Cause = "Python and framework time between CUDA calls"
 BY_DOING: Mapping[Doing, Cause] = {
     "between": BETWEEN, "launch": "launch calls", "wait": "waits", "copy": "copies",
     "allocation": "allocation", "module": "module load", "other_call": "other calls", "profiler": "profiler",
@@ -181,7 +181,7 @@ def _until_call(trace: Trace, of: Slices, begins_ns: IntArray, ends_ns: IntArray
 def _behind_call(
     trace: Trace, on_the_way: BoolArray, held: BoolArray, begins_ns: IntArray, ends_ns: IntArray
 ) -> Iterator[Stretches]:
-    """The rest of each gap, after the call returned: the way to the GPU, a device gap, or a wait for another stream.
+    """The rest of each gap, after the call returned: the launch latency, a device gap, or a wait for another stream.
 
     ``held`` marks work that an event held back. If this work was still on its way when the event happened, it counts as
     on its way.
@@ -189,7 +189,7 @@ def _behind_call(
     event = held & ~on_the_way
     yield _alike(begins_ns[event], ends_ns[event], "another stream's event")
     ways: tuple[tuple[BoolArray, Cause, int], ...] = (
-        (on_the_way, "way to the GPU", LONGEST_WAY_NS),
+        (on_the_way, "launch latency", LONGEST_WAY_NS),
         (~on_the_way & ~event, "device gaps", LONGEST_GAP_NS),
     )
     held_back: Cause = "another stream" if _waits_for_events(trace) else "unknown"

@@ -174,7 +174,7 @@ class _Lanes:
                 ends.pop()
             if len(ends) < depth and row["end_ns"] > row["begin_ns"]:
                 rows += [[]] if len(rows) == len(ends) else []
-                what: Cause = "profiler" if row["kind"] == OVERHEAD else "host between calls"
+                what: Cause = "profiler" if row["kind"] == OVERHEAD else "Python and framework time between CUDA calls"
                 code = what != "profiler"
                 rows[len(ends)].append(self._piece(row["begin_ns"], row["end_ns"], self._name(row), what, code=code))
             ends.append(int(row["end_ns"]))

@@ -1,4 +1,4 @@
-"""Compares the traces of the ranks of one program and names those that are unlike the others."""
+"""Compares the traces of the ranks of one program and names the outliers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEVIATIONS, LEAST_SHARE = 3.5 * 1.4826, 0.05
 
 
 class Odd(msgspec.Struct, frozen=True):
-    """A trace that is unlike the others: in what, its value, and the median of all."""
+    """An outlier among the traces: in what, its value, and the median of all."""
 
     name: str
     what: str
@@ -60,7 +60,7 @@ FIGURES: tuple[tuple[str, Callable[[Diagnosis], float | None]], ...] = (
 
 
 def odd_ranks(several: Sequence[Diagnosis]) -> list[Odd]:
-    """The ranks that are unlike the others, by figure."""
+    """The outliers, by figure."""
     found, named = [], names(several)
     for what, figure in FIGURES:
         known = [(name, value) for name, one in zip(named, several, strict=True) if (value := figure(one)) is not None]
@@ -101,7 +101,7 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
     return Finding(
         rule="diagnose.ranks",
         severity="warning",
-        title=f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}: unlike the other ranks",
+        title=f"Outliers among the ranks: {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}",
         text=f"{first.name}: {first.what} takes {first.value}, in the median {first.median}.",
         threshold=threshold,
         advice=f"{first.name} takes {first.value} for {first.what} (median {first.median}). Look at that rank's host",

@@ -38,7 +38,7 @@ STEPS_AT_ONCE = 5
 
 
 class Known(NamedTuple):
-    """The time of a step that nobody records, with its interval in s; ``measured`` between two windows, or given."""
+    """The unprofiled time of a step, with its interval in s; ``measured`` between two windows, or given."""
 
     step_s: float
     low_s: float
@@ -100,7 +100,7 @@ def _counts(step: Recorded) -> dict[str, float]:
 
 
 def unwatched(step: Recorded, costs: Mapping[str, Constant]) -> Unwatched:
-    """The step as it runs when nobody records it: less host time for its launches, as long pauses, waits and copies.
+    """The unprofiled step: less host time for its launches, as long pauses, waits and copies.
 
     The interval takes all costs at their least or all at their most, because a host that makes one record expensive
     makes all expensive.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from microbench.analysis.evidence import Finding, Severity, listed
-from microbench.core.units import as_time, percent, plain, round_percent, times, two_times
+from microbench.core.units import as_time, ordinal, percent, plain, round_percent, times, two_times
 from microbench.diagnosis.diagnosis import BUSY, SUBMISSION, WORTH, Bound, Diagnosis, Graph, Step, another_gpu
 from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import BETWEEN, Cause
 from microbench.diagnosis.recorded import Blocker, Recorded, layer_of
 from microbench.model.workload import Kernels
-from microbench.traces.trace import Format
+from microbench.traces.trace import WORK_KINDS, Format, Trace
 
 SUITE = "diagnose"
 
@@ -50,7 +50,7 @@ def each(diagnosis: Diagnosis, seconds: float) -> float:
 
 
 def cause_words(diagnosis: Diagnosis, cause: Cause) -> str:
-    """A cause with its time: "host between calls 4.55 ms"."""
+    """A cause with its time: "Python and framework time between CUDA calls 4.55 ms"."""
     idle = diagnosis.idle
     return f"{cause} {as_time(each(diagnosis, idle.causes[cause]))}" if idle is not None else cause
 
@@ -168,12 +168,26 @@ def _check_words(check: Check) -> str:
     return f"{check.count} {check.name} ({percent(check.share)})" if check.share else f"{check.count} {check.name}"
 
 
+def other_work(trace: Trace, count: int) -> str:
+    """What a trace has besides kernels: "copy" or "copies", "memsets", or both."""
+    kinds = {WORK_KINDS[kind] for kind in set(trace.work["kind"].tolist())} - {"kernel"}
+    if len(kinds) > 1:
+        return "copies, memsets and replays" if "graph" in kinds else "copies and memsets"
+    names = {"copy": ("copy", "copies"), "graph": ("replay", "replays")}
+    return names.get(next(iter(kinds), ""), ("memset", "memsets"))[count != 1]
+
+
 def speedup(graph: Graph) -> str:
     """By how many times a step is faster as a graph, with the range where it is wide: "about 2.1× (1.5 to 2.9×)"."""
     if graph.speedup_low > 1 and graph.speedup_high - graph.speedup_low <= 2 * WIDE * graph.speedup:
         return times(graph.speedup)
     range_ = f"{times(graph.speedup_low).removesuffix('×')} to {times(graph.speedup_high)}"
     return f"about {times(graph.speedup)} ({range_})"
+
+
+def faster_from(graph: Graph) -> str:
+    """The first step in which the graph has paid for its capture: "faster from the 7th step on"."""
+    return "never faster" if graph.break_even is None else f"faster from the {ordinal(graph.break_even + 1)} step on"
 
 
 def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -191,9 +205,7 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
             )
         return
     how = "as a graph" if graph.graphs <= 1 else f"as {graph.graphs} graphs"
-    pays = f"Making it takes {as_time(graph.making_s)}, which pays after {graph.break_even} step" + (
-        "s" if graph.break_even != 1 else ""
-    )
+    pays = f"Capture takes {as_time(graph.making_s)}; it is {faster_from(graph)}"
     shapes = f" {step.every} kinds of steps take turns, and each needs a graph of its own." if step.every > 1 else ""
     yield Finding(
         rule="diagnose.graph",

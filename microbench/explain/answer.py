@@ -14,7 +14,7 @@ from microbench.analysis.evidence import SEVERITIES, Evidence, Finding, Severity
 from microbench.analysis.graph_steps import kernels_in_words, layer_titles, title_of, usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.ops import COMPILED_LAYERS, LOOP_LAYER
-from microbench.core.units import as_time, percent, quantity, times
+from microbench.core.units import as_time, ordinal, percent, quantity, times
 from microbench.explain import compute_verdict, link_facts, link_verdict, memory_stream, memory_verdict, own
 from microbench.explain.compute_units import USUAL_VARIANTS, best_products, dtype_of, figure, held_by
 from microbench.explain.compute_units import reached as product_reached
@@ -130,8 +130,10 @@ def graph(evidence: Evidence) -> Answer | None:
     ]
     chain = next((chain for chain in break_evens(evidence, loop.duration_s) if chain.kernels == kernels), None)
     if chain is not None:
-        pays = f"pays after {chain.replays} replays" if chain.replays is not None else "does not pay"
-        parts.append(Part(f"making one takes {as_time(chain.making_s)}: {pays}"))
+        pays = "never faster"
+        if chain.replays is not None:
+            pays = f"faster from the {ordinal(chain.replays + 1)} replay on"
+        parts.append(Part(f"capture takes {as_time(chain.making_s)}; {pays}"))
     return Answer("graph", tuple(parts))
 
 

@@ -1,4 +1,4 @@
-"""What power does to compute: the clock it takes, how long a burst lasts, the effect of the data, and energy."""
+"""What power does to compute: the clock it takes, how long a burst lasts, and the effect of the data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from statistics import median
 from microbench.analysis.clocks import CLOCK_LOSS
 from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, sentence, whole
 from microbench.analysis.stats import Row
-from microbench.core.units import percent, round_percent, times
+from microbench.core.units import percent, round_percent
 from microbench.explain import compute_units as units
 
 LASTS = 0.03
@@ -51,18 +51,6 @@ def _later_half(row: Row, name: str) -> list[float]:
         if series.metric == name
         for value in series.values[len(series.values) // 2 :]
     ]
-
-
-def energies(evidence: Evidence) -> list[Row]:
-    """The least energy of an operation on random numbers for each type, the main type first."""
-    by_dtype: dict[str, Row] = {}
-    for row in units.rates(evidence, units.SEARCH, units.ENERGIES) + units.rates(
-        evidence, units.DATA, units.ENERGIES, data="normal"
-    ):
-        dtype = units.dtype_of(row)
-        if dtype not in by_dtype or row.value < by_dtype[dtype].value:
-            by_dtype[dtype] = row
-    return sorted(by_dtype.values(), key=units.not_main)
 
 
 def limited(evidence: Evidence) -> Finding | None:
@@ -164,26 +152,4 @@ def data(evidence: Evidence) -> Finding | None:
     )
 
 
-def energy(evidence: Evidence) -> Finding | None:
-    """What an operation costs in energy, and the type that costs least."""
-    every = energies(evidence)
-    if not every:
-        return None
-    shown, least = every[0], min(every, key=lambda row: row.value)
-    power = units.same_case(evidence, shown, "power")
-    at = f" at {units.figure(power)}" if power is not None else ""
-    return Finding(
-        rule="compute.energy",
-        severity="note",
-        title=f"An operation costs {units.figure(shown)} ({units.dtype_of(shown)}{at})",
-        text=(
-            f"{units.dtype_of(least)} does {times(shown.value / least.value)} as many operations for the same energy."
-            if least.value < shown.value
-            else ""
-        ),
-        threshold="energy counter over two seconds of one product of random numbers, idle power included",
-        rests_on=rests_on(*every, power),
-    )
-
-
-RULES: tuple[Rule, ...] = (limited, sustained, data, energy)
+RULES: tuple[Rule, ...] = (limited, sustained, data)

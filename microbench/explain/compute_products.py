@@ -1,8 +1,7 @@
-"""Matrix products: sizes that feed the units, shapes, libraries, candidates, and what bounds a model's products."""
+"""Matrix products: sizes that feed the units, shapes, libraries, and what bounds a model's products."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Literal, NamedTuple
 
@@ -19,7 +18,6 @@ FEWEST_SIZES = 3
 EQUAL = 0.02
 HEAVY_LOSS = 0.05
 FAST = "_fast"
-GUESS = re.compile(r"guess (\d+) of the heuristics")
 
 
 class Fed(NamedTuple):
@@ -91,13 +89,6 @@ def _rival(evidence: Evidence, library: str, row: Row, native: Row) -> Rival | N
         return None
     ratio = row.value / theirs.value / (native.value / ours.value)
     return Rival(library, row, native, None, ratio, (row, native, theirs, ours))
-
-
-def guess_of(row: Row) -> int | None:
-    """Which of the heuristics' candidates was the fastest, from 1; None where there was only one."""
-    fact = units.fact_of(row, "candidate")
-    match = GUESS.search(fact.source or "") if fact is not None else None
-    return int(match[1]) if match else None
 
 
 # A product is launch-bound where a call from Python takes this many times as long as its work on the device.
@@ -200,97 +191,6 @@ def _held(product: Shaped, memory: Roof | None, compute: Roof | None) -> Held | 
     if memory is None or compute is None or product.intensity is None or compute.unit != product.row.metric.unit:
         return None
     return "bandwidth" if product.intensity * memory.value < compute.value else "compute"
-
-
-def fast(evidence: Evidence) -> Finding | None:
-    """fp8 accumulated in the tensor cores alone, against sums that are promoted to fp32."""
-    pairs = []
-    for row in units.rates(evidence, units.PRODUCTS, library=units.NATIVE):
-        dtype = units.dtype_of(row).removesuffix(FAST)
-        exact = units.one_rate(evidence, units.PRODUCTS, dtype=dtype, library=units.NATIVE, size=whole(row, "size"))
-        if units.dtype_of(row).endswith(FAST) and exact is not None:
-            pairs.append((row, exact))
-    if not pairs:
-        return None
-    quick, exact = max(pairs, key=lambda pair: whole(pair[0], "size"))
-    gain = quick.value / exact.value
-    pays = gain > 1 + EQUAL
-    return Finding(
-        rule="compute.fast",
-        severity="note",
-        title=(
-            f"Fast accumulation makes {units.dtype_of(exact)} {times(gain)} as fast: {units.figure(quick)} against "
-            f"{units.figure(exact)}"
-        ),
-        text="Its short sums lose bits over long depths.",
-        advice="Check the precision that the model needs." if pays else "Use promoted sums: fast ones gain nothing.",
-        threshold=f"the same size; a gain from {round_percent(EQUAL)} on",
-        rests_on=rests_on(*(row for pair in pairs for row in pair)),
-    )
-
-
-def fed_from(evidence: Evidence) -> Finding | None:
-    """The size from which products feed the tensor cores."""
-    every = fed_sizes(evidence)
-    if not every:
-        return None
-    first = every[0]
-    smallest, slow = first.points[0]
-    return Finding(
-        rule="compute.fed_from",
-        severity="note",
-        title=f"{first.dtype} products reach {round_percent(FED)} of their best rate from size {first.size} on",
-        text=f"At size {smallest} they reach {percent(slow.value / first.best.value)} of it.",
-        advice="Join small products into batches.",
-        threshold=f"the smallest square size with {round_percent(FED)} of the best rate of its type",
-        rests_on=rests_on(*(row for fed in every for _, row in fed.points)),
-    )
-
-
-def searched(evidence: Evidence) -> Finding | None:
-    """The fastest shape of the search, against the fastest square product."""
-    rows = sorted((row for row in units.rates(evidence, units.SEARCH) if units.shape_of(row)), key=units.not_main)
-    if not rows:
-        return None
-    row, square = rows[0], units.best_product(evidence, units.dtype_of(rows[0]))
-    gain = row.value / square.value - 1 if square is not None else 0.0
-    dtype, found = units.dtype_of(row), f"{units.shape_of(row)}: {units.figure(row)}"
-    apart = "They were measured minutes apart, and a board varies by a few percent in that time."
-    title, text = f"The fastest {dtype} product is {found}", ""
-    if square is not None and gain > EQUAL:
-        text = f"That is {percent(gain)} more than the best square product. {apart}"
-    elif square is not None:
-        title = f"No other shape of {dtype} products is more than {round_percent(EQUAL)} faster than the square one"
-        text = f"The best other shape is {found}. {apart}"
-    return Finding(
-        rule="compute.search",
-        severity="note",
-        title=title,
-        text=text,
-        threshold=f"faster where over {round_percent(EQUAL)} above the best of gemm_throughput",
-        rests_on=rests_on(*rows, square),
-    )
-
-
-def candidates(evidence: Evidence) -> Finding | None:
-    """How often the heuristics' first guess was not the fastest."""
-    guesses = {row.case_id: guess for row in units.best_products(evidence) if (guess := guess_of(row)) is not None}
-    later = sum(guess > 1 for guess in guesses.values())
-    if not guesses:
-        return None
-    return Finding(
-        rule="compute.candidate",
-        severity="note",
-        title=(
-            f"cuBLASLt's first guess was not the fastest for {later} of {units.counted(len(guesses), 'type')}"
-            if later
-            else f"cuBLASLt's first guess was the fastest for {units.counted(len(guesses), 'type')}"
-        ),
-        text="A call without a search runs the first guess." if later else "",
-        advice="Search the candidates of products that matter." if later else "",
-        threshold="the least median of three samples of each candidate, in turn, at each type's best size",
-        rests_on=rests_on(*(row for row in units.best_products(evidence) if row.case_id in guesses)),
-    )
 
 
 def libraries(evidence: Evidence) -> Finding | None:
@@ -456,4 +356,4 @@ def grouped(evidence: Evidence) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (fast, fed_from, searched, candidates, libraries, halved, bounds, launches, grouped)
+RULES: tuple[Rule, ...] = (libraries, halved, bounds, launches, grouped)

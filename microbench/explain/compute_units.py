@@ -6,7 +6,7 @@ from math import ceil
 from typing import NamedTuple
 
 from microbench.analysis.clocks import HEAT_WORDS
-from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, listed, rests_on, share_of
+from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rests_on, share_of
 from microbench.analysis.limits import Ceiling, ceiling_at
 from microbench.analysis.rates import data_sheet_clock_hz
 from microbench.analysis.stats import Row
@@ -15,7 +15,6 @@ from microbench.core.units import percent, quantity, round_percent, times
 
 PRODUCTS, SEARCH, DATA, LASTING = "gemm_throughput", "gemm_search", "gemm_data", "gemm_sustained"
 SHAPES, GROUPED, TENSORS, ALUS = "gemm_shapes", "gemm_grouped", "tensor_ceiling", "alu_ceiling"
-SPARSE = "tensor_sparse"
 NATIVE = "cublaslt"
 LIBRARIES = {"cupy": "CuPy", "torch": "PyTorch"}
 # Most models multiply in this type; where it was not measured, the first measured type speaks for the suite.
@@ -202,8 +201,6 @@ def held_by(evidence: Evidence, row: Row) -> str | None:
 WGMMA, MMA = "wgmma", "mma"
 SUSTAINED, BURST = "sustained", "burst"
 LEFT_BEHIND, FULL = 0.9, 0.97
-# Sparse instructions may do twice the operations, those with zeros counted.
-WHOLE_GAIN = 1.8
 # Gaming boards accumulate in fp32 at half the rate: the ratio is near 2 there, elsewhere near 1.
 HALVED_FROM, WHOLE_UP_TO = 1.7, 1.3
 
@@ -218,29 +215,6 @@ def tensor_dtypes(evidence: Evidence) -> list[str]:
     """The types of tensor instructions that were measured, the main type first."""
     names = dict.fromkeys(dtype_of(row) for row in rates(evidence, TENSORS, PER_CLOCK))
     return sorted(names, key=lambda dtype: dtype != MAIN_DTYPE)
-
-
-class Paths(NamedTuple):
-    """Both paths to the tensor cores for one type."""
-
-    dtype: str
-    wgmma: Row
-    mma: Row
-
-    @property
-    def share(self) -> float:
-        """The share of wgmma's rate that mma.sync gives, clock for clock."""
-        return self.mma.value / self.wgmma.value
-
-
-def both_paths(evidence: Evidence) -> list[Paths]:
-    """Every type that was measured by both paths."""
-    result = []
-    for dtype in tensor_dtypes(evidence):
-        wgmma, mma = per_clock(evidence, WGMMA, dtype), per_clock(evidence, MMA, dtype)
-        if wgmma is not None and mma is not None:
-            result.append(Paths(dtype, wgmma, mma))
-    return result
 
 
 class Halves(NamedTuple):
@@ -263,7 +237,6 @@ def halves(evidence: Evidence) -> Halves | None:
     return Halves(short, long) if short is not None and long is not None else None
 
 
-BELOW = 0.9
 WARP_THREADS = 32
 # A rate slightly above its round figure needs no further instruction in flight.
 SLACK = 0.02
@@ -328,19 +301,25 @@ def alone(evidence: Evidence) -> Finding | None:
 
 def paths(evidence: Evidence) -> Finding | None:
     """The rate of mma.sync against that of wgmma, or against the architecture's where wgmma was not measured."""
-    pairs = both_paths(evidence)
+    pairs = [
+        (dtype, wgmma, mma)
+        for dtype in tensor_dtypes(evidence)
+        if (wgmma := per_clock(evidence, WGMMA, dtype)) is not None
+        and (mma := per_clock(evidence, MMA, dtype)) is not None
+    ]
     if not pairs:
         return _one_path(evidence)
-    first = pairs[0]
-    behind = first.share < LEFT_BEHIND
+    dtype, wgmma, mma = pairs[0]
+    share = mma.value / wgmma.value
+    behind = share < LEFT_BEHIND
     return Finding(
         rule="compute.path",
         severity="advice" if behind else "note",
-        title=f"mma.sync gives {percent(first.share)} of wgmma's rate ({first.dtype}, clock for clock)",
+        title=f"mma.sync gives {percent(share)} of wgmma's rate ({dtype}, clock for clock)",
         text="Kernels written for older GPUs use mma.sync and cannot be faster than that." if behind else "",
         advice="Use wgmma, or a library that does." if behind else "",
         threshold=f"advice where mma.sync stays below {round_percent(LEFT_BEHIND)}",
-        rests_on=rests_on(*(row for pair in pairs for row in (pair.wgmma, pair.mma))),
+        rests_on=rests_on(*(row for _, *both in pairs for row in both)),
     )
 
 
@@ -378,56 +357,8 @@ def accumulate(evidence: Evidence) -> Finding | None:
     )
 
 
-def alus(evidence: Evidence) -> Finding | None:
-    """The issue rate of ALU instructions, how many must be in flight for it, and which stay below their rate."""
-    every = instructions(evidence)
-    if not every:
-        return None
-    shown = next((one for one in every if one.operation == "fma_fp32"), every[0])
-    less = [one.operation for one in every if one.share is not None and one.share < BELOW]
-    of_rate = f" ({percent(shown.share)} of the architecture's rate)" if shown.share is not None else ""
-    words = []
-    if shown.in_flight is not None:
-        words.append(f"An SM needs {shown.in_flight:.0f} warp instructions in flight for that.")
-    if less:
-        words.append(f"{listed(less)} stay{'s' if len(less) == 1 else ''} below the architecture's rate.")
-    return Finding(
-        rule="compute.alu",
-        severity="note",
-        title=f"{shown.operation} gives {figure(shown.rate)}{of_rate}",
-        text=" ".join(words),
-        threshold=(
-            f"in flight: latency x rate over {WARP_THREADS} threads; below the rate: under {round_percent(BELOW)}"
-        ),
-        rests_on=rests_on(*(row for one in every for row in (one.rate, one.latency))),
-    )
-
-
-def sparse(evidence: Evidence) -> Finding | None:
-    """What sparse tensor instructions gain over dense ones of the same path, clock for clock and sustained."""
-    every = []
-    for row in rates(evidence, SPARSE, PER_CLOCK):
-        dense = one_rate(evidence, TENSORS, PER_CLOCK, **row.params)
-        if dense is not None:
-            every.append((row, dense))
-    if not every:
-        return None
-    best, dense = max(every, key=lambda pair: (not not_main(pair[0]), pair[0].value))
-    gain, load = best.value / dense.value, best.params.get("load")
-    lasting, dense_lasting = (same_case(evidence, row, *RATES) for row in (best, dense))
-    text = ""
-    if load == SUSTAINED and lasting is not None and dense_lasting is not None:
-        text = f"Sustained, with each one's own clock, it is {times(lasting.value / dense_lasting.value)}."
-    near = gain >= WHOLE_GAIN
-    return Finding(
-        rule="compute.sparse",
-        severity="note",
-        title=f"2:4 sparsity makes {best.params.get('path')} {times(gain)} as fast ({dtype_of(best)}, clock for clock)",
-        text=text,
-        advice="" if near else "Prune to 2:4 only for products where this gain shows: measure them.",
-        threshold=f"skipped operations count; twice the rate is possible, and reached from {times(WHOLE_GAIN)} on",
-        rests_on=rests_on(*(row for pair in every for row in pair), lasting, dense_lasting),
-    )
-
-
-RULES: tuple[Rule, ...] = (alone, paths, sparse, accumulate, alus)
+RULES: tuple[Rule, ...] = (
+    alone,
+    paths,
+    accumulate,
+)

@@ -98,13 +98,6 @@ def break_evens(evidence: Evidence, shortest_s: float = 0.0) -> list[BreakEven]:
     return chains
 
 
-def usual_break_even(evidence: Evidence, shortest_s: float = 0.0) -> BreakEven | None:
-    """The break-even of the usual count of kernels."""
-    chains = {chain.kernels: chain for chain in break_evens(evidence, shortest_s)}
-    kernels = usual_kernels(list(chains))
-    return chains[kernels] if kernels is not None else None
-
-
 class Library(NamedTuple):
     """A graph of ``nodes`` kernels by one library's means: rows of graph_library, or of graph_lifecycle for the driver.
 

@@ -1,29 +1,25 @@
-"""Turns the graph suite's rows into findings: when a graph pays, how to change it, which nodes to keep out of it."""
+"""Turns the graph suite's rows into findings: when a graph gains, how to change it, which nodes to keep out of it."""
 
 from __future__ import annotations
 
-import math
-
 from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on
-from microbench.analysis.graph_steps import LITTLE, MAKING, layer_titles, title_of, usual_kernels
+from microbench.analysis.graph_steps import layer_titles, title_of, usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
-from microbench.core.units import as_time, percent, quantity, size, times
+from microbench.core.units import as_time, percent, size, times
 from microbench.explain import graph_facts as graphs
 from microbench.model.constants import own_s
 from microbench.model.fit import fit
-from microbench.model.graph_pairs import Pair, pairs
+from microbench.model.graph_pairs import Pair
 from microbench.model.model_check import GOOD_MEDIAN, GOOD_MOST, check
 
 # Two times count as equal within this ratio.
 EQUAL = 1.05
-LONGER_S = 10e-6
 UPLOAD_RATIO = 2.0
 UPDATE_RATIO = 1.5
 ONE_BY_ONE = 5.0
 MOST_NAMED = 3
 OF_FEW_BYTES = frozenset({"memset", "copy_h2d", "copy_d2h", "copy_d2d"})
-HOST_DECIDES, DEVICE_DECIDES = ("host_sync", "host_poll"), ("while", "tail_launch")
 USUAL_BYTES = 1 << 20
 RELEASE_RATIO = 2.0
 USUAL_DURATION_NS = 5000
@@ -40,102 +36,26 @@ def _kernels(count: int) -> str:
     return f"{count} kernel{'' if count == 1 else 's'}"
 
 
-def break_even(evidence: Evidence) -> Finding | None:
-    """After how many replays a chain of kernels has paid for being made a graph."""
-    usual = graphs.usual_break_even(evidence)
-    if usual is None:
-        return None
-    longer = graphs.usual_break_even(evidence, LONGER_S)
-    title = f"A graph of {usual.kernels} {graphs.kernels_of(usual.pair)} "
-    title += "never pays off" if usual.replays is None else f"pays off {_paid(usual)}"
-    if longer is not None and longer.replays != usual.replays:
-        title += f", with {graphs.kernels_of(longer.pair)} {_paid(longer)}"
-    rows = [row for chain in graphs.break_evens(evidence) for row in (*chain.making, *chain.pair[1:])]
-    rows += longer.pair[1:] if longer is not None else ()
-    return Finding(
-        rule="graph.break_even",
-        severity="note",
-        title=title,
-        text=f"Capturing, instantiating and uploading it takes {as_time(usual.making_s)}.",
-        threshold="(capture + instantiate + upload) / (stream - graph), rounded up; never where these two overlap",
-        rests_on=rests_on(*rows),
-    )
-
-
-def _paid(chain: graphs.BreakEven) -> str:
-    if chain.replays is None:
-        return "never"
-    return f"after {chain.replays} replay{'' if chain.replays == 1 else 's'}"
-
-
 def crossovers(evidence: Evidence) -> Finding | None:
-    """Up to which kernel duration a graph is faster, from the compiled loop and from the layer that gains longest."""
-    by_submitter = graphs.curves(evidence)
-    if not by_submitter:
+    """Up to which kernel duration a graph is faster, from the compiled loop if it was measured."""
+    weak, (kernels, measured) = graphs.SPEEDUPS[-1], next(iter(graphs.curves(evidence).values()), (0, []))
+    if not measured:
         return None
-    weak = graphs.SPEEDUPS[-1]
-    (first, (kernels, measured)), *others = by_submitter.items()
     end_s = graphs.crossing(measured, weak)
     title = f"A graph of {kernels} kernels is {weak:g}× as fast or more up to kernels of "
     title += as_time(measured[-1].duration_s if end_s is None else end_s)
     if end_s == 0:
         title = f"A graph of {kernels} kernels is never {weak:g}× as fast, however short they are"
-    ends = {name: graphs.crossing(several, weak) for name, (_, several) in (*others, (first, (kernels, measured)))}
-    longest = max(ends, key=lambda name: math.inf if ends[name] is None else ends[name] or 0.0)
-    text = f"From {title_of(longest, layer_titles(evidence.run))} a graph gains as much "
-    text += f"up to kernels of {as_time(end_s)}." if (end_s := ends[longest]) else "at every measured length."
-    if ends[longest] == 0:
-        text = "No other layer gains as much."
-    elif longest == first:
-        text = "From the other layers a graph gains as much only with shorter kernels."
-    if not others:
-        text = ""
-    single = pairs(evidence, LOOP_LAYER, 1)[:1]
-    useless = bool(single) and single[0].speedup < LITTLE
-    rows = [row for _, several in by_submitter.values() for pair in several for row in pair[1:]]
-    rows += [row for pair in single for row in pair[1:]]
     return Finding(
         rule="graph.crossover",
         severity="note",
         title=title,
-        text=text,
-        advice="Launch single kernels directly: a graph of one kernel gains nothing." if useless else "",
+        text="",
         threshold=(
-            f"time in a stream over time as a graph at least {weak:g}, linear in the logarithm between durations; "
-            "the text is about the submitter that gains longest"
+            f"time in a stream over time as a graph at least {weak:g}, linear in the logarithm between durations"
         ),
-        rests_on=rests_on(*rows),
+        rests_on=rests_on(*(row for pair in measured for row in pair[1:])),
     )
-
-
-def phases(evidence: Evidence) -> Finding | None:
-    """The most expensive phase of making a graph, and what each node adds."""
-    nodes = usual_kernels([count for count, _ in graphs.curve_of(evidence, "instantiate")])
-    if nodes is None or (made := graphs.making(evidence, nodes)) is None:
-        return None
-    parts = dict(zip(MAKING, made, strict=True))
-    largest = max(parts, key=lambda name: parts[name].value)
-    share = parts[largest].value / sum(row.value for row in made)
-    lines = [fitted for name in MAKING if (fitted := graphs.life_line(evidence, name)) is not None]
-    text = "Only one size of graph was measured."
-    if len(lines) == len(MAKING):
-        text = f"Each node adds {as_time(sum(fitted.slope for fitted in lines))} to {listed(MAKING)}."
-    build = evidence.row("graph_lifecycle", "build", nodes=nodes)
-    faster = build is not None and largest == "capture" and parts["capture"].value > build.value * EQUAL
-    return Finding(
-        rule="graph.phases",
-        severity="note",
-        title=f"Of making a graph of {_nodes(nodes)}, {largest} takes most: "
-        f"{as_time(parts[largest].value)} ({percent(share)})",
-        text=text,
-        advice="Build the graph node by node: that is faster than capturing it." if faster else "",
-        threshold=f"the largest phase; building is faster above {EQUAL:.2f} times",
-        rests_on=rests_on(*made, build, *_curves(evidence, *MAKING)),
-    )
-
-
-def _curves(evidence: Evidence, *metrics: str) -> list[Row]:
-    return [row for metric in metrics for _, row in graphs.curve_of(evidence, metric)]
 
 
 def library(evidence: Evidence) -> Finding | None:
@@ -218,21 +138,6 @@ def command_buffers(evidence: Evidence) -> Finding | None:
     )
 
 
-def replaying(evidence: Evidence) -> Finding | None:
-    """What a replay costs host and GPU by the count of nodes."""
-    host, gpu = graphs.life_line(evidence, "relaunch"), graphs.life_line(evidence, "node")
-    if host is None or gpu is None:
-        return None
-    return Finding(
-        rule="graph.replay",
-        severity="note",
-        title=f"A replay costs the host {as_time(host.constant)} and the GPU {as_time(gpu.slope)} a node",
-        text=f"In a chain of empty kernels each node adds {as_time(host.slope)} to the replay call.",
-        threshold="straight lines by least squares of the relative residuals",
-        rests_on=rests_on(*_curves(evidence, "relaunch", "node")),
-    )
-
-
 def upload(evidence: Evidence) -> Finding | None:
     """What the first launch of a graph costs that was not uploaded before."""
     nodes = usual_kernels([count for count, _ in graphs.curve_of(evidence, "first_launch")])
@@ -253,27 +158,6 @@ def upload(evidence: Evidence) -> Finding | None:
         advice="Call cuGraphUpload before the step that has to be quick." if worth else "",
         threshold=f"advised above {UPLOAD_RATIO:g} times",
         rests_on=rests_on(first, uploaded, again, before),
-    )
-
-
-def footprint(evidence: Evidence) -> Finding | None:
-    """How much memory a node of the largest graph takes, on the device and on the host."""
-    largest = {where: graphs.curve_of(evidence, f"{where}_memory")[-1:] for where in ("device", "host")}
-    words = [
-        f"{quantity(row.value / nodes, 'B')} of {where} memory"
-        for where, points in largest.items()
-        for nodes, row in points
-    ]
-    if not words:
-        return None
-    nodes, row = next(point for points in largest.values() for point in points)
-    return Finding(
-        rule="graph.memory_taken",
-        severity="note",
-        title=f"A node takes {listed(words)}",
-        text=f"An executable graph of {_nodes(nodes)} holds {quantity(row.value, 'B')}.",
-        threshold="the largest graph measured, by its nodes",
-        rests_on=rests_on(*(row for points in largest.values() for _, row in points)),
     )
 
 
@@ -329,34 +213,6 @@ def _choice(every: dict[str, list[graphs.Cost]]) -> str:
     return f"From about {round(count)} changed nodes on, update the whole graph instead of node by node."
 
 
-def kinds(evidence: Evidence) -> Finding | None:
-    """The cheapest and the most expensive kind of node, the largest gain over a stream, and kinds that are slower."""
-    measured = [
-        pair
-        for pair in graphs.node_rows(evidence)
-        if pair[0].trust != "below floor" and pair[0].params.get("kind") != graphs.ON_THE_HOST
-    ]
-    if len(measured) < 2:
-        return None
-    (cheapest, _), (costliest, _) = measured[0], measured[-1]
-    ratios = sorted((stream.value / node.value, graphs.title(node)) for node, stream in measured if stream)
-    gain, kind = ratios[-1] if ratios else (1.0, "")
-    slower = [name for ratio, name in ratios if ratio < 1 / EQUAL]
-    text = f"The largest gain over the same call in a stream is {times(gain)} ({kind})." if gain > EQUAL else ""
-    if slower:
-        text += f" Slower than in a stream: {listed(slower)}."
-    text = text.strip() or "In a stream the same calls take the GPU as long."
-    ends = [f"{as_time(row.value)} ({graphs.title(row)})" for row in (cheapest, costliest)]
-    return Finding(
-        rule="graph.nodes",
-        severity="note",
-        title=f"A node takes the GPU from {ends[0]} to {ends[1]}",
-        text=text,
-        threshold=f"node and stream differ above {EQUAL:.2f} times; without host functions, which run on the host",
-        rests_on=rests_on(*(row for pair in measured for row in pair)),
-    )
-
-
 def one_by_one(evidence: Evidence) -> Finding | None:
     """Kinds of node whose replay keeps the host far longer than one of kernels: the driver submits each of them."""
     usual = evidence.row("graph_nodes", "launch", kind="kernel_empty")
@@ -383,52 +239,6 @@ def one_by_one(evidence: Evidence) -> Finding | None:
         else "Keep them out of graphs that are replayed often.",
         threshold=f"the launch call above {ONE_BY_ONE:g} times that of empty kernels",
         rests_on=rests_on(usual, *rows),
-    )
-
-
-def refused(evidence: Evidence) -> Finding | None:
-    """Kinds of node whose executable graph the driver does not update, with its reasons."""
-    reasons: dict[str, list[Row]] = {}
-    for row, _ in graphs.node_rows(evidence):
-        for fact in row.outcomes[0].facts:
-            if fact.name == "update" and fact.value is None:
-                reasons.setdefault((fact.reason or "no reason given").rstrip("."), []).append(row)
-    if not reasons:
-        return None
-    rows = [row for several in reasons.values() for row in several]
-    return Finding(
-        rule="graph.refused",
-        severity="note",
-        title=f"The driver cannot update a graph with {listed([graphs.title(row) for row in rows])}",
-        text=f"{'; '.join(reasons)}.",
-        advice="Instantiate these graphs anew when a value in them changes.",
-        threshold="cuGraphExecUpdate of the same graph with other values is refused",
-        rests_on=tuple(f"{row.case_id} update" for row in rows),
-    )
-
-
-def decided(evidence: Evidence) -> Finding | None:
-    """Whether an iteration is shorter when the device decides on the next one."""
-    rows = graphs.iteration_rows(evidence)
-    host, device = (
-        next((row for row in rows if row.params.get("kind") in kinds), None) for kinds in (HOST_DECIDES, DEVICE_DECIDES)
-    )
-    if host is None or device is None:
-        return None
-    ratio = host.value / device.value
-    advice = "Either will do; the device leaves the host free."
-    if ratio > EQUAL:
-        advice = "Decide on the device, which also leaves the host free."
-    elif ratio < 1 / EQUAL:
-        advice = "Decide on the device only to leave the host free."
-    return Finding(
-        rule="graph.iteration",
-        severity="note",
-        title=f"An iteration takes {as_time(device.value)} decided on the GPU, {as_time(host.value)} on the host",
-        text=f"These are the quickest of each: {graphs.title(device)}; {graphs.title(host)}.",
-        advice=advice,
-        threshold=f"the quickest of each; they differ above {EQUAL:.2f} times",
-        rests_on=rests_on(*rows),
     )
 
 
@@ -561,6 +371,5 @@ def foresight(evidence: Evidence) -> Finding | None:
 
 
 RULES: tuple[Rule, ...] = (
-    break_even, crossovers, phases, library, command_buffers, replaying, upload, update, kinds, one_by_one,
-    dependent_launch, decided, refused, shapes, memory, footprint, foresight,
+    crossovers, library, command_buffers, upload, update, one_by_one, dependent_launch, shapes, memory, foresight,
 )  # fmt: skip

@@ -117,14 +117,6 @@ def unmeasured(evidence: Evidence, *families: str) -> dict[str, list[str]]:
     return {why: list(names) for why, names in missing.items()}
 
 
-def kernels_per_call(row: Row) -> int | None:
-    """Kernels that one call launches, by its captured graph; None where capture does not work."""
-    for fact in row.outcomes[0].facts:
-        if fact.name == "kernels_per_call" and isinstance(fact.value, int):
-            return fact.value
-    return None
-
-
 def link_share(evidence: Evidence, received: Row) -> float | None:
     """The share of the link's raw rate that launches take at this host's highest launch rate.
 

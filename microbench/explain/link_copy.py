@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on
-from microbench.core.units import about_size, as_time, percent, quantity, round_percent, size, times
+from microbench.core.units import about_size, percent, quantity, round_percent, size, times
 from microbench.explain import link_facts as links
 
 WIDE = 0.25  # the error at one size above which a fit counts as poor
@@ -14,7 +14,6 @@ GIVES_WAY = 0.05  # how much less of its rate one direction keeps than the other
 WORTH = 0.1  # the least share of a step that pieces must save
 FAULTS_LOSE = 0.2
 ACCESS_LOSS = 0.05
-GROWS = 1.2  # times the latency within the smallest footprint
 
 
 def copy_size(evidence: Evidence) -> Finding | None:
@@ -214,28 +213,4 @@ def zero_copy(evidence: Evidence) -> Finding | None:
     )
 
 
-def latency(evidence: Evidence) -> Finding | None:
-    """What a read of host memory by the GPU takes, and what a flag round trip takes."""
-    reads, flag = links.host_reads(evidence), evidence.row("link_latency", "latency", what="flag")
-    if not reads and flag is None:
-        return None
-    words = [f"A flag that a running kernel answers takes {as_time(flag.value)}."] if flag is not None else []
-    title, rows = words[0].removesuffix(".") if words else "", [row for _, row in reads]
-    if reads:
-        first = rows[0].value
-        title = f"A GPU thread waits {as_time(first)} for a word of host memory"
-        far = max(row.value for _, row in (*reads, *links.host_reads(evidence, "random")))
-        if far > GROWS * first:
-            words = [f"Reads over larger footprints take up to {times(far / first)} as long: translation caches miss."]
-    return Finding(
-        rule="link.latency",
-        severity="note",
-        title=title,
-        text=" ".join(words) if reads else "Reads of host memory by the GPU were not measured.",
-        advice="Read host memory in large pieces instead of waiting for one word after the other." if reads else "",
-        threshold="dependent reads, mean over reads by all SMs",
-        rests_on=rests_on(*rows, flag),
-    )
-
-
-RULES: tuple[Rule, ...] = (copy_size, pinned, both, zero_copy, latency, chunks, managed)
+RULES: tuple[Rule, ...] = (copy_size, pinned, both, zero_copy, chunks, managed)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, sentence, share_of, whole
-from microbench.core.units import percent, quantity, round_percent, size, times
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on
+from microbench.core.units import percent, quantity, round_percent, times
 from microbench.explain import link_facts as links
 
 SLOW = 0.9
@@ -141,47 +141,8 @@ def reasons_named(reasons: links.Reasons) -> list[str]:
     return [f"{named(members)}: {reason}" for reason, members in reasons.items()]
 
 
-def collectives(evidence: Evidence) -> Finding | None:
-    """What NCCL reaches between GPUs, its share of NVLink's limit where that holds, and what a small message takes."""
-    rings = links.rings(evidence)
-    first = next((ring for ring in rings if ring.call is not None or ring.algorithm), None)
-    if first is None:
-        return None
-    where = "one GPU" if first.ranks == 1 else f"{first.ranks} GPUs" if first.ranks else "this machine"
-    figures, rate = [], ""
-    if first.bus:
-        figures.append(f"{first.words} has a bus bandwidth of {quantity(first.bus[-1][1].value, 'B/s')}")
-    elif first.algorithm:
-        rate = f", at {quantity(first.algorithm[-1][1].value, 'B/s')}"
-    if first.call is not None:
-        figures.append(f"{size(whole(first.call, 'size_bytes'))} take {quantity(first.call.value, 's')}")
-    shares = [
-        (share, ring.words) for ring in rings if ring.bus and (share := share_of(evidence, ring.bus[-1][1])) is not None
-    ]
-    text = "Bus bandwidth is what the links of each GPU carry in one direction in a ring."
-    if shares:
-        best, words = max(shares)
-        text = f"{sentence(words)} reaches {percent(best)} of NVLink's limit."
-        text += " All-reduce is not compared with it, because the switches add with NVLink SHARP."
-    if first.ranks == 1:
-        text = f"A ring of one GPU only copies within its own memory{rate}: it says nothing of links between GPUs."
-    return Finding(
-        rule="link.collectives",
-        severity="note",
-        title=f"NCCL on {where}: {'; '.join(figures) or f'{first.words} was measured{rate}'}",
-        text=text,
-        threshold=(
-            "always, where NCCL was measured; all_gather and send_recv are compared with all NVLinks of a GPU, one "
-            "way, all_reduce is not: NVLink SHARP adds in the switches"
-        ),
-        rests_on=rests_on(
-            *(
-                row
-                for ring in rings
-                for row in (ring.call, *(points[-1][1] for points in (ring.algorithm, ring.bus) if points))
-            )
-        ),
-    )
-
-
-RULES: tuple[Rule, ...] = (numa, concurrent, peers, collectives)
+RULES: tuple[Rule, ...] = (
+    numa,
+    concurrent,
+    peers,
+)

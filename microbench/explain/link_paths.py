@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, listed
 from microbench.analysis.limits import ASSUMED_PAYLOAD_BYTES, pcie_rate
-from microbench.core.units import percent, quantity
+from microbench.core.units import quantity
 from microbench.explain import link_facts as links
 
 # From near to far, in the words of ``nvidia-smi topo -m``. NCCL uses GPUDirect up to PXB unless NCCL_NET_GDR_LEVEL says
@@ -157,27 +157,24 @@ def across_processors(vendor: str | None, family: int | None, model: int | None)
 
 
 def network(evidence: Evidence) -> Finding | None:
-    """The network device that this GPU's rank should use, and what another one loses. A model."""
+    """The network device that this GPU's rank should use. A model."""
     facts = links.link_facts(evidence)
     usable = [path for path in device_paths(evidence) if is_network(path) and path.rdma not in ("no", "down")]
     if not usable:
         return None
-    reached = {path.name: rate for path in usable if (rate := _carried(path, facts)) is not None}
     preferences = {path.name: _preference(path, facts) for path in usable}
     best = max(usable, key=lambda path: preferences[path.name])
     equal = [path for path in usable if (path.near, preferences[path.name]) == (best.near, preferences[best.name])]
-    others = [path for path in usable if path not in equal]
     names = listed([path.name for path in equal])
     title = f"For this GPU's rank: {names} ({best.near})"
-    top = reached.get(best.name)
+    top = _carried(best, facts)
     title += f", {quantity(top, 'B/s')} by a model of the path" if top is not None else "; no figure is published"
     title += f"; {missing}" if (missing := _unknown(best)) else ""
     return Finding(
         rule="link.network",
         severity="note",
         title=title,
-        text="Nothing here was measured: it follows from the narrowest link and published figures."
-        + _compared(best, others, reached),
+        text="Nothing here was measured: it follows from the narrowest link and published figures.",
         advice=_advice(best),
         threshold="a network device with RDMA whose PCIe path to the GPU is known",
         rests_on=tuple(f"{links.TOPOLOGY}{path.name}" for path in usable),
@@ -213,36 +210,6 @@ def _unknown(path: DevicePath) -> str:
     if path.rdma is None:
         return "it is not known whether RDMA works"
     return "the port's rate is not known" if path.port_bytes_per_s is None else ""
-
-
-def _compared(best: DevicePath, others: list[DevicePath], reached: dict[str, float]) -> str:
-    """A sentence about the slowest other device, a faster one on a worse path, and one of which less is known."""
-    top = reached.get(best.name)
-    alike = [path for path in others if _unknown(path) == _unknown(best)]
-    rated = [path for path in alike if path.name in reached]
-    clauses = []
-    if top is not None and rated:
-        slowest, fastest = (choose(rated, key=lambda path: reached[path.name]) for choose in (min, max))
-        low = reached[slowest.name]
-        if low < top:
-            clauses.append(f"with {slowest.words} it is {quantity(low, 'B/s')}, {percent(1 - low / top)} less")
-        if reached[fastest.name] > top:
-            clauses.append(f"by the model {fastest.words} is faster, but {_obstacle(fastest)}")
-    if not clauses:
-        unrated = [path for path in alike if path not in rated]
-        clauses += [f"of {path.words} only the ceiling is known" for path in unrated[:1]]
-    if not clauses and top is None:
-        clauses += [f"for {path.words} the model gives {quantity(reached[path.name], 'B/s')}" for path in rated[:1]]
-    clauses += [f"of {path.words} {_unknown(path)}" for path in others if path not in alike][:1]
-    words = "; ".join(clauses)
-    return f" {words[0].upper()}{words[1:]}." if words else ""
-
-
-def _obstacle(path: DevicePath) -> str:
-    """Why a path is worse than by switches alone."""
-    if path.redirected:
-        return "ACS sends its packets through the processor"
-    return "its path crosses processors" if path.near == ACROSS else "its path leads through the processor"
 
 
 def _advice(path: DevicePath) -> str:

@@ -1,4 +1,4 @@
-"""Accesses other than streaming: strided, random and atomic ones, the driver's copies, and bytes in flight."""
+"""Accesses other than streaming: atomic ones, the driver's copies, and bytes in flight."""
 
 from __future__ import annotations
 
@@ -8,82 +8,9 @@ from typing import NamedTuple
 from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rests_on, sentence, whole
 from microbench.analysis.fits import Line, line
 from microbench.analysis.stats import Row
-from microbench.core.units import about_size, as_time, percent, quantity, rate_of, round_percent, size, times
+from microbench.core.units import as_time, percent, quantity, round_percent, size, times
 from microbench.explain.memory_levels import l2_bytes, latency_levels
-from microbench.explain.memory_stream import NATIVE, best_stream, streams
-
-WORD_BYTES, RANDOM_WORD_BYTES = 4, 8
-# A word that costs at least this share of its stride, in bytes of contiguous access, costs its whole stride.
-WHOLE = 0.85
-ACCESSES = {"gather": "reads", "scatter": "writes", "update": "updates"}
-
-
-class Apart(NamedTuple):
-    """The useful rate over the stride, and the largest stride up to which a word costs its whole stride."""
-
-    points: list[tuple[int, Row]]
-    whole_bytes: int
-
-
-def apart(evidence: Evidence, access: str) -> Apart | None:
-    """The curve of one access; None without contiguous words or without a second stride."""
-    curve = evidence.curve("memory_stride", "bandwidth", "stride_bytes", access=access)
-    points = [(stride_bytes, row) for stride_bytes, row in curve if row.value > 0]
-    if len(points) < 2 or points[0][0] != WORD_BYTES:
-        return None
-    contiguous = points[0][1].value
-    costly = itertools.takewhile(lambda point: WORD_BYTES * contiguous / point[1].value >= WHOLE * point[0], points)
-    return Apart(points, max(stride_bytes for stride_bytes, _ in costly))
-
-
-def stride(evidence: Evidence) -> Finding | None:
-    """How much of the bandwidth is useful at the stride up to which all bytes between two words are moved."""
-    access, curve = next(
-        ((access, curve) for access in ("read", "write") if (curve := apart(evidence, access)) is not None), ("", None)
-    )
-    if curve is None:
-        return None
-    share = dict(curve.points)[curve.whole_bytes].value / curve.points[0][1].value
-    return Finding(
-        rule="memory.stride",
-        severity="note",
-        title=f"At a stride of {size(curve.whole_bytes)}, {access}s keep {percent(share)} of the bandwidth",
-        text="Up to that stride the memory also moves every byte between two words.",
-        advice="Let neighbouring threads access neighbouring words, for example in structures of arrays.",
-        threshold=f"a word costs its stride where it costs at least {round_percent(WHOLE)} of it in bytes in a row",
-        rests_on=rests_on(*(row for _, row in curve.points)),
-    )
-
-
-def random(evidence: Evidence) -> Finding | None:
-    """Random accesses a second over the largest set, against streaming and against a smaller set."""
-    for access in ACCESSES:
-        curve = evidence.curve("memory_random", "accesses", "footprint_bytes", access=access)
-        if points := [(footprint, row) for footprint, row in curve if row.value > 0]:
-            break
-    else:
-        return None
-    (smallest, near), (largest, row) = points[0], points[-1]
-    kernel = "write" if access == "scatter" else "read"
-    stream = best_stream(evidence, kernel)
-    words = []
-    if stream is not None:
-        words.append(f"Each takes as long as {stream.value / row.value:.0f} bytes of a streaming {kernel}.")
-    if smallest < largest and near.value > row.value:
-        words.append(f"Over {size(smallest)} they are {times(near.value / row.value)} as fast.")
-    return Finding(
-        rule="memory.random",
-        severity="note",
-        title=(
-            f"Random {RANDOM_WORD_BYTES}-byte {ACCESSES[access]} over {size(largest)} reach "
-            f"{rate_of(row.value, 'words')}"
-        ),
-        text=" ".join(words),
-        advice="Sort or partition by address so that what is accessed together fits the L2.",
-        threshold="each word of a set is accessed once in the order of a hash",
-        rests_on=rests_on(stream, *(row for _, row in points)),
-    )
-
+from microbench.explain.memory_stream import NATIVE, streams
 
 CONTENDED = 4.0
 
@@ -138,33 +65,6 @@ def atomic(evidence: Evidence) -> Finding | None:
         ),
         threshold=f"advice where one word costs over {times(CONTENDED)}",
         rests_on=rests_on(*(row for pair in pairs for row in (pair.same, pair.spread))),
-    )
-
-
-BANK_WORDS = 32
-
-
-def conflicts(evidence: Evidence) -> Finding | None:
-    """What a load of shared memory costs with the most bank conflicts, and what each further way adds."""
-    by_ways = {
-        ways: row
-        for stride_bytes, row in reversed(evidence.curve("memory_conflicts", "cycles", "stride_bytes"))
-        for ways in facts_of(row, "ways")[-1:]
-        if isinstance(ways, int) and stride_bytes and row.value > 0
-    }
-    if 1 not in by_ways or len(by_ways) < 2:
-        return None
-    most = max(by_ways)
-    free, worst = by_ways[1], by_ways[most]
-    each = (worst.value - free.value) / (most - 1)
-    return Finding(
-        rule="memory.conflicts",
-        severity="note",
-        title=f"{most}-way bank conflicts make loads of shared memory {times(worst.value / free.value)} slower",
-        text=f"Each further word of a bank takes {quantity(each, 'cycle')}.",
-        advice=f"Pad rows to an odd number of 4-byte words, as in float tile[{BANK_WORDS}][{BANK_WORDS + 1}].",
-        threshold="cycles of a warp's load while the SM is full of them, against words in a row",
-        rests_on=rests_on(*by_ways.values()),
     )
 
 
@@ -262,11 +162,6 @@ def copy_2d(evidence: Evidence) -> Finding | None:
 
 
 ENOUGH = 0.9
-LOAD_BYTES = 16
-# Amounts in flight within this factor of each other count as equal.
-NEAR = 1.01
-MOST_NAMED = 3
-FEWEST_PIECES = 2
 
 
 class Flight(NamedTuple):
@@ -274,11 +169,6 @@ class Flight(NamedTuple):
 
     in_flight_bytes: int
     row: Row
-
-    @property
-    def threads(self) -> int:
-        """Threads on each SM."""
-        return whole(self.row, "blocks_per_sm") * whole(self.row, "block_threads")
 
 
 def flights(evidence: Evidence) -> list[Flight]:
@@ -305,73 +195,4 @@ def little_bytes(evidence: Evidence, bandwidth: float) -> float | None:
     return dram.value * bandwidth / sms if dram is not None and sms else None
 
 
-def ways(flights: list[Flight], least: Flight) -> list[str]:
-    """The threads and loads that have as much in flight as ``least`` and are no slower."""
-    same = {
-        (flight.threads, whole(flight.row, "loads"))
-        for flight in flights
-        if least.in_flight_bytes <= flight.in_flight_bytes <= NEAR * least.in_flight_bytes
-        and flight.row.value >= least.row.value
-    }
-    return [
-        f"{threads} threads with {loads} load{'s' if loads > 1 else ''} of {LOAD_BYTES} bytes"
-        for threads, loads in sorted(same, reverse=True)[:MOST_NAMED]
-    ]
-
-
-def in_flight(evidence: Evidence) -> Finding | None:
-    """How many bytes in flight fill the memory, against Little's law, and which threads and loads give them."""
-    every = flights(evidence)
-    least = needed(every)
-    if least is None:
-        return None
-    best = max(every, key=lambda flight: flight.row.value)
-    little = little_bytes(evidence, best.row.value)
-    return Finding(
-        rule="memory.in_flight",
-        severity="note",
-        title=(
-            f"{round_percent(ENOUGH)} of the bandwidth needs {about_size(least.in_flight_bytes)} in flight on each SM"
-        ),
-        text=(
-            f"Little's law asks for {about_size(little)} at the idle latency; a busy memory answers later."
-            if little is not None
-            else ""
-        ),
-        advice=f"Run {' or '.join(ways(every, least))} on each SM; with fewer threads unroll or load wider.",
-        threshold=f"the least in flight that reaches {round_percent(ENOUGH)} of the best of memory_occupancy",
-        rests_on=rests_on(least.row, best.row),
-    )
-
-
-BULK, LOAD = "bulk", "load"
-
-
-def bulk(evidence: Evidence) -> Finding | None:
-    """From which size of a piece on bulk copies fill shared memory at their best rate, against ordinary loads."""
-    largest = max((whole(row, "footprint_bytes") for row in evidence.rows("memory_bulk", "bandwidth")), default=0)
-    by_way = {}
-    for way in (BULK, LOAD):
-        points = evidence.curve("memory_bulk", "bandwidth", "piece_bytes", way=way, footprint_bytes=largest)
-        by_way[way] = [(piece_bytes, row) for piece_bytes, row in points if row.value > 0]
-    if len(by_way[BULK]) < FEWEST_PIECES or not by_way[LOAD]:
-        return None
-    best, loaded = (max((row for _, row in curve), key=lambda row: row.value) for curve in by_way.values())
-    piece_bytes, _ = next(point for point in by_way[BULK] if point[1].value >= ENOUGH * best.value)
-    small_bytes, small = by_way[BULK][0]
-    share = small.value / best.value
-    return Finding(
-        rule="memory.bulk",
-        severity="note",
-        title=(
-            f"Bulk copies fill shared memory at {quantity(best.value, 'B/s')} from {size(largest)}, "
-            f"{percent(best.value / loaded.value)} of what loads reach"
-        ),
-        text=f"Pieces of {size(small_bytes)} give {percent(share)} of that." if share < ENOUGH else "",
-        advice=f"Copy at least {size(piece_bytes)} at a time." if piece_bytes > small_bytes else "",
-        threshold=f"the best of each way; the smallest piece with {round_percent(ENOUGH)} of the best",
-        rests_on=rests_on(*(row for curve in by_way.values() for _, row in curve)),
-    )
-
-
-RULES: tuple[Rule, ...] = (in_flight, stride, random, atomic, conflicts, copy, copy_2d, bulk)
+RULES: tuple[Rule, ...] = (atomic, copy, copy_2d)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from microbench.analysis.evidence import Evidence, Finding, Rule, rests_on, whole
 from microbench.analysis.stats import Row
 from microbench.core.model import Fact
-from microbench.core.units import about_size, as_time, percent, quantity, size, times
+from microbench.core.units import about_size, as_time, percent, size, times
 
 WAYS = {
     "malloc": "cudaMalloc",
@@ -116,7 +116,6 @@ def capacity(evidence: Evidence) -> Finding | None:
 
 BENCHMARK, POWER, ENERGY = "memory_energy", "power", "energy"
 IDLE = "idle"
-CHEAPER = 0.9
 
 
 class Draw(NamedTuple):
@@ -141,31 +140,7 @@ def draws(evidence: Evidence) -> list[Draw]:
     return list(by_load.values())
 
 
-def energy(evidence: Evidence) -> Finding | None:
-    """The energy of a byte, the share of the power limit, and what a byte of small arrays costs."""
-    every = draws(evidence)
-    if not every:
-        return None
-    shown = max(every, key=lambda draw: draw.energy.value)
-    limit_w = evidence.gpu.power_limit_w if evidence.gpu is not None else None
-    rows = [row for row in evidence.rows(BENCHMARK, ENERGY, load=shown.load) if row.value > 0]
-    small = min(rows, key=lambda row: row.value)
-    cheaper = small.value < CHEAPER * shown.energy.value
-    text = f"The board draws {percent(shown.power.value / limit_w)} of its power limit." if limit_w else ""
-    if cheaper:
-        text = f"From arrays of {size(whole(small, 'size_bytes'))} it costs {quantity(small.value, 'J/B')}."
-    return Finding(
-        rule="memory.energy",
-        severity="note",
-        title=(
-            f"Moving data costs {quantity(shown.energy.value, 'J/B')} ({shown.load}, "
-            f"{quantity(shown.power.value, 'W')})"
-        ),
-        text=text,
-        advice="Keep data in the caches: that saves energy as well as time." if cheaper else "",
-        threshold="energy counter over two seconds of one kernel, bytes read plus written",
-        rests_on=rests_on(*(row for draw in every for row in (draw.power, draw.energy)), small),
-    )
-
-
-RULES: tuple[Rule, ...] = (allocate, capacity, energy)
+RULES: tuple[Rule, ...] = (
+    allocate,
+    capacity,
+)

@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, listed, rests_on, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rests_on, whole
 from microbench.analysis.stats import Row
-from microbench.core.units import about_size, as_time, percent, quantity, round_percent, size, times
+from microbench.core.units import quantity, round_percent, size
 
 BANDWIDTH, PER_CLOCK = "bandwidth", "per_clock"
 LATENCY, CYCLES, LINES = "latency", "cycles", "line_cycles"
@@ -24,11 +24,8 @@ SAME = 1.1
 FEWEST = 2
 # Two measured sets further apart than this factor say nothing about what lies between them.
 WIDEST_GAP = 4
-# A set of this share of the L2 surely stays in it.
-WITHIN_L2 = 0.5
 L2_BOUNDS = ("l2", "l2_per_clock")
 MOST_STEPS = 3
-
 # Bytes of a working set and its row.
 Point = tuple[int, Row]
 
@@ -259,90 +256,6 @@ def levels(evidence: Evidence) -> Finding | None:
     )
 
 
-def writes(evidence: Evidence) -> Finding | None:
-    """What the L2 takes in writes, against its reads."""
-    write, update = (
-        max(
-            (row for row in evidence.rows("memory_writes", BANDWIDTH, access=access) if row.measurement.bound == "l2"),
-            key=lambda row: row.value,
-            default=None,
-        )
-        for access in ("write", "update")
-    )
-    if write is None:
-        return None
-    read = next((level for level in bandwidth_levels(evidence) if level.name == "L2" and not level.together), None)
-    share = f", {percent(write.value / read.value)} of the rate of its reads" if read is not None else ""
-    moved = f"Updates, which read and write each word, move {quantity(update.value, 'B/s')}." if update else ""
-    return Finding(
-        rule="memory.writes",
-        severity="note",
-        title=f"The L2 takes writes at {quantity(write.value, 'B/s')}{share}",
-        text=moved,
-        threshold=f"the fastest set of at most {round_percent(WITHIN_L2)} of the L2, written by all SMs",
-        rests_on=rests_on(write, update, *(row for _, row in (read.points if read is not None else ()))),
-    )
-
-
-def latency(evidence: Evidence) -> Finding | None:
-    """The latency of a dependent read from each level."""
-    by_level = latency_levels(evidence)
-    if not by_level:
-        return None
-    return Finding(
-        rule="memory.latency",
-        severity="note",
-        title=f"A dependent read takes: {', '.join(f'{level.name} {as_time(level.value)}' for level in by_level)}",
-        text="A thread that follows pointers runs at this pace.",
-        advice="Keep many independent reads in flight, or chase pointers within a nearer level.",
-        threshold="dependent reads in random order, medians over the sets of a level",
-        rests_on=rests_on(*(row for level in by_level for _, row in level.points)),
-    )
-
-
-def translations(evidence: Evidence) -> Finding | None:
-    """Steps of the latency within DRAM: the reach of translation caches."""
-    rises = steps(evidence)
-    if not rises:
-        return None
-    first = rises[0]
-    return Finding(
-        rule="memory.tlb",
-        severity="note",
-        title=f"TLB reach: about {listed([about_size(rise.reach_bytes) for rise in rises])}",
-        text=(
-            f"Beyond {'the first' if len(rises) > 1 else 'it'} a read rises from {quantity(first.before, 'cycle')} "
-            f"to {quantity(first.after, 'cycle')}, as it also waits for its page's translation."
-        ),
-        advice="Sort or partition random accesses by address so that they stay within that reach.",
-        threshold=f"a rise of over {percent(SAME - 1)} among sets of at least {BEYOND_L2} times the L2",
-        rests_on=rests_on(*(row for _, row in _beyond_l2(evidence, footprints(evidence, "memory_latency", CYCLES)))),
-    )
-
-
-def near_and_far(evidence: Evidence) -> Finding | None:
-    """The near and the far part of the L2, as one SM sees them."""
-    modes = l2_modes(evidence)
-    if modes is None:
-        return None
-    return Finding(
-        rule="memory.l2_modes",
-        severity="note",
-        title=f"The L2 has a near and a far part: {modes.near:.0f} and {quantity(modes.far, 'cycle')}",
-        text=(
-            f"Seen from one SM, {percent(modes.near_share)} of the lines are near. Addresses are hashed over both "
-            "parts, so no simple layout keeps data near."
-        ),
-        threshold="two groups of lines with a valley between them, each at least 5 % of them",
-        rests_on=rests_on(modes.row),
-    )
-
-
-# Of the loads below the full one, the finding tells the one nearest to this.
-BUSY_PERCENT = 80
-LOADED_NAMES = {"dram": "DRAM", "l2": "the L2"}
-
-
 class Loaded(NamedTuple):
     """A dependent read under load: the share of the bandwidth asked for, what the load got, both latencies."""
 
@@ -370,65 +283,5 @@ def loaded(evidence: Evidence, level: str) -> list[Loaded]:
     ]
 
 
-def under_load(evidence: Evidence) -> Finding | None:
-    """How much longer a read takes at a part of the bandwidth and at all of it; of DRAM where that was measured."""
-    level, points = next(((one, found) for one in LOADED_NAMES if (found := loaded(evidence, one))), ("", []))
-    full = next((point for point in points if point.percent == 100), None)
-    parts = [point for point in points if point.percent < 100]
-    if full is None or not parts:
-        return None
-    part = min(parts, key=lambda point: abs(point.percent - BUSY_PERCENT))
-    share = round_percent(part.bandwidth.value / full.bandwidth.value)
-    return Finding(
-        rule="memory.loaded",
-        severity="note",
-        title=(
-            f"At {share} of the bandwidth a read from {LOADED_NAMES[level]} takes {times(part.times)} as long as in an "
-            f"idle GPU, at full load {times(full.times)}"
-        ),
-        text="",
-        advice="Plan prefetches and bytes in flight with the latency under load.",
-        threshold="a dependent read against the same read while the other SMs are idle",
-        rests_on=rests_on(*(row for point in (part, full) for row in (point.bandwidth, point.latency, point.idle))),
-    )
-
-
-def cluster(evidence: Evidence) -> Finding | None:
-    """Bandwidth and latency of another block's shared memory in the smallest cluster, beside the own one and the L2."""
-    rates, times = (
-        {blocks: row for blocks, row in evidence.curve("memory_cluster", metric, "cluster_blocks") if row.value > 0}
-        for metric in (PER_CLOCK, CYCLES)
-    )
-    blocks = min((one for one in rates.keys() & times.keys() if one > 1), default=None)
-    if blocks is None:
-        return None
-    rate, time, own = rates[blocks], times[blocks], rates.get(1)
-    of_l2 = [
-        next((level for level in found if level.name == "L2"), None)
-        for found in (bandwidth_levels(evidence, PER_CLOCK), latency_levels(evidence, CYCLES))
-    ]
-    sentences, better = [], False
-    if own is not None:
-        sentences.append(f"That is {percent(rate.value / own.value)} of the own one's bandwidth.")
-    if of_l2[0] is not None and of_l2[1] is not None:
-        more, sooner = rate.value > of_l2[0].value, time.value < of_l2[1].value
-        better = more and sooner
-        than = f"gives {'less' if more else 'more'} and answers {'later' if sooner else 'sooner'}"
-        sentences.append(f"The L2 {than}.")
-    return Finding(
-        rule="memory.cluster",
-        severity="note",
-        title=(
-            f"Another block's shared memory gives {quantity(rate.value, 'B/clk/SM')} at "
-            f"{quantity(time.value, 'cycle')} (clusters of {blocks})"
-        ),
-        text=" ".join(sentences),
-        advice="Keep data that blocks share in the shared memory of one of them." if better else "",
-        threshold="the smallest cluster measured; advice where the L2 gives less and answers later",
-        rests_on=rests_on(rate, time, own, *(row for level in of_l2 if level is not None for _, row in level.points)),
-    )
-
-
 RULES: tuple[Rule, ...] = (
-    levels, writes, latency, under_load, near_and_far, translations, cluster,
-)  # fmt: skip
+    levels, )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Streaming kernels: the best rate of each, what CuPy and Numba lose against CUDA C++, and arrays that fit the L2."""
+"""Streaming kernels: the best rate of each, and what CuPy and Numba lose against CUDA C++."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, listed, rests_on, whole
 from microbench.analysis.stats import Row
-from microbench.core.units import percent, quantity, round_percent, size
+from microbench.core.units import percent, round_percent, size
 
 BENCHMARK, BANDWIDTH = "memory_stream", "bandwidth"
 KERNELS = ("read", "write", "copy", "scale", "add", "triad", "dot")
 IMPLEMENTATIONS = {"cuda": "CUDA C++", "cupy": "CuPy", "numba": "Numba"}
 NATIVE = "cuda"
-IN_L2, IN_DRAM = "l2", "dram"
+IN_DRAM = "dram"
 HEAVY_LOSS = 0.1
 # Two rates that differ by less count as equal: the search over shapes settles no closer.
 EQUAL = 0.03
@@ -149,25 +149,4 @@ def _others(name: str, lost: list[Loss]) -> str:
     return f"{IMPLEMENTATIONS[name]} is {' and '.join(words) or 'slower in every kernel'}"
 
 
-def resident(evidence: Evidence) -> Finding | None:
-    """Rates of arrays that fit the L2 are not the memory's."""
-    rows = [row for row in streams(evidence, implementation=NATIVE) if row.measurement.bound == IN_L2]
-    if not rows:
-        return None
-    best = max(rows, key=lambda row: row.value)
-    beyond = best_stream(evidence, str(best.params.get("kernel")))
-    memory = f", {quantity(beyond.value, 'B/s')} from device memory" if beyond is not None else ""
-    return Finding(
-        rule="memory.resident",
-        severity="note",
-        title=f"Arrays up to {size(max(whole(row, 'size_bytes') for row in rows))} stay in the L2",
-        text=(
-            f"Their rates are the L2's: {best.params.get('kernel')} reaches {quantity(best.value, 'B/s')} there"
-            f"{memory}. Only data that the L2 still holds is read at that rate."
-        ),
-        threshold="all arrays of a kernel together take at most half of the L2",
-        rests_on=rests_on(*rows, beyond),
-    )
-
-
-RULES: tuple[Rule, ...] = (python, resident)
+RULES: tuple[Rule, ...] = (python,)

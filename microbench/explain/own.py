@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from microbench.analysis.evidence import Evidence, Finding, Rule, rests_on
 from microbench.analysis.stats import Row
 from microbench.core.model import Scalar
-from microbench.core.units import as_time, percent, plain, quantity, times
+from microbench.core.units import as_time, ordinal, percent, plain, quantity, times
 from microbench.explain.compute_products import bandwidth_roof, compute_roof
 from microbench.explain.memory_levels import footprints, l2_bytes
 
@@ -308,7 +308,9 @@ def _step_line(one: Step) -> Words:
         parts.append((f"{recorded} kernels", None))
     parts.append((one.limit, None))
     if one.gain is not None and one.graph is not None:
-        pays = f"pays after {one.pays_after} replays" if one.pays_after is not None else "does not pay"
+        pays = "never faster"
+        if one.pays_after is not None:
+            pays = f"faster from the {ordinal(one.pays_after + 1)} replay on"
         parts.append((f"as a graph {as_time(one.graph.value)}: {times(one.gain)}, {pays}", one.graph))
     elif one.fact("capturable") is False:
         parts.append((f"no graph: {blocked(one)}", None))
@@ -405,7 +407,7 @@ def a_graph_helps(evidence: Evidence) -> Finding | None:
     text += (
         " Where the program does not wait after each call, host and GPU work at the same time and a graph gains less."
     )
-    pays = f"; it pays after {one.pays_after} replays" if one.pays_after is not None else ""
+    pays = f"; capture included, from the {ordinal(one.pays_after + 1)} replay on" if one.pays_after is not None else ""
     return Finding(
         rule="own.graph",
         severity="advice",
@@ -434,30 +436,8 @@ def work_elsewhere(evidence: Evidence) -> Finding | None:
     )
 
 
-def kernel_limit(evidence: Evidence) -> Finding | None:
-    """What limits the slowest kernel."""
-    found = kernels(evidence)
-    if not found:
-        return None
-    one = max(found, key=lambda each: each.best_s)
-    limit = one.limit
-    advice = {
-        "launch": "Do more in one launch, or replay launches as a graph.",
-        "bandwidth": "Only moving fewer bytes makes it faster.",
-        "compute": "Only fewer operations, or a cheaper type, make it faster.",
-        "tail": "Choose a grid of whole waves, or more and smaller blocks.",
-        "latency": "Keep more bytes in flight: wider loads, more loads before their use, more blocks an SM.",
-        "unknown": "",
-    }[limit]
-    return Finding(
-        rule="own.kernel",
-        severity="note",
-        title=f"{name_of(one.duration)}: {one.limit_words}",
-        text="",
-        advice=advice,
-        threshold=f"at least {percent(NEAR_SHARE)} of a measured ceiling, else launch, tail and latency in this order",
-        rests_on=rests_on(one.duration, one.kernel),
-    )
-
-
-RULES: tuple[Rule, ...] = (cannot_be_captured, work_elsewhere, a_graph_helps, kernel_limit)
+RULES: tuple[Rule, ...] = (
+    cannot_be_captured,
+    work_elsewhere,
+    a_graph_helps,
+)

@@ -1,1 +1,1 @@
-"""A campaign: the same run on every GPU of many nodes, the store of its runs, and the GPUs unlike the others."""
+"""A campaign: the same run on every GPU of many nodes, the store of its runs, and its outliers."""

@@ -46,7 +46,7 @@ TABLES: dict[str, dict[str, str]] = {
         "severity": TEXT, "title": TEXT, "text": TEXT, "advice": TEXT,
     },
 }  # fmt: skip
-# Facts of a GPU that may explain why it is unlike the others.
+# Facts of a GPU that may explain why it is an outlier.
 GPU_FACTS = (
     "pci_bus_id", "sm_count", "memory_bytes", "sm_clock_max_hz", "memory_clock_max_hz", "ecc", "mig", "persistence",
     "confidential_computing", "power_limit_w",

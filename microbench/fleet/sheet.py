@@ -47,11 +47,11 @@ THRESHOLD = (
     f"a loss of {percent(math.expm1(LEAST_LOSS))} or more that is larger than repeated measurements explain; the "
     f"chance that any GPU is named if all are equal is {percent(ANY_NAMED)}"
 )
-ALIKE = Finding("fleet.alike", "good", "No GPU is unlike the others", "", THRESHOLD)
+ALIKE = Finding("fleet.alike", "good", "No GPU is an outlier", "", THRESHOLD)
 
 
 def screen(verdict: Verdict, store: str) -> Screen:
-    """One screen: how many GPUs there are, which of them are unlike the others and why, and what to type next."""
+    """One screen: how many GPUs there are, which of them are outliers and why, and what to type next."""
     found = findings(verdict)
     more = f"{len(found) - MOST_NAMED} more are on the page" if len(found) > MOST_NAMED else ""
     lines = [AnswerLine(name, tuple(map(Cell, words)), verdict=severity) for name, words, severity in _lines(verdict)]
@@ -75,7 +75,7 @@ def page(verdict: Verdict) -> str:
     if verdict.failed:
         tables.append(_failures(verdict))
     return sheet.build(
-        kind="Which GPUs of a fleet are unlike the others",
+        kind="The outliers among the GPUs of a fleet",
         title=f"campaign {plain(verdict.campaign)}: {_counted(verdict)}",
         mark=SIMULATED if verdict.simulated else "",
         facts=facts,
@@ -86,7 +86,7 @@ def page(verdict: Verdict) -> str:
 
 
 def findings(verdict: Verdict) -> list[Finding]:
-    """A finding for each GPU that is unlike the others, the slowest first."""
+    """A finding for each outlier, the slowest first."""
     return [_finding(named) for named in verdict.named]
 
 
@@ -125,7 +125,7 @@ def _lines(verdict: Verdict) -> list[tuple[str, list[str], Severity | None]]:
     """What the screen and the head of the page say, line by line."""
     judged = sum(len(one.gpus) for one in verdict.classes if one.judged)
     slow = len(verdict.named)
-    words = f"{slow} of {judged} GPUs are unlike the others" if slow else f"none of {judged} GPUs is unlike the others"
+    words = f"{slow} of {judged} GPUs are outliers" if slow else f"none of {judged} GPUs is an outlier"
     if not judged:
         words = f"nothing can be compared: each class has fewer than {LEAST_GPUS} GPUs"
     lines: list[tuple[str, list[str], Severity | None]] = [
@@ -234,7 +234,9 @@ def _least(verdict: Verdict) -> Table:
         if np.isfinite(least)
     )
     titles = columns("class", "figures", "smallest loss that is named", left=2)
-    return Table("What could be found", "smaller losses may be chance in this campaign", titles, rows, (THRESHOLD,))
+    return Table(
+        "Smallest detectable change", "smaller losses may be chance in this campaign", titles, rows, (THRESHOLD,)
+    )
 
 
 def _failures(verdict: Verdict) -> Table:

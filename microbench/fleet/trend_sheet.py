@@ -54,7 +54,7 @@ def minute(moment: str) -> str:
 
 
 def _lines(trend: Trend) -> list[AnswerLine]:
-    """How many GPUs changed, what was compared, and what could be found."""
+    """How many GPUs changed, what was compared, and the smallest detectable change."""
     lines = [AnswerLine("changed", tuple(map(Cell, _changed(trend))), verdict=_severity(trend))]
     if trend.campaigns:
         compared = [f"{minute(trend.first)} to {minute(trend.last)} UTC"]
@@ -62,7 +62,7 @@ def _lines(trend: Trend) -> list[AnswerLine]:
             compared.append(f"without {_counted(trend.others, 'campaign')} of other settings")
         lines.append(AnswerLine("compared", tuple(map(Cell, compared))))
     if trend.smallest:
-        lines.append(AnswerLine("could find", tuple(map(Cell, _told_from(trend)))))
+        lines.append(AnswerLine("detectable", tuple(map(Cell, _told_from(trend)))))
     if trend.swapped:
         told = [f"{name_of(one.gpu)} since {minute(one.since)}" for one in trend.swapped[:MOST_NAMED]]
         more = [f"and {len(trend.swapped) - MOST_NAMED} more"] if len(trend.swapped) > MOST_NAMED else []
@@ -101,7 +101,7 @@ def _told_from(trend: Trend) -> list[str]:
     words = []
     if least:
         of = "every group" if len(least) == len(sizes) else f"{len(least)} of {len(sizes)} groups"
-        words.append(f"{percent(math.expm1(LEAST_LOSS))} or more in {of} of figures")
+        words.append(f"smallest detectable change: {percent(math.expm1(LEAST_LOSS))} in {of} of figures")
     others = sorted(set(sizes) - set(least), key=lambda group: -sizes[group])
     words += [f"{percent(math.expm1(sizes[group]))} in {group}" for group in others[:MOST_GROUPS]]
     return [*words, f"after {LEAST_SIDE} campaigns"]

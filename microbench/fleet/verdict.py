@@ -55,7 +55,7 @@ class Slow(NamedTuple):
 
 
 class Named(NamedTuple):
-    """A GPU that is unlike the others: in what, and the likely causes, the likeliest first."""
+    """An outlier: in what it is slow, and the likely causes, the likeliest first."""
 
     gpu: Gpu
     slow: tuple[Slow, ...]
@@ -74,7 +74,7 @@ class Compared(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """A campaign: its GPUs by class, those unlike the others, labels that these share, and tasks that failed."""
+    """A campaign: its GPUs by class, the outliers, labels that these share, and tasks that failed."""
 
     campaign: str
     simulated: bool

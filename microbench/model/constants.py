@@ -522,7 +522,7 @@ def watched(evidence: Evidence) -> Found:
 
 
 UNMEASURED_CALL = "a copy's call takes as long as a launch, or as what a short copy leaves for it"
-UNMEASURED_WAY = "a copy's way to the GPU is a launch's"
+UNMEASURED_WAY = "a copy's launch latency is that of a kernel"
 DIRECTIONS: tuple[Direction, ...] = ("h2d", "d2h")
 
 

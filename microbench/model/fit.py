@@ -457,7 +457,7 @@ def _stand_ins(known: Mapping[str, Constant], measured: Iterable[Step]) -> dict[
     """Stand-ins for constants that only steps show: a launch's way, the compiled loop's replay call."""
     others = {}
     if "way" in known:
-        others["replay_way"] = stand_in(known["way"], "a replay's way to the GPU is a launch's")
+        others["replay_way"] = stand_in(known["way"], "a replay's launch latency is that of a kernel")
     if (loop := known.get(replay_name(LOOP_LAYER))) is not None:
         replays = {replay_name(step.layer): step.layer for step in measured}
         others |= {name: _as_the_loop_replays(loop, layer) for name, layer in replays.items() if name not in known}

@@ -107,7 +107,7 @@ def _limit(forecast: Forecast) -> Finding:
 def _pace(forecast: Forecast, step: Alike) -> str:
     """What limits kernels that are alike, and what the graph does about it."""
     if step.kernels == 1:
-        return "One kernel waits only for its own call, its way to the GPU and its completion."
+        return "One kernel waits only for its own call, its launch latency and its completion."
     values = forecast.fit.values
     call_s, gpu_s = values[call_name(step.layer, step.arguments)], step.duration_s + values["gap_stream"]
     if call_s > gpu_s:

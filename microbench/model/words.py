@@ -18,7 +18,7 @@ SUITE = "prediction"
 MOST_COPIES_NAMED = 6
 PACES: dict[Limit, str] = {
     "host": "the step is launch-bound",
-    "front end": "gaps between kernels and the way to the GPU limit the step",
+    "front end": "gaps between kernels and the launch latency limit the step",
     "kernel": "the kernels limit the step",
     "link": "the copies limit the step",
     "sync": "waiting limits the step",

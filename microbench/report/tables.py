@@ -130,7 +130,7 @@ def bars_table(bars: Bars, tone: Tone = "plain") -> Table:
 def benchmark_tables(info: BenchmarkInfo, measured: Sequence[Row], limit_of: LimitOf) -> tuple[Table, ...]:
     """The tables of a benchmark. Few metrics share one table; otherwise cases that measured the same ones share one.
 
-    The first has the benchmark's title and question, the last the notes.
+    The first has the benchmark's title and question, the last how to read them and the notes.
     """
     cases: dict[str, list[Row]] = {}
     for row in measured:
@@ -149,7 +149,8 @@ def benchmark_tables(info: BenchmarkInfo, measured: Sequence[Row], limit_of: Lim
         # An axis that is 0 in all of these cases gets no column.
         axes = [axis for axis in varying if any(row.params.get(axis) not in (0, None) for row in rows)]
         tables.append(Table("", "", *_layout(axes, rows, limit_of)))
-    notes = _notes(measured, varying, limit_of)
+    reading = " ".join(info.about.partition("\nReading\n")[2].split())
+    notes = [*([reading] if reading else []), *_notes(measured, varying, limit_of)]
     if len(cases) > MOST_CASES:
         notes.insert(0, f"{len(cases) - MOST_CASES} more cases: microbench export lists them all")
     tables[0] = replace(tables[0], title=f"{info.name}: {info.title}", question=question(info))

@@ -14,7 +14,8 @@ Method
 Reading
     gap = period - duration, for durations as profilers report them; a kernel's duration is the same in both processes.
     In a graph the gap may be negative: the GPU begins a kernel while the record of the one before is still open. All
-    other benchmarks measure in the state "two".
+    other benchmarks measure in the state "two". Run the warm-up of a capture in the stream that the program uses: a few
+    launches into a second stream lengthen a graph's gaps for good.
 """
 
 from collections.abc import Iterator, Mapping

@@ -52,7 +52,7 @@ TOPIC = Topic(
     headline=(
         Passage("A launch costs the host {submit}, an empty kernel {round_trip} in all"),
         Passage("A launch costs the host {submit}"),
-        Passage("A launch is a call, a way to the GPU, and an answer"),
+        Passage("A launch is a call, its latency, and an answer"),
     ),
     paragraphs=(
         (

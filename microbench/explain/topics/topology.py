@@ -79,7 +79,7 @@ def _peers(known: TopicFigures, facts: links.LinkFacts) -> None:
 
 TOPIC = Topic(
     name="topology",
-    title="The way to the GPU",
+    title="The path to the GPU",
     about="what lies between processor and GPU, and who else is on it",
     suites=("link",),
     figures=figures,

@@ -71,12 +71,12 @@ def _link(evidence: Evidence) -> Gathered:
 
 
 def _memory(evidence: Evidence) -> Gathered:
-    from microbench.explain.memory_levels import latency, levels
+    from microbench.explain.memory_levels import levels
     from microbench.report.suites.memory import hierarchy, latencies
 
     panels = _panels(hierarchy(evidence), words=(about_size, BANDWIDTH))
     panels += _panels(latencies(evidence), words=(about_size, as_time))
-    return Gathered(panels, [levels(evidence), latency(evidence)])
+    return Gathered(panels, [levels(evidence)])
 
 
 def _roofline(evidence: Evidence) -> Gathered:

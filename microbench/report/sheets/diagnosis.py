@@ -16,6 +16,7 @@ SHOWN, LISTED = 4, 30
 LEAST_SHOWN = 0.005
 # The share of calls that must repeat from step to step before steps are called alike.
 ALIKE = 0.5
+IDENTICAL = 0.9995
 LONGEST_NAME = 48
 
 
@@ -38,25 +39,26 @@ def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool =
 def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     step, trace = diagnosis.step, diagnosis.trace
     if step is None:
-        counts = f"{len(trace.work)} pieces of work, {len(trace.calls)} calls"
+        counts = f"{len(trace.work)} kernels and copies, {len(trace.calls)} calls"
         return [AnswerLine("trace", (Cell(counts), Cell("no step repeats")))]
-    alike = f"hardly alike ({percent(step.likeness)})"
+    alike = f"steps differ: {percent(step.likeness)} of a step recurs"
     if step.likeness >= ALIKE:
-        alike = f"alike to {percent(step.likeness)}" + (f", every {step.every} steps" if step.every > 1 else "")
+        alike = f"{percent(step.likeness)} of a step recurs" if step.likeness < IDENTICAL else "all steps are identical"
+        alike += f", every {step.every} steps" if step.every > 1 else ""
     other = round(step.work - step.kernels)
     pieces = f"{step.kernels:.0f} kernel{'' if round(step.kernels) == 1 else 's'}"
-    pieces += f" and {other} other piece{'' if other == 1 else 's'} of work" if other else ""
+    pieces += f" and {other} {words.other_work(trace, other)}" if other else ""
     parts = [Cell(f"{step.count} of {pieces}, {alike}")]
     parts.append(Cell(f"{as_time(step.watched_s)} as recorded"))
     if step.given:
-        parts.append(Cell(f"{as_time(step.unwatched_s)} without the profiler, as given"))
+        parts.append(Cell(f"unprofiled step time {as_time(step.unwatched_s)}, as given"))
     elif step.measured:
         range_ = two_times(step.low_s, step.high_s)
-        parts.append(Cell(f"{as_time(step.unwatched_s)} between the recorded windows ({range_})"))
+        parts.append(Cell(f"unprofiled step time {as_time(step.unwatched_s)}, between the recorded windows ({range_})"))
     elif step.unwatched_s < step.watched_s:
         whose = "assumed" if words.assumes(step) else "measured"
         range_ = f"{two_times(step.low_s, step.high_s)}; its costs are {whose}"
-        parts.append(Cell(f"about {as_time(step.unwatched_s)} without the profiler ({range_})"))
+        parts.append(Cell(f"unprofiled step time about {as_time(step.unwatched_s)} ({range_})"))
     return [AnswerLine("steps" if step.found == "annotations" else "repeats", tuple(parts))]
 
 
@@ -92,7 +94,7 @@ def _graph_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     parts = [
         Cell(f"{as_time(graph.step_s)} a step ({two_times(graph.low_s, graph.high_s)})"),
         Cell(words.speedup(graph)),
-        Cell(f"made in {as_time(graph.making_s)}: pays after {graph.break_even}"),
+        Cell(f"capture takes {as_time(graph.making_s)}; {words.faster_from(graph)}"),
     ]
     return [AnswerLine("as a graph", tuple(parts))]
 

@@ -18,9 +18,10 @@ from microbench.report.suites.timeline import time_ticks
 # The colour of each cause, in the drawing and in the table of where the time goes.
 TONES: Mapping[What, Tone] = {
     "work": "second",
-    "host between calls": "first", "launch calls": "third", "other calls": "fifth", "waits": "problem",
+    "Python and framework time between CUDA calls": "first", "launch calls": "third", "other calls": "fifth",
+    "waits": "problem",
     "copies": "fourth", "allocation": "advice", "module load": "sixth", "another stream's event": "note",
-    "another stream": "good", "way to the GPU": "quiet", "device gaps": "seventh", "profiler": "eighth",
+    "another stream": "good", "launch latency": "quiet", "device gaps": "seventh", "profiler": "eighth",
     "unknown": "plain",
 }  # fmt: skip
 # Rows of nested host code for a thread, and threads and streams, that a drawing has at most.
@@ -32,9 +33,9 @@ CELLS, FEW = 100, 40
 # Kernels in the picture of the step's beginning.
 BEGINNING = 8
 Kind = Literal["solid", "shaded", "pale"]
-SHADES: Mapping[str, Kind] = {"host between calls": "solid", "launch calls": "shaded"}
+SHADES: Mapping[str, Kind] = {"Python and framework time between CUDA calls": "solid", "launch calls": "shaded"}
 OTHER_SHADE: Kind = "pale"
-SHADES_IN_WORDS = "idle: █ host between calls, ▒ launch calls, ░ other causes"
+SHADES_IN_WORDS = "idle: █ Python and framework, ▒ launch calls, ░ other causes"
 TEMPLATE = re.compile(r"[<(].*")
 
 

@@ -84,7 +84,7 @@ def functions(found: list[Step]) -> Table:
     columns = (
         Column("", "left"), Column("step"), Column("submit"), Column("GPU"),
         Column("cold L2", drop=2), Column("launches"), Column("graph"),
-        Column("gain"), Column("pays after"), Column("limit", "left", 1),
+        Column("gain"), Column("faster after"), Column("limit", "left", 1),
     )  # fmt: skip
     rows = tuple(
         (

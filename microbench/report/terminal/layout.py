@@ -15,6 +15,7 @@ PLAIN: Tone = "plain"
 QUIET: Tone = "quiet"
 
 LONGEST_CELL = 400
+LONGEST_NOTE = 800
 # Two blanks between columns, one at each edge of a table.
 BETWEEN, EDGES = 2, 2
 # Longer lines of running text are hard to read.

@@ -27,7 +27,17 @@ from microbench.core.units import BEFORE_UNIT, plain, to_ascii
 from microbench.report import document
 from microbench.report.document import SEVERITY_MARKS, TRUST_MARKS, Report, Screen, Table, Tone
 from microbench.report.terminal import charts, layout, plots
-from microbench.report.terminal.layout import GOES_ON, LONGEST_CELL, SEPARATOR, Drawn, Widths, length_of, packed, shown
+from microbench.report.terminal.layout import (
+    GOES_ON,
+    LONGEST_CELL,
+    LONGEST_NOTE,
+    SEPARATOR,
+    Drawn,
+    Widths,
+    length_of,
+    packed,
+    shown,
+)
 
 # Colours of the terminal's own palette read well on light and on dark grounds.
 STYLES: dict[Tone, str] = {
@@ -285,7 +295,7 @@ class Painter:
         notes = [*table.notes]
         if dropped := layout.dropped(table, self.width, fine=self.fine):
             notes.append(f"columns not shown at this width: {', '.join(dropped)}")
-        return Group(lines, *(self.text(f" {note}", "quiet", LONGEST_CELL) for note in notes))
+        return Group(lines, *(self.text(f" {note}", "quiet", LONGEST_NOTE) for note in notes))
 
     def picture(self, picture: document.Picture, width: int, rows: int) -> RenderableType:
         """A picture in at most ``width`` places; a curve is ``rows`` high."""
