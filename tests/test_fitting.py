@@ -17,7 +17,17 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import Evidence, evidence_by_device, row_name
 from microbench.core.model import Fact, Measurement, Outcome, Run, Session, Work
 from microbench.model.constants import Constant, Fit, Misfit, combined, middle, of_row, of_rows, own_s, straight
-from microbench.model.fit import ASSUMED, Calibrated, Step, call_constant, fit, misfit, misfits, missing, with_calls
+from microbench.model.fit import (
+    ASSUMED,
+    Calibrated,
+    TimedStep,
+    call_constant,
+    fit,
+    misfit,
+    misfits,
+    missing,
+    with_calls,
+)
 from microbench.model.model import WAYS, Way, acts, needed, play
 from microbench.model.workload import Copies, Kernels, Wait, Workload
 
@@ -71,7 +81,7 @@ def test_a_cost_of_recording_that_may_be_nothing_is_left_out(run: Run) -> None:
     assert not any(name.startswith("watched.") for name in fit(evidence_of(with_watched(run, 2e-6, -1.4e-6))).constants)
 
 
-def law_s(step: Step, values: Mapping[str, float]) -> float:
+def law_s(step: TimedStep, values: Mapping[str, float]) -> float:
     """The time of the step by the law."""
     paced = step.gpu_paced(values)
     return step.kernels_s(paced) + sum(factor * values[name] for name, factor in step.terms(paced).items())
@@ -85,7 +95,7 @@ def test_the_law_of_a_step_is_what_the_model_plays(
     names = ("call.loop.0", "way", "complete", "gap_stream", "gap_graph", "replay.loop", "replay_node", "replay_way")
     unused = ("one_stream_stream", "one_stream_graph")
     constants = dict(zip(names, values, strict=True)) | dict.fromkeys(unused, 0.0) | {"sync": 1e-9, "empty": 1e-9}
-    step = Step(way, "loop", 0, kernels, own_seconds, 1.0, 0.01, "")
+    step = TimedStep(way, "loop", 0, kernels, own_seconds, 1.0, 0.01, "")
     workload = Workload((Kernels(kernels, (own_seconds,), writes=False), Wait()))
     played_s = play(acts(workload, constants, way)).end_s
     assert law_s(step, constants) == pytest.approx(played_s, rel=1e-9)
@@ -433,13 +443,13 @@ def test_a_misfit_holds_the_next_of_a_kind() -> None:
 SIMPLE = {"call.loop.0": 2e-6, "gap_stream": 1e-6, "way": 3e-6, "complete": 2e-6}
 
 
-def in_a_stream(own_s: float) -> Step:
+def in_a_stream(own_s: float) -> TimedStep:
     """100 kernels in as long as the law says for those constants."""
-    seconds = law_s(Step("stream", "loop", 0, 100, own_s, 1.0, 0.01, ""), SIMPLE)
-    return Step("stream", "loop", 0, 100, own_s, seconds, 0.01 * seconds, "")
+    seconds = law_s(TimedStep("stream", "loop", 0, 100, own_s, 1.0, 0.01, ""), SIMPLE)
+    return TimedStep("stream", "loop", 0, 100, own_s, seconds, 0.01 * seconds, "")
 
 
-def misfits_of(several: list[Step], off: list[float]) -> Mapping[tuple[Way, str], Misfit]:
+def misfits_of(several: list[TimedStep], off: list[float]) -> Mapping[tuple[Way, str], Misfit]:
     """Of steps off by those shares of the whole."""
     paces = tuple(step.gpu_paced(SIMPLE) for step in several)
     found = Calibrated(values=SIMPLE, pace=paces, off=tuple(off))
@@ -467,7 +477,7 @@ def test_a_misfit_of_some_lengths_holds_for_others() -> None:
     """Overhead off by 3 %, kernels by 0.4 %: intervals made of lengths of 1.5 to 6 us hold each of three others."""
     generator = np.random.default_rng(2)
 
-    def off(step: Step) -> float:
+    def off(step: TimedStep) -> float:
         own_s = 100 * step.own_s
         return float(generator.normal(0, 0.03 * (step.seconds - own_s)) + generator.normal(0, 0.004 * own_s))
 

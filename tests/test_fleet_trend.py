@@ -22,7 +22,7 @@ from microbench.fleet import campaign, causes, clusters, store, trend_sheet
 from microbench.fleet.engine import Engine
 from microbench.fleet.records import Source
 from microbench.fleet.series import Board, Point
-from microbench.fleet.trend import Event, Trend, _Step, _told, trend
+from microbench.fleet.trend import Event, Trend, _Shift, _told, trend
 
 HALVED, SLOWER, FASTER = {"pcie_h2d": 2.0}, {"dram": 1 / 0.97}, {"dram": 0.95}
 HOSTILE = "n0\x1b[31m<b>"
@@ -184,14 +184,14 @@ def test_what_all_gpus_have_is_told_once(tmp_path: Path) -> None:
     assert "n1 GPU 0: copies to the GPU 2.0× slower since 2026-11-21 00:00 (slow link: PCIe 5.0 x16 is slow" in text
 
 
-def step(node: str, number: int, moment: int, group: str = "DRAM bandwidth", size: float = 0.1) -> _Step:
+def step(node: str, number: int, moment: int, group: str = "DRAM bandwidth", size: float = 0.1) -> _Shift:
     """A change between two campaigns, without more about it."""
     point = Point("c", node, f"GPU-{number}", number, "class", "", "", None)
     early, since, late = (("", f"{each:03d}") for each in (moment - 2, moment, moment + 1))
-    return _Step(point, group, size, early, since, late, (point,), (point,), 3)
+    return _Shift(point, group, size, early, since, late, (point,), (point,), 3)
 
 
-def told(steps: list[_Step], nodes: int, gpus: int) -> list[tuple[str, int, int]]:
+def told(steps: list[_Shift], nodes: int, gpus: int) -> list[tuple[str, int, int]]:
     """What is told of these changes: the place, how many GPUs, and how many others of the place there are."""
     points = [step(f"n{node}", number, 9).of for node in range(nodes) for number in range(gpus)]
     return [(name, len({one.of.key for one in several}), len(but)) for several, name, but in _told(steps, points)]

@@ -100,7 +100,7 @@ class Trend(NamedTuple):
     smallest: tuple[tuple[str, float], ...]
 
 
-class _Step(NamedTuple):
+class _Shift(NamedTuple):
     """A change of a series. It came between the moments ``early`` and ``late``, most likely just before ``since``.
 
     ``of`` is the GPU as it was at last, ``before`` and ``after`` are the points next to the change, ``campaigns`` how
@@ -168,14 +168,14 @@ def _swapped(points: Iterable[Point]) -> tuple[list[Swapped], set[Key]]:
     return found, gone
 
 
-def _steps(several: Sequence[Series]) -> tuple[list[_Step], list[tuple[str, float]]]:
+def _steps(several: Sequence[Series]) -> tuple[list[_Shift], list[tuple[str, float]]]:
     """The changes that are reported, and the smallest that would be reported in each group."""
     by_class: dict[tuple[str, str], list[Series]] = {}
     for one in several:
         if len(one.points) >= LEAST_CAMPAIGNS:
             by_class.setdefault((one.points[-1].of_class, one.group), []).append(one)
     times = bar(sum(places(len(one.points)) for judged in by_class.values() for one in judged))
-    found: list[_Step] = []
+    found: list[_Shift] = []
     least: dict[str, list[float]] = {}
     for (_, group), judged in by_class.items():
         known = scatters([one.values for one in judged], [one.repeated for one in judged])
@@ -194,9 +194,9 @@ def _lasting(newest_first: Iterable[Change]) -> Iterator[Change]:
         later += change.size
 
 
-def _step(one: Series, change: Change) -> _Step:
+def _step(one: Series, change: Change) -> _Shift:
     place, moments = change.place, [point.moment for point in one.points]
-    return _Step(
+    return _Shift(
         one.points[-1], one.group, change.size, moments[place - 2], moments[place], moments[place + 1],
         tuple(one.points[change.begin : place][-FACTS_OF:]), tuple(one.points[place : change.end][:FACTS_OF]),
         len(moments) - place,
@@ -205,10 +205,10 @@ def _step(one: Series, change: Change) -> _Step:
 
 # Changes that came together are reported together.
 
-Told = tuple[list[_Step], str, tuple[Board, ...]]  # the changes, the node or class they are of, and its other GPUs
+Told = tuple[list[_Shift], str, tuple[Board, ...]]  # the changes, the node or class they are of, and its other GPUs
 
 
-def _told(steps: Sequence[_Step], points: Sequence[Point]) -> Iterator[Told]:
+def _told(steps: Sequence[_Shift], points: Sequence[Point]) -> Iterator[Told]:
     """The changes of most GPUs of a class, then of most of a node, then of single GPUs, each by time."""
     left = list(steps)
     for place in (attrgetter("of_class"), attrgetter("node")):
@@ -224,10 +224,10 @@ def _told(steps: Sequence[_Step], points: Sequence[Point]) -> Iterator[Told]:
             yield moment, "", ()
 
 
-def _wide(steps: Sequence[_Step], points: Sequence[Point], place: Callable[[Point], str]) -> dict[str, list[_Step]]:
+def _wide(steps: Sequence[_Shift], points: Sequence[Point], place: Callable[[Point], str]) -> dict[str, list[_Shift]]:
     """The changes that most GPUs of a place have at one moment, by place."""
     members = Counter(place(point) for point in points)
-    found: dict[str, list[_Step]] = {}
+    found: dict[str, list[_Shift]] = {}
     for (name, _, _), alike in _by(steps, lambda one: (place(one.of), one.group, one.size > 0)).items():
         for moment in _moments(alike):
             if len(moment) > max(members[name] / 2, 1):
@@ -235,14 +235,14 @@ def _wide(steps: Sequence[_Step], points: Sequence[Point], place: Callable[[Poin
     return found
 
 
-def _by(steps: Iterable[_Step], key: Callable[[_Step], Any]) -> Mapping[Any, list[_Step]]:
-    found: dict[Any, list[_Step]] = {}
+def _by(steps: Iterable[_Shift], key: Callable[[_Shift], Any]) -> Mapping[Any, list[_Shift]]:
+    found: dict[Any, list[_Shift]] = {}
     for one in steps:
         found.setdefault(key(one), []).append(one)
     return found
 
 
-def _moments(steps: Sequence[_Step]) -> Iterator[list[_Step]]:
+def _moments(steps: Sequence[_Shift]) -> Iterator[list[_Shift]]:
     """The changes grouped by time: each group is the largest one that may have come at one moment."""
     left = list(steps)
     while left:
@@ -254,7 +254,7 @@ def _moments(steps: Sequence[_Step]) -> Iterator[list[_Step]]:
 
 
 def _event(
-    recorded: Callable[[str], Mapping[Key, Gpu]], steps: Sequence[_Step], place: str, but: tuple[Board, ...]
+    recorded: Callable[[str], Mapping[Key, Gpu]], steps: Sequence[_Shift], place: str, but: tuple[Board, ...]
 ) -> Event:
     """An event from its changes."""
     one_each = list({one.of.key: one for one in steps}.values())
@@ -279,7 +279,7 @@ def _event(
 
 
 def _causes(
-    recorded: Callable[[str], Mapping[Key, Gpu]], steps: Sequence[_Step], slow: Mapping[str, float]
+    recorded: Callable[[str], Mapping[Key, Gpu]], steps: Sequence[_Shift], slow: Mapping[str, float]
 ) -> list[Cause]:
     """What changed with the GPUs, and why they may be slower: what most of them have and had not before."""
     looked = []

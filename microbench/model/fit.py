@@ -45,7 +45,7 @@ LEAST_SIGMA = 0.01
 NORMAL = 1.96
 
 
-class Step(msgspec.Struct, frozen=True):
+class TimedStep(msgspec.Struct, frozen=True):
     """Equal kernels, launched one by one or replayed, and a synchronise.
 
     ``seconds`` is its measured time, ``own_s`` how long each kernel runs by its own record, ``sigma_s`` the standard
@@ -90,7 +90,7 @@ class Step(msgspec.Struct, frozen=True):
         return self.own_s * (self.kernels if gpu_paced else 1)
 
 
-def steps(evidence: Evidence) -> list[Step]:
+def steps(evidence: Evidence) -> list[TimedStep]:
     """graph_gain's steps, both ways.
 
     An empty kernel has no argument, a spinning one has its length as argument, and an operation always has one. An
@@ -112,7 +112,7 @@ def steps(evidence: Evidence) -> list[Step]:
                 longer = known[f"write_{way}"]
                 kernel_s, unknown_s = max(kernel_s, shortest_s) + longer.value, half_width(longer) / NORMAL
             result.append(
-                Step(
+                TimedStep(
                     way=way,
                     layer=layer,
                     arguments=1 if duration_ns or layer in operations else 0,
@@ -155,7 +155,7 @@ class Calibrated(msgspec.Struct, frozen=True):
     off: tuple[float, ...] = ()
 
 
-def calibrated(measured: Sequence[Step], priors: Mapping[str, Constant]) -> Calibrated:
+def calibrated(measured: Sequence[TimedStep], priors: Mapping[str, Constant]) -> Calibrated:
     """The constants by whole steps, each held near its own measurement.
 
     Once the pace of every step is known the law is linear in the constants, so pace and constants are determined in
@@ -177,7 +177,7 @@ def calibrated(measured: Sequence[Step], priors: Mapping[str, Constant]) -> Cali
         seen.add(pace)
 
 
-def _begun(measured: Sequence[Step], priors: Mapping[str, Constant]) -> dict[str, float]:
+def _begun(measured: Sequence[TimedStep], priors: Mapping[str, Constant]) -> dict[str, float]:
     """Where the search begins: a constant's own measurement, else the shortest time per kernel of the steps."""
     values = {name: prior.value for name, prior in priors.items()}
     streams = [step for step in measured if step.way == "stream"]
@@ -193,7 +193,7 @@ class _System:
     """A linear equation for each step and each prior, a column for each constant, both sides over the standard
     deviation."""
 
-    def __init__(self, measured: Sequence[Step], pace: tuple[bool, ...], priors: Mapping[str, Constant]) -> None:
+    def __init__(self, measured: Sequence[TimedStep], pace: tuple[bool, ...], priors: Mapping[str, Constant]) -> None:
         terms = [step.terms(fast) for step, fast in zip(measured, pace, strict=True)]
         self.names = sorted({name for counted in terms for name in counted})
         terms += [{name: 1.0} for name in self.names if name in priors]
@@ -269,7 +269,7 @@ REGIMES = ("host", "gpu")
 
 
 def misfits(
-    measured: Sequence[Step], calibration: Calibrated, constants: Mapping[str, Constant]
+    measured: Sequence[TimedStep], calibration: Calibrated, constants: Mapping[str, Constant]
 ) -> dict[tuple[Way, str], Misfit]:
     """The misfit by way and regime: of its own steps, else of all steps of the way, else the assumed one."""
     values = {name: constant.value for name, constant in constants.items()}
@@ -288,7 +288,7 @@ def misfits(
     return chosen
 
 
-def regime(step: Step, gpu_paced: bool, values: Mapping[str, float]) -> str:
+def regime(step: TimedStep, gpu_paced: bool, values: Mapping[str, float]) -> str:
     """ "host" if the host's calls are the largest share of the critical path, else "gpu"."""
     terms = {name: factor * values[name] for name, factor in step.terms(gpu_paced).items()}
     calls = (step.call, f"replay.{step.layer}", "replay_node")
@@ -446,14 +446,14 @@ def _as_the_loop_replays(loop: Constant, layer: str) -> Constant:
     return stand_in(loop, f"the replay call of {layer} is that of the compiled loop", 2.0)
 
 
-def _calls_between(known: Mapping[str, Constant], measured: Iterable[Step]) -> dict[str, Constant]:
+def _calls_between(known: Mapping[str, Constant], measured: Iterable[TimedStep]) -> dict[str, Constant]:
     """Launch calls of steps with a count of arguments that no benchmark measured by itself."""
     calls = {step.call: (step.layer, step.arguments) for step in measured if step.way == "stream"}
     between = {name: call_constant(known, *call) for name, call in calls.items() if name not in known}
     return {name: constant for name, constant in between.items() if constant is not None}
 
 
-def _stand_ins(known: Mapping[str, Constant], measured: Iterable[Step]) -> dict[str, Constant]:
+def _stand_ins(known: Mapping[str, Constant], measured: Iterable[TimedStep]) -> dict[str, Constant]:
     """Stand-ins for constants that only steps show: a launch's way, the compiled loop's replay call."""
     others = {}
     if "way" in known:
@@ -464,7 +464,7 @@ def _stand_ins(known: Mapping[str, Constant], measured: Iterable[Step]) -> dict[
     return others
 
 
-def _settled(priors: Mapping[str, Constant], measured: list[Step], calibration: Calibrated) -> dict[str, Constant]:
+def _settled(priors: Mapping[str, Constant], measured: list[TimedStep], calibration: Calibrated) -> dict[str, Constant]:
     """The constants that steps determine, each with the wider of its own rows' interval and the steps' interval.
 
     A stand-in counts as measured by the steps if they narrow its interval enough.
@@ -487,7 +487,7 @@ def _settled(priors: Mapping[str, Constant], measured: list[Step], calibration: 
     return settled
 
 
-def _reach(evidence: Evidence, measured: list[Step], constants: Mapping[str, Constant]) -> Reach:
+def _reach(evidence: Evidence, measured: list[TimedStep], constants: Mapping[str, Constant]) -> Reach:
     """The largest values that were measured."""
     sizes = [whole(row, "size_bytes") for row in evidence.rows("link_copy")]
     forks = [whole(row, "branches") for row in evidence.rows("graph_shape", "graph")]

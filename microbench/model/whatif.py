@@ -215,7 +215,7 @@ class Times(NamedTuple):
         return abs(self.after_s - self.before_s) <= SAME * self.before_s
 
 
-class Pair(NamedTuple):
+class BeforeAfter(NamedTuple):
     """One way of submitting the step, before and after. ``cases`` are its times for all that is not known of it."""
 
     before: Prediction
@@ -239,11 +239,11 @@ class Pair(NamedTuple):
         return min(several, key=lambda one: one.ratio), max(several, key=lambda one: one.ratio)
 
 
-def pairs(before: Forecast, after: Forecast) -> list[Pair]:
+def pairs(before: Forecast, after: Forecast) -> list[BeforeAfter]:
     """The stream and, where both have one, the graph."""
-    result = [Pair(before.stream, after.stream, tuple(_cases(before, after, "stream")))]
+    result = [BeforeAfter(before.stream, after.stream, tuple(_cases(before, after, "stream")))]
     if before.graph is not None and after.graph is not None:
-        result.append(Pair(before.graph, after.graph, tuple(_cases(before, after, "graph"))))
+        result.append(BeforeAfter(before.graph, after.graph, tuple(_cases(before, after, "graph"))))
     return result
 
 
@@ -263,7 +263,7 @@ def _cases(before: Forecast, after: Forecast, way: Way) -> Iterator[Times]:
             yield Times(*(one.step_s(way, host, share) for one in both))
 
 
-def in_words(pair: Pair) -> str:
+def in_words(pair: BeforeAfter) -> str:
     """How the time changes: "1.29× as fast", "2.9× as long", "the same", "about the same"; of a range, at both ends:
     "the same to 4.2× as fast", "1.10× to 1.49× as fast"."""
     low, high = pair.ends
@@ -283,7 +283,7 @@ def _times_in_words(pair: Times) -> str:
 
 
 def findings(
-    before: Forecast, after: Forecast, changes: Sequence[Change], names: tuple[str, str], ways: Sequence[Pair]
+    before: Forecast, after: Forecast, changes: Sequence[Change], names: tuple[str, str], ways: Sequence[BeforeAfter]
 ) -> list[Finding]:
     """The verdict first; then each way, changes without effect, and extrapolations.
 
@@ -317,7 +317,7 @@ def findings(
     return [verdict, *(_way(pair, names) for pair in ways), *_unused(changes), *outside(after)]
 
 
-def _becomes(pair: Pair, *, typical: bool = False) -> str:
+def _becomes(pair: BeforeAfter, *, typical: bool = False) -> str:
     """How the step changes; ``typical`` adds the case of typical model code."""
     low, high = pair.ends
     if low.same and high.same:
@@ -328,7 +328,7 @@ def _becomes(pair: Pair, *, typical: bool = False) -> str:
     return f"becomes {in_words(pair)}{often}"
 
 
-def _way(pair: Pair, names: tuple[str, str]) -> Finding:
+def _way(pair: BeforeAfter, names: tuple[str, str]) -> Finding:
     """What sets the pace of one way, before and after."""
     first, then = paces(pair.before), paces(pair.after)
     idling = [idle(prediction) for prediction in pair.both]

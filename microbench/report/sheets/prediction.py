@@ -14,7 +14,7 @@ from microbench.model import timeline, whatif, words
 from microbench.model.constants import Constant
 from microbench.model.forecast import Forecast, Prediction, forecast, unchanged
 from microbench.model.model import CONSTANTS, LIMITS, Limit
-from microbench.model.whatif import Change, Changes, Pair, changed
+from microbench.model.whatif import BeforeAfter, Change, Changes, changed
 from microbench.model.workload import Workload
 from microbench.report.document import (
     Cell,
@@ -274,7 +274,7 @@ def _short(name: str) -> str:
     return name if name in (NOW, THEN) else name.removeprefix("on the ").removeprefix("in the ").removesuffix(" run")
 
 
-def _both_table(before: Forecast, after: Forecast, pairs: Sequence[Pair], names: tuple[str, str]) -> Table:
+def _both_table(before: Forecast, after: Forecast, pairs: Sequence[BeforeAfter], names: tuple[str, str]) -> Table:
     """Two rows for each way of submitting: the step before and after, its rate, its limit, and the speed-up."""
     left = Column("", "left")
     titles = (left, left, Column("a step takes"), Column("that makes", drop=1), Column("limited by"), left)
