@@ -11,6 +11,7 @@ import pytest
 from c_library import address, build
 
 from microbench.core.ops import IntArray
+from microbench.experiments.launch import exchanges
 from microbench.host import loops
 from microbench.host.affinity import find_cores, on_cores
 from microbench.host.native import NativeHost, c_address
@@ -105,11 +106,11 @@ def test_each_launch_is_waited_for_on_its_stream_or_on_an_event(driver: ctypes.C
 
 
 def test_the_gpus_timer_is_put_on_the_host_clock_without_loss() -> None:
-    signals = pytest.importorskip("microbench.gpu.cuda.signals", reason="needs cuda-bindings")
     gpu_ns = 1_780_000_000_000_000_000  # a float holds such a number to 256 ns
-    before, after = signals.ClockTie(5_000, gpu_ns, 1_700), signals.ClockTie(5_000 + 10_000_050, gpu_ns + 10**7, 1_650)
+    before = exchanges.ClockTie(5_000, gpu_ns, 1_700)
+    after = exchanges.ClockTie(5_000 + 10_000_050, gpu_ns + 10**7, 1_650)
     stamps: IntArray = np.array([[0, 32], [5_000_000, 10**7]], dtype=np.int64) + gpu_ns
-    assert signals.on_host_clock(stamps, before, after).tolist() == [[5_000, 5_032], [5_005_025, 10_005_050]]
+    assert exchanges.on_host_clock(stamps, before, after).tolist() == [[5_000, 5_032], [5_005_025, 10_005_050]]
 
 
 def watched(driver: ctypes.CDLL, launch: str, count: int, params: Callable[[int], int]) -> tuple[int, int, IntArray]:
