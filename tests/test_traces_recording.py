@@ -377,7 +377,7 @@ def test_the_step_between_two_windows_is_the_step_that_nobody_records(tmp_path: 
     assert step["unwatched_s"] == pytest.approx(50e-6)
     assert (step["low_s"], step["high_s"]) == pytest.approx((50e-6, 52e-6))
     shown = " ".join(call("diagnose", str(tmp_path / "x.rows")).output.split())
-    assert "50.0 µs between the recorded windows (50.0 to 52.0 µs)" in shown
+    assert "unprofiled step time 50.0 µs, between the recorded windows (50.0 to 52.0 µs)" in shown
 
 
 @pytest.mark.parametrize(
