@@ -1,0 +1,47 @@
+"""How fast do many small pieces reach the GPU?
+
+Question
+    What rate do pieces of a few KiB reach if each is a copy of its own, if one call takes all of them, and if a kernel
+    gathers them?
+Method
+    Pieces of pinned memory, with gaps of their size between them, go to the GPU one way after the other. loop:
+    cuMemcpyHtoDAsync for each piece, from compiled code; batched: one cuMemcpyBatchAsync; gather: one kernel, a block a
+    piece. Host time of everything until the GPU is done; every byte is compared, also those between the pieces.
+Reading
+    A copy costs a microsecond or two of host time and of the copy engine, however small it is. A kernel has only the
+    link in its way, and keeps the SMs busy meanwhile. Where batched is no faster than loop, the driver copies in turn.
+"""
+
+from collections.abc import Iterator
+from typing import cast, get_args
+
+from microbench.core.bench import Axis, Benchmark, Measured, always
+from microbench.core.model import Metric
+from microbench.experiments.link.batch import BatchWay, batched_copy
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.meter.timer import Meter
+from microbench.meter.transfers import pieces
+
+KIB = 1 << 10
+WAYS: tuple[str, ...] = get_args(BatchWay)
+
+
+def measure(gpu: Gpu, meter: Meter, way: str, piece_bytes: int, pieces_copied: int) -> Iterator[Measured]:
+    transfer = batched_copy(gpu, cast(BatchWay, way), piece_bytes, pieces_copied)
+    yield from pieces(meter, transfer, "bandwidth", transfer.size_bytes)
+
+
+BENCHMARK = Benchmark(
+    title="Many small copies",
+    metrics=(Metric("bandwidth", "rate", "B/s", "bytes of all pieces over the host time until they are there"),),
+    measure=measure,
+    axes={
+        "way": Axis.same("how the pieces are copied", WAYS),
+        "piece_bytes": Axis(
+            "bytes of a piece", (4 * KIB,), (4 * KIB, 16 * KIB, 28 * KIB, 64 * KIB),
+            tuple(KIB * size for size in (1, 4, 16, 28, 64, 256)), minimum=16, maximum=1 << 26,
+        ),
+        "pieces_copied": Axis("pieces", (256,), (256,), (16, 256, 1024), minimum=1, maximum=4096),
+    },
+    late=always,
+)  # fmt: skip

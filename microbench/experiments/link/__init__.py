@@ -1,0 +1,1 @@
+"""Experiments with the links to the host and to other GPUs."""
