@@ -10,10 +10,10 @@ from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.machine import call_of_kind
 from microbench.gpu.protocol.gpu import Gpu
 
-OTHER = FakeCosts(gap_stream_ns=2300, gap_graph_ns=700)
 
-
-@pytest.mark.parametrize("costs", [FakeCosts(), OTHER], ids=["default", "other"])
+@pytest.mark.parametrize(
+    "costs", [FakeCosts(), FakeCosts(gap_stream_ns=2300, gap_graph_ns=700)], ids=["default", "other"]
+)
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("kind", get_args(Transition))
 def test_each_transition_gives_back_the_simulated_costs(kind: Transition, graph: bool, costs: FakeCosts) -> None:

@@ -1,12 +1,11 @@
 """What does it cost to go from a kernel to a memset or copy, and back?
 
 Question
-    How long does the GPU take from the end of a kernel until the bytes of a memset or copy are there, and from then to
-    the next kernel? And from one branch to another? In streams, and in a graph?
+    How long does the GPU take from a kernel to a memset, copy or second branch, and on to the next kernel?
 Method
-    Two kernels record their end and begin with %globaltimer, behind a gate. Between them a memset or a copy of 4 bytes
-    runs, and a third kernel stamps when it sees them; how long it takes to see a word is measured and taken off. fork:
-    from a kernel to the first one of a second branch; join: from the end of the later branch to the kernel behind both.
+    Two kernels behind a gate record their end and begin. Between them a memset or a copy of 4 bytes runs, and a third
+    kernel stamps when it sees them, less what seeing takes. fork: from a kernel to the first one of a second branch;
+    join: from the end of the later branch to the kernel behind both.
 Reading
     around is the whole time between the two kernels; that of kernel is the plain gap. A small memset or copy is often
     dearer than a kernel that writes the same bytes.

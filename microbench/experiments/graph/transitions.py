@@ -39,31 +39,31 @@ class Transitions:
         self._submit: Submit = program
         if graph:
             self._submit = replay(captured(case, case.stream(0), lambda: program(1))[0], case.stream(0))
-        write = Program([self._kernel("graph_transitions", "write_word", (self._word, VALUE, self._seen + 8))])
-        read = [self._run(write)[8:10] for _ in range(20)] if kind in IN_MEMORY else [(0, 0)]
-        self._seen_after_ns = int(np.median([seen - written for seen, written in read]))
+        write = Program([self._kernel("write_word", self._word, VALUE, self._seen + 8)])
+        runs = [self._run(write) for _ in range(20)] if kind in IN_MEMORY else []
+        self._seen_after_ns = int(np.median([run[8] - run[9] for run in runs if run.size] or [0]))
 
-    def _kernel(self, file: str, name: str, row: tuple[int, ...], stream: int = 0) -> CallRow:
-        op = Launch(block_threads=1, stream=stream)
-        return CallRow.of(launch(self._case, self._case.function(file, name), op, Parameters([row])))
+    def _kernel(self, name: str, *row: int, stream: int = 0) -> CallRow:
+        function = self._case.function("launch" if name == "record" else "graph_transitions", name)
+        return CallRow.of(launch(self._case, function, Launch(block_threads=1, stream=stream), Parameters([row])))
 
     def _calls(self) -> list[CallRow]:
-        def record(place: int, stream: int = 0) -> CallRow:
-            return self._kernel("launch", "record", (self._out, place, self._case.cycles(5000)), stream)
-
+        main, other, cycles = self._case.stream(0), self._case.stream(1), self._case.cycles(5000)
+        first, second, branch, last = (
+            self._kernel("record", self._out, place, cycles, stream=int(place == BRANCH)) for place in range(4)
+        )
         if self._kind in ENDS:
             wait, (forked, joined) = "cuStreamWaitEvent", (self._case.event(timed=False) for _ in range(2))
-            main, other = self._case.stream(0), self._case.stream(1)
             fork = CallRow.named("cuEventRecord", [forked, main]), CallRow.named(wait, [other, forked, 0])
             join = CallRow.named("cuEventRecord", [joined, other]), CallRow.named(wait, [main, joined, 0])
-            return [record(FIRST), *fork, record(SECOND), record(BRANCH, 1), *join, record(LAST)]
+            return [first, *fork, second, branch, *join, last]
         name, source = {
             "memset": ("cuMemsetD32Async", [VALUE, 1]),
             "copy_h2d": ("cuMemcpyHtoDAsync", [int(self._source.ctypes.data), 4]),
             "copy_d2d": ("cuMemcpyDtoDAsync", [self._word + 8, 4]),
         }.get(self._kind, ("", []))
-        between = [CallRow.named(name, [self._word, *source, self._case.stream(0)])] if name else []
-        return [record(FIRST), *between, record(SECOND)]
+        between = [CallRow.named(name, [self._word, *source, main])] if name else []
+        return [first, *between, second]
 
     def _run(self, submit: Submit) -> IntArray:
         """The stamps and words after one run, shape (12,); empty if the gate was late."""
@@ -71,16 +71,16 @@ class Transitions:
         case.upload(self._out, np.array([0] * 11 + [VALUE], dtype=np.int64))
         case.synchronize()
         if self._kind in IN_MEMORY:
-            Program([self._kernel("graph_transitions", "see_word", (self._word, VALUE, self._seen, TRIES), 2)])(1)
+            Program([self._kernel("see_word", self._word, VALUE, self._seen, TRIES, stream=2)])(1)
         gate.shut((0,))
         submit(1)
         time.sleep(STARTED_S)
         gate.open()
         case.synchronize()
-        stamps = case.read(self._out, 12, np.int64)
-        if self._kind in IN_MEMORY and (stamps[10] != VALUE or not stamps[8]):
+        stamps = case.read(self._out, 0 if gate.was_late() else 12, np.int64)
+        if stamps.size and self._kind in IN_MEMORY and (stamps[10] != VALUE or not stamps[8]):
             raise MeasurementError(f"the word between two kernels is {stamps[10]:#x}, seen at {stamps[8]}")
-        return stamps[:0] if gate.was_late() else stamps
+        return stamps
 
     def stamps(self, count: int) -> IntArray:
         """``count`` runs: when what comes first had ended, when the word was there, and when the next kernel began.
