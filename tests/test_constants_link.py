@@ -7,9 +7,11 @@ from fake_session import exactly, medians
 
 from microbench.analysis import fits
 from microbench.core.model import Fact, Measurement
+from microbench.experiments.link.managed import ManagedWay
+from microbench.experiments.link.pinning import PinningWay
+from microbench.experiments.link.pipeline import chunked_copy
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts
 from microbench.gpu.fake.gpu import open_fake
-from microbench.gpu.protocol.links import ManagedWay, PinningWay
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 COSTS = FakeCosts(gpus=2)
@@ -203,7 +205,7 @@ def test_kernels_take_all_sms_one_after_the_other(costs: FakeCosts) -> None:
     """Kernels of four times the copy: on any number of streams they take their whole time."""
     gpu = open_fake(costs, spread=0)
     kernel_ns = round(4 * 64 * MIB / payload_rate(costs, "h2d") * 1e9)
-    pipeline, out_ns = gpu.links.pipeline(64 * MIB, 16, 4, kernel_ns), np.zeros(2, dtype=np.int64)
+    pipeline, out_ns = chunked_copy(gpu, 64 * MIB, 16, 4, kernel_ns), np.zeros(2, dtype=np.int64)
     pipeline.submit.round_trips(out_ns)
     assert kernel_ns < out_ns[1] < kernel_ns * (1 + 1 / 32)
 
