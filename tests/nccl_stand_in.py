@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from microbench.core.errors import MeasurementError
-from microbench.gpu.cuda.links import collectives
+from microbench.experiments.link import collectives
 
 SIZE, INT, POINTER = ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p
 INVALID_USAGE = 5

@@ -95,7 +95,7 @@ def test_a_factor_of_1_02_is_noticed(gpu: Gpu, dtype: GemmType) -> None:
 
 def call_of(gpu: Gpu, matrices: Matrices) -> Call:
     assert isinstance(gpu, CudaGpu)
-    library = CublasLt(gpu.subject(), matrices)
+    library = CublasLt(gpu._case, matrices)
     call = library.calls(library.ways[0])[0]
 
     def keeping() -> None:
@@ -143,7 +143,7 @@ def test_operands_are_new_each_time(gpu: Gpu) -> None:
     seen = []
     for _ in range(3):
         product.operands.fresh()
-        seen.append(gpu.subject().read(product.operands.matrices.a, 64 * 64, np.float32))
+        seen.append(gpu._case.read(product.operands.matrices.a, 64 * 64, np.float32))
         assert 0.9 < float(seen[-1].std()) < 1.1
     assert not np.array_equal(seen[0], seen[1])
     assert not np.array_equal(seen[1], seen[2])

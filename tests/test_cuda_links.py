@@ -7,8 +7,15 @@ import pytest
 from gpu_checks import proven
 
 from microbench.core.errors import MeasurementError, Skip
+from microbench.experiments.link.boards import visible_gpus
+from microbench.experiments.link.chase import Order, host_chase
+from microbench.experiments.link.collectives import CollectiveName, bus_factor, nccl_collective
+from microbench.experiments.link.concurrent import concurrent_copies
+from microbench.experiments.link.copies import Access, engine_copy, kernel_copy
+from microbench.experiments.link.duplex import duplex_copies
+from microbench.experiments.link.peers import PeerWay, peer_chase, peer_copies
+from microbench.experiments.link.state import link_state
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import Access, CollectiveName, Order, PeerWay, bus_factor
 from microbench.gpu.protocol.transfer import Direction, HostMemory
 
 pytestmark = pytest.mark.gpu
@@ -20,7 +27,7 @@ SIZES = (1, 5, 4096, 1_000_003)
 @pytest.mark.parametrize("memory", get_args(HostMemory))
 @pytest.mark.parametrize("direction", get_args(Direction))
 def test_copies_arrive(gpu: Gpu, direction: Direction, memory: HostMemory, size_bytes: int) -> None:
-    transfer = gpu.links.copy(direction, memory, size_bytes)
+    transfer = engine_copy(gpu, direction, memory, size_bytes)
     assert transfer.blocks == (memory == "pageable")
     proven(gpu, transfer, "byte 0 of")
 
@@ -29,11 +36,11 @@ def test_copies_arrive(gpu: Gpu, direction: Direction, memory: HostMemory, size_
 @pytest.mark.parametrize("size_bytes", [16, 4099, 9_000_001])
 @pytest.mark.parametrize("access", get_args(Access))
 def test_kernels_move_all_bytes(gpu: Gpu, access: Access, size_bytes: int, width_bytes: int, offset_bytes: int) -> None:
-    proven(gpu, gpu.links.kernel_copy(access, width_bytes, offset_bytes, size_bytes), "byte 0 of")
+    proven(gpu, kernel_copy(gpu, access, width_bytes, offset_bytes, size_bytes), "byte 0 of")
 
 
 def test_copies_run_both_ways_at_the_same_time(gpu: Gpu) -> None:
-    duplex = gpu.links.duplex(1 << 20)
+    duplex = duplex_copies(gpu, 1 << 20)
     duplex.fresh()
     with pytest.raises(MeasurementError):
         duplex.check()
@@ -46,7 +53,7 @@ def test_copies_run_both_ways_at_the_same_time(gpu: Gpu) -> None:
 
 @pytest.mark.parametrize("order", get_args(Order))
 def test_walks_end_at_their_line(gpu: Gpu, order: Order) -> None:
-    chase = gpu.links.chase(64 << 10, 128, order)
+    chase = host_chase(gpu, 64 << 10, 128, order)
     for _ in range(2):
         walks = chase.walks_ns(10)
         assert walks.shape == (chase.blocks,)
@@ -57,14 +64,14 @@ def test_walks_end_at_their_line(gpu: Gpu, order: Order) -> None:
 
 
 def test_the_link_state_is_read_under_load(gpu: Gpu) -> None:
-    facts = {fact.name: fact for fact in gpu.links.state()}
+    facts = {fact.name: fact for fact in link_state(gpu)}
     assert facts["read_under_load"].value is True
     assert facts["generation_now"].value == gpu.info.link.generation_max
     assert all(fact.value is not None or fact.reason for fact in facts.values())
 
 
 def needs_two(gpu: Gpu) -> None:
-    if len(gpu.links.gpus()) < 2:
+    if len(visible_gpus(gpu)) < 2:
         pytest.skip("needs two GPUs")
 
 
@@ -72,7 +79,7 @@ def needs_two(gpu: Gpu) -> None:
 @pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0)])
 def test_peers_exchange_data(gpu: Gpu, first: int, second: int, way: PeerWay) -> None:
     needs_two(gpu)
-    peer = gpu.links.peer(first, second, way, True, 1_000_003)
+    peer = peer_copies(gpu, first, second, way, True, 1_000_003)
     peer.fresh()
     with pytest.raises(MeasurementError):
         peer.check()
@@ -83,7 +90,7 @@ def test_peers_exchange_data(gpu: Gpu, first: int, second: int, way: PeerWay) ->
 @pytest.mark.parametrize("way", ["engine_read", "engine_write"])
 def test_peers_without_access_copy_through_the_host(gpu: Gpu, way: PeerWay) -> None:
     needs_two(gpu)
-    peer = gpu.links.peer(0, 1, way, False, 1 << 20)
+    peer = peer_copies(gpu, 0, 1, way, False, 1 << 20)
     peer.fresh()
     assert (peer.take_s(2) or 0) > 0
     peer.check()
@@ -92,15 +99,15 @@ def test_peers_without_access_copy_through_the_host(gpu: Gpu, way: PeerWay) -> N
 @pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0)])
 def test_walks_through_the_other_gpu(gpu: Gpu, first: int, second: int) -> None:
     needs_two(gpu)
-    chase = gpu.links.peer_chase(first, second, 64 << 10, 128)
+    chase = peer_chase(gpu, first, second, 64 << 10, 128)
     assert (chase.walks_ns(10) > 0).all()
     assert 200 < np.median(chase.each_ns(50)) < 20_000
 
 
 @pytest.mark.parametrize("direction", get_args(Direction))
 def test_gpus_copy_at_the_same_time(gpu: Gpu, direction: Direction) -> None:
-    indices = list(gpu.links.gpus())
-    together = gpu.links.concurrent(direction, indices, 1 << 20)
+    indices = list(visible_gpus(gpu))
+    together = concurrent_copies(gpu, direction, indices, 1 << 20)
     together.fresh()
     with pytest.raises(MeasurementError):
         together.check()
@@ -117,8 +124,8 @@ def test_gpus_copy_at_the_same_time(gpu: Gpu, direction: Direction) -> None:
 def test_nccl_gives_every_gpu_its_values(gpu: Gpu, ranks: int | None, name: CollectiveName, size_bytes: int) -> None:
     if ranks == 2:
         needs_two(gpu)
-    collective = gpu.links.collective(name, "loop", ranks, size_bytes)
-    assert collective.ranks == (ranks or len(gpu.links.gpus()))
+    collective = nccl_collective(gpu, name, "loop", ranks, size_bytes)
+    assert collective.ranks == (ranks or len(visible_gpus(gpu)))
     assert 0 <= size_bytes - collective.size_bytes < 16 * collective.ranks
     for _ in range(2):  # the first call also sets up the connections between the GPUs
         collective.fresh()
@@ -134,7 +141,7 @@ def test_nccl_gives_every_gpu_its_values(gpu: Gpu, ranks: int | None, name: Coll
 def test_nccl4py_makes_the_same_calls(gpu: Gpu) -> None:
     pytest.importorskip("nccl.core")
     for name in get_args(CollectiveName):
-        collective = gpu.links.collective(name, "nccl4py", None, 4096)
+        collective = nccl_collective(gpu, name, "nccl4py", None, 4096)
         collective.fresh()
         collective.take_ns(3)
         collective.check()
@@ -147,7 +154,7 @@ def test_the_time_of_a_large_message_is_possible(gpu: Gpu) -> None:
     """
     size_bytes = 256 << 20
     for name in get_args(CollectiveName):
-        collective = gpu.links.collective(name, "loop", None, size_bytes)
+        collective = nccl_collective(gpu, name, "loop", None, size_bytes)
         collective.take_ns(5)
         taken_s = min(collective.take_ns(20) for _ in range(3)) * 1e-9 / 20
         link = gpu.info.link
@@ -160,6 +167,6 @@ def test_the_time_of_a_large_message_is_possible(gpu: Gpu) -> None:
 
 def test_an_absent_gpu_is_a_skip(gpu: Gpu) -> None:
     with pytest.raises(Skip, match="needs a GPU 99"):
-        gpu.links.peer(0, 99, "engine_read", True, 1024)
+        peer_copies(gpu, 0, 99, "engine_read", True, 1024)
     with pytest.raises(Skip, match="needs 99 GPUs"):
-        gpu.links.collective("all_reduce", "loop", 99, 1024)
+        nccl_collective(gpu, "all_reduce", "loop", 99, 1024)

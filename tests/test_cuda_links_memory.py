@@ -8,15 +8,16 @@ import pytest
 from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
+from microbench.experiments.link import managed
+from microbench.experiments.link.copies import engine_copy
+from microbench.experiments.link.managed import ManagedWay, managed_memory
+from microbench.experiments.link.pinning import Pinning, PinningWay, pinning
+from microbench.experiments.link.pipeline import Piece, Readers, chunked_copy
 from microbench.gpu.cuda import buffers
 from microbench.gpu.cuda.buffers import HostBuffer, Patterns
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.device import CudaGpu
-from microbench.gpu.cuda.links import managed
-from microbench.gpu.cuda.links.copies import CudaPipeline, Piece, Readers
-from microbench.gpu.cuda.links.managed import CudaManaged
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import ManagedWay, Pinning, PinningWay
 from microbench.gpu.protocol.transfer import HostMemory
 from microbench.host import memory
 
@@ -29,7 +30,7 @@ TOO_MUCH_BYTES = 1 << 46
 @pytest.fixture
 def case(gpu: Gpu) -> Case:
     assert isinstance(gpu, CudaGpu)
-    return gpu.subject()
+    return gpu._case
 
 
 @pytest.mark.parametrize("node", [None, 0])
@@ -55,7 +56,7 @@ def test_host_buffers_hold_data_for_both_sides(case: Case, kind: HostMemory, siz
 def test_too_much_host_memory_is_a_skip(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, kind: HostMemory) -> None:
     monkeypatch.setattr(memory, "LONGEST_FILL_S", 0.0)
     with pytest.raises(Skip, match=r"64 TiB of [a-z-]+ host memory asked, .* may be taken"):
-        gpu.links.copy("h2d", kind, TOO_MUCH_BYTES)
+        engine_copy(gpu, "h2d", kind, TOO_MUCH_BYTES)
 
 
 @pytest.mark.parametrize(("kind", "call"), [("pinned", "cuMemHostAlloc"), ("registered", "cuMemHostRegister")])
@@ -63,13 +64,13 @@ def test_a_driver_s_refusal_is_a_skip(gpu: Gpu, monkeypatch: pytest.MonkeyPatch,
     answer = (driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY, 0)[: 2 if kind == "pinned" else 1]
     monkeypatch.setattr(buffers.driver, call, lambda *arguments: answer)
     with pytest.raises(Skip, match=f"1 MiB of {kind} host memory refused by the driver: CUDA_ERROR_OUT_OF_MEMORY"):
-        gpu.links.copy("h2d", kind, MIB)
+        engine_copy(gpu, "h2d", kind, MIB)
 
 
 @pytest.mark.parametrize("size_bytes", [4096, 100_003, 4 * MIB])
 @pytest.mark.parametrize("way", get_args(PinningWay))
 def test_the_stamps_of_pinning_are_in_order(gpu: Gpu, way: PinningWay, size_bytes: int) -> None:
-    stamps = gpu.links.pinning(way, size_bytes, 4)
+    stamps = pinning(gpu, way, size_bytes, 4)
     assert stamps.shape == (4, len(Pinning))
     assert (np.diff(stamps.ravel()) >= 0).all()
     assert (stamps[:, Pinning.PINNED] > stamps[:, Pinning.BEGIN]).all()
@@ -104,7 +105,7 @@ def test_readers_see_every_byte(case: Case, size_bytes: int) -> None:
     ("size_bytes", "chunks", "streams"), [(65_536, 1, 1), (1_000_003, 7, 3), (65_537, 128, 4), (8 * MIB, 16, 2)]
 )
 def test_pieces_arrive_and_are_read(gpu: Gpu, size_bytes: int, chunks: int, streams: int, kernel_ns: int) -> None:
-    pipeline = gpu.links.pipeline(size_bytes, chunks, streams, kernel_ns)
+    pipeline = chunked_copy(gpu, size_bytes, chunks, streams, kernel_ns)
     pipeline.fresh()
     with pytest.raises(MeasurementError, match="byte 0 of"):
         pipeline.check()
@@ -118,8 +119,7 @@ def test_pieces_arrive_and_are_read(gpu: Gpu, size_bytes: int, chunks: int, stre
 
 
 def test_a_missing_or_early_kernel_is_noticed(gpu: Gpu) -> None:
-    pipeline = gpu.links.pipeline(MIB, 4, 2, 100_000)
-    assert isinstance(pipeline, CudaPipeline)
+    pipeline = chunked_copy(gpu, MIB, 4, 2, 100_000)
     assert pipeline._readers is not None
     pipeline.fresh()
     pipeline.submit(1)
@@ -139,7 +139,7 @@ def test_a_missing_or_early_kernel_is_noticed(gpu: Gpu) -> None:
 @pytest.mark.parametrize(("chunks", "streams"), [(1, 1), (8, 1), (8, 4)])
 def test_kernels_take_as_long_as_asked_and_do_not_run_side_by_side(gpu: Gpu, chunks: int, streams: int) -> None:
     kernel_ns = 4_000_000
-    pipeline = gpu.links.pipeline(MIB, chunks, streams, kernel_ns)
+    pipeline = chunked_copy(gpu, MIB, chunks, streams, kernel_ns)
     out = np.zeros(5, dtype=np.int64)
     pipeline.submit.round_trips(out)
     assert 0.95 * kernel_ns < np.median(out) < 1.5 * kernel_ns
@@ -148,7 +148,7 @@ def test_kernels_take_as_long_as_asked_and_do_not_run_side_by_side(gpu: Gpu, chu
 @pytest.mark.parametrize("size_bytes", [4096, 1_000_003, 16 * MIB])
 @pytest.mark.parametrize("way", get_args(ManagedWay))
 def test_managed_memory_moves(gpu: Gpu, way: ManagedWay, size_bytes: int) -> None:
-    moving = gpu.links.managed(way, size_bytes)
+    moving = managed_memory(gpu, way, size_bytes)
     with pytest.raises(MeasurementError):
         moving.check()
     assert all(moving.take_ns() > 0 for _ in range(3))
@@ -157,8 +157,7 @@ def test_managed_memory_moves(gpu: Gpu, way: ManagedWay, size_bytes: int) -> Non
 
 @pytest.mark.parametrize("way", get_args(ManagedWay))
 def test_wrong_managed_memory_and_a_missing_prefetch_are_noticed(gpu: Gpu, case: Case, way: ManagedWay) -> None:
-    moving = gpu.links.managed(way, MIB)
-    assert isinstance(moving, CudaManaged)
+    moving = managed_memory(gpu, way, MIB)
     moving.take_ns()
     Patterns(case).poison(moving._pages.address + MIB // 2, 4, 1)
     with pytest.raises(MeasurementError, match="managed memory: byte 524288 of"):
@@ -172,7 +171,7 @@ def test_wrong_managed_memory_and_a_missing_prefetch_are_noticed(gpu: Gpu, case:
 
 def test_too_much_or_no_managed_memory_is_a_skip(gpu: Gpu, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Skip, match=r"64 TiB of managed memory is over a quarter of the .* free on the GPU"):
-        gpu.links.managed("fault_to_device", TOO_MUCH_BYTES)
+        managed_memory(gpu, "fault_to_device", TOO_MUCH_BYTES)
     monkeypatch.setattr(type(case.context), "attribute", lambda self, name: 0)
     with pytest.raises(Skip, match="no managed memory that host and device may use at once"):
         managed.require_managed(case, MIB)

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from read_findings import check
 
 from microbench.core.model import Fact, Param, Run
+from microbench.experiments.link.copies import BUSY_FACT
 from microbench.explain.link_facts import OTHERS_BUSY
-from microbench.meter.transfers import BUSY_FACT
 
 PAGEABLE_FAST = scaled("link_copy", "bandwidth_host", 9.0, memory="pageable")
 PAGEABLE_SLOW = scaled("link_copy", "bandwidth_host", 0.2, memory="pageable")

@@ -15,6 +15,9 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Copy, GraphLaunch, Launch, LayerCall, Op, Query, Record, Wait
 from microbench.experiments.launch.exchanges import host_read_ns, start_stamps
 from microbench.experiments.launch.streams import resident, threads_stamps
+from microbench.experiments.link.boards import visible_gpus
+from microbench.experiments.link.simulated_wires import play
+from microbench.experiments.link.state import link_state
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts
 from microbench.gpu.fake.device import max_plus
 from microbench.gpu.fake.environment import (
@@ -28,7 +31,6 @@ from microbench.gpu.fake.environment import (
     open_fake_cold,
 )
 from microbench.gpu.fake.gpu import open_fake
-from microbench.gpu.fake.links import play
 from microbench.gpu.open import open_host
 from microbench.gpu.protocol.gpu import WAIT_VARIABLE, ColdStarts, Gpu
 from microbench.session.plan import make_plan, select
@@ -43,12 +45,12 @@ def test_all_of_it_is_marked_simulated() -> None:
     assert "SIMULATED" in FAKE_NAME
     assert environment.driver_version == "SIMULATED"
     assert environment.packages == {}
-    assert {fact.source for fact in (*environment.facts, *gpu.links.state())} == {"SIMULATED"}
+    assert {fact.source for fact in (*environment.facts, *link_state(gpu))} == {"SIMULATED"}
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_every_fact_of_the_link_has_a_value_or_a_reason(gpus: int) -> None:
-    facts = {fact.name: fact for fact in open_fake(FakeCosts(gpus=gpus)).links.state()}
+    facts = {fact.name: fact for fact in link_state(open_fake(FakeCosts(gpus=gpus)))}
     assert all((fact.value is None) == (fact.reason is not None) for fact in facts.values())
     assert ("topology_gpu1" in facts) == (gpus == 2)
     assert (facts["nvlink_bytes_per_s"].value is None) == (gpus == 1)
@@ -61,10 +63,10 @@ def test_the_wait_mode_and_the_number_of_gpus_come_from_the_environment(monkeypa
     began_ns = gpu.clock.now_ns()
     gpu.synchronize()
     assert gpu.clock.now_ns() - began_ns > COSTS.completion_ns["blocking"]
-    assert [gpu.index for gpu in fake_environment().gpus] == list(open_fake().links.gpus()) == [0]
+    assert [gpu.index for gpu in fake_environment().gpus] == list(visible_gpus(open_fake())) == [0]
     monkeypatch.setenv(GPUS_VARIABLE, "2")
     first, second = fake_environment().gpus
-    assert list(open_fake().links.gpus()) == [first.index, second.index] == [0, 1]
+    assert list(visible_gpus(open_fake())) == [first.index, second.index] == [0, 1]
     assert first.uuid != second.uuid
     assert first.pci_bus_id != second.pci_bus_id
     for variable, wrong in ((GPUS_VARIABLE, ("0", "17", "two", "-1", "")), (WAIT_VARIABLE, ("patient",))):

@@ -19,6 +19,14 @@ from microbench.experiments.graph.allocation import allocating_step
 from microbench.experiments.graph.branches import Shape, shaped_work
 from microbench.experiments.graph.iterations import decided_loop
 from microbench.experiments.graph.nodes import node_chain
+from microbench.experiments.link.chase import host_chase
+from microbench.experiments.link.concurrent import concurrent_copies
+from microbench.experiments.link.copies import engine_copy, kernel_copy
+from microbench.experiments.link.duplex import duplex_copies
+from microbench.experiments.link.managed import managed_memory
+from microbench.experiments.link.peers import peer_chase, peer_copies
+from microbench.experiments.link.pinning import pinning
+from microbench.experiments.link.pipeline import chunked_copy
 from microbench.experiments.memory.access import occupied, scattered, strided
 from microbench.experiments.memory.allocation import allocating
 from microbench.experiments.memory.atomics import atomics
@@ -89,9 +97,9 @@ def test_results_are_verified_and_lost_or_damaged_ones_fail(case: Case) -> None:
 
 
 MADE: dict[str, Callable[[Gpu], Transfer | Operations | Gemm]] = {
-    "copy": lambda gpu: gpu.links.copy("d2h", "pinned", MIB),
-    "pageable copy": lambda gpu: gpu.links.copy("h2d", "pageable", 7),
-    "kernel copy": lambda gpu: gpu.links.kernel_copy("read", 4, 0, MIB),
+    "copy": lambda gpu: engine_copy(gpu, "d2h", "pinned", MIB),
+    "pageable copy": lambda gpu: engine_copy(gpu, "h2d", "pageable", 7),
+    "kernel copy": lambda gpu: kernel_copy(gpu, "read", 4, 0, MIB),
     "stream": lambda gpu: stream(gpu, "triad", "fp64", "cuda", MIB + 24, "grid_16B_x4_t256"),
     "library": lambda gpu: stream(gpu, "dot", "fp32", "cupy", MIB, "cupy"),
     "occupied": lambda gpu: occupied(gpu, 1, 128, 4, MIB),
@@ -187,24 +195,24 @@ def capability(major: int, minor: int) -> FakeCosts:
 
 Use = Callable[[Gpu], object]
 LACKING: list[tuple[FakeCosts, Use, str]] = [
-    (SMALL_HOST, lambda gpu: gpu.links.kernel_copy("read", 4, 0, 2 * MIB), "2 MiB of pinned memory asked, 1 MiB"),
-    (SMALL_HOST, lambda gpu: gpu.links.duplex(MIB), "2 MiB of pinned memory"),
-    (SMALL_HOST, lambda gpu: gpu.links.chase(2 * MIB, 128, "random"), "2 MiB of pinned memory"),
-    (SMALL_HOST, lambda gpu: gpu.links.pinning("register", 2 * MIB, 1), "2 MiB of pinned memory"),
-    (SMALL_HOST, lambda gpu: gpu.links.pinning("touch", 2 * MIB, 1), "2 MiB of pageable memory"),
-    (SMALL_HOST, lambda gpu: gpu.links.pipeline(2 * MIB, 2, 2, 0), "2 MiB of pinned memory"),
-    (SMALL_HOST, lambda gpu: gpu.links.managed("fault_to_device", 2 * MIB), "2 MiB of managed memory"),
-    (SMALL_HOST, lambda gpu: gpu.links.concurrent("h2d", [0, 1], MIB), "2 MiB of pinned memory"),
-    (SMALL_HOST, lambda gpu: gpu.links.copy("h2d", "pinned", 8, 2), "this machine has 2 NUMA nodes"),
-    (TWO, lambda gpu: gpu.links.kernel_copy("read", 2, 0, 8), "4, 8 or 16 bytes at a time, not 2"),
-    (TWO, lambda gpu: gpu.links.chase(64, 128, "random"), "64 B hold no line of 128 B"),
-    (TWO, lambda gpu: gpu.links.managed("fault_to_device", 30 * GIB), "30 GiB is over a quarter of the 96 GiB"),
-    (TWO, lambda gpu: gpu.links.peer(0, 2, "sm_read", True, 8), "needs a GPU 2: 2 here"),
-    (TWO, lambda gpu: gpu.links.concurrent("h2d", [0, 5], 8), "needs a GPU 5: 2 here"),
-    (TWO, lambda gpu: gpu.links.peer_chase(2, 0, MIB, 128), "needs a GPU 2: 2 here"),
-    (DENIED, lambda gpu: gpu.links.peer(0, 2, "engine_read", True, MIB), "GPU 0 has no peer access to GPU 2"),
-    (DENIED, lambda gpu: gpu.links.peer_chase(0, 2, MIB, 128), "no peer access"),
-    (NO_MANAGED, lambda gpu: gpu.links.managed("fault_to_host", MIB), "no concurrent managed access"),
+    (SMALL_HOST, lambda gpu: kernel_copy(gpu, "read", 4, 0, 2 * MIB), "2 MiB of pinned memory asked, 1 MiB"),
+    (SMALL_HOST, lambda gpu: duplex_copies(gpu, MIB), "2 MiB of pinned memory"),
+    (SMALL_HOST, lambda gpu: host_chase(gpu, 2 * MIB, 128, "random"), "2 MiB of pinned memory"),
+    (SMALL_HOST, lambda gpu: pinning(gpu, "register", 2 * MIB, 1), "2 MiB of pinned memory"),
+    (SMALL_HOST, lambda gpu: pinning(gpu, "touch", 2 * MIB, 1), "2 MiB of pageable memory"),
+    (SMALL_HOST, lambda gpu: chunked_copy(gpu, 2 * MIB, 2, 2, 0), "2 MiB of pinned memory"),
+    (SMALL_HOST, lambda gpu: managed_memory(gpu, "fault_to_device", 2 * MIB), "2 MiB of managed memory"),
+    (SMALL_HOST, lambda gpu: concurrent_copies(gpu, "h2d", [0, 1], MIB), "2 MiB of pinned memory"),
+    (SMALL_HOST, lambda gpu: engine_copy(gpu, "h2d", "pinned", 8, 2), "this machine has 2 NUMA nodes"),
+    (TWO, lambda gpu: kernel_copy(gpu, "read", 2, 0, 8), "4, 8 or 16 bytes at a time, not 2"),
+    (TWO, lambda gpu: host_chase(gpu, 64, 128, "random"), "64 B hold no line of 128 B"),
+    (TWO, lambda gpu: managed_memory(gpu, "fault_to_device", 30 * GIB), "30 GiB is over a quarter of the 96 GiB"),
+    (TWO, lambda gpu: peer_copies(gpu, 0, 2, "sm_read", True, 8), "needs a GPU 2: 2 here"),
+    (TWO, lambda gpu: concurrent_copies(gpu, "h2d", [0, 5], 8), "needs a GPU 5: 2 here"),
+    (TWO, lambda gpu: peer_chase(gpu, 2, 0, MIB, 128), "needs a GPU 2: 2 here"),
+    (DENIED, lambda gpu: peer_copies(gpu, 0, 2, "engine_read", True, MIB), "GPU 0 has no peer access to GPU 2"),
+    (DENIED, lambda gpu: peer_chase(gpu, 0, 2, MIB, 128), "no peer access"),
+    (NO_MANAGED, lambda gpu: managed_memory(gpu, "fault_to_host", MIB), "no concurrent managed access"),
     (TWO, lambda gpu: read_set(gpu, "shared", 256 << 10), "a block has 227 KiB of shared memory here, not 256 KiB"),
     (TWO, lambda gpu: chase(gpu, "shared", 256 << 10), "a block has 227 KiB of shared memory"),
     (TWO, lambda gpu: chase(gpu, "global", 64), "64 B hold no two lines of 128 B"),
@@ -252,9 +260,9 @@ def test_what_a_machine_lacks_is_a_skip_that_says_why(costs: FakeCosts, use: Use
 
 
 def test_without_peer_access_the_way_back_and_the_way_through_the_host_are_open() -> None:
-    links = exact(DENIED).links
-    assert links.peer(2, 0, "engine_read", True, MIB).take_s(1)
-    assert links.peer(0, 2, "engine_read", False, MIB).take_s(1)
+    gpu = exact(DENIED)
+    assert peer_copies(gpu, 2, 0, "engine_read", True, MIB).take_s(1)
+    assert peer_copies(gpu, 0, 2, "engine_read", False, MIB).take_s(1)
 
 
 USES: dict[str, Callable[[Gpu], Callable[[], object]]] = {
@@ -262,13 +270,12 @@ USES: dict[str, Callable[[Gpu], Callable[[], object]]] = {
     "replay": lambda gpu: partial(gpu.bind(gpu.graph([Launch()])), 1),
     "gate": lambda gpu: gpu.gate().shut,
     "events": lambda gpu: gpu.events().start,
-    "peer": lambda gpu: partial(gpu.links.peer(0, 1, "sm_read", True, MIB).take_s, 1),
-    "duplex": lambda gpu: partial(gpu.links.duplex(MIB).ends_s, 1, 1),
-    "host chase": lambda gpu: partial(gpu.links.chase(MIB, 128, "random").walks_ns, 1),
-    "pageable copy": lambda gpu: partial(gpu.links.copy("h2d", "pageable", MIB).submit, 1),
-    "pipeline": lambda gpu: partial(gpu.links.pipeline(MIB, 2, 2, 0).submit, 1),
-    "managed": lambda gpu: gpu.links.managed("fault_to_host", MIB).take_ns,
-    "state": lambda gpu: gpu.links.state,
+    "peer": lambda gpu: partial(peer_copies(gpu, 0, 1, "sm_read", True, MIB).take_s, 1),
+    "duplex": lambda gpu: partial(duplex_copies(gpu, MIB).ends_s, 1, 1),
+    "host chase": lambda gpu: partial(host_chase(gpu, MIB, 128, "random").walks_ns, 1),
+    "pageable copy": lambda gpu: partial(engine_copy(gpu, "h2d", "pageable", MIB).submit, 1),
+    "pipeline": lambda gpu: partial(chunked_copy(gpu, MIB, 2, 2, 0).submit, 1),
+    "managed": lambda gpu: managed_memory(gpu, "fault_to_host", MIB).take_ns,
     "chase": lambda gpu: partial(chase(gpu, "global", MIB).walk, 8),
     "loaded": lambda gpu: partial(loaded_chase(gpu, "l2").take, 8, 0.0),
     "writes": lambda gpu: partial(written_set(gpu, "update", MIB).take, 4096),

@@ -38,7 +38,7 @@ OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba
 # Where a package may be imported. The longest name counts: numba.cuda is not numba.
 PACKAGES: dict[str, tuple[str, ...]] = {
     "asyncssh": ("fleet.clusters",),
-    "cuda": ("gpu", "_kernels"),
+    "cuda": ("gpu", "_kernels", "experiments.link.collectives"),
     "cupy": ("gpu", "_kernels"),
     "cupyx": ("gpu", "_kernels"),
     "dask": ("fleet",),

@@ -20,12 +20,11 @@ from microbench.archive.redaction import Identity, redacted
 from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Measurement, Run
-from microbench.gpu.cuda.links import collectives
-from microbench.gpu.cuda.links.collectives import CudaCollective
+from microbench.experiments.link import collectives
+from microbench.experiments.link.collectives import Collective, CollectiveName, bus_factor, nccl_collective
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts
 from microbench.gpu.fake.environment import fake_environment
 from microbench.gpu.fake.gpu import open_fake
-from microbench.gpu.protocol.links import CollectiveName, bus_factor
 from microbench.report.suites import link
 
 MIB = 1 << 20
@@ -83,13 +82,13 @@ def test_factors_are_those_of_nccl_tests(name: CollectiveName, ranks: int, expec
 
 
 def test_sizes_are_counted_as_nccl_tests_counts_them() -> None:
-    links = open_fake(FakeCosts(gpus=3), spread=0).links
-    assert links.collective("all_reduce", "loop", None, 128).size_bytes == 128
-    assert links.collective("all_gather", "loop", None, 128).size_bytes == 3 * 32  # of each GPU whole 16 bytes
+    gpu = open_fake(FakeCosts(gpus=3), spread=0)
+    assert nccl_collective(gpu, "all_reduce", "loop", None, 128).size_bytes == 128
+    assert nccl_collective(gpu, "all_gather", "loop", None, 128).size_bytes == 3 * 32  # of each GPU whole 16 bytes
     with pytest.raises(Skip, match="too few for all_gather on 3 GPUs"):
-        links.collective("all_gather", "loop", None, 32)
+        nccl_collective(gpu, "all_gather", "loop", None, 32)
     with pytest.raises(Skip, match="needs a GPU 3"):
-        links.collective("all_reduce", "loop", 4, 128)
+        nccl_collective(gpu, "all_reduce", "loop", 4, 128)
 
 
 @pytest.mark.parametrize(("count", "kept"), [(1, {"all"}), (2, {"all", "1"}), (8, {"all", "1", "2", "4"})])
@@ -179,7 +178,7 @@ def test_every_rank_gets_its_values_through_the_c_interface(
     monkeypatch: pytest.MonkeyPatch, operation: CollectiveName, gpus: int, own: int, ranks: int | None
 ) -> None:
     library = StandIn()
-    collective = CudaCollective(machine(monkeypatch, library, gpus, own), operation, "loop", ranks, 1000)
+    collective = Collective(machine(monkeypatch, library, gpus, own), operation, "loop", ranks, 1000)
     assert library.devices[0] == own
     assert len(set(library.devices)) == collective.ranks == (ranks or gpus)
     collective.fresh()
@@ -201,7 +200,7 @@ def test_every_rank_gets_its_values_through_the_c_interface(
 def test_settings_that_name_machines_are_in_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"COMM_ID": "node17:4444", "HOSTID": "node17", "ALGO": "RING"}.items():
         monkeypatch.setenv(f"NCCL_{name}", value)
-    made = CudaCollective(machine(monkeypatch, StandIn(), 2, 0), "all_reduce", "loop", None, 1000)
+    made = Collective(machine(monkeypatch, StandIn(), 2, 0), "all_reduce", "loop", None, 1000)
     run = with_nccl(2)
     run = replace(run, outcomes=tuple(replace(one, facts=tuple(made.facts())) for one in run.outcomes))
     shared = schema.encode(redacted(run, Identity()))
@@ -211,7 +210,7 @@ def test_settings_that_name_machines_are_in_no_run(monkeypatch: pytest.MonkeyPat
 
 def test_a_refusal_of_nccl_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectives, "FLOAT32", 6)
-    made = CudaCollective(machine(monkeypatch, StandIn(), 2, 0), "all_reduce", "loop", None, 1000)
+    made = Collective(machine(monkeypatch, StandIn(), 2, 0), "all_reduce", "loop", None, 1000)
     monkeypatch.setattr(collectives, "FLOAT32", 7)
     with pytest.raises(MeasurementError, match="all_reduce: code 5"):
         made.take_ns(1)

@@ -13,10 +13,10 @@ from microbench.benchmarks.link.link_peer import bound_of
 from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip, UsageError
 from microbench.core.model import GpuInfo, LinkInfo
+from microbench.experiments.link import concurrent, copies
+from microbench.experiments.link.chase import Order, chain, order_of_lines, words_at
+from microbench.experiments.link.peers import PeerWay
 from microbench.gpu.cuda import case as cases
-from microbench.gpu.cuda.links import copies, peers
-from microbench.gpu.cuda.links.chase import chain, order_of_lines, words_at
-from microbench.gpu.protocol.links import Order, PeerWay
 from microbench.session.plan import select
 
 STRIDE_BYTES = 128
@@ -47,25 +47,25 @@ def test_a_footprint_below_one_line_is_a_skip() -> None:
 def test_a_host_buffer_holds_the_offset_of_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     monkeypatch.setattr(copies, "HostBuffer", lambda case, kind, size_bytes: sizes.append(size_bytes))
-    ends = SimpleNamespace(mapped=0, device=0, fresh=None, check=None)
+    ends = SimpleNamespace(mapped=0, device=0, size_bytes=0, fresh=None, check=None)
     monkeypatch.setattr(copies, "Ends", lambda *arguments, **named: ends)
     monkeypatch.setattr(copies, "copy_by_sms", lambda *arguments: None)
     case: Any = None
-    copies.CudaKernelCopy(case, "read", 16, 1 << 20, 1 << 16)
+    copies._kernel_copy(case, "read", 16, 1 << 20, 1 << 16)
     assert sizes[0] >= (1 << 20) + (1 << 16)
 
 
 def test_the_buffer_of_each_gpu_is_on_its_own_node(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[int | None] = []
-    monkeypatch.setattr(peers, "HostBuffer", lambda case, kind, size_bytes, node=None: used.append(node))
-    monkeypatch.setattr(peers, "Ends", lambda *arguments, **named: None)
-    monkeypatch.setattr(peers, "copy_submit", lambda *arguments: None)
+    monkeypatch.setattr(concurrent, "HostBuffer", lambda case, kind, size_bytes, node=None: used.append(node))
+    monkeypatch.setattr(concurrent, "Ends", lambda *arguments, **named: None)
+    monkeypatch.setattr(concurrent, "copy_submit", lambda *arguments: None)
     own = SimpleNamespace(event=lambda timed: 0)
     boards = SimpleNamespace(
         board=lambda index: SimpleNamespace(case=own, current=nullcontext, stream=0, node=(0, 0, 1, None)[index])
     )
     case: Any = SimpleNamespace(once=lambda make: boards)
-    peers.CudaConcurrent(case, "h2d", [3, 0, 2], 64)
+    concurrent.Concurrent(case, "h2d", [3, 0, 2], 64)
     assert used == [None, 0, 1]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from microbench.core.errors import MeasurementError
 from microbench.core.ops import IntArray
-from microbench.gpu.cuda.links.copies import UNIT_BYTES, cut
+from microbench.experiments.link.pipeline import UNIT_BYTES, cut
 from microbench.host.native import c_address
 from microbench.host.page_loops import map_and_touch, read_pages, take_and_release, touch_pages
 

@@ -8,15 +8,19 @@ import numpy as np
 import pytest
 from fake_session import QUICK
 
+from microbench.benchmarks.link.link_concurrent import alone_and_together
+from microbench.benchmarks.link.link_latency import small_copy
+from microbench.benchmarks.link.link_peer import between_gpus
 from microbench.core.model import Fact, Measurement
 from microbench.core.ops import IntArray
+from microbench.experiments.link.copies import engine_copy
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.fake.machine import FakeGate
 from microbench.gpu.protocol.submit import Submit
 from microbench.gpu.protocol.transfer import FloatArray, Transfer
 from microbench.meter.timer import Meter
-from microbench.meter.transfers import alone_and_together, between_gpus, moved, small_copy
+from microbench.meter.transfers import moved
 
 MIB = 1 << 20
 COLD_S, WARM_S = 50e-3, 0.2e-3
@@ -81,14 +85,14 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_nothing_but_what_is_timed_comes_between_poison_and_check(log: list[str]) -> None:
     gpu = open_fake(spread=0)
     meter = Meter(gpu.clock, gpu, limits=QUICK)
-    pinned = Watched(gpu.links.copy("h2d", "pinned", MIB), log)
+    pinned = Watched(engine_copy(gpu, "h2d", "pinned", MIB), log)
     assert [one.metric for one in moved(meter, pinned, device="device", host="host")] == ["device", "host"]
     assert re.fullmatch("waited queued fresh( shut queued)+ check fresh( waited)+ check", " ".join(log))
 
 
 def test_small_copies_are_checked_as_well(log: list[str]) -> None:
     gpu = open_fake(spread=0)
-    transfer = Watched(gpu.links.copy("d2h", "pinned", 4), log)
+    transfer = Watched(engine_copy(gpu, "d2h", "pinned", 4), log)
     (found,) = small_copy(Meter(gpu.clock, gpu, limits=QUICK), transfer)
     assert found.needs_verification
     assert re.fullmatch("waited fresh( waited)+ check", " ".join(log))
@@ -118,8 +122,8 @@ class ColdTogether(ColdAtFirst):
 def test_a_cold_first_movement_does_not_set_how_many_make_a_sample() -> None:
     gpu = open_fake(FakeCosts(gpus=2), spread=0)
     meter = Meter(gpu.clock, gpu, limits=QUICK)
-    (found,) = between_gpus(meter, ColdAtFirst(), "bandwidth", MIB, None)
-    *both, busy = alone_and_together(meter, ColdTogether(), ColdTogether(), MIB, "pcie_h2d")
+    (found,) = between_gpus(meter, ColdAtFirst(), MIB, None)  # type: ignore[arg-type]
+    *both, busy = alone_and_together(meter, ColdTogether(), ColdTogether(), MIB, "pcie_h2d")  # type: ignore[arg-type]
     assert [one.calls_per_sample for one in (found, *both) if isinstance(one, Measurement)] == [10, 10, 10]
     assert isinstance(busy, Fact)
     assert busy.name == "others_busy_throughout"

@@ -21,6 +21,7 @@ import msgspec
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
+from microbench.experiments.link.copies import engine_copy
 from microbench.gpu.layers.base import layer_titles, package_of, process_of, spinning
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.submit import Submit
@@ -58,7 +59,7 @@ def measure(
 
 
 def _with_copies(gpu: Gpu, meter: Meter, kernel: Submit, kernels: int, copy_bytes: int) -> Iterator[Measured]:
-    there, back = gpu.links.copy("h2d", "pinned", copy_bytes), gpu.links.copy("d2h", "pinned", copy_bytes)
+    there, back = engine_copy(gpu, "h2d", "pinned", copy_bytes), engine_copy(gpu, "d2h", "pinned", copy_bytes)
     ordered = InOrder(gpu, ((there.submit, 1), (kernel, kernels), (back.submit, 1)))
     there.fresh()
     back.fresh()

@@ -18,17 +18,16 @@ from typing import cast, get_args
 from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Metric
 from microbench.experiments.link.batch import BatchWay, batched_copy
+from microbench.experiments.link.pipeline import pieces
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.timer import Meter
-from microbench.meter.transfers import pieces
 
 KIB = 1 << 10
 WAYS: tuple[str, ...] = get_args(BatchWay)
 
 
 def measure(gpu: Gpu, meter: Meter, way: str, piece_bytes: int, pieces_copied: int) -> Iterator[Measured]:
-    transfer = batched_copy(gpu, cast(BatchWay, way), piece_bytes, pieces_copied)
-    yield from pieces(meter, transfer, "bandwidth", transfer.size_bytes)
+    yield from pieces(meter, batched_copy(gpu, cast(BatchWay, way), piece_bytes, pieces_copied))
 
 
 BENCHMARK = Benchmark(

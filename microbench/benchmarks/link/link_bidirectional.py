@@ -12,21 +12,63 @@ Reading
     in turn.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import numpy as np
 
 from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
+from microbench.core.model import Metric, Work
+from microbench.experiments.link.copies import others_busy
+from microbench.experiments.link.duplex import duplex_copies
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.transfer import Direction
+from microbench.gpu.protocol.transfer import Direction, FloatArray
+from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter
-from microbench.meter.transfers import both_ways
+from microbench.meter.transfers import MOST_QUEUED, SAMPLE_S, verified
 
 MIB = 1 << 20
+FEWEST_COPIES = 4
 
 
 def measure(gpu: Gpu, meter: Meter, direction: Direction, size_bytes: int) -> Iterator[Measured]:
-    duplex = gpu.links.duplex(size_bytes)
-    yield from both_ways(meter, duplex, direction, size_bytes, own="bandwidth", total="sum_bandwidth")
+    """``bandwidth`` is one direction's rate while the other moves twice as much, ``sum_bandwidth`` the rate of both.
+
+    The sum counts the copies until the first direction ends, because both are busy until then. A sample of it is the
+    time that ``count`` copies of ``2 * size_bytes`` take at that rate.
+    """
+    duplex = duplex_copies(gpu, size_bytes)
+    ends = None
+    for _ in range(3):
+        ends = duplex.ends_s(1, 2) or ends
+    one_s = float(ends[0][-1]) if ends else SAMPLE_S
+    count = min(max(round(SAMPLE_S / max(one_s, NANOSECOND_S)), FEWEST_COPIES), MOST_QUEUED // 4)
+    measured_h2d = direction == "h2d"
+    counts = (count, 2 * count) if measured_h2d else (2 * count, count)
+    busy: list[bool] = []
+
+    def take() -> Mapping[str, float]:
+        ends = duplex.ends_s(*counts)
+        if ends is None:
+            return {}
+        mine, others = ends if measured_h2d else ends[::-1]
+        busy.append(bool(others[-1] >= mine[-1]))
+        window_s = min(float(mine[-1]), float(others[-1]))
+        copies = _copies_until(mine, window_s) + _copies_until(others, window_s)
+        return {"bandwidth": float(mine[-1]), "sum_bandwidth": window_s * 2 * count / copies}
+
+    duplex.fresh()
+    metrics, floor_s = ("bandwidth", "sum_bandwidth"), meter.floors.event_pair_s
+    first, second = meter.collect_each(metrics, take, clock="device", calls=count, floor_s=floor_s)
+    first = msgspec.structs.replace(first, work=Work(bytes=size_bytes), bound=f"pcie_{direction}")
+    second = msgspec.structs.replace(second, work=Work(bytes=2 * size_bytes), bound="pcie_both")
+    yield from verified([first, second], duplex.check())
+    yield others_busy(busy)
+
+
+def _copies_until(ends_s: FloatArray, moment_s: float) -> float:
+    """How many copies had ended by a moment; the copy in progress counts by its share."""
+    return float(np.interp(moment_s, np.concatenate(([0.0], ends_s)), np.arange(len(ends_s) + 1)))
 
 
 BENCHMARK = Benchmark(

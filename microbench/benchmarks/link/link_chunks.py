@@ -18,9 +18,9 @@ import numpy as np
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Fact, Metric, Param
+from microbench.experiments.link.pipeline import chunked_copy, pieces
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.timer import Meter
-from microbench.meter.transfers import pieces
 
 MIB = 1 << 20
 
@@ -34,10 +34,10 @@ def measure(gpu: Gpu, meter: Meter, work: str, chunks: int, streams: int, size_b
     kernel_ns = 0
     if work == "copy_and_kernel":
         whole_ns = np.zeros(3, dtype=np.int64)
-        gpu.links.pipeline(size_bytes, 1, 1, 0).submit.round_trips(whole_ns)
+        chunked_copy(gpu, size_bytes, 1, 1, 0).submit.round_trips(whole_ns)
         kernel_ns = int(np.median(whole_ns))
         yield Fact("kernel_ns", kernel_ns, source="the time of the whole copy", unit="ns")
-    yield from pieces(meter, gpu.links.pipeline(size_bytes, chunks, streams, kernel_ns), "bandwidth", size_bytes)
+    yield from pieces(meter, chunked_copy(gpu, size_bytes, chunks, streams, kernel_ns))
 
 
 BENCHMARK = Benchmark(

@@ -13,12 +13,17 @@ Reading
 
 from collections.abc import Iterator, Mapping
 
+import msgspec
+
 from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Environment, Metric, Param
+from microbench.core.model import Environment, Metric, Param, Work
+from microbench.experiments.link.boards import visible_gpus
+from microbench.experiments.link.concurrent import Concurrent, concurrent_copies
+from microbench.experiments.link.copies import others_busy
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import Direction
 from microbench.meter.timer import Meter
-from microbench.meter.transfers import alone_and_together
+from microbench.meter.transfers import MOST_QUEUED, SAMPLE_S, verified
 
 MIB = 1 << 20
 MOST_GPUS = 16
@@ -40,10 +45,37 @@ def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
 def measure(
     gpu: Gpu, meter: Meter, direction: Direction, gpu_index: int, beside: str, size_bytes: int
 ) -> Iterator[Measured]:
-    others = [one for one in gpu.links.gpus() if one != gpu_index] if beside == EVERYBODY else [int(beside)]
-    alone = gpu.links.concurrent(direction, [gpu_index], size_bytes)
-    together = gpu.links.concurrent(direction, [gpu_index, *others], size_bytes)
+    others = [one for one in visible_gpus(gpu) if one != gpu_index] if beside == EVERYBODY else [int(beside)]
+    alone = concurrent_copies(gpu, direction, [gpu_index], size_bytes)
+    together = concurrent_copies(gpu, direction, [gpu_index, *others], size_bytes)
     yield from alone_and_together(meter, alone, together, size_bytes, bound=f"pcie_{direction}")
+
+
+def alone_and_together(
+    meter: Meter, alone: Concurrent, together: Concurrent, size_bytes: int, bound: str
+) -> Iterator[Measured]:
+    """Metrics ``alone`` and ``together``: the first GPU's rate by itself and with the others, in turn."""
+    alone.take_s(1)
+    warm = alone.take_s(1)
+    one_s = float(warm[0]) if warm is not None else SAMPLE_S
+    count = min(max(round(SAMPLE_S / one_s), 1), MOST_QUEUED // 2)
+    together.take_s(1)
+    alone.fresh()
+    together.fresh()
+    busy: list[bool] = []
+
+    def take() -> Mapping[str, float]:
+        alone_s, together_s = alone.take_s(count), together.take_s(count)
+        if alone_s is None or together_s is None:
+            return {}
+        busy.append(bool(together_s.min() >= together_s[0]))
+        return {"alone": float(alone_s[0]), "together": float(together_s[0])}
+
+    floor_s, work = meter.floors.event_pair_s, Work(bytes=size_bytes)
+    both = meter.collect_each(("alone", "together"), take, clock="device", calls=count, work=work, floor_s=floor_s)
+    checked = "; ".join(dict.fromkeys((alone.check(), together.check())))
+    yield from verified([msgspec.structs.replace(each, bound=bound) for each in both], checked)
+    yield others_busy(busy)
 
 
 NAMES = (EVERYBODY, *(str(index) for index in range(MOST_GPUS)))

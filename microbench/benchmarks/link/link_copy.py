@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
+from microbench.experiments.link.copies import engine_copy
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import Direction, HostMemory
 from microbench.meter.timer import Meter
@@ -25,7 +26,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 def measure(gpu: Gpu, meter: Meter, direction: Direction, memory: HostMemory, size_bytes: int) -> Iterator[Measured]:
-    copy = gpu.links.copy(direction, memory, size_bytes)
+    copy = engine_copy(gpu, direction, memory, size_bytes)
     yield from moved(meter, copy, device="bandwidth", host="bandwidth_host", bound=f"pcie_{direction}")
 
 

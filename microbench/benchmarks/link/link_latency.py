@@ -16,16 +16,19 @@ Reading
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+
 from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Fact, Metric, Param
-from microbench.core.ops import Memset
+from microbench.core.model import Fact, Measurement, Metric, Param
+from microbench.core.ops import IntArray, Memset
 from microbench.experiments.launch.exchanges import flag_round_trips
+from microbench.experiments.link.chase import Order, host_chase, read_latency
+from microbench.experiments.link.copies import engine_copy
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import Order
-from microbench.gpu.protocol.transfer import Direction
+from microbench.gpu.protocol.transfer import Direction, Transfer
 from microbench.meter.sampling import seconds
 from microbench.meter.timer import Meter
-from microbench.meter.transfers import read_latency, small_copy, verified
+from microbench.meter.transfers import HOST_BATCH, verified
 
 MIB = 1 << 20
 STRIDE_BYTES = 128
@@ -46,7 +49,7 @@ def combines(params: Mapping[str, Param]) -> bool:
 
 def measure(gpu: Gpu, meter: Meter, what: str, footprint_bytes: int, order: Order) -> Iterator[Measured]:
     if what == "host_read":
-        yield read_latency(meter, "latency", gpu.links.chase(footprint_bytes, STRIDE_BYTES, order), READS)
+        yield read_latency(meter, "latency", host_chase(gpu, footprint_bytes, STRIDE_BYTES, order), READS)
         yield Fact("stride_bytes", STRIDE_BYTES, source="a line holds the address of the next")
     elif what == "flag":
         flag_round_trips(gpu, EXCHANGES)
@@ -59,11 +62,24 @@ def measure(gpu: Gpu, meter: Meter, what: str, footprint_bytes: int, order: Orde
         yield meter.round_trip("latency", memset)
         yield meter.submit_time("submit", memset, per_call=False)
     else:
-        copy = gpu.links.copy(SMALL[what], "pinned", SMALL_BYTES)
+        copy = engine_copy(gpu, SMALL[what], "pinned", SMALL_BYTES)
         yield from small_copy(meter, copy)
         copy.fresh()
         submitted = meter.submit_time("submit", copy.submit, per_call=False)
         yield from verified([submitted], copy.check())
+
+
+def small_copy(meter: Meter, transfer: Transfer) -> list[Measurement]:
+    """Seconds of one copy and its synchronise, with percentiles: metric ``latency``."""
+    out_ns = np.zeros(HOST_BATCH, dtype=np.int64)
+    transfer.submit.round_trips(out_ns)
+    transfer.fresh()
+
+    def take() -> IntArray:
+        transfer.submit.round_trips(out_ns)
+        return out_ns
+
+    return verified(meter.collect_stamps(take, {"latency": seconds}), transfer.check())
 
 
 BENCHMARK = Benchmark(

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Work
+from microbench.experiments.link.managed import ManagedWay, managed_memory
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import ManagedWay
 from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import verified
@@ -31,7 +31,7 @@ WAYS: tuple[ManagedWay, ...] = (
 
 
 def measure(gpu: Gpu, meter: Meter, way: ManagedWay, size_bytes: int) -> Iterator[Measured]:
-    managed = gpu.links.managed(way, size_bytes)
+    managed = managed_memory(gpu, way, size_bytes)
     managed.take_ns()
 
     def take() -> Sequence[float]:

@@ -16,16 +16,21 @@ Reading
     one GPU copies within its own memory: it has no bus bandwidth and does not measure links.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+import msgspec
 
 from microbench.core.bench import Axis, Benchmark, Measured, Package, always
-from microbench.core.model import Environment, Metric, Param
+from microbench.core.model import Environment, Metric, Param, Work
+from microbench.experiments.link.collectives import Binding, CollectiveName, bus_factor, nccl_collective
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import Binding, CollectiveName
+from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter
-from microbench.meter.transfers import collective_calls
+from microbench.meter.transfers import verified
 
 KIB, MIB = 1 << 10, 1 << 20
+BATCH_OF_CALLS = 20  # nccl-tests' default
 EVERY_GPU = "all"
 SMALL_BYTES = 1 * KIB
 # 128 bytes are the minimum of nccl-tests' all_gather on 8 ranks, 16 for each.
@@ -49,11 +54,34 @@ def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
 def measure(
     gpu: Gpu, meter: Meter, operation: CollectiveName, binding: Binding, gpus: str, size_bytes: int
 ) -> Iterator[Measured]:
+    """Metric ``call``: the time of one call in a batch of BATCH_OF_CALLS, until all GPUs are done, on the host's clock.
+
+    That is how nccl-tests times. Small messages get metric ``round_trip`` besides: one call and the wait for it. Others
+    get the same samples as metric ``algorithm_bandwidth`` and, with several GPUs, as ``bus_bandwidth``.
+    """
     ranks = None if gpus == EVERY_GPU else int(gpus)
-    collective = gpu.links.collective(operation, binding, ranks, size_bytes)
+    collective = nccl_collective(gpu, operation, binding, ranks, size_bytes)
     # An all_gather by NVLink SHARP sends less than one by a ring, but each GPU receives as much (NCCL issue 1506).
     bound = "nvlink" if gpu.info.link.nvlinks and operation != "all_reduce" else None
-    yield from collective_calls(meter, collective, operation, small=size_bytes <= SMALL_BYTES, bound=bound)
+    collective.take_ns(BATCH_OF_CALLS)
+    collective.fresh()
+    floor_s = meter.floors.timer_call_s
+
+    def take(count: int) -> Sequence[float]:
+        return (collective.take_ns(count) * NANOSECOND_S,)
+
+    call = meter.collect("call", partial(take, BATCH_OF_CALLS), clock="host", calls=BATCH_OF_CALLS, floor_s=floor_s)
+    measured = [call]
+    if size_bytes <= SMALL_BYTES:
+        measured.append(meter.collect("round_trip", partial(take, 1), clock="host", floor_s=floor_s))
+    else:
+        work = Work(bytes=collective.size_bytes)
+        measured.append(msgspec.structs.replace(call, metric="algorithm_bandwidth", work=work))
+        if factor := bus_factor(operation, collective.ranks):
+            work = Work(bytes=round(factor * collective.size_bytes))
+            measured.append(msgspec.structs.replace(call, metric="bus_bandwidth", work=work, bound=bound))
+    yield from verified(measured, collective.check())
+    yield from collective.facts()
 
 
 BENCHMARK = Benchmark(

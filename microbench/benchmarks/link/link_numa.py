@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Environment, Metric, Param
+from microbench.experiments.link.copies import engine_copy
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import Direction
 from microbench.meter.timer import Meter
@@ -29,7 +30,7 @@ def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
 
 
 def measure(gpu: Gpu, meter: Meter, node: int, direction: Direction, size_bytes: int) -> Iterator[Measured]:
-    copy = gpu.links.copy(direction, "pinned", size_bytes, node)
+    copy = engine_copy(gpu, direction, "pinned", size_bytes, node)
     yield from moved(meter, copy, device="bandwidth", host="bandwidth_host", bound=f"pcie_{direction}")
 
 

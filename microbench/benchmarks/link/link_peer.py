@@ -13,14 +13,15 @@ Reading
     The GPUs of a slower pair may be farther apart: below different bridges or on different processors.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Environment, Metric, Param
+from microbench.core.model import Environment, Measurement, Metric, Param, Work
+from microbench.experiments.link.chase import read_latency
+from microbench.experiments.link.peers import Peer, PeerWay, peer_chase, peer_copies
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import PeerWay
 from microbench.meter.timer import Meter
-from microbench.meter.transfers import between_gpus, read_latency
+from microbench.meter.transfers import MOST_QUEUED, SAMPLE_S, verified
 
 MIB = 1 << 20
 MOST_GPUS = 16
@@ -60,10 +61,26 @@ def measure(
     gpu: Gpu, meter: Meter, first: int, second: int, way: PeerWay, access: str, size_bytes: int
 ) -> Iterator[Measured]:
     if way == LATENCY:
-        yield read_latency(meter, "latency", gpu.links.peer_chase(first, second, 2 * MIB, STRIDE_BYTES), READS)
+        yield read_latency(meter, "latency", peer_chase(gpu, first, second, 2 * MIB, STRIDE_BYTES), READS)
         return
-    peer = gpu.links.peer(first, second, way, access == "on", size_bytes)
-    yield from between_gpus(meter, peer, "bandwidth", size_bytes, bound=bound_of(gpu, way) if access == "on" else None)
+    peer = peer_copies(gpu, first, second, way, access == "on", size_bytes)
+    yield from between_gpus(meter, peer, size_bytes, bound_of(gpu, way) if access == "on" else None)
+
+
+def between_gpus(meter: Meter, peer: Peer, size_bytes: int, bound: str | None) -> list[Measurement]:
+    """The rate from one GPU to another, by device events behind a gate."""
+    peer.take_s(1)
+    warm_s = peer.take_s(1) or SAMPLE_S
+    count = min(max(round(SAMPLE_S / warm_s), 1), MOST_QUEUED)
+    peer.fresh()
+
+    def take() -> Sequence[float]:
+        taken_s = peer.take_s(count)
+        return () if taken_s is None else (taken_s,)
+
+    work, floor_s = Work(bytes=size_bytes), meter.floors.event_pair_s
+    measured = meter.collect("bandwidth", take, clock="device", calls=count, work=work, bound=bound, floor_s=floor_s)
+    return verified([measured], peer.check())
 
 
 BENCHMARK = Benchmark(

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
+from microbench.experiments.link.pinning import Pinning, PinningWay, pinning
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import Pinning, PinningWay
 from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter
 
@@ -28,7 +28,7 @@ WAYS: tuple[PinningWay, ...] = ("allocate", "register", "touch")
 def measure(gpu: Gpu, meter: Meter, way: PinningWay, size_bytes: int) -> Iterator[Measured]:
 
     def take() -> Mapping[str, float]:
-        stamps = gpu.links.pinning(way, size_bytes, 1)[0] * NANOSECOND_S
+        stamps = pinning(gpu, way, size_bytes, 1)[0] * NANOSECOND_S
         return {
             "pin": float(stamps[Pinning.PINNED] - stamps[Pinning.BEGIN]),
             "release": float(stamps[Pinning.RELEASED] - stamps[Pinning.RELEASED_BEGIN]),

@@ -14,12 +14,13 @@ Reading
 from collections.abc import Iterator
 
 from microbench.core.bench import Benchmark, Measured
+from microbench.experiments.link.state import link_state
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.timer import Meter
 
 
 def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
-    yield from gpu.links.state()
+    yield from link_state(gpu)
 
 
 BENCHMARK = Benchmark(title="State of the link", metrics=(), measure=measure, core=True)

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Metric, Param
+from microbench.experiments.link.copies import Access, kernel_copy
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import Access
 from microbench.gpu.protocol.transfer import Transfer
 from microbench.meter.counters import traffic
 from microbench.meter.timer import Meter
@@ -50,7 +50,7 @@ def packets(gpu: Gpu, meter: Meter, transfer: Transfer) -> Iterator[Measured]:
 def measure(
     gpu: Gpu, meter: Meter, access: Access, width_bytes: int, offset_bytes: int, size_bytes: int
 ) -> Iterator[Measured]:
-    transfer = gpu.links.kernel_copy(access, width_bytes, offset_bytes, size_bytes)
+    transfer = kernel_copy(gpu, access, width_bytes, offset_bytes, size_bytes)
     yield from moved(meter, transfer, device="bandwidth", bound=f"pcie_sm_{access}")
     yield from packets(gpu, meter, transfer)
 

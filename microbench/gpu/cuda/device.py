@@ -18,7 +18,6 @@ from microbench.core.ops import IntArray
 from microbench.gpu.cuda import loops, submit, timing
 from microbench.gpu.cuda.case import Board, Case
 from microbench.gpu.cuda.context import WAIT_FLAGS, Context, check_code, entry_point
-from microbench.gpu.cuda.parts import CudaLinks
 from microbench.gpu.cuda.probe import describe
 from microbench.gpu.cuda.timing import SmClock, SpinGate, TimingEvents
 from microbench.gpu.machine.nvml import NvmlGpu
@@ -27,12 +26,12 @@ from microbench.gpu.protocol.gpu import (
     EventPair,
     Gate,
     Gpu,
+    GpuRecording,
     LaunchStreams,
     PcieBytes,
     WaitMode,
     launch_streams,
 )
-from microbench.gpu.protocol.part import Part, built
 from microbench.gpu.protocol.submit import Submit
 from microbench.host.affinity import find_cores, pinned
 from microbench.host.native import MonotonicClock
@@ -44,7 +43,7 @@ WARM_UP_CHANGE = 0.01
 WARM_UP_S = 1.0
 
 
-class CudaGpu(Part[Case]):
+class CudaGpu:
     """One GPU of this machine."""
 
     simulated = False
@@ -61,10 +60,6 @@ class CudaGpu(Part[Case]):
         if streams == "two":
             timing.use_second_stream(self._case)
             self._end_case()
-
-    def subject(self) -> Case:
-        """The current case, which the ``built`` operations work on."""
-        return self._case
 
     def _new_case(self, clock_hz: float) -> Case:
         return Case(self._context, clock_hz, Board(self.info, self._nvml, self._cores))
@@ -142,10 +137,6 @@ class CudaGpu(Part[Case]):
     ) -> Result:
         return real(self._case, *args, **kwargs)
 
-    @property
-    def links(self) -> CudaLinks:
-        return CudaLinks(self._case, self.info, self._nvml)
-
     def gate(self) -> Gate:
         return self._case.once(SpinGate)
 
@@ -159,7 +150,8 @@ class CudaGpu(Part[Case]):
         arguments: IntArray = np.array([self._case.stream(stream), 0, 0, 0], dtype=np.int64)
         check_code(loops.submit(entry_point("cuStreamSynchronize"), arguments, 0, 1), "cuStreamSynchronize")
 
-    record = built(timing.record)
+    def record(self, launch: kinds.Launch, count: int, *, graph: bool, gated: bool) -> GpuRecording:
+        return timing.record(self._case, launch, count, graph=graph, gated=gated)
 
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)

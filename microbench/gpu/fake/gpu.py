@@ -16,7 +16,6 @@ from microbench.core.ops import LOOP_LAYER, GraphLaunch, Launch, LayerCall, Op, 
 from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import DEFAULT_SPREAD, SIMULATED, costs_here, fake_gpu_info
-from microbench.gpu.fake.parts import FakeLinks
 from microbench.gpu.protocol.gpu import (
     WAIT_MODES,
     WAIT_VARIABLE,
@@ -84,10 +83,6 @@ class FakeGpu:
         self, real: Callable[..., Result], simulated: Callable[..., Result], *args: Any, **kwargs: Any
     ) -> Result:
         return simulated(self._machine, *args, **kwargs)
-
-    @property
-    def links(self) -> FakeLinks:
-        return FakeLinks(self._machine)
 
     def gate(self) -> sim.FakeGate:
         return sim.FakeGate(self._machine)

@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, GpuInfo, Telemetry
 from microbench.core.ops import GraphLaunch, IntArray, Launch, LayerCall, Op
-from microbench.gpu.protocol.links import Links
 from microbench.gpu.protocol.submit import Submit
 
 Result = TypeVar("Result")
@@ -134,10 +133,6 @@ class Gpu(Protocol):
         self, real: Callable[..., Result], simulated: Callable[..., Result], *args: Any, **kwargs: Any
     ) -> Result:
         """Carry out an experiment in the current case: ``real`` on a real GPU, ``simulated`` on the simulated one."""
-
-    @property
-    def links(self) -> Links:
-        """Operations of the links to the host and to other GPUs, for the current case."""
 
     def gate(self) -> Gate:
         """The gate of the current case."""

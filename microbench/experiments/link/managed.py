@@ -1,25 +1,35 @@
-"""Managed memory that moves by faults, by prefetch or as read-mostly copies; and what pinning host memory costs."""
+"""Managed memory that moves by faults, by prefetch or as read-mostly copies."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
-from contextlib import closing
+from typing import Literal
 
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import IntArray
+from microbench.core.ops import Copy, IntArray, Launch
 from microbench.core.units import about_size, size
-from microbench.gpu.cuda import buffers, driver, loops
-from microbench.gpu.cuda.case import HOST_PORTABLE_MAPPED, Case
-from microbench.gpu.cuda.context import check, check_code, entry_point
-from microbench.gpu.cuda.links.copies import WORD_BYTES, Piece, Readers
+from microbench.experiments.link.pipeline import WORD_BYTES, Piece, Readers
+from microbench.gpu.cuda import driver, loops
+from microbench.gpu.cuda.buffers import HostBuffer, Patterns, require_taken
+from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import DriverSubmit
-from microbench.gpu.protocol.links import ManagedWay, Pinning, PinningWay
+from microbench.gpu.experiment import experiment
+from microbench.gpu.fake.costs import Traffic
+from microbench.gpu.fake.device import Item
+from microbench.gpu.fake.machine import Call, Machine, Scoped, call_of
+from microbench.gpu.fake.transfers import Ends, require_host_memory
+from microbench.gpu.protocol.transfer import Direction
 from microbench.host.memory import require_room
 from microbench.host.native import c_address
 
+ManagedWay = Literal[
+    "fault_to_device", "prefetch_to_device", "read_mostly_to_device", "again_on_device",
+    "fault_to_host", "prefetch_to_host",
+]  # fmt: skip
 SHARE_OF_FREE = 4
 SEED = 1
 HOST = 0xFFFFFFFF  # CU_DEVICE_CPU, -1, as the low half of a 64-bit argument
@@ -41,7 +51,7 @@ class Pages:
         self._device = int(case.context.device)
         self.size_bytes = -(-size_bytes // WORD_BYTES) * WORD_BYTES
         code, pointer = driver.cuMemAllocManaged(self.size_bytes, ATTACH_GLOBAL)
-        buffers.require_taken(int(code), "managed", self.size_bytes)
+        require_taken(int(code), "managed", self.size_bytes)
         self.address = address = int(pointer)
         case.own(lambda: driver.cuMemFree(address))
 
@@ -59,8 +69,8 @@ class Pages:
         return int(place) == (self._device if to_device else -1)
 
 
-class CudaManaged:
-    """A Managed.
+class Managed:
+    """Managed memory that is moved one way again and again, and moved back outside of the timed region.
 
     Raises Skip without managed memory that host and device may use at the same time, and for more than a quarter of the
     free device memory: pages that evict others would measure something else.
@@ -71,13 +81,14 @@ class CudaManaged:
         self._case = case
         self._way: ManagedWay = way
         self._pages = Pages(case, size_bytes)
-        self._patterns = buffers.Patterns(case)
+        self._patterns = Patterns(case)
         self._readers = Readers(case, [Piece(self._pages.address, self._pages.size_bytes)])
         self._read = self._readers.submit(0, 0)
         self._host_sums: list[int] = []
         self._patterns.fill(self._pages.address, self._pages.size_bytes, SEED)
 
     def take_ns(self) -> int:
+        """Move the pages back to where they come from, then move them and wait: host time of the second move in ns."""
         self._put_back()
         if self._way in BY_PREFETCH:
             return self._pages.prefetch_ns(to_device=self._way == "prefetch_to_device")
@@ -98,8 +109,12 @@ class CudaManaged:
         self._case.synchronize()
 
     def check(self) -> str:
-        """Managed memory reads correctly wherever it is, so the move itself is checked too: by a kernel's checksum, the
-        sum of what the host read, or the driver's record of the last prefetch."""
+        """Compare the whole buffer, and verify that the last move really took place. Returns how.
+
+        Managed memory reads correctly wherever it is, so the move itself is checked too: by a kernel's checksum, the
+        sum of what the host read, or the driver's record of the last prefetch. Raises MeasurementError for wrong data,
+        and if nothing shows that the pages moved.
+        """
         to_device = not self._way.endswith("to_host")
         if self._way in BY_PREFETCH and not self._pages.prefetched_to(to_device=to_device):
             raise MeasurementError(f"the driver did not take the prefetch to the {'device' if to_device else 'host'}")
@@ -113,7 +128,7 @@ class CudaManaged:
 
     def _check_on_host(self) -> str:
         """The host copies all of it into pinned memory, which the GPU compares."""
-        copy = buffers.HostBuffer(self._case, "pinned", self._pages.size_bytes)
+        copy = HostBuffer(self._case, "pinned", self._pages.size_bytes)
         ctypes.memmove(copy.address, self._pages.address, self._pages.size_bytes)
         self._patterns.verify(copy.device_address or copy.address, copy.size_bytes, SEED, "managed memory")
         if self._way in BY_PREFETCH:
@@ -149,37 +164,65 @@ def sum_of_pages(address: int, size_bytes: int) -> tuple[int, int]:
     return int(out[0]), int(out[1])
 
 
-def pinning(case: Case, way: PinningWay, size_bytes: int, count: int) -> IntArray:
-    """Each sample's memory is released before the next sample.
+class SimulatedManaged(Ends, Scoped, Managed):
+    """Pages are on the host at first."""
 
-    Memory is portable and mapped, like the buffers that are copied from. The kernel chooses the page size of touched
-    memory: if transparent huge pages are "always" (a fact of the run), one fault may bring 2 MiB.
-    """
-    require_room(size_bytes, "host memory")
-    case.context.make_current()
-    clock = c_address("clock_gettime")
-    out: IntArray = np.zeros((count, len(Pinning)), dtype=np.int64)
-    for row in out:
-        if way == "allocate":
-            held: IntArray = np.zeros(1, dtype=np.int64)
-            _driver_calls("cuMemHostAlloc", int(held.ctypes.data), size_bytes, "cuMemFreeHost", held, clock, row)
-        elif way == "register":
-            with closing(buffers.HostPages(size_bytes)) as pages:  # they exist before the clock is read
-                held = np.array([pages.address], dtype=np.int64)
-                _driver_calls("cuMemHostRegister", pages.address, size_bytes, "cuMemHostUnregister", held, clock, row)
-        elif not loops.map_and_touch(c_address("mmap"), c_address("munmap"), size_bytes, mmap.PAGESIZE, clock, row):
-            if row[Pinning.PINNED] == 0:
-                raise buffers.refused("pageable", size_bytes, "the kernel")
-            raise MeasurementError("pages that were touched could not be given back")
-    return out
+    def __init__(self, machine: Machine, way: ManagedWay, size_bytes: int) -> None:
+        if not machine.costs.links.managed_memory:
+            raise Skip("this GPU has no concurrent managed access (SIMULATED)")
+        free_bytes = machine.costs.memory.total_bytes
+        if size_bytes > free_bytes // SHARE_OF_FREE:
+            raise Skip(f"{size(size_bytes)} is over a quarter of the {size(free_bytes)} free on the device")
+        require_host_memory(machine.costs, "managed", size_bytes)
+        Ends.__init__(self, machine.costs, size_bytes)
+        Scoped.__init__(self, machine)
+        self._way: ManagedWay = way
+        self._on_device = False
+
+    def take_ns(self) -> int:
+        machine = self._open()
+        self.fresh()
+        starts_on_device = self._way == "again_on_device" or self._way.endswith("to_host")
+        if self._on_device != starts_on_device:
+            self._prefetch("h2d" if starts_on_device else "d2h")
+        began_ns = machine.clock.now_ns()
+        if self._way.startswith("prefetch"):
+            self._prefetch("h2d" if self._way == "prefetch_to_device" else "d2h")
+        elif self._way == "fault_to_host":
+            self._touch_on_host()
+        else:
+            self._read_on_device()
+        taken_ns = machine.clock.now_ns() - began_ns
+        self.move()
+        return taken_ns
+
+    def _prefetch(self, direction: Direction) -> None:
+        self._machine.make(call_of(Copy(direction, self.size_bytes), self._machine.costs, {}), 1)
+        self._machine.synchronize(0)
+        self._on_device = direction == "h2d"
+
+    def _read_on_device(self) -> None:
+        """A kernel reads the whole buffer. Missing pages are fetched, one batch of faults at a time."""
+        costs, links, size_bytes = self._machine.costs, self._machine.costs.links, self.size_bytes
+        launch = call_of(Launch(), costs, {})
+        duration_ns = costs.empty_kernel_ns + size_bytes / links.device_read_bytes_per_s * 1e9
+        moved = Traffic()
+        if not self._on_device:
+            batch_ns = links.read_mostly_batch_ns if self._way == "read_mostly_to_device" else links.fault_batch_ns
+            moved = costs.copy_traffic("h2d", size_bytes)
+            batches = -(-size_bytes // links.fault_batch_bytes)
+            duration_ns += batches * batch_ns + moved.received / costs.link_bytes_per_s * 1e9
+        self._machine.run(launch.with_item(duration_ns=duration_ns, traffic=launch.item.traffic + moved).item)
+        self._on_device = True
+
+    def _touch_on_host(self) -> None:
+        """A host thread reads the whole buffer. Each fault fetches one piece, and the thread waits for it."""
+        costs, links, size_bytes = self._machine.costs, self._machine.costs.links, self.size_bytes
+        faults = -(-size_bytes // links.host_fault_bytes)
+        moved = costs.copy_traffic("d2h", size_bytes / faults)
+        each_ns = links.host_fault_ns + moved.sent / costs.link_bytes_per_s * 1e9
+        self._machine.make(Call(each_ns, Item(traffic=moved, queued=False)), faults)
+        self._on_device = False
 
 
-def _driver_calls(
-    take: str, where: int, size_bytes: int, release: str, held: IntArray, clock: int, out: IntArray
-) -> None:
-    """``take(where, size_bytes, flags)``, then ``release(held[0])``, with the stamps of Pinning."""
-    taken, released = loops.take_and_release(
-        entry_point(take), where, size_bytes, HOST_PORTABLE_MAPPED, 0, entry_point(release), 0, held, clock, out
-    )
-    buffers.require_taken(taken, "registered" if take == "cuMemHostRegister" else "pinned", size_bytes)
-    check_code(released, release)
+managed_memory = experiment(Managed, SimulatedManaged)

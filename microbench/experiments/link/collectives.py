@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +16,20 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
 from microbench.core.ops import IntArray
 from microbench.core.units import plain
+from microbench.experiments.link.boards import Board, Boards, gpus, require_gpus
 from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, check_code, entry_point
-from microbench.gpu.cuda.links.peers import Board, Boards, gpus
 from microbench.gpu.cuda.submit import CallRow, as_int64
+from microbench.gpu.experiment import experiment
+from microbench.gpu.fake.machine import Machine, Scoped
+from microbench.gpu.fake.transfers import Ends
 from microbench.gpu.layers.base import load
 from microbench.gpu.layers.cupy import load_cupy
-from microbench.gpu.protocol.links import Binding, CollectiveName
 from microbench.host.native import c_address
 
+CollectiveName = Literal["all_reduce", "all_gather", "send_recv"]
+Binding = Literal["loop", "nccl4py"]
 # From nccl.h.
 FLOAT32, SUM = 7, 0
 ELEMENT_BYTES = 4
@@ -40,6 +44,17 @@ POISON = 0xFF  # four such bytes are a NaN, which equals nothing
 
 Values = npt.NDArray[np.float32]
 Pointers = npt.NDArray[np.uint64]
+
+
+def bus_factor(name: CollectiveName, ranks: int) -> float:
+    """Bus bandwidth over algorithm bandwidth, from nccl-tests' doc/PERFORMANCE.md; 0 where one rank uses no link.
+
+    The bus bandwidth is the rate at which each GPU's links carry data one way in a ring, whatever the number of ranks.
+    With NVLink SHARP the switches add: all_reduce then moves fewer bytes than a ring does, and its bus bandwidth may
+    exceed the links' rate.
+    """
+    shares: dict[CollectiveName, float] = {"all_reduce": 2 * (ranks - 1) / ranks, "all_gather": (ranks - 1) / ranks}
+    return shares.get(name, 1.0 if ranks > 1 else 0.0)
 
 
 class Library:
@@ -111,8 +126,24 @@ class Rank:
             return values
 
 
-class CudaCollective:
-    """A Collective on real GPUs. ``loop`` calls NCCL as a C program does, nccl4py as a Python program does."""
+def sent_elements(name: CollectiveName, ranks: int, size_bytes: int) -> int:
+    """How many numbers each rank sends. Raises Skip for none."""
+    count = size_bytes // ELEMENT_BYTES
+    if name == "all_gather":
+        count = count // ranks // PART_ELEMENTS * PART_ELEMENTS
+    if count == 0:
+        raise Skip(f"{size_bytes} bytes are too few for {name} on {ranks} GPUs")
+    return count
+
+
+class Collective:
+    """An NCCL operation of float32 on the GPU under test and the next ones by CUDA index, all driven by this thread.
+
+    Each GPU is one rank; ``ranks`` of None means all GPUs. ``loop`` calls NCCL's C interface from the compiled loop, as
+    a C program does; nccl4py is NVIDIA's Python package. ``size_bytes`` is the size as nccl-tests counts it: what one
+    rank sends in all_reduce and in send_recv, where each rank sends to the next one, and what all ranks together send
+    in all_gather.
+    """
 
     def __init__(self, case: Case, name: CollectiveName, binding: Binding, ranks: int | None, size_bytes: int) -> None:
         self._case, self._name = case, name
@@ -121,12 +152,8 @@ class CudaCollective:
         self.ranks = ranks or len(indices)
         if self.ranks > len(indices):
             raise Skip(f"needs {self.ranks} GPUs: {len(indices)} here")
-        count = size_bytes // ELEMENT_BYTES
-        if name == "all_gather":
-            count = count // self.ranks // PART_ELEMENTS * PART_ELEMENTS
+        count = sent_elements(name, self.ranks, size_bytes)
         received = count * self.ranks if name == "all_gather" else count
-        if count == 0:
-            raise Skip(f"{size_bytes} bytes are too few for {name} on {self.ranks} GPUs")
         self.size_bytes = received * ELEMENT_BYTES
         self._library = Library()
         self._ranks = [Rank(boards.board(index), count, received) for index in indices[: self.ranks]]
@@ -135,12 +162,17 @@ class CudaCollective:
             rank.communicator = handle
         self._seed = 0
         self._streams = np.array([as_int64(rank.board.stream) for rank in self._ranks], dtype=np.int64)
-        self.take_ns = self._by_loop() if binding == "loop" else self._by_nccl4py()
+        self._take_ns = self._by_loop() if binding == "loop" else self._by_nccl4py()
+
+    def take_ns(self, count: int) -> int:
+        """Make ``count`` calls on every rank, then wait until all GPUs are done: host time of all that in ns."""
+        return self._take_ns(count)
 
     def facts(self) -> Sequence[Fact]:
-        """NCCL reads further settings from /etc/nccl.conf and ~/.nccl.conf, which are not included.
+        """The number of ranks, NCCL's version, and the NCCL variables of the environment.
 
-        Variables that name a machine are left out: their values change nothing here, and runs are shared.
+        NCCL reads further settings from /etc/nccl.conf and ~/.nccl.conf, which are not included. Variables that name a
+        machine are left out: their values change nothing here, and runs are shared.
         """
         settings = sorted(
             f"{name}={value}" for name, value in os.environ.items() if name.startswith("NCCL_") and name not in NAMING
@@ -271,3 +303,47 @@ def _python_call(
             communicator.recv(receive, peers[1], stream=stream)
 
     return exchange
+
+
+class SimulatedCollective(Ends, Scoped, Collective):
+    """Calls are queued while the GPUs work on earlier ones; all GPUs work alike."""
+
+    def __init__(
+        self, machine: Machine, name: CollectiveName, binding: Binding, ranks: int | None, size_bytes: int
+    ) -> None:
+        costs = machine.costs
+        self.ranks = ranks or costs.gpus
+        require_gpus(machine, range(self.ranks))
+        part_bytes = sent_elements(name, self.ranks, size_bytes) * ELEMENT_BYTES
+        Ends.__init__(self, costs, part_bytes * self.ranks if name == "all_gather" else part_bytes)
+        Scoped.__init__(self, machine)
+        links = costs.links
+        python_ns = links.collective_python_ns if binding == "nccl4py" else 0.0
+        self._host_ns = self.ranks * (links.collective_submit_ns + python_ns)
+        if self.ranks == 1:
+            self._device_ns = links.collective_alone_ns + self.size_bytes / links.collective_copy_bytes_per_s * 1e9
+        else:
+            on_bus_bytes = bus_factor(name, self.ranks) * self.size_bytes
+            self._device_ns = links.collective_fixed_ns + on_bus_bytes / links.peer_sm_bytes_per_s * 1e9
+
+    def take_ns(self, count: int) -> int:
+        machine = self._open()
+        begin_ns = machine.clock.now_ns()
+        began_ns = machine.clock.time_ns
+        starts_ns = machine.costs.launch_to_start_ns
+        works_ns = machine.noise.device(self._device_ns, count)
+        machine.spend(self._host_ns * count)
+        first_ns = began_ns + self._host_ns + starts_ns + float(works_ns.sum())
+        machine.clock.wait_until(max(first_ns, machine.clock.time_ns + starts_ns + float(works_ns[-1])))
+        machine.synchronize()
+        self.move()
+        return machine.clock.now_ns() - begin_ns
+
+    def facts(self) -> Sequence[Fact]:
+        return (
+            Fact("nccl_ranks", self.ranks, source="SIMULATED"),
+            Fact("nccl_version", None, source="SIMULATED", reason="the simulated GPU has no NCCL"),
+        )
+
+
+nccl_collective = experiment(Collective, SimulatedCollective)

@@ -1,0 +1,188 @@
+"""A large copy in pieces on several streams, each piece followed by a kernel that reads it, or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from microbench.core.errors import MeasurementError
+from microbench.core.model import Measurement, Work
+from microbench.core.ops import Copy, Launch
+from microbench.experiments.link.batch import BatchedCopy
+from microbench.gpu.cuda import driver
+from microbench.gpu.cuda.buffers import HostBuffer, Patterns
+from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.context import check
+from microbench.gpu.cuda.submit import CallRow, DriverSubmit, Parameters, Program, copy, launch
+from microbench.gpu.experiment import experiment
+from microbench.gpu.fake.machine import Call, FakeProgram, Machine, call_of
+from microbench.gpu.fake.transfers import Ends as SimulatedEnds
+from microbench.gpu.fake.transfers import require_host_memory
+from microbench.gpu.protocol.submit import Submit
+from microbench.meter.sampling import NANOSECOND_S
+from microbench.meter.timer import Meter
+from microbench.meter.transfers import verified
+
+BLOCK_THREADS = 1024
+WORD_BYTES = 4
+# A piece begins at a multiple of what a thread of its reader reads at a time.
+UNIT_BYTES = 16
+
+
+class Piece(NamedTuple):
+    """Memory that the GPU can reach; ``address`` is a multiple of 16."""
+
+    address: int
+    size_bytes: int
+
+
+class Readers:
+    """One reader per piece: it adds a checksum of what it reads to its own word, and 1 to another.
+
+    Its grid fills every SM, as many blocks of 1024 threads as fit, so that two readers do not run at the same time.
+    """
+
+    def __init__(self, case: Case, pieces: Sequence[Piece]) -> None:
+        self._case = case
+        self._pieces = pieces
+        self._function = case.function("link_pipeline", "consume")
+        fitting = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(self._function, BLOCK_THREADS, 0)
+        self._blocks = case.sms * int(check(fitting))
+        self._size_bytes = 2 * WORD_BYTES * len(pieces)
+        self._seen, self._due = (case.device_memory(self._size_bytes) for _ in range(2))
+
+    def submit(self, index: int, stream: int, cycles: int = 0) -> DriverSubmit:
+        """The reader of one piece in a stream index. It takes ``cycles`` of the SM clock, or longer if reading does."""
+        return self._reader(index, stream, cycles, self._seen)
+
+    def _reader(self, index: int, stream: int, cycles: int, out: int) -> DriverSubmit:
+        checksum = out + 2 * WORD_BYTES * index
+        row = (*self._pieces[index], cycles, checksum, checksum + WORD_BYTES)
+        shape = Launch(grid_blocks=self._blocks, block_threads=BLOCK_THREADS, stream=stream)
+        return launch(self._case, self._function, shape, Parameters([row]))
+
+    def forget(self) -> None:
+        """Clear the words, as if no reader had run."""
+        self._case.clear(self._seen, self._size_bytes)
+
+    def check(self) -> None:
+        """Raise MeasurementError unless every run of each reader saw its piece as it is now.
+
+        The caller has compared the memory. The same kernel then reads it once more for the expected checksums.
+        """
+        self._case.clear(self._due, self._size_bytes)
+        for index in range(len(self._pieces)):
+            self._reader(index, 0, 0, self._due)(1)
+        self._case.synchronize()
+        seen, due = self._words(self._seen), self._words(self._due)
+        never = np.flatnonzero(seen[:, 1] == 0)
+        if never.size:
+            raise MeasurementError(f"the kernel of piece {never[0]} of {len(seen)} did not run")
+        wrong = np.flatnonzero(seen[:, 0] != due[:, 0] * seen[:, 1])
+        if wrong.size:
+            raise MeasurementError(f"the kernel of piece {wrong[0]} of {len(seen)} ran before its data were there")
+
+    def _words(self, address: int) -> npt.NDArray[np.uint32]:
+        return self._case.read(address, 2 * len(self._pieces), np.uint32).reshape(-1, 2)
+
+
+class Pipeline:
+    """A host buffer that goes to the device in chunks, chunk i in stream i modulo ``streams``.
+
+    If ``kernel_ns`` is not 0, a kernel follows each chunk in its stream: it reads the whole chunk, then spins until it
+    has run for ``kernel_ns / chunks`` by the SM clock as it was when the case began. Each kernel takes all SMs, so that
+    no two run at the same time. One call of ``submit`` is the whole buffer; its round trips wait for all streams.
+    """
+
+    def __init__(self, case: Case, size_bytes: int, chunks: int, streams: int, kernel_ns: int) -> None:
+        self._case = case
+        self.size_bytes = size_bytes
+        self._seed = 0
+        begins = cut(size_bytes, chunks)
+        self._host = HostBuffer(case, "pinned", size_bytes)
+        self._device = case.device_memory(size_bytes)
+        self._patterns = Patterns(case)
+        ends = zip(begins, [*begins[1:], size_bytes], strict=True)
+        self._pieces = [Piece(self._device + begin, end - begin) for begin, end in ends]
+        self._readers = Readers(case, self._pieces) if kernel_ns else None
+        self.submit: Submit = Program(list(self._calls(streams, case.cycles(kernel_ns // chunks))))
+
+    def _calls(self, streams: int, cycles: int) -> Iterator[CallRow]:
+        for index, piece in enumerate(self._pieces):
+            stream = index % streams
+            source = self._host.address + piece.address - self._device
+            yield CallRow.of(copy("h2d", piece.address, source, piece.size_bytes, self._case.stream(stream)))
+            if self._readers is not None:
+                yield CallRow.of(self._readers.submit(index, stream, cycles))
+
+    def fresh(self) -> None:
+        self._seed += 1
+        self._patterns.fill(self._host.device_address or self._host.address, self.size_bytes, self._seed)
+        self._patterns.poison(self._device, self.size_bytes, self._seed)
+        if self._readers is not None:
+            self._readers.forget()
+
+    def check(self) -> str:
+        """Also verifies that each kernel saw its whole chunk."""
+        self._patterns.verify(self._device, self.size_bytes, self._seed, "device memory")
+        if self._readers is None:
+            return "every byte compared on the GPU"
+        self._readers.check()
+        return "every byte compared on the GPU, and each kernel had seen its own piece whole"
+
+
+def cut(size_bytes: int, chunks: int) -> list[int]:
+    """Where each of ``chunks`` pieces begins: evenly in units of 16 bytes, the odd bytes go with the last piece."""
+    units = size_bytes // UNIT_BYTES
+    if not 1 <= chunks <= units:
+        raise MeasurementError(f"{size_bytes} bytes cannot be cut into {chunks} pieces of {UNIT_BYTES} bytes or more")
+    return [index * units // chunks * UNIT_BYTES for index in range(chunks)]
+
+
+class SimulatedPipeline(SimulatedEnds, Pipeline):
+    """The sizes of chunks differ by one byte at most."""
+
+    def __init__(self, machine: Machine, size_bytes: int, chunks: int, streams: int, kernel_ns: int) -> None:
+        costs = machine.costs
+        require_host_memory(costs, "pinned", size_bytes)
+        if not 1 <= chunks <= size_bytes:
+            raise MeasurementError(f"{size_bytes} bytes cannot be cut into {chunks} pieces")
+        SimulatedEnds.__init__(self, costs, size_bytes)
+        self._machine = machine
+        self._queued: list[Call] = []
+        for chunk in range(chunks):
+            chunk_bytes, stream = size_bytes // chunks + (chunk < size_bytes % chunks), chunk % streams
+            self._queued.append(call_of(Copy("h2d", chunk_bytes, stream), costs, {}))
+            if kernel_ns:
+                reads_ns = chunk_bytes / costs.links.device_read_bytes_per_s * 1e9
+                kernel = Launch(duration_ns=max(kernel_ns // chunks, round(reads_ns), 1), stream=stream)
+                self._queued.append(call_of(kernel, costs, {}).with_item(engine="sm"))
+        in_a_stream = -(-chunks // streams) * (2 if kernel_ns else 1)
+        self.submit: Submit = FakeProgram(machine, self._submit, max(costs.queue_slots // 2 // in_a_stream, 1))
+
+    def _submit(self) -> None:
+        for call in self._queued:
+            self._machine.make(call, 1)
+        self.move()
+
+
+chunked_copy = experiment(Pipeline, SimulatedPipeline)
+
+
+def pieces(meter: Meter, copied: Pipeline | BatchedCopy) -> list[Measurement]:
+    """Metric ``bandwidth``: the rate of all pieces and a wait for them, on the host's clock."""
+    out_ns = np.zeros(2, dtype=np.int64)
+    copied.submit.round_trips(out_ns)
+    copied.fresh()
+    one_ns = out_ns[:1]
+
+    def take() -> Sequence[float]:
+        copied.submit.round_trips(one_ns)
+        return (int(one_ns[0]) * NANOSECOND_S,)
+
+    work, floor_s = Work(bytes=copied.size_bytes), meter.floors.timer_call_s
+    measured = meter.collect("bandwidth", take, clock="host", work=work, bound="pcie_h2d", floor_s=floor_s)
+    return verified([measured], copied.check())

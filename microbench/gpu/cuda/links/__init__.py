@@ -1,1 +1,0 @@
-"""The links of a real GPU: copies, host memory, managed memory and peers."""
