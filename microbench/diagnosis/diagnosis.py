@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -180,15 +180,16 @@ def diagnose(
         known = between_windows(whole, trace, steps)
     costs = recorder_costs(typical, fit, trace.format) if typical is not None else {}
     beyond = ELSEWHERE if elsewhere or another_gpu(trace, costs_of) else 0.0
-    step, graph, why, remedies, free = (
-        _foreseen(steps, typical, fit, health, costs, known, recorded_latencies(trace, device), beyond)
-        if steps is not None and typical is not None
-        else (None, None, "no step repeats in this trace" if len(trace.calls) else NO_CALLS, (), None)
-    )
-    if free is not None and steps is not None and typical is not None:
-        about = f"recorded by {trace.format}, {steps.count} steps; without the recorder's costs"
-        free = msgspec.structs.replace(free, about=about, per_step=float(typical.steps))
-    pauses_s = typical.pauses_s * steps.count if typical is not None and steps is not None else 0.0
+    pauses_s, free = 0.0, None
+    if steps is not None and typical is not None:
+        foreseen = _foreseen(steps, typical, fit, health, costs, known, recorded_latencies(trace, device), beyond)
+        pauses_s, free = typical.pauses_s * steps.count, foreseen.workload
+        if free is not None:
+            about = f"recorded by {trace.format}, {steps.count} steps; without the recorder's costs"
+            free = msgspec.structs.replace(free, about=about, per_step=float(typical.steps))
+    else:
+        foreseen = Foreseen(None, "no step repeats in this trace" if len(trace.calls) else NO_CALLS)
+    step, remedies = foreseen.step, foreseen.remedies
     # The verdict is the one with the likely cost of the recorder taken off. If no cause then has half of the idle time,
     # the least cost is taken off instead.
     ends_s = (step.unwatched_s, step.high_s) if step is not None else ()
@@ -204,8 +205,8 @@ def diagnose(
         why_no_idle="" if stopped is None else f"{stopped.count} {stopped.name}: {stopped.meaning}",
         bound=next((bound for bound in bounds if bound != "mixed"), "mixed"),
         recorded=typical,
-        graph=graph,
-        why_no_graph=why,
+        graph=foreseen.graph,
+        why_no_graph=foreseen.why_no_graph,
         remedies=remedies,
         run_id=fit.run_id,
         costs_of=costs_of,
@@ -254,6 +255,37 @@ def _bound(
     return "launch-bound" if remedy == "graph" and saved_s >= half_s else "mixed"
 
 
+class Foreseen(NamedTuple):
+    """The step without the recorder, why it is no graph or that graph, each remedy alone, and the step as a workload if
+    it can be played."""
+
+    step: Step | None
+    why_no_graph: str = ""
+    graph: Graph | None = None
+    remedies: tuple[Remedy, ...] = ()
+    workload: Workload | None = None
+
+
+def _step_of(steps: Steps, typical: Recorded, costs: Mapping[str, Constant], known: Known | None) -> Step:
+    """The step as recorded, with its time without the recorder where that is known."""
+    step_s = known.step_s if known is not None else steps.step_s
+    return Step(
+        count=steps.count,
+        found=steps.found,
+        kernels=typical.kernels,
+        work=typical.work,
+        likeness=steps.likeness,
+        every=steps.every,
+        watched_s=steps.step_s,
+        unwatched_s=step_s,
+        low_s=known.low_s if known is not None else step_s,
+        high_s=known.high_s if known is not None else step_s,
+        given=known is not None and not known.measured,
+        measured=known is not None and known.measured,
+        costs=costs,
+    )
+
+
 def _foreseen(
     steps: Steps,
     typical: Recorded,
@@ -263,34 +295,16 @@ def _foreseen(
     known: Known | None,
     latencies: Mapping[str, float],
     beyond: float,
-) -> tuple[Step, Graph | None, str, tuple[Remedy, ...], Workload | None]:
-    """The step without the recorder, as a graph, with each remedy alone, and as a workload if it can be played.
-
-    ``beyond`` is the share of the graph's step by which its interval is wider.
-    """
+) -> Foreseen:
+    """``beyond`` is the share of the graph's step by which its interval is wider."""
     watched_s = steps.step_s
     if known is not None and known.measured and not LEAST_GIVEN <= known.step_s / watched_s <= MOST_GIVEN:
         known = None  # the program did something else there
-    step_s = known.step_s if known is not None else watched_s
-    step = Step(
-        count=steps.count,
-        found=steps.found,
-        kernels=typical.kernels,
-        work=typical.work,
-        likeness=steps.likeness,
-        every=steps.every,
-        watched_s=watched_s,
-        unwatched_s=step_s,
-        low_s=known.low_s if known is not None else step_s,
-        high_s=known.high_s if known is not None else step_s,
-        given=known is not None and not known.measured,
-        measured=known is not None and known.measured,
-        costs=costs,
-    )
+    step = _step_of(steps, typical, costs, known)
     with_own = with_calls(fit, typical.workload)
     if absent := missing(with_own, typical.workload, WAYS):
         why = f"run {fit.run_id} has no figures of {', '.join(absent)}, which `{run_command(absent)}` measures"
-        return step, None, why, (), None
+        return Foreseen(step, why)
     fit = _free_calls(with_own, typical.workload)
     off = step_time(typical.workload, _as_recorded(fit, latencies), "stream") / typical.steps / watched_s - 1
     why = _why_no_graph(typical, health, off)
@@ -300,24 +314,16 @@ def _foreseen(
         if known is None:
             paced_s = typical.paced_s
             step = msgspec.structs.replace(step, unwatched_s=paced_s, low_s=paced_s, high_s=paced_s)
-        return step, None, why, (), None
+        return Foreseen(step, why)
     free = unwatched(typical, costs)
     workload = free.workload if known is None else _lasting(typical, fit, known.step_s, watched_s)
     alone_s = step_time(workload, fit, "stream") / typical.steps
     if known is None:
-        step_s, around_s = watched_s if typical.replays else alone_s, (free.high_s - free.low_s) / 2
-        faster_s, slower_s = (
-            step_time(scaled(workload, host), fit, "stream") / typical.steps - alone_s
-            for host in (1 - PROCESSES, 1 + PROCESSES)
-        )
-        ends = {
-            "low_s": max(step_s - math.hypot(around_s, faster_s, off * step_s), 0.0),
-            "high_s": step_s + math.hypot(around_s, slower_s, off * step_s),
-        }
-        step = msgspec.structs.replace(step, unwatched_s=step_s, **ends)
+        step = _with_interval(step, typical, fit, workload, (free.high_s - free.low_s) / 2, off)
     if why:
-        return step, None, why, (), None
+        return Foreseen(step, why)
     described = beyond_calls(workload, with_own.values)
+    step_s = step.unwatched_s
     longer = max(step_s / alone_s, 1.0)  # the GPU may have run at another clock than under the recorder
     tried = (
         (name, what, step_time(changed, fit, way) * longer / typical.steps)
@@ -326,12 +332,31 @@ def _foreseen(
     remedies = [Remedy(name, what, one_s, step_s / one_s) for name, what, one_s in tried]
     worth = tuple(sorted((one for one in remedies if one.saves(step) >= WORTH), key=lambda one: one.step_s))
     if all(one.name != "graph" for one in worth):
-        return step, None, f"a graph would save less than {round_percent(WORTH)} of the step", worth, described
+        why = f"a graph would save less than {round_percent(WORTH)} of the step"
+        return Foreseen(step, why, remedies=worth, workload=described)
     graph = _graph(filled(workload, fit), typical, fit, step, longer, off, beyond)
     if graph.high_s >= step.unwatched_s:
         rest = tuple(one for one in worth if one.name != "graph")
-        return step, None, "what a graph would save is less than the prediction's uncertainty", rest, described
-    return step, graph, "", worth, described
+        why = "what a graph would save is less than the prediction's uncertainty"
+        return Foreseen(step, why, remedies=rest, workload=described)
+    return Foreseen(step, "", graph, worth, described)
+
+
+def _with_interval(step: Step, typical: Recorded, fit: Fit, workload: Workload, around_s: float, off: float) -> Step:
+    """The step with its time without the recorder, which reaches ``around_s`` either way because of the recorder, as
+    far as processes differ, and by the share ``off`` by which the step as recorded is played too short or too long."""
+    alone_s = step_time(workload, fit, "stream") / typical.steps
+    step_s = step.watched_s if typical.replays else alone_s
+    faster_s, slower_s = (
+        step_time(scaled(workload, host), fit, "stream") / typical.steps - alone_s
+        for host in (1 - PROCESSES, 1 + PROCESSES)
+    )
+    return msgspec.structs.replace(
+        step,
+        unwatched_s=step_s,
+        low_s=max(step_s - math.hypot(around_s, faster_s, off * step_s), 0.0),
+        high_s=step_s + math.hypot(around_s, slower_s, off * step_s),
+    )
 
 
 def _why_no_graph(typical: Recorded, health: tuple[Check, ...], off: float) -> str:
