@@ -24,15 +24,14 @@ SMALLEST, LARGEST = 1e-300, 1e300
 
 class Point(msgspec.Struct, frozen=True):
     """One case in one session of a run, over its rounds. ``device`` names the GPU or CPU, ``uuid`` is None without a
-    GPU; ``started_at`` is the session's start, UTC in ISO 8601. ``version`` is the benchmark's, ``kind`` and ``unit``
-    are the metric's. ``within_process`` says that the interval holds within one process only."""
+    GPU; ``started_at`` is the session's start, UTC in ISO 8601. ``version`` is the benchmark's, ``unit`` the
+    metric's. ``within_process`` says that the interval holds within one process only."""
 
     run: str
     started_at: str
     version: int
     case_id: str
     params: dict[str, Param]
-    kind: str
     unit: str
     interval: Interval
     trust: Trust
@@ -106,7 +105,6 @@ def _point(run: Run, row: Row, version: int, name: str) -> Point:
         version=version,
         case_id=row.case_id,
         params=row.params,
-        kind=row.metric.kind,
         unit=row.metric.unit,
         interval=interval,
         trust=row.trust,

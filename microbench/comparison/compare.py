@@ -197,19 +197,13 @@ class Comparison(msgspec.Struct, frozen=True):
         groups: dict[tuple[str, Verdict, str], list[Change]] = {}
         for change in self.of(*WORSE, *BETTER):
             groups.setdefault((change.new.benchmark, change.verdict, change.metric.kind), []).append(change)
-        found = [
-            BenchmarkShift(benchmark, verdict, kind, tuple(moved), self._others(benchmark, verdict, kind))
-            for (benchmark, verdict, kind), moved in groups.items()
-            if len(moved) >= LEAST_TOGETHER
-        ]
+        found = []
+        for (benchmark, verdict, kind), moved in groups.items():
+            if len(moved) >= LEAST_TOGETHER:
+                same = (one for one in self.changes if (one.new.benchmark, one.metric.kind) == (benchmark, kind))
+                others = tuple(one for one in same if one.verdict != verdict)
+                found.append(BenchmarkShift(benchmark, verdict, kind, tuple(moved), others))
         return sorted(found, key=lambda group: -len(group.moved))
-
-    def _others(self, benchmark: str, verdict: Verdict, kind: str) -> tuple[Change, ...]:
-        return tuple(
-            change
-            for change in self.changes
-            if (change.new.benchmark, change.metric.kind) == (benchmark, kind) and change.verdict != verdict
-        )
 
     def has_changed(self, *verdicts: Verdict) -> bool:
         """True if a figure, or a suite as a whole (slower or faster), has one of these verdicts."""

@@ -45,12 +45,10 @@ ROWS = f"""
 
 
 class Slow(NamedTuple):
-    """What a GPU is slow in: the group of figures, the loss as a share, over the scatter, and how many figures."""
+    """What a GPU is slow in: the group of figures, and the loss as a share."""
 
     group: str
     loss: float
-    times: float
-    figures: int
 
 
 class Named(NamedTuple):
@@ -106,8 +104,8 @@ def judged(directory: Path, campaign: str | None = None) -> Verdict:
     )
     named = [
         each
-        for members, table, several in zip(by_class.values(), tables, found, strict=True)
-        for each in _named(members, *table, several)
+        for members, (_, groups), several in zip(by_class.values(), tables, found, strict=True)
+        for each in _named(members, groups, several)
     ]
     named.sort(key=lambda each: -each.slow[0].loss)
     failed: tuple[Task, ...] = ()
@@ -190,16 +188,11 @@ def group_of(benchmark: str, metric: str, suite: str, clock: str, bound: str | N
     return BOUNDS.get((bound or "").partition(":")[0], name) if share >= BOUND else name
 
 
-def _named(
-    members: Sequence[Gpu], figures: Figures, groups: tuple[str, ...], several: Sequence[Outlier]
-) -> list[Named]:
+def _named(members: Sequence[Gpu], groups: tuple[str, ...], several: Sequence[Outlier]) -> list[Named]:
     """The GPUs of a class that were found, each with all that it is slow in."""
     by_gpu: dict[int, list[Slow]] = {}
     for each in several:
-        of_it = figures.group == each.group
-        count = int(np.isfinite(figures.loss[of_it, each.gpu]).sum())
-        slow = Slow(groups[each.group], math.expm1(each.loss), each.times, count)
-        by_gpu.setdefault(each.gpu, []).append(slow)
+        by_gpu.setdefault(each.gpu, []).append(Slow(groups[each.group], math.expm1(each.loss)))
     named = []
     for place, slow_in in by_gpu.items():
         ordered = tuple(sorted(slow_in, key=lambda slow: -slow.loss))

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
-from typing import NamedTuple
 
 from microbench.core.bench import PRESETS, Axis, Benchmark, Preset
 from microbench.core.errors import UsageError
@@ -154,14 +153,6 @@ def _unknown(what: str, name: str, known: Sequence[str]) -> UsageError:
     return UsageError(f"there is no {what} called {plain(name, 100)}", next_step)
 
 
-class AlreadyMeasured(NamedTuple):
-    """A case that a resumed run does not measure again."""
-
-    device: str | None
-    case_id: str
-    round: int
-
-
 @dataclass(frozen=True)
 class Process:
     """What a worker process needs. Consecutive cases with equal needs share a process.
@@ -212,7 +203,7 @@ def make_plan(
     device: str | None = None,
     rounds: int = 1,
     session: int = 0,
-    measured: AbstractSet[AlreadyMeasured] = frozenset(),
+    measured: AbstractSet[tuple[str | None, str, int]] = frozenset(),
     order_seed: str | None = None,
     limited: bool = True,
 ) -> Plan:
@@ -223,7 +214,8 @@ def make_plan(
     of which starts its own processes: the core, which is always measured; most other cases; and last the cases that are
     cold or that their benchmark declares late, which a short budget drops first. If a benchmark needs more rounds than
     the run has, a round of the run contains several of them. In DRAWN_SUITES the order of a benchmark's cases is
-    random; ``order_seed`` and the round's number are the seed.
+    random; ``order_seed`` and the round's number are the seed. ``measured`` has the GPU, case id and round of what a
+    resumed run does not measure again.
 
     Without a GPU a benchmark that needs a GPU is skipped once, or case by case if the user named it. Cases that make no
     sense on this machine are left out; if no case is left, the benchmark is skipped once.
@@ -252,7 +244,7 @@ def make_plan(
         )
     )
     return Plan(
-        tuple(case for case in every if AlreadyMeasured(case.device, case.case.id, case.round) not in measured),
+        tuple(case for case in every if (case.device, case.case.id, case.round) not in measured),
         tuple(skipped),
     )
 

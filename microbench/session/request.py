@@ -15,7 +15,7 @@ from microbench.core.bench import Benchmark, Preset
 from microbench.core.errors import UsageError
 from microbench.core.model import BenchmarkInfo, Outcome, Param, Run, Settings
 from microbench.core.units import plain
-from microbench.session.plan import AlreadyMeasured, Selected, select
+from microbench.session.plan import Selected, select
 
 MOST_ROUNDS = 100
 SHORTEST_LIMIT_S = 1.0
@@ -53,7 +53,7 @@ class Intent:
     run_id: str
     earlier: Run | None
     resumed: bool
-    measured: frozenset[AlreadyMeasured]
+    measured: frozenset[tuple[str | None, str, int]]
 
     @property
     def session(self) -> int:
@@ -126,7 +126,7 @@ def examine(request: RunRequest, catalogue: Mapping[str, Benchmark], now: dateti
         run_id=run_id,
         earlier=earlier,
         resumed=resumed is not None,
-        measured=frozenset(AlreadyMeasured(outcome.device, outcome.case.id, outcome.round) for outcome in done),
+        measured=frozenset((outcome.device, outcome.case.id, outcome.round) for outcome in done),
     )
 
 
