@@ -41,7 +41,7 @@ def held(tmp_path: Path) -> Path:
 
 
 def answer(folder: Path, sql: str) -> list[tuple[object, ...]]:
-    return list(store.query(folder, sql).rows)
+    return list(store.query(folder, sql)[1])
 
 
 def test_the_views_hold_figures_runs_gpus_and_findings(held: Path) -> None:

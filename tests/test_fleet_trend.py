@@ -393,7 +393,7 @@ def test_what_came_back_before_a_campaign_was_cut_off_is_in_the_store(
     assert "1 of 2 runs are ok" in ended.stdout
     assert "--resume" in ended.stdout
     assert ("the scheduler was lost" in ended.stderr) == (code == ExitCode.SOME_FAILED)
-    assert list(store.query(tmp_path / "s", "SELECT node FROM runs").rows) == [("n",)]
+    assert list(store.query(tmp_path / "s", "SELECT node FROM runs")[1]) == [("n",)]
 
 
 @pytest.mark.slow

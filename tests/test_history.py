@@ -298,9 +298,9 @@ def test_labelled_annotated_growing_and_resumed_runs_stay(folder: Path) -> None:
     with growing.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert going(keep=0) == []
-        assert history.delete(states) == history.Deletion([], [growing])
+        assert history.delete(states) == ([], [growing])
     assert going(keep=0) == ["b"]
-    assert history.delete(states) == history.Deletion([growing], [])
+    assert history.delete(states) == ([growing], [])
 
 
 @pytest.mark.parametrize("days", ["nan", "inf", "1e300"])

@@ -9,7 +9,7 @@ import pytest
 from microbench.core.bench import Axis, Benchmark, Measured, Package, discover
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.model import Case, Environment, GpuInfo, Metric, Param
-from microbench.session.plan import AlreadyMeasured, PlannedCase, Selected, make_plan, parse_overrides, select
+from microbench.session.plan import PlannedCase, Selected, make_plan, parse_overrides, select
 
 ONE = GpuInfo(name="tiny", uuid="GPU-one")
 OTHER = GpuInfo(name="tiny", uuid="GPU-other")
@@ -217,9 +217,9 @@ def test_more_gpus_than_there_are_is_a_skip_and_several_are_measured_once() -> N
 
 def test_what_is_measured_already_is_left_out() -> None:
     done = {
-        AlreadyMeasured(ONE.uuid, "zero", 0),
-        AlreadyMeasured(None, "host_clock", 0),
-        AlreadyMeasured(None, "zero", 1),
+        (ONE.uuid, "zero", 0),
+        (None, "host_clock", 0),
+        (None, "zero", 1),
     }
     plan = make_plan(selected("zero", "host"), HERE, rounds=2, measured=done)
     assert [(one.case.id, one.round) for one in plan.cases] == [("host_clock", 1), ("zero", 1)]

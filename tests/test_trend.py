@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def gather(metric: str = METRIC) -> list[Point]:
-    return trend.gathered(store.listing(), metric).points
+    return trend.gathered(store.listing(), metric)[0]
 
 
 def curve(found: list[Point]) -> Curve:
@@ -84,8 +84,8 @@ def with_samples(samples: bytes) -> bytes:
 def test_a_damaged_run_is_one_line_and_takes_nothing_from_the_others(data: bytes, folder: Path) -> None:
     save(folder, recorded(0))
     (folder / "20260102T000000Z-0000000a.json").write_bytes(data)
-    found = trend.gathered(store.listing(), METRIC)
-    assert (len(found.points), found.unreadable) == (1, ["20260102T000000Z-0000000a"])
+    points, unreadable = trend.gathered(store.listing(), METRIC)
+    assert (len(points), unreadable) == (1, ["20260102T000000Z-0000000a"])
     lines = [line for line in call("trend", METRIC).stdout.splitlines() if "unreadable" in line]
     assert [line.split()[2] for line in lines] == ["20260102T000000Z-0000000a"]
     for number in range(5):

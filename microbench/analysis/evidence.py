@@ -75,7 +75,6 @@ class Evidence:
 
     @property
     def gpu(self) -> GpuInfo | None:
-        """The GPU as recorded by the newest session that had it."""
         for session in reversed(self.run.sessions):
             for gpu in session.environment.gpus:
                 if gpu.uuid == self.device:
@@ -97,11 +96,9 @@ class Evidence:
         return next((row for row in self.rows(benchmark, metric, **params) if row.value > 0), None)
 
     def all_rows(self) -> list[Row]:
-        """Every row, in the order of the run."""
         return list(self._rows.values())
 
     def suite(self, suite: str) -> list[Row]:
-        """Every row of a suite."""
         return [row for row in self._rows.values() if row.suite == suite]
 
     def curve(self, benchmark: str, metric: str, axis: str, /, **params: int | str) -> list[tuple[int, Row]]:

@@ -25,7 +25,6 @@ class Line(msgspec.Struct, frozen=True):
     misfit: Misfit
 
     def at(self, x: float) -> float:
-        """The line's y at x."""
         return self.constant + self.slope * x
 
 

@@ -110,7 +110,12 @@ def ceiling(bound: str | None, gpu: GpuInfo | None) -> Ceiling | None:
         source = f"{rate.by} {quantity(rate.value, rate.unit)} ({rate.source})"
         return Ceiling(rate.value, rate.unit, "any SM clock", source, rate.assumptions)
     if bound in NVLINK_BOUNDS:
-        return _nvlink_ceiling(gpu.link, NVLINK_BOUNDS[bound])
+        links, each = gpu.link.nvlinks, gpu.link.nvlink_bytes_per_s
+        if not links or not each:
+            return None
+        source = f"{links} NVLinks of {quantity(each, 'B/s')}"
+        assumptions = ("the line rate: packet headers are not counted", "all links lead to the other GPU")
+        return Ceiling(links * each * NVLINK_BOUNDS[bound], "B/s", "link", source, assumptions)
     if gpu.integrated or gpu.link.coherent or bound not in PCIE_BOUNDS:
         return None
     return _pcie_ceiling(bound, gpu.link)
@@ -143,14 +148,6 @@ def _pcie_ceiling(bound: str, link: LinkInfo) -> Ceiling | None:
         assumptions.append("FLIT mode, low confidence")
     source = f"PCIe {generation} x{lanes} {way}, {payload_bytes}-byte packets"
     return Ceiling(value, "B/s", "link", source, tuple(assumptions))
-
-
-def _nvlink_ceiling(link: LinkInfo, directions: int) -> Ceiling | None:
-    if not link.nvlinks or not link.nvlink_bytes_per_s:
-        return None
-    source = f"{link.nvlinks} NVLinks of {quantity(link.nvlink_bytes_per_s, 'B/s')}"
-    assumptions = ("the line rate: packet headers are not counted", "all links lead to the other GPU")
-    return Ceiling(link.nvlinks * link.nvlink_bytes_per_s * directions, "B/s", "link", source, assumptions)
 
 
 def _dram_ceiling(gpu: GpuInfo) -> Ceiling | None:

@@ -113,13 +113,10 @@ ARCHITECTURES: dict[tuple[int, int], Architecture] = {
 # Names of boards that accumulate in fp32 at half the rate, which compute capability does not show. The data sheet rates
 # the L40, unlike the L40S, at 181 of 362 TFLOP/s.
 GAMES, HALVED_BOARDS = "GeForce", ("NVIDIA L40",)
-HALVED_BY_NAME = "this board adds up in fp32 at half the rate, by its name"
-FULL_BY_NAME = "a board for workstations or data centres, by its name"
 # The tensor cores' type for a product's operands, if its name differs.
 OPERANDS = {
     "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp8_e4m3_fast": "fp8_fast", "fp8_e5m2_fast": "fp8_fast",
 }  # fmt: skip
-INTEGER_OPERANDS = ("int8",)
 # Products that ALUs compute if the tensor cores do not support the type.
 ON_ALUS = {"fp32": "fma_fp32", "fp64": "fma_fp64"}
 # SXM boards whose data sheet assumes less than the highest clock for tensor types, as does XLA's table of H100
@@ -141,10 +138,11 @@ def tensor_rate(dtype: str, gpu: GpuInfo) -> Rate | None:
     if isinstance(rate, Halved):
         halved = GAMES in gpu.name or gpu.name in HALVED_BOARDS
         rate = rate.full // 2 if halved else rate.full
-        assumptions = (HALVED_BY_NAME if halved else FULL_BY_NAME,)
+        half = "this board adds up in fp32 at half the rate, by its name"
+        assumptions = (half if halved else "a board for workstations or data centres, by its name",)
     if architecture.confidence != "high":
         assumptions += (f"confidence {architecture.confidence}",)
-    unit = INTEGER if dtype in INTEGER_OPERANDS else FLOATING
+    unit = INTEGER if dtype == "int8" else FLOATING
     return Rate(float(rate), unit, "tensor cores", architecture.source, architecture.confidence, assumptions)
 
 

@@ -60,7 +60,6 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return (self.high - self.low) / 2 / abs(self.median) if self.median else math.inf
 
     def overlaps(self, other: Interval) -> bool:
-        """True if the two intervals share a point."""
         return self.low <= other.high and other.low <= self.high
 
 
@@ -181,7 +180,6 @@ class _Summaries:
         return place
 
     def all(self) -> list[Summary]:
-        """The summaries of all measurements added."""
         self._compute()
         return [summary for summary in self._made if summary is not None]
 

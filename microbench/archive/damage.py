@@ -38,11 +38,8 @@ MOST_OF_A_LINK = {
 }  # fmt: skip
 MOST_ERRORS = dict.fromkeys(MemoryErrors.__struct_fields__, 1e15)
 MOST_OF_A_CLOCK = dict.fromkeys(("sm_clock_begin_hz", "sm_clock_end_hz", "nvml_sm_clock_hz", "memory_clock_hz"), 1e12)
-MOST_OF_A_CAPABILITY = 99
 LEAST_FLOOR_S, LONGEST_FLOOR_S = 1e-15, 1e3
 LEAST_FACT, MOST_FACT = 1e-15, 1e20
-LONGEST_WALL_S = 1e9
-LARGEST_PARAMETER = 1e15
 MOST_CALLS = 1e12
 # Parameters that count what a case does at least once.
 NEVER_ZERO = frozenset({"nodes"})
@@ -63,7 +60,7 @@ def _session(session: Session) -> Session:
     environment, gpus, damage = session.environment, [], list[Fact]()
     for number, gpu in enumerate(environment.gpus):
         impossible = _beyond(gpu, MOST_OF_A_GPU)
-        if any(not 0 <= part <= MOST_OF_A_CAPABILITY for part in gpu.compute_capability or ()):
+        if any(not 0 <= part <= 99 for part in gpu.compute_capability or ()):
             impossible.append("compute_capability")
         own = _without(gpu, impossible, f"gpu{number}_", damage)
         link = _without(gpu.link, _beyond(gpu.link, MOST_OF_A_LINK), f"gpu{number}_link_", damage)
@@ -130,9 +127,9 @@ def _damage(outcome: Outcome, metrics: Metrics) -> Iterator[str]:
         yield from (f"its {name}" for name in _beyond(state, MOST_OF_A_CLOCK))
         yield from (f"its {name}" for name in ("temperature_c", "power_w") if not _is_sound(getattr(state, name)))
     for axis, value in outcome.case.params.items():
-        if isinstance(value, int) and not (axis in NEVER_ZERO) <= value <= LARGEST_PARAMETER:
+        if isinstance(value, int) and not (axis in NEVER_ZERO) <= value <= 1e15:
             yield f"{axis}={value}"
-    if not 0 <= outcome.wall_s <= LONGEST_WALL_S:
+    if not 0 <= outcome.wall_s <= 1e9:
         yield "its wall time"
 
 

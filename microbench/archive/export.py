@@ -27,7 +27,6 @@ HEADER = (
     "suite", "session", "round", "interval", "low_level", "high_level",
 )  # fmt: skip
 QUANTILES: tuple[Quantile, ...] = ("p90", "p99", "min", "max", "tail")
-ALL_ROUNDS = "all"
 # Whether an interval covers the differences between processes.
 OVER_PROCESSES, WITHIN_PROCESS = "over processes", "within this process"
 # A spreadsheet takes a cell that begins so for a formula; an apostrophe makes it text.
@@ -107,7 +106,7 @@ def _rows(run: Run) -> Iterator[dict[str, Any]]:
             yield base | _measurement_cells(run, outcome, measurement, alone.get((id(outcome), measurement.metric)))
     for row in every:
         if len(row.outcomes) > 1:
-            yield _case_cells(run, row.outcomes[0]) | {"round": ALL_ROUNDS, "status": "ok"} | row_cells(run, row)
+            yield _case_cells(run, row.outcomes[0]) | {"round": "all", "status": "ok"} | row_cells(run, row)
 
 
 def _case_cells(run: Run, outcome: Outcome) -> dict[str, Any]:

@@ -59,13 +59,6 @@ def head(path: Path) -> Head:
 State = tuple[tuple[int, ...] | None, ...]
 
 
-class Deletion(NamedTuple):
-    """The runs deleted, and the runs left because they changed after they were listed."""
-
-    deleted: list[Path]
-    changed: list[Path]
-
-
 def prunable(
     runs: Sequence[tuple[Path, Head]], keep: int | None, older_than: timedelta | None, now: datetime
 ) -> list[Path]:
@@ -100,12 +93,12 @@ def state(path: Path) -> State:
     return tuple(map(_stamp, _parts(path)))
 
 
-def delete(listed: Mapping[Path, State]) -> Deletion:
+def delete(listed: Mapping[Path, State]) -> tuple[list[Path], list[Path]]:
     """Delete each run with its growing file and remarks, unless its state has changed since it was listed.
 
-    Raises ResultNotWrittenError at the first file that cannot be deleted.
+    Returns the runs deleted, and those left. Raises ResultNotWrittenError at the first file that cannot be deleted.
     """
-    deleted, changed = [], []
+    deleted, changed = list[Path](), list[Path]()
     for path, before in listed.items():
         now = state(path)
         if now == before and not is_growing(path):
@@ -118,7 +111,7 @@ def delete(listed: Mapping[Path, State]) -> Deletion:
             deleted.append(path)
         elif any(now):
             changed.append(path)
-    return Deletion(deleted, changed)
+    return deleted, changed
 
 
 def _parts(path: Path) -> tuple[Path, ...]:

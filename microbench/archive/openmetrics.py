@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import NamedTuple, get_args
 
-from microbench.analysis.stats import Row, rows
+from microbench.analysis.stats import rows
 from microbench.core.model import Run, Status
 from microbench.core.units import plain
 
@@ -23,7 +23,6 @@ UNITS = {
 }  # fmt: skip
 # Labels of every figure. An axis of the same name gets another one.
 OWN = ("gpu", "model", "simulated", "stat")
-NO_NAME = re.compile(r"[^a-zA-Z0-9_]")
 END = "# EOF\n"
 
 
@@ -56,18 +55,14 @@ def _families(run: Run) -> Iterator[Family]:
         unit = UNITS.get(row.metric.unit, "")
         name = "_".join(filter(None, (f"microbench_{_name(row.benchmark)}_{_name(row.metric.name)}", unit)))
         family = families.setdefault(name, Family(name, row.metric.about, unit, []))
-        labels = _labels(run, row, models)
+        own = _of_gpu(run, row.device or "", models) | {"simulated": str(run.sessions[row.session].simulated).lower()}
+        axes = {_name(name): str(value) for name, value in sorted(row.params.items())}
+        labels = own | {f"axis_{name}" if name in OWN else name: value for name, value in axes.items()}
         interval = row.interval
         for stat, value in (("median", interval.median), ("low", interval.low), ("high", interval.high)):
             family.samples.append((labels | {"stat": stat}, value))
     yield from (families[name] for name in sorted(families))
     yield from _about(run, models)
-
-
-def _labels(run: Run, row: Row, models: Mapping[str, str]) -> dict[str, str]:
-    own = _of_gpu(run, row.device or "", models) | {"simulated": str(run.sessions[row.session].simulated).lower()}
-    axes = {_name(name): str(value) for name, value in sorted(row.params.items())}
-    return own | {f"axis_{name}" if name in OWN else name: value for name, value in axes.items()}
 
 
 def _about(run: Run, models: Mapping[str, str]) -> Iterator[Family]:
@@ -122,7 +117,7 @@ def _written(family: Family) -> Iterator[str]:
 
 def _name(text: str) -> str:
     """A name of a benchmark, metric or axis with the characters that a metric's name may have."""
-    name = NO_NAME.sub("_", text)
+    name = re.sub(r"[^a-zA-Z0-9_]", "_", text)
     return f"_{name}" if name[:1].isdigit() else name
 
 

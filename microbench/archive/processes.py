@@ -70,15 +70,12 @@ def attached(run: Run, folder: Path) -> Run:
     shipped, learned = _read(SHIPPED), _read(folder / LEARNED)
     names = {gpu.name for session in run.sessions for gpu in session.environment.gpus}
     known = {name: shipped.get(name, shipped.get(REFERENCE_GPU, {})) for name in names} | {HOST: shipped.get(HOST, {})}
-    return msgspec.structs.replace(
-        run, deviations={name: _newest(of_name, learned.get(name, {})) for name, of_name in known.items()}
-    )
-
-
-def _newest(shipped: dict[str, Deviation], learned: dict[str, Deviation]) -> dict[str, Deviation]:
-    """The learned deviations, and the shipped ones of other metrics and of newer versions of a benchmark."""
-    newer = {key: one for key, one in shipped.items() if key not in learned or one.version > learned[key].version}
-    return learned | newer
+    for name, of_name in known.items():
+        own = learned.get(name, {})
+        # What is shipped counts for other metrics and for newer versions of a benchmark.
+        newer = {key: one for key, one in of_name.items() if key not in own or one.version > own[key].version}
+        known[name] = own | newer
+    return msgspec.structs.replace(run, deviations=known)
 
 
 def learn(run: Run, folder: Path) -> None:

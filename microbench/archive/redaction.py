@@ -49,10 +49,8 @@ COMMON_NAMES = frozenset(
         "root", "runner", "serial", "test", "ubuntu", "user",
     }
 )  # fmt: skip
-SHORTEST_NAME = 2
 GIVEN = re.compile(r"(?:HOST|USER|SERIAL|GPU|ID|PATH|MAC|IP)-\d+")
 VERSION = re.compile(r"\d+(?:\.\d+)*")
-LISTED_PATH = re.compile(r"[^\s:]*/[^\s:]*")
 
 # Texts may be long and hostile. The look-behinds keep a pattern from starting again inside what it has just tried.
 PATH = re.compile(
@@ -172,7 +170,7 @@ class Redactor:
     def name(self, text: str, kind: Kind) -> str:
         """The replacement of a text that is a name of that kind. Common names and numeric hosts and users stay."""
         key = text.casefold()
-        common = kind in ("HOST", "USER") and (len(key) < SHORTEST_NAME or key in COMMON_NAMES or key.isdigit())
+        common = kind in ("HOST", "USER") and (len(key) < 2 or key in COMMON_NAMES or key.isdigit())
         return text if common or not text or GIVEN.match(text) else self._numbered(key, kind)
 
     def gpu(self, uuid: str) -> str:
@@ -201,7 +199,7 @@ class Redactor:
 
     def paths(self, text: str) -> str:
         """A list of paths, including relative ones, separated by colons or blanks."""
-        return LISTED_PATH.sub(self._path, text)
+        return re.sub(r"[^\s:]*/[^\s:]*", self._path, text)
 
     def _numbered(self, key: str, kind: Kind) -> str:
         if key not in self._names:

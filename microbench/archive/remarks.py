@@ -13,8 +13,6 @@ from microbench.core import files
 from microbench.core.errors import ResultNotWrittenError, UsageError
 from microbench.core.units import plain
 
-SUFFIX = ".remarks"
-RUN_SUFFIX = re.compile(r"\.jsonl?(\.xz)?$")
 LONGEST_LABEL = 60
 LONGEST_BYTES = 1 << 20
 UNREADABLE = (OSError, ValueError, RecursionError, msgspec.DecodeError)
@@ -29,7 +27,7 @@ class Remarks(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def place(path: Path) -> Path:
     """The file of a run's remarks: RUN.remarks for RUN.json, RUN.jsonl and RUN.json.xz."""
-    return path.with_name(RUN_SUFFIX.sub("", path.name) + SUFFIX)
+    return path.with_name(re.sub(r"\.jsonl?(\.xz)?$", "", path.name) + ".remarks")
 
 
 def read(path: Path) -> Remarks:

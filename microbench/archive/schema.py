@@ -30,19 +30,15 @@ UPGRADES: Mapping[int, Callable[[Document], Document]] = {}
 
 NEXT_STEP = "show another run, or measure again"
 GZIP = b"\x1f\x8b"
-TRACE_STEP = "if it is a profiler's trace: microbench diagnose FILE"
 # The characters of an array of numbers; msgspec writes NaN and infinities as null, which is refused.
 NUMBERS = b"0123456789+-.eE,[] \t\r\n"
 INSIDE_BRACKETS = NUMBERS.replace(b"[]", b"")
-DIGIT = re.compile(rb"[0-9]")
 # msgspec writes no blanks, and quotes inside a text are escaped, so this can only be the key.
 OUTCOMES_BEGIN = b'"outcomes":['
 # A run of 200 MB has half a million objects and sixteen million values; each fills up to 200 bytes of memory.
 MOST_OBJECTS, MOST_VALUES = 1 << 21, 1 << 24
 LEAST_INT, MOST_INT = -(1 << 63), (1 << 64) - 1
 
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-TITLE = "A run of microbench"
 ABOUT = (
     "One JSON document in UTF-8, in SI base units: a quantity's last word is its unit, bandwidth is decimal, unknown "
     "is null or left out. While a run grows its outcomes follow the document, one JSON line each. Readers ignore keys "
@@ -99,7 +95,8 @@ def decode(data: bytes, name: str = "the file", keep_damage: bool = False) -> Ru
     known format.
     """
     if data[:2] == GZIP:
-        raise RunUnreadableError(f"{name} is compressed by gzip, so it is not a run", TRACE_STEP)
+        cause = f"{name} is compressed by gzip, so it is not a run"
+        raise RunUnreadableError(cause, "if it is a profiler's trace: microbench diagnose FILE")
     if data.count(b"{") > MOST_OBJECTS or data.count(b",") > MOST_VALUES:
         raise RunUnreadableError(f"{name} holds too many values to be a run", NEXT_STEP)
     try:
@@ -134,7 +131,8 @@ def run_schema() -> dict[str, Any]:
     del parts["Run"]["properties"]["deviations"], parts["Deviation"]  # the reader of a file knows them
     del parts["Run"]["properties"]["damaged_lines"]
     parts["Run"]["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
-    return {"$schema": DIALECT, "title": TITLE, "description": ABOUT, **reference, "$defs": parts}
+    dialect, title = "https://json-schema.org/draft/2020-12/schema", "A run of microbench"
+    return {"$schema": dialect, "title": title, "description": ABOUT, **reference, "$defs": parts}
 
 
 def encoded() -> bytes:
@@ -245,7 +243,7 @@ def _measurement_fault(measurement: Measurement) -> str | None:
     counts = measurement.n, work.bytes, work.flops, work.launches, work.operations
     if measurement.calls_per_sample < 1 or min(counts) < 0:
         return f"has an impossible count in {measurement.metric}"
-    if measurement.n > 0 and not DIGIT.search(samples):
+    if measurement.n > 0 and not re.search(rb"[0-9]", samples):
         return f"has no samples of {measurement.metric}"
     if per_call is None or (
         per_call.n >= 1 and per_call.ratio > 1 and per_call.first_edge > 0 and min(per_call.counts, default=-1) >= 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -16,27 +15,23 @@ from microbench.core.errors import RunUnreadableError, UsageError
 from microbench.core.model import Param, Run
 from microbench.core.units import plain
 
-HEADS_SEARCHED = 20
 MOST_CASES = 3
 VALUES_NAMED = 6
 EXAMPLE = "give one such as launch_cost.submit"
 # Only a damaged file has values outside of these, and axes cannot be drawn for them.
 SMALLEST, LARGEST = 1e-300, 1e300
-# The first characters of a UUID, enough to tell GPUs of the same name apart.
-UUID_SHOWN = 12
 
 
 class Point(msgspec.Struct, frozen=True):
     """One case in one session of a run, over its rounds. ``device`` names the GPU or CPU, ``uuid`` is None without a
-    GPU; ``started_at`` is the session's start, UTC in ISO 8601. ``version`` is the benchmark's, ``kind`` and ``unit``
-    are the metric's. ``within_process`` says that the interval holds within one process only."""
+    GPU; ``started_at`` is the session's start, UTC in ISO 8601. ``version`` is the benchmark's, ``unit`` the
+    metric's. ``within_process`` says that the interval holds within one process only."""
 
     run: str
     started_at: str
     version: int
     case_id: str
     params: dict[str, Param]
-    kind: str
     unit: str
     interval: Interval
     trust: Trust
@@ -47,15 +42,10 @@ class Point(msgspec.Struct, frozen=True):
     simulated: bool = False
 
 
-class Gathered(NamedTuple):
-    """The points of a metric, oldest first, and the names of runs that could not be read."""
+def gathered(paths: Sequence[Path], metric: str) -> tuple[list[Point], list[str]]:
+    """The points of ``benchmark.metric`` in the runs of ``paths``, oldest first, and the names of unreadable runs.
 
-    points: list[Point]
-    unreadable: list[str]
-
-
-def gathered(paths: Sequence[Path], metric: str) -> Gathered:
-    """The points of ``benchmark.metric`` in the runs of ``paths``. Runs whose head lacks it are not read.
+    Runs whose head lacks the metric are not read.
 
     Raises UsageError, naming the most similar metric, if no run has it.
     """
@@ -72,8 +62,19 @@ def gathered(paths: Sequence[Path], metric: str) -> Gathered:
         except (RunUnreadableError, ArithmeticError, ValueError, msgspec.DecodeError):
             unreadable.append(name_of(path))
     if not result:
-        raise _nowhere(metric, paths)
-    return Gathered(sorted(result, key=lambda point: (point.started_at, point.run)), unreadable)
+        known: set[str] = set()
+        for path in (*paths[:20], *store.bundled().values()):
+            try:
+                infos = store.read_head(path).benchmarks
+            except RunUnreadableError:
+                continue
+            known |= {f"{info.name}.{declared.name}" for info in infos for declared in info.metrics}
+        near = difflib.get_close_matches(metric, sorted(known), n=1)
+        next_step = f"did you mean {near[0]}?" if near else EXAMPLE
+        if metric in known:
+            next_step = f"microbench run {metric.partition('.')[0]} measures it"
+        raise UsageError(f"none of {len(paths)} recorded runs has {plain(metric, 100)}", next_step)
+    return sorted(result, key=lambda point: (point.started_at, point.run)), unreadable
 
 
 def points(run: Run, benchmark: str, metric: str, path: Path) -> list[Point]:
@@ -104,7 +105,6 @@ def _point(run: Run, row: Row, version: int, name: str) -> Point:
         version=version,
         case_id=row.case_id,
         params=row.params,
-        kind=row.metric.kind,
         unit=row.metric.unit,
         interval=interval,
         trust=row.trust,
@@ -114,21 +114,6 @@ def _point(run: Run, row: Row, version: int, name: str) -> Point:
         uuid=gpu.uuid if gpu else None,
         simulated=session.simulated,
     )
-
-
-def _nowhere(metric: str, paths: Sequence[Path]) -> UsageError:
-    known: set[str] = set()
-    for path in (*paths[:HEADS_SEARCHED], *store.bundled().values()):
-        try:
-            infos = store.read_head(path).benchmarks
-        except RunUnreadableError:
-            continue
-        known |= {f"{info.name}.{declared.name}" for info in infos for declared in info.metrics}
-    near = difflib.get_close_matches(metric, sorted(known), n=1)
-    next_step = f"did you mean {near[0]}?" if near else EXAMPLE
-    if metric in known:
-        next_step = f"microbench run {metric.partition('.')[0]} measures it"
-    return UsageError(f"none of {len(paths)} recorded runs has {plain(metric, 100)}", next_step)
 
 
 def parsed_case(text: str | None) -> tuple[dict[str, str], str | None]:
@@ -189,6 +174,6 @@ def by_series(points: Sequence[Point]) -> dict[tuple[str, str], list[Point]]:
     for point in points:
         device = point.device
         if len(names[device]) > 1 and point.uuid:
-            device += f" {point.uuid[:UUID_SHOWN]}"
+            device += f" {point.uuid[:12]}"
         series.setdefault((device, point.case_id), []).append(point)
     return series

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -11,16 +12,7 @@ import typer
 
 from microbench.cli import check, diagnose, fleet, measure, predict, share, show, watch
 from microbench.cli.options import JSON, WHY, Format
-from microbench.cli.output import (
-    command,
-    discard_unwritable_messages,
-    draw,
-    open_closed_streams,
-    parser_errors,
-    print_bytes,
-    progress,
-    reported_errors,
-)
+from microbench.cli.output import command, draw, parser_errors, print_bytes, progress, reported_errors
 from microbench.core.errors import ExitCode
 from microbench.core.options import argument
 from microbench.core.version import __version__
@@ -41,13 +33,19 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line."""
-    open_closed_streams()
+    # Standard streams that the caller closed are reopened; otherwise the next opened file would receive their output.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (for as long as the process lives)
     try:
         with reported_errors(), parser_errors():
             exit_code = app(standalone_mode=False)
     except typer.Exit as ended:
         exit_code = ended.exit_code
-    discard_unwritable_messages()
+    try:  # if standard error cannot be written, what Python would still flush at exit is discarded
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     sys.exit(exit_code if isinstance(exit_code, int) else ExitCode.MEASURED)
 
 

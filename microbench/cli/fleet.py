@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -65,9 +65,9 @@ def run(
 
     from microbench.fleet import campaign as records
 
-    nodes = _nodes(given)
+    where = _where(given)
     if resume is None:
-        campaign = _new(names, _asked(given), nodes)
+        campaign = _new(names, _asked(given), where)
     else:
         measures = (*names, given.quick, given.full, given.overrides, given.device)
         if any(measures) or given.rounds != 1 or given.time_limit is not None:
@@ -76,7 +76,7 @@ def run(
         if given.limit is not None:
             campaign.options = msgspec.structs.replace(campaign.options, limit_s=given.limit)
     said = ["microbench", "fleet", "report", "--store", str(store), "-o", "page.html"]
-    return _carry_out(campaign, store, nodes, [f"next:  {shlex.join(said)}"])
+    return _carry_out(campaign, store, where, given, [f"next:  {shlex.join(said)}"])
 
 
 def watch(
@@ -99,13 +99,13 @@ def watch(
     every_s = typed_time(every, LONGEST_EVERY_S, "90s, 30min, 6h, 1d")
     if every_s < 1:
         raise UsageError(f"--every {plain(every, 40)} is less than a second", "--every 6h")
-    nodes, asked = _nodes(given), _asked(given)
+    where, asked = _where(given), _asked(given)
     first_ns, every_ns = time.time_ns(), round(every_s * 1e9)
     worst = ExitCode.MEASURED
     for number in range(1, times + 1) if times is not None else count(1):
         began_ns = time.time_ns()
         try:
-            ended = _carry_out(_new(names, asked, nodes), store, nodes, [])
+            ended = _carry_out(_new(names, asked, where), store, where, given, [])
         except MicrobenchError as error:
             if number == 1 and isinstance(error, UsageError):
                 raise
@@ -125,23 +125,16 @@ def watch(
     return worst
 
 
-class Nodes(NamedTuple):
-    """Where the nodes are, the labels of all, and all else that was given. Files are read for each campaign."""
-
-    where: Where
-    every_label: dict[str, str]
-    given: CampaignOptions
-
-
-def _nodes(given: CampaignOptions) -> Nodes:
-    """Read the options about nodes. Raises UsageError."""
+def _where(given: CampaignOptions) -> Where:
+    """Where the nodes are. Raises UsageError, also for wrong labels."""
     from microbench.fleet.campaign import parsed_labels
     from microbench.fleet.clusters import Where, check
 
     hosts = tuple(dict.fromkeys(host.strip() for host in (given.ssh or "").split(",") if host.strip()))
     where = Where(given.local, given.scheduler, hosts, given.slurm)
     check(where)
-    return Nodes(where, parsed_labels(list(given.label)), given)
+    parsed_labels(list(given.label))
+    return where
 
 
 def _asked(given: CampaignOptions) -> Options:
@@ -155,24 +148,35 @@ def _asked(given: CampaignOptions) -> Options:
     return Options(preset, given.overrides, given.device, given.rounds, given.time_limit, limit_s)
 
 
-def _new(names: Sequence[str], asked: Options, nodes: Nodes) -> Campaign:
+def _new(names: Sequence[str], asked: Options, where: Where) -> Campaign:
     from microbench.archive.store import new_run_id
     from microbench.fleet.campaign import new_campaign
 
-    return new_campaign(new_run_id(datetime.now(UTC)), list(names), asked, " ".join(nodes.where.arguments))
+    return new_campaign(new_run_id(datetime.now(UTC)), list(names), asked, " ".join(where.arguments))
 
 
-def _carry_out(campaign: Campaign, store: Path, nodes: Nodes, next_lines: list[str]) -> ExitCode:
+def _carry_out(
+    campaign: Campaign, store: Path, where: Where, given: CampaignOptions, next_lines: list[str]
+) -> ExitCode:
     """Run what the campaign lacks, add its runs to the store and draw the closing screen with ``next_lines``.
 
     Raises MicrobenchError if it cannot start or go on; what came back is in the store all the same.
     """
+    from microbench.core.bench import discover
     from microbench.fleet import campaign as records
     from microbench.fleet.clusters import connected
     from microbench.fleet.engine import Engine
+    from microbench.session.plan import parse_overrides
+    from microbench.session.request import RunRequest, examine
 
-    needs_gpu = _needs_gpu(campaign)
-    where, every_label, given = nodes
+    asked = campaign.options
+    request = RunRequest(
+        tuple(campaign.selection), asked.preset, parse_overrides(asked.overrides), asked.device, asked.rounds,
+        asked.time_limit_s,
+    )  # fmt: skip
+    intent = examine(request, discover(), datetime.now(UTC))
+    needs_gpu = any(chosen.benchmark.gpus != 0 for chosen in intent.selected)
+    labels = records.parsed_labels(list(given.label))
     node_labels = records.read_labels(given.labels) if given.labels is not None else {}
     differing = records.read_simulated(given.simulated) if given.simulated is not None else {}
     ok_before = campaign.counts()["ok"]
@@ -180,9 +184,9 @@ def _carry_out(campaign: Campaign, store: Path, nodes: Nodes, next_lines: list[s
         with _signals(), _shown() as changed, connected(where) as connection:
             folder = records.make_folder(store, campaign.campaign)
             Engine(
-                connection.client, campaign, folder, labels=every_label, node_labels=node_labels,
-                simulated=differing, needs_gpu=needs_gpu, unreachable=connection.unreachable, expected=where.expected,
-                wait_s=given.wait, absent=connection.absent, changed=changed,
+                connection.client, campaign, folder, labels=labels, node_labels=node_labels, simulated=differing,
+                needs_gpu=needs_gpu, unreachable=connection.unreachable, expected=where.expected, wait_s=given.wait,
+                absent=connection.absent, changed=changed,
             ).run()  # fmt: skip
     except KeyboardInterrupt:
         if records.folder_of(store, campaign.campaign).exists():  # else it has not begun
@@ -195,24 +199,6 @@ def _carry_out(campaign: Campaign, store: Path, nodes: Nodes, next_lines: list[s
     _close(campaign, store, where, next_lines)
     everything = campaign.tasks and all(task.status == "ok" for task in campaign.tasks)
     return ExitCode.MEASURED if everything else ExitCode.SOME_FAILED
-
-
-def _needs_gpu(campaign: Campaign) -> bool:
-    """Check what every node will be asked, before any is. False if it can be measured without a GPU.
-
-    Raises UsageError.
-    """
-    from microbench.core.bench import discover
-    from microbench.session.plan import parse_overrides
-    from microbench.session.request import RunRequest, examine
-
-    asked = campaign.options
-    request = RunRequest(
-        tuple(campaign.selection), asked.preset, parse_overrides(asked.overrides), asked.device, asked.rounds,
-        asked.time_limit_s,
-    )  # fmt: skip
-    intent = examine(request, discover(), datetime.now(UTC))
-    return any(chosen.benchmark.gpus != 0 for chosen in intent.selected)
 
 
 @contextmanager

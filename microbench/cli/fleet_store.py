@@ -20,7 +20,6 @@ from microbench.core.units import plain
 MOST_DRAWN = 200
 # Failed files that are named.
 MOST_NAMED = 5
-IMPORTED = "imported"
 # Campaigns of a trend: a month of four a day, or a week of one an hour.
 USUAL_LAST = 200
 
@@ -53,7 +52,7 @@ def import_(
         if (Path(name) / CAMPAIGN_FILE).is_file():
             sources += stores.campaign_sources(Path(name))
         else:
-            sources.append(Source(located(name), campaign or IMPORTED, node, given))
+            sources.append(Source(located(name), campaign or "imported", node, given))
     added = stores.add_all(store, sources)
     known = f"; {added.known} were there already" if added.known else ""
     typer.echo(f"{added.rows} rows of {added.runs} run{'' if added.runs == 1 else 's'} stored{known}")
@@ -86,11 +85,11 @@ def query(
 
     if json and csv:
         raise UsageError("--json and --csv are two formats", "give one of them")
-    answer = stores.query(store, sql)
+    columns, rows = stores.query(store, sql)
     if not json and not csv:
-        _draw_answer(answer.columns, answer.rows)
+        _draw_answer(columns, rows)
         return
-    lines = _as_json(answer.columns, answer.rows) if json else _as_csv(answer.columns, answer.rows)
+    lines = _as_json(columns, rows) if json else _as_csv(columns, rows)
     while several := b"".join(islice(lines, 1000)):
         print_bytes(several)
 

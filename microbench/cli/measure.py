@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from microbench.cli import share
 from microbench.cli.options import JSON, WHY, Format
 from microbench.cli.output import draw, print_bytes, progress
@@ -12,9 +10,6 @@ from microbench.core.units import plain
 from microbench.library.options import OwnOptions
 from microbench.library.own import measured_own
 from microbench.library.runs import screen_of
-
-if TYPE_CHECKING:
-    pass
 
 
 def measure(

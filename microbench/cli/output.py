@@ -183,13 +183,6 @@ def parser_errors() -> Iterator[None]:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
-def open_closed_streams() -> None:
-    """Reopen standard streams that the caller closed; otherwise the next opened file would receive their output."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (for as long as the process lives)
-
-
 def _exit(error: MicrobenchError) -> typer.Exit:
     from microbench.report.terminal import terminal
 
@@ -201,11 +194,3 @@ def _exit(error: MicrobenchError) -> typer.Exit:
 def _discard_output() -> None:
     """Discard the output that Python would still flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def discard_unwritable_messages() -> None:
-    """If standard error cannot be written, discard what Python would still flush at exit, which would then fail."""
-    try:
-        sys.stderr.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

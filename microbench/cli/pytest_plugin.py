@@ -17,7 +17,6 @@ import pytest
 from microbench.core.errors import MeasurementError, MicrobenchError, Skip
 
 if TYPE_CHECKING:
-    from microbench.experiments.own.step import OwnGraph, OwnStep
     from microbench.gpu.protocol.gpu import Gpu
 
 # Steps and replays are timed in turn, this many of each.
@@ -100,20 +99,15 @@ class Asserted:
             except MeasurementError as error:
                 pytest.fail(str(error))
             if at_least_gain is not None:
-                gain = self._gain(step, captured)
+                import numpy as np
+
+                steps_ns, replays_ns = (np.zeros(TURNS, dtype=np.int64) for _ in range(2))
+                for turn in range(TURNS):
+                    step.submit.round_trips(steps_ns[turn : turn + 1])
+                    captured.replay.round_trips(replays_ns[turn : turn + 1])
+                gain = float(np.median(steps_ns) / np.median(replays_ns))
                 if gain < at_least_gain:
                     pytest.fail(f"a replay is {gain:.2f} times as fast as a call, not {at_least_gain:g} times")
-
-    @staticmethod
-    def _gain(step: OwnStep, captured: OwnGraph) -> float:
-        """The median time of a step over that of a replay, each with one wait, taken in turn."""
-        import numpy as np
-
-        steps_ns, replays_ns = (np.zeros(TURNS, dtype=np.int64) for _ in range(2))
-        for turn in range(TURNS):
-            step.submit.round_trips(steps_ns[turn : turn + 1])
-            captured.replay.round_trips(replays_ns[turn : turn + 1])
-        return float(np.median(steps_ns) / np.median(replays_ns))
 
 
 @pytest.fixture

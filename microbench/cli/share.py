@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from microbench.core.model import Run
 
 
-HISTORY_SHOWN = 30
 TREND_RUNS = 100  # read as a whole, some 15 ms each
-TREND_ROWS = 20
 NO_RUN_YET = ("there is no run yet", "measure one: microbench run")
 
 history_app = typer.Typer(
@@ -84,7 +82,7 @@ def history(
     context: typer.Context,
     label: tuple[str, str] | None = option("RUN TEXT", 'Label a run: the label is a name for it. "" removes it.'),
     note: tuple[str, str] | None = option("RUN TEXT", 'Add a note to a run; "" removes it.'),
-    last: int = option("N", "Only the newest N runs.", default=HISTORY_SHOWN, least=1),
+    last: int = option("N", "Only the newest N runs.", default=30, least=1),
     everything: bool = ALL_RUNS,
 ) -> None:
     """List the recorded runs, newest first; or label one, or add a note."""
@@ -153,9 +151,9 @@ def prune(
     if not (yes or typer.confirm(f"Delete {_counted(going)}?")):
         typer.echo("nothing was deleted")
         return
-    done = recorded.delete({path: states[path] for path in going})
-    left = ", ".join(plain(path.name.partition(".")[0]) for path in done.changed)
-    typer.echo(f"{_counted(done.deleted)} deleted" + (f"; not deleted, because they changed: {left}" if left else ""))
+    deleted, changed = recorded.delete({path: states[path] for path in going})
+    left = ", ".join(plain(path.name.partition(".")[0]) for path in changed)
+    typer.echo(f"{_counted(deleted)} deleted" + (f"; not deleted, because they changed: {left}" if left else ""))
 
 
 def _counted(runs: list[Path]) -> str:
@@ -181,10 +179,10 @@ def trend(
     if not paths:
         raise RunUnreadableError(*NO_RUN_YET)
     wanted, case_id = trends.parsed_case(case)
-    gathered = trends.gathered(paths, metric)
-    points = trends.of_cases(gathered.points, wanted, case_id)
+    gathered, unreadable = trends.gathered(paths, metric)
+    points = trends.of_cases(gathered, wanted, case_id)
     labels = {trends.name_of(path): remark.label for path, remark in remarks.read_all(paths).items()}
-    sheet = drawing.sheet(metric, points, labels, gathered.unreadable, looked_at=len(paths), table_rows=TREND_ROWS)
+    sheet = drawing.sheet(metric, points, labels, unreadable, looked_at=len(paths), table_rows=20)
     draw(sheet, picture)
 
 

@@ -38,10 +38,6 @@ if TYPE_CHECKING:
     from microbench.report.page.page import Page
 
 
-# The page of one suite is at most this long.
-SUITE_LINES = 120
-
-
 def show(
     *,
     name: str | None = RUN,
@@ -67,7 +63,7 @@ def show(
             with paged():
                 draw(drawn, picture, why=why)
         else:
-            lines = SUITE_LINES if part in SUITES else None
+            lines = 120 if part in SUITES else None  # the page of one suite is at most this long
             whole = shlex.join(["microbench", "show", *([name] if name and name != LAST else []), part, "--all"])
             draw(drawn, picture, brief=part in (*SUITES, *KINDS), why=why, most_lines=lines, whole=whole)
         return

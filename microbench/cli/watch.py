@@ -27,14 +27,12 @@ if TYPE_CHECKING:
     from microbench.recorder.program import Ended
     from microbench.traces.trace import Trace
 
-MOST_FOLDERS = 10_000
 USUAL_WINDOW_S, USUAL_EVERY = 2.0, 10
 UNSEEN = "no process of the command started CUDA; those with a cleaned environment are not seen"
 UNSEEN_BUT_PYTHON = (
     "no Python process of the command imported a GPU package; to record programs in other languages, and python -I, -E "
     "and -S, install a C compiler (cc, gcc, clang, or what CC names)"
 )
-UNUSED = "the command submitted nothing to a GPU while it was recorded"
 # A core dump of microbench itself would be useless.
 DUMPING = (signal.SIGQUIT, signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
 
@@ -86,7 +84,16 @@ def watch(
                 "--pid records nothing and samples a process that runs already",
                 "leave out the command and all options but --for, or --pid",
             )
-        return _follow(pid, for_s)
+        from microbench.gpu.machine.utilisation import Process
+        from microbench.report.sheets import utilisation as drawing
+        from microbench.report.terminal import terminal
+
+        process = Process(pid)
+        gpus = ", ".join(f"GPU {number}" for number in process.numbers)
+        told = f"sampling {gpus} of process {pid} ({process.name}); Ctrl-C ends it"
+        terminal.tell((told,), terminal.open_console(sys.stderr))
+        draw(drawing.screen(process.follow(for_s)))
+        return ExitCode.MEASURED
     if not command:
         raise UsageError("no command is given", "microbench watch -- python train.py")
     how = program.How(for_s, *_windows(window_s, every_s), stacks)
@@ -103,23 +110,9 @@ def watch(
     return _end_like(ended.status)
 
 
-def _follow(pid: int, for_s: float | None) -> int:
-    """Sample a process that runs already, and draw what NVML said of it."""
-    from microbench.gpu.machine.utilisation import Process
-    from microbench.report.sheets import utilisation
-    from microbench.report.terminal import terminal
-
-    process = Process(pid)
-    gpus = ", ".join(f"GPU {number}" for number in process.numbers)
-    told = f"sampling {gpus} of process {pid} ({process.name}); Ctrl-C ends it"
-    terminal.tell((told,), terminal.open_console(sys.stderr))
-    draw(utilisation.screen(process.follow(for_s)))
-    return ExitCode.MEASURED
-
-
 def _new_folder(out: Path | None) -> Path:
     """Make the folder that is named, else the first free one of recording-1, recording-2, …"""
-    for name in [out] if out is not None else [Path(f"recording-{number}") for number in range(1, MOST_FOLDERS)]:
+    for name in [out] if out is not None else [Path(f"recording-{number}") for number in range(1, 10_000)]:
         try:
             name.mkdir()
         except FileExistsError:
@@ -166,7 +159,7 @@ def _explain(folder: Path, ended: Ended, sampler: Sampler | None) -> None:
     if paths := _recordings(folder):
         terminal.tell((f"recorded: {paths[0] if len(paths) == 1 else folder}",), console)
     elif not lines:
-        lines = [f"not recorded: {UNUSED}"]
+        lines = ["not recorded: the command submitted nothing to a GPU while it was recorded"]
     terminal.tell(lines, console)
 
 

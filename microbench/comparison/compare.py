@@ -77,7 +77,6 @@ class Change(msgspec.Struct, frozen=True):
 
     @property
     def metric(self) -> Metric:
-        """The metric compared."""
         return self.new.metric
 
     @property
@@ -111,7 +110,6 @@ class SuiteShift(NamedTuple):
 
     @property
     def slower(self) -> bool:
-        """True if the suite costs more in NEW."""
         return self.ratio.median > 1
 
 
@@ -126,7 +124,6 @@ class BenchmarkShift(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many figures of this kind both runs have."""
         return len(self.moved) + len(self.others)
 
     @property
@@ -200,19 +197,13 @@ class Comparison(msgspec.Struct, frozen=True):
         groups: dict[tuple[str, Verdict, str], list[Change]] = {}
         for change in self.of(*WORSE, *BETTER):
             groups.setdefault((change.new.benchmark, change.verdict, change.metric.kind), []).append(change)
-        found = [
-            BenchmarkShift(benchmark, verdict, kind, tuple(moved), self._others(benchmark, verdict, kind))
-            for (benchmark, verdict, kind), moved in groups.items()
-            if len(moved) >= LEAST_TOGETHER
-        ]
+        found = []
+        for (benchmark, verdict, kind), moved in groups.items():
+            if len(moved) >= LEAST_TOGETHER:
+                same = (one for one in self.changes if (one.new.benchmark, one.metric.kind) == (benchmark, kind))
+                others = tuple(one for one in same if one.verdict != verdict)
+                found.append(BenchmarkShift(benchmark, verdict, kind, tuple(moved), others))
         return sorted(found, key=lambda group: -len(group.moved))
-
-    def _others(self, benchmark: str, verdict: Verdict, kind: str) -> tuple[Change, ...]:
-        return tuple(
-            change
-            for change in self.changes
-            if (change.new.benchmark, change.metric.kind) == (benchmark, kind) and change.verdict != verdict
-        )
 
     def has_changed(self, *verdicts: Verdict) -> bool:
         """True if a figure, or a suite as a whole (slower or faster), has one of these verdicts."""
@@ -241,7 +232,13 @@ def compare(base: Run, new: Run, same_within: float = SAME_WITHIN) -> Comparison
         decision = decide(arrays)
         judged = {id(pair): _judged(pair, row, decision, same_within) for row, pair in enumerate(ready)}
         suites = _suites(ready, arrays, decision)
-        controls = _controls(arrays, decision)
+        if (common := decision.judged.controls) is not None:
+            controls = Controls(
+                rows=int(np.sum(arrays.control & ~arrays.in_turn)),
+                ratio=_ratio(common.median, common.half),
+                unchanged=common.most <= CONTROLS_WITHIN,
+                moved=common.least > 0,
+            )
     return Comparison(
         base=base,
         new=new,
@@ -326,18 +323,6 @@ def _suites(ready: Sequence[Pair], arrays: Figures, decision: Decision) -> list[
             largest.get((suite, host), one), one, key=lambda each: abs(math.log(each.ratio.median))
         )
     return sorted(largest.values(), key=lambda one: -abs(math.log(one.ratio.median)))
-
-
-def _controls(arrays: Figures, decision: Decision) -> Controls | None:
-    controls = decision.judged.controls
-    if controls is None:
-        return None
-    return Controls(
-        rows=int(np.sum(arrays.control & ~arrays.in_turn)),
-        ratio=_ratio(controls.median, controls.half),
-        unchanged=controls.most <= CONTROLS_WITHIN,
-        moved=controls.least > 0,
-    )
 
 
 def differences(base: Run, new: Run, gpus: Sequence[tuple[GpuInfo, GpuInfo]]) -> tuple[Difference, ...]:

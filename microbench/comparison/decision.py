@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from microbench.analysis.quantiles import FloatArray
 from microbench.analysis.stats import NORMAL_95, STABLE_HALF_WIDTH, student_95
 
-FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]
 BoolArray = npt.NDArray[np.bool_]
 # A figure that did not change is the same, certainly within 10 %, or unclear. Reasons for unclear: it jumps between two
@@ -87,7 +87,6 @@ LEAST_ROWS = 20
 FAMILY_WEIGHT = 2.0
 LEAST_UNEXPLAINED = 0.01
 HUBER = 1.5
-FITS = 4
 NORMAL_MAD = 1.4826
 
 
@@ -126,12 +125,10 @@ class Shift(NamedTuple):
 
     @property
     def least(self) -> float:
-        """The smallest size of the shift that its interval allows."""
         return abs(self.median) - self.half
 
     @property
     def most(self) -> float:
-        """The largest size of the shift that its interval allows."""
         return abs(self.median) + self.half
 
 
@@ -325,12 +322,16 @@ def shifts(figures: Figures, base: FloatArray, new: FloatArray) -> Shifts:
         error[control] = error[control] * factor + variance
         moved[control] = about[control]
     split, both = levels(base, new), np.concatenate([base, new], axis=1)
+    # The noise is the two-sided probability of Student's t, by Wallace's normal approximation (Ann. Math. Statist. 30,
+    # 1959).
+    t = moved / np.sqrt(error)
+    z = (8 * spread.freedom + 1) / (8 * spread.freedom + 3) * np.sqrt(spread.freedom * np.log1p(t * t / spread.freedom))
     return Shifts(
         shift=shift,
         half=student_95(spread.freedom) * np.sqrt(error),
         own=own,
         moved=moved,
-        noise=_student_p(moved / np.sqrt(error), spread.freedom),
+        noise=np.array([math.erfc(value / math.sqrt(2)) for value in z], dtype=np.float64),
         chance=chance_of_levels(split, moved, figures.suite, figures.family),
         jumps=split.jumps,
         reach=np.sqrt(_squares(both) * (1 / np.isfinite(base).sum(axis=1) + 1 / np.isfinite(new).sum(axis=1))),
@@ -350,12 +351,6 @@ def _squares(values: FloatArray) -> FloatArray:
     """Sum of squares about its mean of each row's finite values."""
     result: FloatArray = np.nansum((values - np.nanmean(values, axis=1, keepdims=True)) ** 2, axis=1)
     return result
-
-
-def _student_p(t: FloatArray, freedom: FloatArray) -> FloatArray:
-    """Two-sided probability of Student's t, by Wallace's normal approximation (Ann. Math. Statist. 30, 1959)."""
-    z = (8 * freedom + 1) / (8 * freedom + 3) * np.sqrt(freedom * np.log1p(t * t / freedom))
-    return np.array([math.erfc(value / math.sqrt(2)) for value in z], dtype=np.float64)
 
 
 def discoveries(p: FloatArray, judged: Shifts, suite: IntArray) -> BoolArray:
@@ -570,7 +565,7 @@ def _predicted(level: FloatArray, within: FloatArray, family: IntArray) -> Float
     others, others_within = _others(level, family), _others(within, family)
     design = np.column_stack([np.ones_like(within), others, others_within, within - others_within])
     weight, fitted = np.ones_like(level), level
-    for _ in range(FITS):
+    for _ in range(4):
         root = np.sqrt(weight)
         line, *_ = np.linalg.lstsq(design * root[:, None], level * root, rcond=None)
         fitted = design @ line

@@ -11,9 +11,10 @@ import numpy as np
 
 from microbench.analysis.clocks import ARITHMETIC_BOUNDS, is_arithmetic
 from microbench.analysis.limits import Ceiling, ceiling, mover
+from microbench.analysis.quantiles import FloatArray
 from microbench.analysis.rates import PER_CLOCK
 from microbench.analysis.stats import Row, Trust, combined_trust, rounds_interval, rows
-from microbench.comparison.decision import BoolArray, Figures, FloatArray, IntArray
+from microbench.comparison.decision import BoolArray, Figures, IntArray
 from microbench.core.model import GpuInfo, Outcome, Run
 
 MINIMUM_ROUNDS = 5
@@ -21,14 +22,10 @@ MINIMUM_ROUNDS = 5
 MOST_ROUNDS = 256
 # Host-timed work that no driver takes part in, so that it shows what the host did: the host suite, and of the link
 # suite what the host's own pages and copies cost. Large copies take their time in the host's copy, not in the call.
-CONTROL_SUITE = "host"
-CONTROL_PINNING = "touch"
 CONTROL_COPY_BYTES = 1 << 20
 # Grades that forbid a verdict.
 UNFIT: tuple[Trust, ...] = ("unverified", "below floor", "throttled")
 CLOCK_METRIC = "sm_clock"
-CACHE_BOUNDS = ("shared", "l1", "l2")
-PER_CLOCK_UNIT = "/clk"
 # A count of 0 has no logarithm, so it is replaced by this share of the smallest count above 0.
 NOTHING = 0.5
 
@@ -241,8 +238,8 @@ def is_control(row: Row) -> bool:
     params = row.params
     pageable = params.get("memory") == "pageable" and int(params["size_bytes"]) >= CONTROL_COPY_BYTES
     return (
-        row.suite == CONTROL_SUITE
-        or (row.benchmark == "link_pinning" and params.get("way") == CONTROL_PINNING)
+        row.suite == "host"
+        or (row.benchmark == "link_pinning" and params.get("way") == "touch")
         or (row.benchmark == "link_copy" and pageable)
     )
 
@@ -274,7 +271,7 @@ def _at_one_clock(pair: Pair, logs: Sides, gpus: Mapping[str, GpuInfo]) -> Sides
         return logs
     # A higher clock makes seconds cheaper. It turns cycles into seconds, and the clock itself into a constant.
     unit = pair.new.metric.unit
-    sign = -1 if unit in ("cycle", "Hz") or PER_CLOCK_UNIT in unit else 1
+    sign = -1 if unit in ("cycle", "Hz") or "/clk" in unit else 1
     return (
         [log + sign * clock for log, clock in zip(logs[0], base, strict=True)],
         [log + sign * clock for log, clock in zip(logs[1], new, strict=True)],
@@ -297,7 +294,7 @@ def clock_binding(row: Row) -> Binding:
     kinds = {measurement.bound.partition(":")[0] for measurement in measurements if measurement.bound}
     if is_arithmetic(measurements) and len(kinds) > 1:
         return "partly"
-    if bound.startswith(ARITHMETIC_BOUNDS) or bound in CACHE_BOUNDS:
+    if bound.startswith(ARITHMETIC_BOUNDS) or bound in ("shared", "l1", "l2"):
         return "bound"
     return "free" if bound else "partly"
 

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 SUITE = "compare"
 MOST_NAMED = 3
 MOST_BENCHMARKS_NAMED = 4
-MOST_COMMANDS = 2
 MORE_ROUNDS = 2 * MINIMUM_ROUNDS
 SMALLEST = percent(math.expm1(SMALLEST_CHANGE))
 
@@ -233,12 +232,8 @@ def _shift_in_words(suite: SuiteShift, controls: Controls | None) -> str:
     return words if suite.host else f"{words} in GPU time"
 
 
-def notices(comparison: Comparison) -> list[Finding]:
+def notices(comparison: Comparison) -> Iterator[Finding]:
     """One run twice, simulated against real, another model, method, driver or board, and lost cases: in this order."""
-    return list(_notices(comparison))
-
-
-def _notices(comparison: Comparison) -> Iterator[Finding]:
     base, new = comparison.base, comparison.new
     if base.run_id == new.run_id:
         text = "BASE and NEW are copies of one run: rounds that both contain are compared with themselves."
@@ -442,7 +437,7 @@ def _unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]
             else:
                 advice = _alternate(comparison, base, new, names if len(names) <= MOST_BENCHMARKS_NAMED else suites)
         if commands:
-            if reason == "noise" and len(commands) > MOST_COMMANDS:
+            if reason == "noise" and len(commands) > 2:
                 into = [side.name for side in (base, new) if side.grows]
                 commands = [f"microbench run … --rounds {MORE_ROUNDS} --into {shlex.quote(name)}" for name in into]
             advice = f"Add rounds{_where(comparison)}: `{'`, `'.join(commands)}`"

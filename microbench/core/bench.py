@@ -41,12 +41,10 @@ class Axis:
         return cls(about, values, values, values, **other)
 
     def values(self, preset: Preset) -> tuple[Param, ...]:
-        """The grid of a preset."""
         return {"quick": self.quick, "default": self.default, "full": self.full}[preset]
 
     @property
     def numeric(self) -> bool:
-        """True if the values are integers."""
         return all(isinstance(value, int) for value in self.full)
 
 

@@ -61,7 +61,6 @@ class BenchmarkInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     metrics: tuple[Metric, ...]
 
     def metric(self, name: str) -> Metric | None:
-        """The metric of that name, or None."""
         return next((metric for metric in self.metrics if metric.name == name), None)
 
 
@@ -73,7 +72,6 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def id(self) -> str:
-        """``name[axis=value,…]`` with the axes sorted by name."""
         if not self.params:
             return self.benchmark
         inside = ",".join([f"{name}={self.params[name]}" for name in sorted(self.params)])
@@ -295,7 +293,6 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.gpus if named else self.gpus[:1]
 
     def fact(self, name: str) -> Scalar:
-        """The value of the fact of that name; None when unknown or absent."""
         return next((fact.value for fact in self.facts if fact.name == name), None)
 
 
@@ -373,9 +370,7 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def simulated(self) -> bool:
-        """True if any session ran on the simulated GPU."""
         return any(session.simulated for session in self.sessions)
 
     def benchmark(self, name: str) -> BenchmarkInfo | None:
-        """The benchmark of that name as it was when the run was made, or None."""
         return next((info for info in self.benchmarks if info.name == name), None)

@@ -22,7 +22,6 @@ class Series(Generic[Value]):
         self._each, self._seen = 1, 0
 
     def add(self, value: Value) -> None:
-        """Add the next value."""
         self._seen += 1
         if self._seen % self._each == 0:
             self.values.append(value)

@@ -156,7 +156,6 @@ class Argument(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of an element."""
         return int(self.type.lstrip("biuf")) // 8
 
     def word(self) -> int:

@@ -71,18 +71,8 @@ MISSING = "–"
 BEFORE_UNIT = re.compile(r"(?<=\d) (?=[%A-Za-zµ])")
 TYPED_TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(ns|us|µs|μs|ms|s|min|h|d)")
 TYPED_UNITS = {
-    "ns": 1e-9,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "μs": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "min": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-}
-LONGEST_TYPED_S = 10.0
-SHORT_TIMES = "3us, 500ns, 0.2ms, or 0"
+    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0,
+}  # fmt: skip
 TYPED_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMGT]i?B|kB|B)?")
 TYPED_BYTES = {
     "": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
@@ -243,7 +233,7 @@ def axis_value(name: str, value: int | str) -> str:
     return str(value)
 
 
-def typed_time(text: str, longest_s: float = LONGEST_TYPED_S, examples: str = SHORT_TIMES) -> float:
+def typed_time(text: str, longest_s: float = 10.0, examples: str = "3us, 500ns, 0.2ms, or 0") -> float:
     """Seconds of a time that a person typed: "3us", "3µs", "500ns", "0.2ms", "30min", "6h", "1d", "0".
 
     Raises UsageError, which names ``examples``, for anything else, and for more than ``longest_s``.

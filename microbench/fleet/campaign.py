@@ -22,10 +22,8 @@ from microbench.core.units import plain
 
 CAMPAIGNS = "campaigns"
 CAMPAIGN_FILE = "campaign.json"
-RUN_ENDING = ".json.xz"
 LARGEST_BYTES = 1 << 28
 USUAL_LIMIT_S = 1800.0
-NAME_LENGTH = 80
 
 Status = Literal["waiting", "ok", "failed", "died", "hung", "no_gpu"]
 
@@ -66,11 +64,9 @@ class Task(msgspec.Struct):
 
     @property
     def file_name(self) -> str:
-        """The name of the run file."""
-        return re.sub(r"[^A-Za-z0-9_-]+", "_", self.name)[:NAME_LENGTH].strip("_") + RUN_ENDING
+        return re.sub(r"[^A-Za-z0-9_-]+", "_", self.name)[:80].strip("_") + ".json.xz"
 
     def end(self, status: Status, reason: str) -> None:
-        """Record how it ended."""
         self.status, self.reason = status, reason
 
 
@@ -87,15 +83,12 @@ class Campaign(msgspec.Struct):
 
     @property
     def simulated(self) -> bool:
-        """True if its nodes are simulated."""
         return self.options.device == "fake"
 
     def counts(self) -> Counter[Status]:
-        """How many tasks ended in which way."""
         return Counter(task.status for task in self.tasks)
 
     def task(self, node: str, gpu: str) -> Task | None:
-        """The task of that node and GPU, or None."""
         return next((task for task in self.tasks if (task.node, task.gpu) == (node, gpu)), None)
 
 

@@ -27,7 +27,6 @@ MANY_ERRORS = {
 HALVED = 0.8
 WORRYING = ("warning", "problem")
 LONGEST = 160
-MOST_FACTS = 4
 # Facts that differ between GPUs without a meaning for their speed.
 OWN = ("gpu pci_bus_id", "submit_core", "watcher_core", "parent_cores", "load_average_1min", "swap_used_bytes")
 LINK_NOW = {"lanes": ("link lanes_now", "link lanes_max"), "generation": ("link generation_now", "link generation_max")}
@@ -37,6 +36,9 @@ TOLD = (
     "gpu power_limit_w", *(name for pair in LINK_NOW.values() for name in pair),
     *(f"memory {name}" for name in MemoryErrors.__struct_fields__),
 )  # fmt: skip
+# What the groups of figures of each part of the machine begin with.
+LINK, DRAM = ("copies ", "link_"), ("DRAM", "memory_")
+HOST = ("calls on the host", "host_", "launch_", "graph_")
 ELSEWHERE = "elsewhere"
 TRAFFIC_RULES = ("environment.other_processes", "environment.load", "environment.mps")
 # Findings that repeat what causes report from facts.
@@ -70,7 +72,6 @@ class Gpu(NamedTuple):
 
     @property
     def memory_errors(self) -> MemoryErrors:
-        """Its memory errors, from its facts."""
         known = {name: self.facts.get(f"memory {name}") for name in MemoryErrors.__struct_fields__}
         return msgspec.convert(known, MemoryErrors, strict=False)
 
@@ -114,24 +115,16 @@ def facts(gpu: Gpu, others: Sequence[Gpu], where: str, told: Collection[str] = (
         common = usual(others, name)
         if name not in told and name not in OWN and common is not None and common != value:
             found.append(f"{plain(name)} is {plain(value, 40)}, {where} {plain(common, 40)}")
-    return found[:MOST_FACTS]
+    return found[:4]
 
 
-def _is_link(group: str) -> bool:
-    return group.startswith(("copies ", "link_"))
-
-
-def _is_host(group: str) -> bool:
-    return group.startswith(("calls on the host", "host_", "launch_", "graph_"))
-
-
-def _is_memory(group: str) -> bool:
-    return group.startswith(("DRAM", "memory_"))
+def _losses(slow: Mapping[str, float], part: tuple[str, ...]) -> list[float]:
+    return [loss for group, loss in slow.items() if group.startswith(part)]
 
 
 def _link(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float], where: str) -> list[Cause]:
     """The link came up with fewer lanes or at a lower speed than it could, or than others."""
-    if not any(map(_is_link, slow)):
+    if not _losses(slow, LINK):
         return []
     words = []
     for name, (now, most) in LINK_NOW.items():
@@ -172,7 +165,7 @@ def _throttled(gpu: Gpu, others: Sequence[Gpu], where: str) -> Iterator[Cause]:
 
 def _memory_errors(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float]) -> Iterator[Cause]:
     """Its memory has errors or repairs that healthy memory does not have, or far more of them than others."""
-    if not any(map(_is_memory, slow)):
+    if not _losses(slow, DRAM):
         return
     own, due = gpu.memory_errors, repair_due(gpu.memory_errors)
     lost = own.uncorrected_volatile or own.uncorrected_aggregate or own.pages_retired
@@ -191,11 +184,11 @@ def _unusual(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float]) -> Iter
     for rule, _, title, advice in _own_findings(gpu, others):
         suite = rule.partition(".")[0]
         kind = None
-        if suite == "link" and any(map(_is_link, slow)):
+        if suite == "link" and _losses(slow, LINK):
             kind = DOWN_TRAINED if rule == "link.verdict" and "lanes" in title else SLOW_LINK
         elif rule == "environment.numa":
-            kind = SLOW_LINK if any(map(_is_link, slow)) else None
-        elif suite in ("environment", "host") and any(map(_is_host, slow)):
+            kind = SLOW_LINK if _losses(slow, LINK) else None
+        elif suite in ("environment", "host") and _losses(slow, HOST):
             kind = SLOW_HOST
         elif suite in ("memory", "compute") and rule.endswith((".verdict", ".limited", ".sustained", ".clock")):
             kind = f"slow {suite}"
@@ -205,16 +198,16 @@ def _unusual(gpu: Gpu, others: Sequence[Gpu], slow: Mapping[str, float]) -> Iter
 
 def _guess(gpu: Gpu, slow: Mapping[str, float]) -> Cause:
     """What the pattern of slow figures alone suggests."""
-    link = max((loss for group, loss in slow.items() if _is_link(group)), default=0.0)
+    link = max(_losses(slow, LINK), default=0.0)
     if link >= HALVED:
         words = "probable, because copies lost about half or more; its run does not say which lanes or speed"
         return Cause(DOWN_TRAINED, words, "Look at lanes and speed under load: lspci -vv, microbench check link")
     if link:
         words = "the link is slower, not halved: a shared uplink or another program"
         return Cause(TRAFFIC, words, "Measure again while the machine is idle: microbench run link")
-    if all(map(_is_host, slow)):
+    if len(_losses(slow, HOST)) == len(slow):
         return Cause(SLOW_HOST, "only calls on the host are slow", "Look at CPU clocks and load: microbench doctor")
-    if any(map(_is_memory, slow)):
+    if _losses(slow, DRAM):
         errors = errors_in_words(gpu.memory_errors)
         known = f"its memory errors: {errors}" if errors else "its run does not say whether the memory has errors"
         check = "Look at ECC errors, retired pages and remapped rows: nvidia-smi -q -d ECC,PAGE_RETIREMENT,ROW_REMAPPER"

@@ -88,7 +88,8 @@ def bar(tests: int) -> float:
 
 def smallest(scatter: float, before: int, after: int, least_times: float) -> float:
     """The smallest change that is reported, with that many campaigns on both sides."""
-    return max(LEAST_LOSS, least_times * _error(scatter, before, after))
+    error = scatter * math.sqrt(OF_MEDIAN * (1 / before + 1 / after))  # of the difference between the two medians
+    return max(LEAST_LOSS, least_times * error)
 
 
 def changes(series: FloatArray, scatter: float, least_times: float) -> list[Change]:
@@ -122,7 +123,13 @@ def _newest(series: FloatArray, scatter: float, least_times: float) -> Change | 
         window = series[count - size :]
         if window.max() - window.min() < LEAST_LOSS:
             continue
-        place = _place(window)
+
+        def distance(side: FloatArray) -> float:
+            return float(np.abs(side - np.median(side)).sum())
+
+        # The likeliest change leaves the least distance from the medians of both sides.
+        splits = range(LEAST_SIDE, size - LEAST_SIDE + 1)
+        place = min(splits, key=lambda at: distance(window[:at]) + distance(window[at:]))
         before, after = window[:place], window[place:]
         levels_apart = float(np.median(after) - np.median(before))
         apart = _middle(after, -levels_apart) - _middle(before, levels_apart)
@@ -133,24 +140,9 @@ def _newest(series: FloatArray, scatter: float, least_times: float) -> Change | 
     return None
 
 
-def _place(window: FloatArray) -> int:
-    """The first campaign after the likeliest change, which leaves the least distance from the medians of both sides."""
-    splits = range(LEAST_SIDE, len(window) - LEAST_SIDE + 1)
-    return min(splits, key=lambda place: _distance(window[:place]) + _distance(window[place:]))
-
-
-def _distance(side: FloatArray) -> float:
-    return float(np.abs(side - np.median(side)).sum())
-
-
 def _middle(side: FloatArray, towards: float) -> float:
     """The level at or beyond which (seen from the other side) more than half of the campaigns lie, and at least
     LEAST_SIDE.
     """
     agree = max(len(side) // 2 + 1, LEAST_SIDE)
     return float(np.sort(side)[agree - 1 if towards > 0 else len(side) - agree])
-
-
-def _error(scatter: float, before: int, after: int) -> float:
-    """The standard error of the difference between the medians of both sides."""
-    return scatter * math.sqrt(OF_MEDIAN * (1 / before + 1 / after))

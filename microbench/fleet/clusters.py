@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 QUIET = ("distributed", "distributed.client", "bokeh", "tornado", "tornado.application", "asyncssh", "asyncio")
 CONNECT_S = 30.0
 PYTHON_S = 120.0  # Python and its packages may come from a slow network disk
-SQUEUE_S = 20.0
 # One task at a time in a worker; no limit of memory, at which Dask would restart a worker.
 WORKER = {"nthreads": 1, "memory_limit": 0}
-WORKER_MEMORY = "4GB"  # dask-jobqueue needs a limit; it is for the worker, not for the run that it starts
-HOSTS_SHOWN = 3
 # The module whose dask_setup ends a process started by SSH when its connection ends. Otherwise an interruption at the
 # wrong moment, or a killed client, would leave such processes on all hosts.
 ON_HOST = "microbench.fleet.node"
@@ -57,7 +54,6 @@ class Where:
 
     @property
     def arguments(self) -> list[str]:
-        """The command-line options for these fields."""
         given = {
             "--local": self.local,
             "--scheduler": self.scheduler,
@@ -103,7 +99,7 @@ def connected(where: Where) -> Iterator[Connection]:
     """
     check(where)
     try:
-        from distributed import Client
+        from distributed import Client, Security
     except ImportError:
         raise _missing("distributed", "cuda-microbench[fleet]") from None
     # A lost worker is an outcome of the campaign; Dask's own words of it would stand between the lines of progress.
@@ -111,7 +107,12 @@ def connected(where: Where) -> Iterator[Connection]:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         try:
-            _check_certificates(where.scheduler or "")
+            address = where.scheduler or ""  # with TLS and without certificates a Dask client would never end
+            if address.startswith("tls://") and not Security().get_connection_args("client").get("ssl_context"):
+                raise UsageError(
+                    f"{plain(address)} needs certificates, and Dask's configuration names none",
+                    "set distributed.comm.tls, as docs/fleet.md shows",
+                )
             unreachable = _unusable(where.ssh)
             hosts = [host for host in where.ssh if host not in unreachable]
             target: Any = where.scheduler
@@ -128,17 +129,6 @@ def connected(where: Where) -> Iterator[Connection]:
             raise MicrobenchError(cause, NEXT_STEPS[where.arguments[0]]) from None
         absent = _absent_hosts if where.ssh else _absent_jobs if where.slurm else lambda cluster, came: {}
         yield Connection(client, unreachable, partial(absent, target))
-
-
-def _check_certificates(address: str) -> None:
-    """Raise UsageError for a TLS address without certificates, with which a Dask client would never end."""
-    from distributed import Security
-
-    if address.startswith("tls://") and not Security().get_connection_args("client").get("ssl_context"):
-        raise UsageError(
-            f"{plain(address)} needs certificates, and Dask's configuration names none",
-            "set distributed.comm.tls, as docs/fleet.md shows",
-        )
 
 
 def _unusable(hosts: Sequence[str]) -> dict[str, str]:
@@ -169,7 +159,7 @@ def _unusable(hosts: Sequence[str]) -> dict[str, str]:
 
     reasons = {host: reason for host, reason in zip(hosts, asyncio.run(attempts()), strict=True) if reason}
     if len(reasons) == len(hosts):
-        listed = "; ".join(f"{plain(host)}: {reason}" for host, reason in list(reasons.items())[:HOSTS_SHOWN])
+        listed = "; ".join(f"{plain(host)}: {reason}" for host, reason in list(reasons.items())[:3])
         raise MicrobenchError(
             f"no host can be used: {listed}", f"this must work: ssh {plain(hosts[0])} {sys.executable} -V"
         )
@@ -245,7 +235,7 @@ def _slurm(jobs: int) -> Any:
     cluster = SLURMCluster(
         cores=1,
         processes=1,
-        memory=settings.get("memory") or WORKER_MEMORY,
+        memory=settings.get("memory") or "4GB",  # dask-jobqueue needs a limit; it is for the worker, not for its run
         job_mem=settings.get("job-mem") or "0",
         job_extra_directives=[*(settings.get("job-extra-directives") or ()), "--exclusive"],
         scheduler_options={"dashboard": False, **(settings.get("scheduler-options") or {})},
@@ -268,7 +258,7 @@ def _absent_jobs(cluster: Any, came: Collection[str]) -> dict[str, str]:
     states = {}
     with suppress(OSError, subprocess.SubprocessError):
         command = ["squeue", "--noheader", "--format=%i %T %r", "--jobs", ",".join(absent)]
-        listed = subprocess.run(command, capture_output=True, text=True, timeout=SQUEUE_S, check=False).stdout
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=20.0, check=False).stdout
         states = {line.split()[0]: line.split(maxsplit=2)[1:] for line in listed.splitlines() if line.strip()}
 
     def reason(job: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,7 +33,6 @@ RETURN_S = 20.0  # Dask's nanny starts a lost worker anew
 MOST_TRIES = 2
 FETCHES, MOST_AT_ONCE = 32, 128  # results that are fetched at a time, and that are recorded in one look
 LOST = "the worker was lost"
-NODE_HUNG = "the node gave no answer in the task before"
 
 
 @dataclass
@@ -107,37 +106,32 @@ class Engine:
         try:
             self.client.subscribe_topic(self._topic, lambda event: self._begun.add(event[1]))
             self._save()
-            self._loop()
+            self._look()
+            while self._running or self._expects():
+                if self._collect() | self._look() | self._give_up():
+                    self._save()
+                self._start()
+                self.changed(
+                    self.campaign, [begun.task.name for begun in self._running.values() if begun.task is not None]
+                )
+            for task in self.campaign.tasks:
+                if task.status == "waiting":
+                    task.reason = "the node did not come"
+            for name, reason in self.absent(self._came).items():
+                self._unnamed(name).end("waiting", reason)
             self.campaign.ended = records.now()
         except OSError as error:
             raise MicrobenchError(
                 f"the scheduler was lost: {plain(error)}", f"what came back is kept: --resume {self.campaign.campaign}"
             ) from None
         finally:
-            self._leave()
-
-    def _loop(self) -> None:
-        self._look()
-        while self._running or self._expects():
-            if self._collect() | self._look() | self._give_up():
-                self._save()
-            self._start()
-            self.changed(self.campaign, self._names())
-        for task in self.campaign.tasks:
-            if task.status == "waiting":
-                task.reason = "the node did not come"
-        for name, reason in self.absent(self._came).items():
-            self._unnamed(name).end("waiting", reason)
-
-    def _leave(self) -> None:
-        """Cancel what still runs after an interruption, and save."""
-        for begun in self._running.values():
-            if begun.task is not None:
-                begun.task.reason = "interrupted"
-        with suppress(OSError, ValueError):
-            self.client.cancel([begun.future for begun in self._running.values()])
-            self.client.unsubscribe_topic(self._topic)
-        self._save()
+            for begun in self._running.values():
+                if begun.task is not None:
+                    begun.task.reason = "interrupted"
+            with suppress(OSError, ValueError):
+                self.client.cancel([begun.future for begun in self._running.values()])
+                self.client.unsubscribe_topic(self._topic)
+            self._save()
 
     @property
     def _topic(self) -> str:
@@ -145,9 +139,6 @@ class Engine:
 
     def _save(self) -> None:
         records.write(self.folder, self.campaign)
-
-    def _names(self) -> list[str]:
-        return [begun.task.name for begun in self._running.values() if begun.task is not None]
 
     def _expects(self) -> bool:
         """True while tasks wait on machines that have joined, or more nodes may join."""
@@ -225,7 +216,11 @@ class Engine:
 
     def _collect(self) -> bool:
         """Take what has ended, waiting a little for the first. True if any did. Raises OSError without a scheduler."""
-        keys = list(self._drained())
+        keys: list[str] = []
+        with suppress(queue.Empty):
+            keys.append(self._ended.get(timeout=LOOK_EVERY_S))
+            while len(keys) < MOST_AT_ONCE:
+                keys.append(self._ended.get_nowait())
         if self.client.status != "running":  # its futures look then as if their workers were lost
             raise OSError("the connection to it was closed")
         ended = [begun for key in keys if (begun := self._running.pop(key, None)) is not None]
@@ -233,12 +228,6 @@ class Engine:
             for begun, fetched in zip(ended, pool.map(_fetched, ended), strict=True):
                 self._take(begun, *fetched)
         return bool(ended)
-
-    def _drained(self) -> Iterator[str]:
-        with suppress(queue.Empty):
-            yield self._ended.get(timeout=LOOK_EVERY_S)
-            for _ in range(MOST_AT_ONCE - 1):
-                yield self._ended.get_nowait()
 
     def _take(self, begun: Begun, values: dict[str, Any] | None, error: BaseException | None) -> None:
         """Record what a call gave: values, an error, or neither if the worker that held the result is gone."""
@@ -298,14 +287,19 @@ class Engine:
             gone = machine.absent_s is not None and now_s - machine.absent_s > RETURN_S
             if machine.tasks and (gone or machine.stuck):
                 for task in machine.tasks:
-                    task.end("died" if gone else "hung", f"{LOST} before it began" if gone else NODE_HUNG)
+                    hung = "the node gave no answer in the task before"
+                    task.end("died" if gone else "hung", f"{LOST} before it began" if gone else hung)
                 machine.tasks.clear()
                 given_up = True
         return given_up
 
     def _plan(self, address: str, described: dict[str, Any]) -> None:
         """The tasks of a worker that said what its node is."""
-        node, name = self._named(described)
+        node, name = described["node"], described["machine"]
+        if self.campaign.simulated:  # each worker is a machine of its own
+            name = node
+        elif self._machine_of.get(node, name) != name:
+            node = f"{node}-{name[:8]}"  # two machines of one name
         # An earlier worker of this host may have been lost before it answered.
         tasks = self.campaign.tasks
         self.campaign.tasks = [task for task in tasks if task.versions or task.node != _host(address)]
@@ -333,13 +327,6 @@ class Engine:
             else:
                 task.end("waiting", "")
                 machine.tasks.append(task)
-
-    def _named(self, described: dict[str, Any]) -> tuple[str, str]:
-        """Names of the worker's node and machine. Each worker of a simulated campaign is a machine of its own."""
-        node, machine = described["node"], described["machine"]
-        if not self.campaign.simulated and self._machine_of.get(node, machine) != machine:
-            node = f"{node}-{machine[:8]}"  # two machines of one name
-        return node, node if self.campaign.simulated else machine
 
 
 def _fetched(begun: Begun) -> tuple[dict[str, Any] | None, BaseException | None]:

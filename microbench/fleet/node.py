@@ -22,7 +22,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from microbench.archive import store
 from microbench.core.errors import ExitCode, MicrobenchError, RunUnreadableError
@@ -33,12 +33,9 @@ from microbench.session.process import Patience, WorkerProcess
 from microbench.session.session import Seams, probe
 
 FAKE = "fake"
-PROBE_PATIENCE = Patience(silent_s=30.0, busy_s=60.0)
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # After SIGINT a run finishes its file; then everything that it started is killed.
 FINISH_S, KILLED_S = 15.0, 10.0
 LOCK_WAIT_S, LOOK_EVERY_S = 60.0, 0.1
-WANTED_EVERY_S = 1.0
 CLOSE_S = 5.0  # for the regular end of a Dask process
 STDERR_TAIL_BYTES = 2000
 # The run ends with the Dask worker, also if that is killed: PR_SET_PDEATHSIG is 1, SIGKILL is 9.
@@ -66,7 +63,7 @@ def describe(device: str | None) -> Values:
     ``machine`` is the same for all processes and containers of one machine.
     """
     try:
-        machine = BOOT_ID.read_text().strip()
+        machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         machine = socket.gethostname()
     versions = {"microbench": __version__, "python": platform.python_version(), "driver": ""}
@@ -81,7 +78,7 @@ def describe(device: str | None) -> Values:
     job = Job("probe", None, seams.benchmarks, seams.backend, os.getpid())
     worker = None
     try:
-        worker = WorkerProcess(job, {}, PROBE_PATIENCE)
+        worker = WorkerProcess(job, {}, Patience(silent_s=30.0, busy_s=60.0))
         environment, _ = probe(worker, None, None)
     except MicrobenchError as error:
         return described | {"no_gpu": f"the search for a GPU failed: {error.cause}"}
@@ -99,7 +96,9 @@ def measure(order: Values) -> Values:
     ``order`` has the ``task`` (a name), the ``arguments`` of the run, ``limit_s``, and for a simulated node its
     ``costs`` and ``fault``.
     """
-    _say_begun(order)
+    # The client hears that the task has begun, so that it is not started again if the node is lost later.
+    if worker := _worker():
+        worker.log_event(order["topic"], order["task"])
     began_s, wanted = time.monotonic(), _wanted()
     scratch = getattr(_worker(), "local_directory", None)  # Dask clears that of a worker which was killed
     variables, simulated = {}, order["device"] == FAKE
@@ -131,12 +130,6 @@ def _worker() -> Any:
         return get_worker()
     except (ImportError, ValueError):
         return None
-
-
-def _say_begun(order: Values) -> None:
-    """Tell the client that the task has begun, so that it is not started again if the node is lost later."""
-    if worker := _worker():
-        worker.log_event(order["topic"], order["task"])
 
 
 def _wanted() -> Callable[[], bool]:
@@ -187,7 +180,7 @@ def _ended(
 ) -> tuple[int | None, str]:
     """Run the command for at most ``limit_s``, and while it is ``wanted``.
 
-    Returns its exit code, None if it was ended, and its last words.
+    Returns its exit code, None if it was ended, and its last line that says an error, else its last line.
     """
     path = os.pathsep.join(filter(None, sys.path))  # the run imports from where this worker does
     with errors.open("w+b") as stream:
@@ -203,32 +196,23 @@ def _ended(
         try:
             while exit_code is None and wanted() and (left_s := end_s - time.monotonic()) > 0:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    exit_code = process.wait(min(left_s, WANTED_EVERY_S))
+                    exit_code = process.wait(min(left_s, 1.0))
             if exit_code is None and wanted():
                 process.send_signal(signal.SIGINT)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(FINISH_S)
         finally:
-            _kill_session(process)
-        return exit_code, _tail(stream)
-
-
-def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill every process of the run's session; its workers have process groups of their own."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError):
-            if os.getsid(int(folder.name)) == process.pid:
-                os.kill(int(folder.name), signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs inside the driver stays
-        process.wait(KILLED_S)
-
-
-def _tail(stream: IO[bytes]) -> str:
-    """The last line that says an error, else the last one."""
-    stream.seek(max(0, stream.seek(0, os.SEEK_END) - STDERR_TAIL_BYTES))
-    lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines() if line.strip()]
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return plain((errors or lines or [""])[-1])
+            # Every process of the run's session is killed; its workers have process groups of their own.
+            for folder in Path("/proc").glob("[0-9]*"):
+                with contextlib.suppress(OSError, ValueError):
+                    if os.getsid(int(folder.name)) == process.pid:
+                        os.kill(int(folder.name), signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs inside the driver stays
+                process.wait(KILLED_S)
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - STDERR_TAIL_BYTES))
+        lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines() if line.strip()]
+        said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        return exit_code, plain((said or lines or [""])[-1])
 
 
 def _result(file: Path, exit_code: int | None, words: str, limit_s: float) -> Values:

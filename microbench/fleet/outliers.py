@@ -46,15 +46,11 @@ class Figures(NamedTuple):
 
 
 class Outlier(NamedTuple):
-    """A GPU that is slow in a group: its column, the group, how much slower it is, and the chance of that.
-
-    ``times`` is the loss over the scatter.
-    """
+    """A GPU that is slow in a group: its column, the group, how much slower it is, and the chance of that."""
 
     gpu: int
     group: int
     loss: float
-    times: float
     chance: float
 
 
@@ -113,8 +109,8 @@ def outliers(classes: Sequence[Scores]) -> list[list[Outlier]]:
         count += int(np.isfinite(one.times).sum())
         worth = (one.loss >= LEAST_LOSS) & (one.beyond > 0)
         for group, gpu in zip(*np.nonzero(worth), strict=True):
-            times = float(one.times[group, gpu])
-            found = Outlier(int(gpu), int(group), float(one.loss[group, gpu]), times, tail(times))
+            chance = tail(float(one.times[group, gpu]))
+            found = Outlier(int(gpu), int(group), float(one.loss[group, gpu]), chance)
             tests.append((found.chance, place, found))
     named: list[list[Outlier]] = [[] for _ in classes]
     for rank, (chance, place, found) in enumerate(sorted(tests, key=lambda test: test[0])):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from microbench.analysis.stats import Row, rows
 from microbench.archive import store as runs_store
 from microbench.archive.export import row_cells
 from microbench.core.errors import RunUnreadableError
-from microbench.core.model import Environment, GpuInfo, MemoryErrors, Outcome, Run
+from microbench.core.model import Environment, GpuInfo, MemoryErrors, Run
 from microbench.core.units import plain
 from microbench.explain import environment
 from microbench.explain.rules import HOST, RULES, of_suite
@@ -73,7 +73,23 @@ def records(source: Source) -> dict[str, list[Record]]:
     if not run.sessions:
         raise RunUnreadableError(f"{plain(source.path.name)} has no session", "measure again")
     try:
-        return _records(run, source)
+        every = rows(run)
+        groups = evidence_by_device(run, every)
+        names = {gpu.uuid: gpu.name for session in run.sessions for gpu in session.environment.gpus}
+        gpus = run.sessions[-1].gpus
+        base: Record = {
+            "campaign": source.campaign,
+            "node": source.node or (gpus[0].uuid if gpus else run.run_id),
+            "labels": list(source.labels.items()),
+            "run": run.run_id,
+        }
+        figures = [base | {"gpu": names.get(row.device or "")} | _figure(run, row) for row in every]
+        return {
+            "rows": figures,
+            "runs": [base | _run(run, source.path) | {"figures": len(figures)}],
+            "nodes": [base | _gpu(run, group, group.gpu) for group in groups if group.gpu is not None],
+            "findings": [base | found for found in _findings(run, groups)],
+        }
     except (ArithmeticError, ValueError, msgspec.DecodeError) as error:
         cause = f"{plain(source.path.name)} contains impossible values: {plain(error)}"
         raise RunUnreadableError(cause, "measure again") from None
@@ -82,31 +98,6 @@ def records(source: Source) -> dict[str, list[Record]]:
 def digest(path: Path) -> str:
     """A digest of a run file's content. Raises OSError."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
-
-
-def _records(run: Run, source: Source) -> dict[str, list[Record]]:
-    every = rows(run)
-    groups = evidence_by_device(run, every)
-    names = {gpu.uuid: gpu.name for session in run.sessions for gpu in session.environment.gpus}
-    base: Record = {
-        "campaign": source.campaign,
-        "node": source.node or _node(run),
-        "labels": list(source.labels.items()),
-        "run": run.run_id,
-    }
-    figures = [base | {"gpu": names.get(row.device or "")} | _figure(run, row) for row in every]
-    return {
-        "rows": figures,
-        "runs": [base | _run(run, source.path) | {"figures": len(figures)}],
-        "nodes": [base | _gpu(run, group, group.gpu) for group in groups if group.gpu is not None],
-        "findings": [base | found for found in _findings(run, groups)],
-    }
-
-
-def _node(run: Run) -> str:
-    """A name for the machine of a run that came without one: that of its first GPU, else of the run."""
-    gpus = run.sessions[-1].gpus
-    return gpus[0].uuid if gpus else run.run_id
 
 
 def _figure(run: Run, row: Row) -> Record:
@@ -148,16 +139,22 @@ def _run(run: Run, path: Path) -> Record:
 
 def _gpu(run: Run, group: Evidence, gpu: GpuInfo) -> Record:
     session = run.sessions[-1]
-    telemetry = [outcome.telemetry[gpu.uuid] for outcome in _outcomes(run, gpu) if gpu.uuid in outcome.telemetry]
+    own = (outcome for outcome in run.outcomes if outcome.device == gpu.uuid)
+    telemetry = [outcome.telemetry[gpu.uuid] for outcome in own if gpu.uuid in outcome.telemetry]
     measured = [row for row in group.all_rows() if row.device == gpu.uuid]
     slowed = sum(row.trust == THROTTLED for row in measured)
     powers = [each.power_w for each in telemetry if each.power_w is not None]
     heats = [each.temperature_c for each in telemetry if each.temperature_c is not None]
+    # GPUs of a class are compared. The speed of the link is not part of it, because a link that came up too slow is one
+    # of the faults to find.
+    memory = f", {gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
+    units = f", {gpu.sm_count} SMs" if gpu.sm_count else ""
+    count = len(session.environment.gpus)
     return {
         "device": gpu.uuid,
         "index": gpu.index,
         "gpu": gpu.name,
-        "class": class_of(gpu, session.environment),
+        "class": f"{gpu.name}{memory}{units}; {count} a node; {session.environment.fact('cpu_model') or 'unknown CPU'}",
         "began": session.started_at,
         "simulated": run.simulated,
         "numa_node": gpu.numa_node,
@@ -170,23 +167,7 @@ def _gpu(run: Run, group: Evidence, gpu: GpuInfo) -> Record:
     }
 
 
-def class_of(gpu: GpuInfo, machine: Environment) -> str:
-    """What GPUs must have in common to be compared: the model, its size, the number of GPUs beside it, and the CPU.
-
-    The speed of the link is not part of it, because a link that came up too slow is one of the faults to find.
-    """
-    memory = f", {gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
-    units = f", {gpu.sm_count} SMs" if gpu.sm_count else ""
-    count = len(machine.gpus)
-    return f"{gpu.name}{memory}{units}; {count} a node; {machine.fact('cpu_model') or 'unknown CPU'}"
-
-
-def _outcomes(run: Run, gpu: GpuInfo) -> Iterator[Outcome]:
-    return (outcome for outcome in run.outcomes if outcome.device == gpu.uuid)
-
-
 def _facts(gpu: GpuInfo, machine: Environment) -> list[tuple[str, str]]:
-    """Facts of the GPU and of its host that are known, as text."""
     found = {f"gpu {name}": getattr(gpu, name) for name in GPU_FACTS}
     found |= {f"link {name}": getattr(gpu.link, name) for name in LINK_FACTS}
     found |= {f"memory {name}": getattr(gpu.memory_errors, name, None) for name in MemoryErrors.__struct_fields__}
@@ -198,17 +179,14 @@ def _facts(gpu: GpuInfo, machine: Environment) -> list[tuple[str, str]]:
 def _findings(run: Run, groups: list[Evidence]) -> Iterator[Record]:
     """The findings about the run's environment, then those of each GPU."""
     for finding in environment.findings(run):
-        yield _finding(finding, finding.suite, _about(finding, run.sessions[-1].gpus))
+        # It is about the only GPU that was measured, or the one that it names.
+        gpus = run.sessions[-1].gpus
+        named = (gpu.uuid for gpu in gpus if len(gpus) == 1 or finding.title.startswith(f"GPU {gpu.index}: "))
+        yield _finding(finding, finding.suite, next(named, None))
     for place, group in enumerate(groups):
         for suite in RULES if place == 0 else [suite for suite in RULES if suite != HOST]:
             for finding in of_suite(group, suite):
                 yield _finding(finding, suite, group.device)
-
-
-def _about(finding: Finding, gpus: Sequence[GpuInfo]) -> str | None:
-    """The GPU that a finding about the environment is for: the only one that was measured, or the one that it names."""
-    named = (gpu.uuid for gpu in gpus if len(gpus) == 1 or finding.title.startswith(f"GPU {gpu.index}: "))
-    return next(named, None)
 
 
 def _finding(finding: Finding, suite: str, device: str | None) -> Record:

@@ -134,7 +134,6 @@ def _asked(directory: Path, campaign: str) -> object:
 
 
 def _series(connection: Any, points: Sequence[Point]) -> Iterator[Series]:
-    """The series of all GPUs and groups."""
     connection.execute(CELLS)
     connection.execute(FIGURES)
     about = connection.execute("SELECT benchmark, metric, suite, clock, bound FROM figures ORDER BY figure").fetchall()

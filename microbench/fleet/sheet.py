@@ -13,7 +13,7 @@ from microbench.explain.environment import repair_due
 from microbench.fleet.causes import Gpu
 from microbench.fleet.outliers import ANY_NAMED, LEAST_GPUS, LEAST_LOSS
 from microbench.fleet.series import Board
-from microbench.fleet.verdict import BOUNDS, HOST, Compared, Named, Verdict, state_of
+from microbench.fleet.verdict import BOUNDS, HOST, Compared, Named, Verdict
 from microbench.report.document import (
     AnswerLine,
     Banner,
@@ -132,7 +132,16 @@ def _lines(verdict: Verdict) -> list[tuple[str, list[str], Severity | None]]:
         ("slow", [words], "problem" if slow else "good" if judged else "note"),
         ("compared", [f"{len(one.gpus)}: {plain(one.name, 120)}" for one in verdict.classes], None),
     ]
-    lines += _repairs(verdict)
+    due: dict[tuple[Severity, str, str], list[str]] = {}  # GPUs whose memory must be repaired, slow or not
+    for gpu in verdict.gpus:
+        if repair := repair_due(gpu.memory_errors):
+            due.setdefault(repair, []).append(name_of(gpu))
+    told = []
+    for (_, what, step), names in due.items():
+        others = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        told.append(f"{what} on {', '.join(names[:MOST_NAMED])}{others}: {step}")
+    if told:
+        lines.append(("repair due", told, max((severity for severity, *_ in due), key=SEVERITIES.index)))
     if verdict.shared:
         lines.append(("in common", list(verdict.shared), "advice"))
     if verdict.failed:
@@ -142,33 +151,21 @@ def _lines(verdict: Verdict) -> list[tuple[str, list[str], Severity | None]]:
     return lines
 
 
-def _repairs(verdict: Verdict) -> list[tuple[str, list[str], Severity | None]]:
-    """The line about GPUs whose memory must be repaired, slow or not; none if there are none."""
-    due: dict[tuple[Severity, str, str], list[str]] = {}
-    for gpu in verdict.gpus:
-        if repair := repair_due(gpu.memory_errors):
-            due.setdefault(repair, []).append(name_of(gpu))
-    if not due:
-        return []
-    words = []
-    for (_, what, step), names in due.items():
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        words.append(f"{what} on {', '.join(names[:MOST_NAMED])}{more}: {step}")
-    return [("repair due", words, max((severity for severity, *_ in due), key=SEVERITIES.index))]
-
-
 def _map(verdict: Verdict) -> Tiles:
     """A cell each GPU, coloured by its state, in a row each value of the first label, else each class."""
-    states, slow = state_of(verdict), {(one.gpu.node, one.gpu.device): one for one in verdict.named}
+    slow = {(one.gpu.node, one.gpu.device): one for one in verdict.named}
+    states: set[str] = set()
     label = next((key for gpu in verdict.gpus for key in gpu.labels), None)
     rows: dict[str, list[Tile]] = {}
     for one in verdict.classes:
         for gpu in one.gpus:
             key = gpu.node, gpu.device
+            state = "slow" if key in slow else "alike" if one.judged else "alone"
+            states.add(state)
             row = one.name if label is None else f"{label} {gpu.labels.get(label, 'unknown')}"
-            words = _finding(slow[key]).title if key in slow else f"{name_of(gpu)}: {STATES[states[key]][1]}"
-            rows.setdefault(row, []).append(Tile(words, STATES[states[key]][0]))
-    used = [STATES[state] for state in STATES if state in states.values()]
+            words = _finding(slow[key]).title if key in slow else f"{name_of(gpu)}: {STATES[state][1]}"
+            rows.setdefault(row, []).append(Tile(words, STATES[state][0]))
+    used = [STATES[state] for state in STATES if state in states]
     about = f"a cell is a GPU, a row {'a class' if label is None else f'a {plain(label)}'}"
     ordered = tuple(TileRow(plain(name, LONGEST), tuple(tiles)) for name, tiles in sorted(rows.items()))
     return Tiles("The GPUs", about, ordered, tuple(used))

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow
 
-EXTRA = "pip install 'cuda-microbench[fleet]'"
 # The name of a campaign is that of a folder.
 CAMPAIGN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
 SUITE = re.compile(r"[a-z][a-z_]{0,39}")
@@ -91,7 +90,11 @@ Tables = dict[str, "pyarrow.Table"]
 
 def _new(directory: Path, sources: Sequence[Source]) -> tuple[list[Source], int, list[tuple[Path, str]]]:
     """The sources that the store lacks, the number of those that it has, and the files that cannot be read."""
-    stored = _stored(directory)
+    stored = set()  # campaign and digest of every run
+    for path in (directory / "runs").glob(f"campaign=*/*{ENDING}"):
+        campaign = path.parent.name.removeprefix("campaign=")
+        column = _package("pyarrow.parquet").read_table(path, columns=["digest"], partitioning=None)["digest"]
+        stored |= {(campaign, one) for one in column.to_pylist()}
     new, known, failed = list[Source](), 0, list[tuple[Path, str]]()
     for source in sources:
         try:
@@ -123,16 +126,6 @@ def _batches_read(sources: Sequence[Source]) -> Iterator[list[tuple[Source, Tabl
                 pass
     for batch in batches:
         yield [(source, _read(source)) for source in batch]
-
-
-def _stored(directory: Path) -> set[tuple[str, str]]:
-    """Campaign and digest of every run in the store."""
-    found = set()
-    for path in (directory / "runs").glob(f"campaign=*/*{ENDING}"):
-        campaign = path.parent.name.removeprefix("campaign=")
-        column = _package("pyarrow.parquet").read_table(path, columns=["digest"], partitioning=None)["digest"]
-        found |= {(campaign, one) for one in column.to_pylist()}
-    return found
 
 
 def _read(source: Source) -> Tables | str:
@@ -190,21 +183,15 @@ def _package(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise UsageError(f"{name.partition('.')[0]} cannot be imported: {plain(error)}", EXTRA) from None
+        cause = f"{name.partition('.')[0]} cannot be imported: {plain(error)}"
+        raise UsageError(cause, "pip install 'cuda-microbench[fleet]'") from None
 
 
-# Questions.
+def query(directory: Path, sql: str) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
+    """The columns of the answer to one SELECT over the views, and its rows as they are read.
 
-
-class Answer(NamedTuple):
-    """The answer to a query: the names of its columns, and its rows as they are read."""
-
-    columns: tuple[str, ...]
-    rows: Iterator[tuple[Any, ...]]
-
-
-def query(directory: Path, sql: str) -> Answer:
-    """The answer to one SELECT over the views. Raises UsageError for any other statement and for a wrong one."""
+    Raises UsageError for any other statement and for a wrong one.
+    """
     connection = opened(directory)
     duckdb = _package("duckdb")
     try:
@@ -212,7 +199,7 @@ def query(directory: Path, sql: str) -> Answer:
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise UsageError("only one SELECT can be asked", HELP)
         found = connection.execute(statements[0])
-        return Answer(tuple(column[0] for column in found.description or ()), _fetched(found))
+        return tuple(column[0] for column in found.description or ()), _fetched(found)
     except duckdb.Error as error:
         raise _wrong(error) from None
 
@@ -252,7 +239,19 @@ def opened(directory: Path) -> duckdb.DuckDBPyConnection:
     paths["rows"] = [path for campaign, file in batches for path in (whole / "rows" / campaign).glob(f"suite=*/{file}")]
     for name in TABLES:
         connection.execute(f"CREATE VIEW all_{name} AS {_files(name, paths[name])}")
-    _make_views(connection)
+    # The views lack older versions of runs that were stored again.
+    old = connection.execute(
+        "SELECT batch, run FROM all_runs QUALIFY row_number() OVER (PARTITION BY campaign, run ORDER BY batch DESC) > 1"
+    ).fetchall()
+    replaced = ", ".join(f"({_quoted(batch)}, {_quoted(run)})" for batch, run in old)
+    only = f" WHERE (batch, run) NOT IN ({replaced})" if replaced else ""
+    for name in TABLES:
+        newest = ""
+        if name == "nodes":
+            newest = (
+                " QUALIFY row_number() OVER (PARTITION BY campaign, node, device ORDER BY began DESC, run DESC) = 1"
+            )
+        connection.execute(f"CREATE VIEW {name} AS SELECT * EXCLUDE (batch) FROM all_{name}{only}{newest}")
     # From here on a query reaches no file but those of the store, and no option can be changed.
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
@@ -274,22 +273,5 @@ def _files(table: str, paths: Sequence[Path]) -> str:
     return f"SELECT {names}, {batch} FROM {read}"
 
 
-def _make_views(connection: duckdb.DuckDBPyConnection) -> None:
-    """The views without older versions of runs that were stored again."""
-    old = connection.execute(
-        "SELECT batch, run FROM all_runs QUALIFY row_number() OVER (PARTITION BY campaign, run ORDER BY batch DESC) > 1"
-    ).fetchall()
-    replaced = ", ".join(f"({_quoted(batch)}, {_quoted(run)})" for batch, run in old)
-    only = f" WHERE (batch, run) NOT IN ({replaced})" if replaced else ""
-    for name in TABLES:
-        newest = ""
-        if name == "nodes":
-            newest = (
-                " QUALIFY row_number() OVER (PARTITION BY campaign, node, device ORDER BY began DESC, run DESC) = 1"
-            )
-        connection.execute(f"CREATE VIEW {name} AS SELECT * EXCLUDE (batch) FROM all_{name}{only}{newest}")
-
-
 def _quoted(text: object) -> str:
-    """A text as a literal of SQL."""
     return "'" + str(text).replace("'", "''") + "'"

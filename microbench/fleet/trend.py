@@ -18,16 +18,7 @@ import numpy as np
 
 from microbench.fleet import causes, store
 from microbench.fleet.causes import Cause, Gpu
-from microbench.fleet.changes import (
-    LEAST_CAMPAIGNS,
-    LEAST_SIDE,
-    Change,
-    bar,
-    changes,
-    places,
-    scatters,
-    smallest,
-)
+from microbench.fleet.changes import LEAST_CAMPAIGNS, LEAST_SIDE, Change, bar, changes, places, scatters, smallest
 from microbench.fleet.series import Board, Key, Moment, Point, Series, comparable
 from microbench.fleet.verdict import gpus_of
 
@@ -66,7 +57,6 @@ class Event(NamedTuple):
 
     @property
     def slower(self) -> bool:
-        """Whether anything became slower."""
         return any(one.size > 0 for one in self.moved)
 
 
@@ -205,11 +195,12 @@ def _step(one: Series, change: Change) -> _Shift:
 
 # Changes that came together are reported together.
 
-Told = tuple[list[_Shift], str, tuple[Board, ...]]  # the changes, the node or class they are of, and its other GPUs
 
+def _told(steps: Sequence[_Shift], points: Sequence[Point]) -> Iterator[tuple[list[_Shift], str, tuple[Board, ...]]]:
+    """The changes of most GPUs of a class, then of most of a node, then of single GPUs, each by time.
 
-def _told(steps: Sequence[_Shift], points: Sequence[Point]) -> Iterator[Told]:
-    """The changes of most GPUs of a class, then of most of a node, then of single GPUs, each by time."""
+    Each comes with the class or node that it is of, and with the other GPUs there.
+    """
     left = list(steps)
     for place in (attrgetter("of_class"), attrgetter("node")):
         wide = _wide(left, points, place)
@@ -256,7 +247,6 @@ def _moments(steps: Sequence[_Shift]) -> Iterator[list[_Shift]]:
 def _event(
     recorded: Callable[[str], Mapping[Key, Gpu]], steps: Sequence[_Shift], place: str, but: tuple[Board, ...]
 ) -> Event:
-    """An event from its changes."""
     one_each = list({one.of.key: one for one in steps}.values())
     moved = []
     for group, several in _by(steps, lambda one: one.group).items():

@@ -14,9 +14,7 @@ from microbench.fleet.trend import Event, Moved, Trend
 from microbench.report.document import AnswerLine, Banner, Block, Cell, Screen
 from microbench.report.heading import SIMULATED
 
-MINUTE = 16
 MOST_CAUSES, MOST_EXCEPT, MOST_GROUPS = 3, 3, 3
-UNEXPLAINED = "no recorded fact changed with it"
 # For several GPUs the range is shown if the largest change is at least this many times the smallest.
 WIDE = 1.5
 THRESHOLD = (
@@ -50,19 +48,29 @@ def _counted(number: int, what: str) -> str:
 
 def minute(moment: str) -> str:
     """A time in UTC to the minute: "2026-11-20 06:00"."""
-    return plain(moment[:MINUTE].replace("T", " "))
+    return plain(moment[:16].replace("T", " "))
 
 
 def _lines(trend: Trend) -> list[AnswerLine]:
     """How many GPUs changed, what was compared, and the smallest detectable change."""
-    lines = [AnswerLine("changed", tuple(map(Cell, _changed(trend))), verdict=_severity(trend))]
+    severity: Severity = "problem" if any(event.slower for event in trend.events) else "good"
+    changed = tuple(map(Cell, _changed(trend)))
+    lines = [AnswerLine("changed", changed, verdict=severity if trend.judged else "note")]
     if trend.campaigns:
         compared = [f"{minute(trend.first)} to {minute(trend.last)} UTC"]
         if trend.others:
             compared.append(f"without {_counted(trend.others, 'campaign')} of other settings")
         lines.append(AnswerLine("compared", tuple(map(Cell, compared))))
     if trend.smallest:
-        lines.append(AnswerLine("detectable", tuple(map(Cell, _told_from(trend)))))
+        sizes = dict(trend.smallest)
+        least = [group for group, size in sizes.items() if size <= LEAST_LOSS]
+        words = []
+        if least:
+            of = "every group" if len(least) == len(sizes) else f"{len(least)} of {len(sizes)} groups"
+            words.append(f"smallest detectable change: {percent(math.expm1(LEAST_LOSS))} in {of} of figures")
+        others = sorted(set(sizes) - set(least), key=lambda group: -sizes[group])
+        words += [f"{percent(math.expm1(sizes[group]))} in {group}" for group in others[:MOST_GROUPS]]
+        lines.append(AnswerLine("detectable", tuple(map(Cell, [*words, f"after {LEAST_SIDE} campaigns"]))))
     if trend.swapped:
         told = [f"{name_of(one.gpu)} since {minute(one.since)}" for one in trend.swapped[:MOST_NAMED]]
         more = [f"and {len(trend.swapped) - MOST_NAMED} more"] if len(trend.swapped) > MOST_NAMED else []
@@ -88,36 +96,18 @@ def _changed(trend: Trend) -> list[str]:
     return words if slow or fast else [f"none {of} changed", *words]
 
 
-def _severity(trend: Trend) -> Severity:
-    if not trend.judged:
-        return "note"
-    return "problem" if any(event.slower for event in trend.events) else "good"
-
-
-def _told_from(trend: Trend) -> list[str]:
-    """The smallest change that is told after the fewest campaigns: in how many groups the least, and where far more."""
-    sizes = dict(trend.smallest)
-    least = [group for group, size in sizes.items() if size <= LEAST_LOSS]
-    words = []
-    if least:
-        of = "every group" if len(least) == len(sizes) else f"{len(least)} of {len(sizes)} groups"
-        words.append(f"smallest detectable change: {percent(math.expm1(LEAST_LOSS))} in {of} of figures")
-    others = sorted(set(sizes) - set(least), key=lambda group: -sizes[group])
-    words += [f"{percent(math.expm1(sizes[group]))} in {group}" for group in others[:MOST_GROUPS]]
-    return [*words, f"after {LEAST_SIDE} campaigns"]
-
-
 def _finding(event: Event, trend: Trend) -> Finding:
     moved = [_moved(one) for one in event.moved[:MOST_SLOW]]
     if len(event.moved) > MOST_SLOW:
         moved[-1] += f" and {len(event.moved) - MOST_SLOW} more"
     seen = "; ".join(": ".join(filter(None, cause[:2])) for cause in event.causes[:MOST_CAUSES])
+    seen = seen or "no recorded fact changed with it"
     largest = max(one.size for one in event.moved)
     severity: Severity = "note" if largest <= 0 else "problem" if largest >= math.log(FACTOR) else "warning"
     return Finding(
         rule="fleet.changed",
         severity=severity,
-        title=f"{_who(event, trend)}: {', '.join(moved)} since {minute(event.since)} ({seen or UNEXPLAINED})",
+        title=f"{_who(event, trend)}: {', '.join(moved)} since {minute(event.since)} ({seen})",
         text="",
         advice=next((cause.check for cause in event.causes if cause.check), ""),
         threshold=THRESHOLD,
@@ -134,11 +124,8 @@ def _who(event: Event, trend: Trend) -> str:
         of = f" {plain(event.of_class.partition(',')[0], LONGEST)}"
     if len(event.but) > MOST_EXCEPT:
         return f"{len(event.gpus)} of {whole} GPUs{of}"
-    return f"all {whole} GPUs{of}{_but(event.but)}"
-
-
-def _but(others: tuple[Board, ...]) -> str:
-    return f" but {', '.join(map(name_of, others))}" if others else ""
+    but = f" but {', '.join(map(name_of, event.but))}" if event.but else ""
+    return f"all {whole} GPUs{of}{but}"
 
 
 def _moved(one: Moved) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,12 +45,10 @@ ROWS = f"""
 
 
 class Slow(NamedTuple):
-    """What a GPU is slow in: the group of figures, the loss as a share, over the scatter, and how many figures."""
+    """What a GPU is slow in: the group of figures, and the loss as a share."""
 
     group: str
     loss: float
-    times: float
-    figures: int
 
 
 class Named(NamedTuple):
@@ -85,7 +82,6 @@ class Verdict(NamedTuple):
 
     @property
     def gpus(self) -> list[Gpu]:
-        """All GPUs that were measured."""
         return [gpu for one in self.classes for gpu in one.gpus]
 
 
@@ -99,26 +95,30 @@ def judged(directory: Path, campaign: str | None = None) -> Verdict:
     for gpu in gpus.values():
         by_class.setdefault(gpu.of_class, []).append(gpu)
     tables = [_table(rows, members) for members in by_class.values()]
-    scored = [scores(table.figures, len(table.groups)) for table in tables]
+    scored = [scores(figures, len(groups)) for figures, groups in tables]
     found = outliers(scored)
     tests = sum(int(np.isfinite(one.times).sum()) for one in scored if one.loss.shape[1] >= LEAST_GPUS)
     compared = tuple(
-        Compared(name, tuple(members), table.groups, one.loss, smallest(one, tests), len(members) >= LEAST_GPUS)
-        for (name, members), table, one in zip(by_class.items(), tables, scored, strict=True)
+        Compared(name, tuple(members), groups, one.loss, smallest(one, tests), len(members) >= LEAST_GPUS)
+        for (name, members), (_, groups), one in zip(by_class.items(), tables, scored, strict=True)
     )
     named = [
         each
-        for members, table, one, several in zip(by_class.values(), tables, scored, found, strict=True)
-        for each in _named(members, table, several)
+        for members, (_, groups), several in zip(by_class.values(), tables, found, strict=True)
+        for each in _named(members, groups, several)
     ]
     named.sort(key=lambda each: -each.slow[0].loss)
+    failed: tuple[Task, ...] = ()
+    with suppress(RunUnreadableError):  # not every store has the campaign's record
+        tasks = read_folder(directory / "campaigns" / chosen).tasks
+        failed = tuple(task for task in tasks if task.status not in ("ok", "waiting"))
     return Verdict(
         chosen,
         any(gpu.simulated for gpu in gpus.values()),
         compared,
         tuple(named),
         tuple(shared_labels([each.gpu for each in named], list(gpus.values()))),
-        _failed(directory, chosen),
+        failed,
     )
 
 
@@ -149,13 +149,8 @@ def gpus_of(connection: Any, campaign: str) -> dict[tuple[str, str], Gpu]:
     return gpus
 
 
-class _Table(NamedTuple):
-    figures: Figures
-    groups: tuple[str, ...]
-
-
-def _table(rows: Sequence[tuple[Any, ...]], members: Sequence[Gpu]) -> _Table:
-    """The figures of the GPUs of a class. Of several sessions the last one counts."""
+def _table(rows: Sequence[tuple[Any, ...]], members: Sequence[Gpu]) -> tuple[Figures, tuple[str, ...]]:
+    """The figures of the GPUs of a class, and the names of their groups. Of several sessions the last one counts."""
     columns = {(gpu.node, gpu.device): place for place, gpu in enumerate(members)}
     figures: dict[tuple[str, str, str], int] = {}
     about: list[tuple[tuple[str, str, str, str, str | None], bool]] = []
@@ -181,7 +176,7 @@ def _table(rows: Sequence[tuple[Any, ...]], members: Sequence[Gpu]) -> _Table:
     names = [group_of(*words, near) for (words, _), near in zip(about, share, strict=True)]
     groups = tuple(dict.fromkeys(names))
     numbers_of = np.array([groups.index(name) for name in names], dtype=np.float64)
-    return _Table(Figures(numbers_of, losses(values, rate), doubt, deviation), groups)
+    return Figures(numbers_of, losses(values, rate), doubt, deviation), groups
 
 
 def group_of(benchmark: str, metric: str, suite: str, clock: str, bound: str | None, share: float) -> str:
@@ -193,14 +188,11 @@ def group_of(benchmark: str, metric: str, suite: str, clock: str, bound: str | N
     return BOUNDS.get((bound or "").partition(":")[0], name) if share >= BOUND else name
 
 
-def _named(members: Sequence[Gpu], table: _Table, several: Sequence[Outlier]) -> list[Named]:
+def _named(members: Sequence[Gpu], groups: tuple[str, ...], several: Sequence[Outlier]) -> list[Named]:
     """The GPUs of a class that were found, each with all that it is slow in."""
     by_gpu: dict[int, list[Slow]] = {}
     for each in several:
-        of_it = table.figures.group == each.group
-        count = int(np.isfinite(table.figures.loss[of_it, each.gpu]).sum())
-        slow = Slow(table.groups[each.group], math.expm1(each.loss), each.times, count)
-        by_gpu.setdefault(each.gpu, []).append(slow)
+        by_gpu.setdefault(each.gpu, []).append(Slow(groups[each.group], math.expm1(each.loss)))
     named = []
     for place, slow_in in by_gpu.items():
         ordered = tuple(sorted(slow_in, key=lambda slow: -slow.loss))
@@ -228,21 +220,3 @@ def shared_labels(named: Sequence[Gpu], everyone: Sequence[Gpu]) -> list[str]:
         alone = f"so do{'es' * (more == 1)} {more} other{'s' * (more != 1)} there" if more else "no other GPU has it"
         said.append(f"All {len(named)} have {plain(key)}={plain(value)}; {alone}, none of the {rest} elsewhere is slow")
     return said
-
-
-def _failed(directory: Path, campaign: str) -> tuple[Task, ...]:
-    """The tasks of a campaign that gave no run, where its record is in the store."""
-    with suppress(RunUnreadableError):
-        tasks = read_folder(directory / "campaigns" / campaign).tasks
-        return tuple(task for task in tasks if task.status not in ("ok", "waiting"))
-    return ()
-
-
-def state_of(verdict: Verdict) -> Mapping[tuple[str, str], str]:
-    """Whether each GPU, by node and UUID, is "slow", "alike", or "alone" for lack of others of its class."""
-    slow = Counter((named.gpu.node, named.gpu.device) for named in verdict.named)
-    return {
-        (gpu.node, gpu.device): "slow" if slow[gpu.node, gpu.device] else "alike" if one.judged else "alone"
-        for one in verdict.classes
-        for gpu in one.gpus
-    }

@@ -48,7 +48,6 @@ class Cores(NamedTuple):
 
     @property
     def watcher_alone(self) -> bool:
-        """True if the watcher has a CPU that is not the worker's."""
         return self.plan.watcher_core != self.plan.worker_core
 
 

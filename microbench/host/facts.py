@@ -41,6 +41,8 @@ def host_facts(
     variables = os.environ if environment is None else environment
     usable = allowed_cpus(machine) if allowed is None else allowed
     pinning = physical_core_plan(root, usable) if plan is None and usable else plan
+    tools = dict.fromkeys(_tools(machine, variables))
+    launching = sorted(name for name in variables if name in LAUNCH_VARIABLES or name.startswith(LAUNCH_PREFIXES))
     return (
         *topology_facts(machine, usable, pinning),
         _model(machine),
@@ -56,8 +58,12 @@ def host_facts(
         fact("load_average_1min", machine.read("/proc/loadavg"), lambda text: float(text.split()[0])),
         fact("pcie_aspm_policy", machine.read("/sys/module/pcie_aspm/parameters/policy"), bracketed),
         _iommu(machine),
-        *_attachment_facts(machine, variables),
-        *_variable_facts(variables),
+        known("profiler", "; ".join(tools) or "none", "environment variables and /proc/self/maps"),
+        _tracer(machine),
+        known("preloaded_libraries", variables.get("LD_PRELOAD") or "none", "LD_PRELOAD"),
+        _mps(machine, variables),
+        known("launch_variables", ", ".join(launching) or "none", "environment variables"),
+        *(known(name, variables[name], "environment variable") for name in launching),
     )
 
 
@@ -170,27 +176,8 @@ TOOL_LIBRARIES = (
     (r"libsanitizer-collection|libInterceptorInjectionTarget", "Compute Sanitizer"),
     (r"libcupti_?trace|libaccinj", "nvprof"),
 )
-MPS_FOLDER = "/tmp/nvidia-mps"
 # nvidia-cuda-mps-control and -server; the kernel keeps 15 characters of a name.
 MPS_DAEMON = "nvidia-cuda-mps"
-
-
-def _variable_facts(environment: Mapping[str, str]) -> tuple[Fact, ...]:
-    """``launch_variables``, the names of the set variables that change launches, then a fact for each of them."""
-    names = sorted(name for name in environment if name in LAUNCH_VARIABLES or name.startswith(LAUNCH_PREFIXES))
-    listed = known("launch_variables", ", ".join(names) or "none", "environment variables")
-    return (listed, *(known(name, environment[name], "environment variable") for name in names))
-
-
-def _attachment_facts(machine: Machine, environment: Mapping[str, str]) -> tuple[Fact, ...]:
-    """``profiler`` and ``tracer`` (each "none" or a name), ``preloaded_libraries`` and ``mps``."""
-    tools = dict.fromkeys(_tools(machine, environment))
-    return (
-        known("profiler", "; ".join(tools) or "none", "environment variables and /proc/self/maps"),
-        _tracer(machine),
-        known("preloaded_libraries", environment.get("LD_PRELOAD") or "none", "LD_PRELOAD"),
-        _mps(machine, environment),
-    )
 
 
 def _tools(machine: Machine, environment: Mapping[str, str]) -> Iterator[str]:
@@ -218,7 +205,7 @@ def _tracer(machine: Machine) -> Fact:
 
 def _mps(machine: Machine, environment: Mapping[str, str]) -> Fact:
     """Off, running, or a control pipe whose daemon is not visible: it runs in another container, or it is dead."""
-    control = f"{environment.get('CUDA_MPS_PIPE_DIRECTORY') or MPS_FOLDER}/control"
+    control = f"{environment.get('CUDA_MPS_PIPE_DIRECTORY') or '/tmp/nvidia-mps'}/control"
     pids = [name for name in machine.names("/proc") if name.isdigit()]
     if any((machine.read(f"/proc/{pid}/comm").text or "").startswith(MPS_DAEMON) for pid in pids):
         return known("mps", "running", "/proc/*/comm")

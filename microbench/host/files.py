@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from microbench.core.model import Fact, Scalar
-
-Value = TypeVar("Value")
 
 
 class Reading(NamedTuple):
@@ -70,12 +68,12 @@ def stated(name: str, value: Scalar, source: str, reason: str) -> Fact:
     return known(name, value, source) if value is not None else unknown(name, reason, source)
 
 
-def fact(name: str, reading: Reading, convert: Callable[[str], Scalar] = str, unit: str = "") -> Fact:
+def fact(name: str, reading: Reading, convert: Callable[[str], Scalar] = str) -> Fact:
     """The fact that a file states; unknown if the file is unreadable or ``convert`` raises ValueError."""
     if reading.text is None:
         return unknown(name, reading.reason or "unreadable", reading.source)
     try:
-        return known(name, convert(reading.text), reading.source, unit)
+        return known(name, convert(reading.text), reading.source)
     except ValueError:
         return unknown(name, f"cannot be understood: {reading.text[:40]!r}", reading.source)
 

@@ -38,8 +38,8 @@ def compiled(function: Callable[..., Any]) -> Any:
         return numba.njit(nogil=True)(function)
 
 
-def _call(builder: Any, address: Any, arguments: Any, result: Any = _I32) -> Any:
-    function_type = ir.FunctionType(result, [_I64] * len(arguments))
+def _call(builder: Any, address: Any, arguments: Any) -> Any:
+    function_type = ir.FunctionType(_I32, [_I64] * len(arguments))
     return builder.call(builder.inttoptr(address, function_type.as_pointer()), arguments)
 
 

@@ -107,25 +107,12 @@ def _locked_memory(machine: Machine) -> Fact:
 DMI = "/sys/class/dmi/id"
 # DMI vendor strings and their hypervisors, from systemd-detect-virt's table (src/basic/virt.c). The first match counts,
 # so clouds come before the hypervisor that they run on.
-DMI_VENDORS = (
-    ("Amazon EC2", "amazon"),
-    ("Google Compute Engine", "google"),
-    ("QEMU", "qemu"),
-    ("KVM", "kvm"),
-    ("OpenStack", "kvm"),
-    ("VMware", "vmware"),
-    ("VMW", "vmware"),
-    ("innotek GmbH", "virtualbox"),
-    ("VirtualBox", "virtualbox"),
-    ("Xen", "xen"),
-    ("Bochs", "bochs"),
-    ("Parallels", "parallels"),
-    ("BHYVE", "bhyve"),
-    ("Hyper-V", "microsoft"),
-    ("Virtual Machine", "microsoft"),
-    ("Apple Virtualization", "apple"),
-)
-DMI_FILES = ("product_name", "sys_vendor", "board_vendor", "bios_vendor", "product_version")
+DMI_VENDORS = {
+    "Amazon EC2": "amazon", "Google Compute Engine": "google", "QEMU": "qemu", "KVM": "kvm", "OpenStack": "kvm",
+    "VMware": "vmware", "VMW": "vmware", "innotek GmbH": "virtualbox", "VirtualBox": "virtualbox", "Xen": "xen",
+    "Bochs": "bochs", "Parallels": "parallels", "BHYVE": "bhyve", "Hyper-V": "microsoft",
+    "Virtual Machine": "microsoft", "Apple Virtualization": "apple",
+}  # fmt: skip
 # Names in the cgroup path, the container's environment file and the mounts.
 CONTAINER_MARKS = (
     (r"/(kubepods|kubelet)", "kubernetes"),
@@ -180,9 +167,9 @@ def _virtualization(machine: Machine) -> Fact:
     xen = machine.read("/sys/hypervisor/type")
     if xen.text:
         return known("virtualization", xen.text, xen.source)
-    for file in DMI_FILES:
+    for file in ("product_name", "sys_vendor", "board_vendor", "bios_vendor", "product_version"):
         reading = machine.read(f"{DMI}/{file}")
-        for mark, name in DMI_VENDORS:
+        for mark, name in DMI_VENDORS.items():
             if reading.text and reading.text.startswith(mark):
                 return known("virtualization", name, reading.source)
     if flags:
@@ -199,14 +186,12 @@ SPARED_SHARE = 16
 SPARED_BYTES = 64 << 20
 # memory.high does not kill, but it slows a process above it so much that its measurements mean nothing.
 LIMIT_FILES = ("memory.max", "memory.high", "memory.limit_in_bytes")
-USE_FILES = ("memory.current", "memory.usage_in_bytes")
 # Page cache that was not used lately is reclaimed before anything is killed. The first name is of cgroup version 1
 # (which counts subfolders separately), the second of version 2.
 GIVEN_BACK = ("total_inactive_file", "inactive_file")
 STEP_BYTES = 256 << 20
 LONGEST_WAIT_S = 3.0
 LONGEST_FILL_S = 15.0  # far shorter than the time after which a silent worker is ended
-LOOK_S = 0.05
 
 
 class Room(NamedTuple):
@@ -269,7 +254,7 @@ def _comes(size_bytes: int, available: Callable[[], int], longest_wait_s: float)
     while available() < size_bytes:
         if time.monotonic() - began_s >= longest_wait_s:
             return False
-        time.sleep(LOOK_S)
+        time.sleep(0.05)
     return True
 
 
@@ -298,7 +283,8 @@ def _left_by_cgroups(machine: Machine) -> Room:
 
 def _used(machine: Machine, folder: str) -> int:
     """Bytes that a cgroup uses, without the page cache that it gives back first."""
-    used = next(filter(None, (_number(machine, f"{folder}/{file}") for file in USE_FILES)), 0)
+    files = ("memory.current", "memory.usage_in_bytes")
+    used = next(filter(None, (_number(machine, f"{folder}/{file}") for file in files)), 0)
     statistics = machine.read(f"{folder}/memory.stat").text
     cached = (labelled(statistics, name, " ") or "" for name in GIVEN_BACK)
     return max(used - next((int(text) for text in cached if text.isdigit()), 0), 0)

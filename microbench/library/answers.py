@@ -36,9 +36,6 @@ SUSPECTED = "suspected"
 LIMITS = {"slower": WORSE, SUSPECTED: WORSE, "faster": BETTER, "any": (*WORSE, *BETTER, *COUNTED)}
 
 
-# Two runs.
-
-
 class Compared(NamedTuple):
     """A comparison, and what its two runs are called."""
 
@@ -88,9 +85,6 @@ def fails(comparison: Comparison, limit: str) -> bool:
     return comparison.has_changed(*LIMITS[limit])
 
 
-# A step.
-
-
 def described(name: str | Path | None, options: StepOptions) -> Workload:
     """The step that is named, or that the options describe. Raises UsageError."""
     return step_file.described(None if name is None else str(name), options, layer_names())
@@ -111,9 +105,6 @@ def predicted(step: Workload, name: str | None) -> Side:
             fit = with_model_code_of(fit, bundled)
     with consistent(run):
         return Side(forecast(step, fit), evidence, reference, adding)
-
-
-# Traces.
 
 
 class Costs(NamedTuple):

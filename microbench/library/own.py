@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 AXIS = re.compile(r"[A-Za-z_]\w*")
 GIVEN = ("gpu", "meter")  # parameters that every benchmark has
 LONGEST_LIMIT_S = 86400.0
-FOR_EXAMPLE = 'name one as text, for example "train.py::step"'
 
 
 def measured_own(what: str, options: OwnOptions, listener: Listener) -> RunResult:
@@ -59,7 +58,8 @@ def text_of(function: Callable[..., object] | str) -> str:
     found: Any = reduce(lambda holder, part: getattr(holder, part, None), name.split("."), sys.modules.get(module))
     if found is not function:
         called = f"{plain(name, 60)} of {plain(module, 60)}" if name and module else plain(repr(function), 60)
-        raise UsageError(f"{called} has no name by which a worker process could import it", FOR_EXAMPLE)
+        cause = f"{called} has no name by which a worker process could import it"
+        raise UsageError(cause, 'name one as text, for example "train.py::step"')
     if module == "__main__":
         cause = (
             f"{plain(name, 60)} is defined in the notebook or program itself, which a worker process does not import"

@@ -242,27 +242,21 @@ def measured(
         resume=asked.resume,
     )
     if asked.resume is not None:
-        catalogue = catalogue_of(load(asked.resume)[1])
+        from microbench.core.bench import Axis, discover
+
+        own = {  # with the axes that the run recorded
+            info.name: replace(
+                discover()[info.name], axes={axis.name: Axis.same(axis.about, axis.values) for axis in info.axes}
+            )
+            for info in load(asked.resume)[1].benchmarks
+            if info.name in (STEP, KERNEL)
+        }
+        catalogue = {**discover(), **own}
     patience = Patience(silent_s=silent_s, busy_s=silent_s) if silent_s else Patience()
     result = execute(request, listener, Seams(patience=patience), catalogue)
     if label is not None:
         remarks.change(result.path, label)
     return result
-
-
-def catalogue_of(run: Run) -> dict[str, Benchmark]:
-    """All benchmarks, own ones with the axes that a run recorded, so that it can be resumed."""
-    from microbench.core.bench import Axis, discover
-
-    own = {
-        info.name: replace(
-            discover()[info.name],
-            axes={axis.name: Axis.same(axis.about, axis.values) for axis in info.axes},
-        )
-        for info in run.benchmarks
-        if info.name in (STEP, KERNEL)
-    }
-    return {**discover(), **own}
 
 
 def ceilings_of(run: Run) -> Evidence | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from microbench.core.bench import Preset
 from microbench.session.plan import PlannedCase
@@ -27,23 +26,6 @@ FRESH_PROCESS_S = 1.5
 OVERHEAD_S = 0.1
 # Limits on how far one case's wall time may change the forecast, so that one outlier does not end a suite.
 LEAST_FACTOR, MOST_FACTOR = 0.05, 20.0
-
-
-@dataclass
-class _Mean:
-    """A running mean; ``guess`` until a value is added."""
-
-    guess: float
-    total: float = 0.0
-    count: int = 0
-
-    @property
-    def value(self) -> float:
-        return self.total / self.count if self.count else self.guess
-
-    def add(self, value: float) -> None:
-        self.total += value
-        self.count += 1
 
 
 class Budget:
@@ -70,8 +52,8 @@ class Budget:
         self._cases = list(cases)
         self._now_s, self._began_s = now_s, began_s
         self._ends_s: dict[tuple[int, bool], float] = {}
-        self._start = _Mean(FRESH_PROCESS_S)
-        self._factors: dict[str, _Mean] = {}
+        self._starts_s: list[float] = []
+        self._factors: dict[str, list[float]] = {}
         known = earlier_s or {}
         for case in cases:
             if case.case.id in known:
@@ -87,10 +69,18 @@ class Budget:
         """The longest time to wait for a message of a worker; None without a limit."""
         return None if self.left_s is None else max(self.left_s, LEAST_WAIT_S)
 
+    @property
+    def _start_s(self) -> float:
+        return sum(self._starts_s) / len(self._starts_s) if self._starts_s else FRESH_PROCESS_S
+
+    def learn_start(self, wall_s: float) -> None:
+        """Learn how long a process took from its start until it was ready for its first case."""
+        self._starts_s.append(wall_s)
+
     def expected_s(self) -> float:
         """Forecast for all cases at the preset's cap, before any of them has run."""
         sampling_s = sum(self._cost_s(case, self._cap_s) for case in self._cases)
-        return sampling_s + _processes(self._cases) * self._start.value
+        return sampling_s + _processes(self._cases) * self._start_s
 
     def seconds(self, index: int, *, running: bool) -> float | None:
         """Sampling time of a metric of case number ``index``, in seconds; None if there is no time left for it.
@@ -105,12 +95,12 @@ class Budget:
             self._divide(self._cases[index:], case.turn, self.left_s)
         rest = [other for other in self._cases[index:] if (other.turn, other.core) == part]
         left_s = self._ends_s[part] - self._now_s()
-        starts_s = (_processes(rest) - running) * self._start.value
+        starts_s = (_processes(rest) - running) * self._start_s
         fixed_s = starts_s + sum(self._cost_s(other, 0.0) for other in rest)
         by_second = sum(self._factor(other) * len(other.benchmark.metrics) for other in rest)
         fitting_s = (left_s - fixed_s) / max(by_second, 1e-9)
         seconds = min(max(fitting_s, self._cap_s * LEAST_OF_CAP), self._cap_s)
-        needed_s = self._cost_s(case, seconds) + (0.0 if running else self._start.value)
+        needed_s = self._cost_s(case, seconds) + (0.0 if running else self._start_s)
         return None if needed_s > left_s and not case.core else seconds
 
     def reached(self, coming: Sequence[PlannedCase]) -> Sequence[PlannedCase]:
@@ -121,7 +111,7 @@ class Budget:
         time_s = self._now_s()
         for case in coming:
             same = bool(reached) and reached[-1].process == case.process
-            after_s = time_s + self._cost_s(case, self._cap_s * LEAST_OF_CAP) + (0.0 if same else self._start.value)
+            after_s = time_s + self._cost_s(case, self._cap_s * LEAST_OF_CAP) + (0.0 if same else self._start_s)
             if case.core or after_s <= self._ends_s.get((case.turn, case.core), self._began_s + self.limit_s):
                 reached.append(case)
                 time_s = after_s
@@ -141,19 +131,15 @@ class Budget:
         self._ends_s[turn, False] = now_s + per_case_s * len(here)
         self._ends_s[turn, True] = now_s + max(per_case_s * sum(case.core for case in here), least_s)
 
-    def learn_start(self, wall_s: float) -> None:
-        """Learn how long a process took from its start until it was ready for its first case."""
-        self._start.add(wall_s)
-
     def learn_case(self, case: PlannedCase, seconds: float, wall_s: float) -> None:
         """Learn how long a case with this sampling time took in all."""
         factor = wall_s / (len(case.benchmark.metrics) * seconds + OVERHEAD_S)
-        mean = self._factors.setdefault(case.benchmark.name, _Mean(1.0))
-        mean.add(min(max(factor, LEAST_FACTOR), MOST_FACTOR))
+        factors = self._factors.setdefault(case.benchmark.name, [])
+        factors.append(min(max(factor, LEAST_FACTOR), MOST_FACTOR))
 
     def _factor(self, case: PlannedCase) -> float:
-        mean = self._factors.get(case.benchmark.name)
-        return mean.value if mean else 1.0
+        factors = self._factors.get(case.benchmark.name, [1.0])
+        return sum(factors) / len(factors)
 
     def _cost_s(self, case: PlannedCase, seconds: float) -> float:
         return self._factor(case) * (len(case.benchmark.metrics) * seconds + OVERHEAD_S)

@@ -29,7 +29,6 @@ STATES: tuple[State, ...] = ("ok", "note", "unknown", "warning", "problem")
 STATE_OF: Mapping[Severity, State] = {
     "good": "ok", "note": "note", "advice": "note", "warning": "warning", "problem": "problem",
 }  # fmt: skip
-RUN_FILE_BYTES = 100_000_000
 
 # A check's name, the fact that it shows if all is well, and the rule whose finding it shows if not.
 HOST_CHECKS = (
@@ -74,7 +73,6 @@ class DoctorReport(msgspec.Struct, frozen=True):
 
     @property
     def worst(self) -> State:
-        """The worst state of any check."""
         return max((check.state for check in self.checks), key=STATES.index, default="ok")
 
 
@@ -102,12 +100,9 @@ def examine(environment: Environment, surroundings: Surroundings | None = None) 
     findings = session_findings(session)
     parts: tuple[Iterator[Check], ...] = (
         _gpus(environment),
-        _driver(environment),
         _measuring(environment, around),
-        _layers(around),
         _gpu_states(environment, findings),
         _host(environment, findings),
-        _other_findings(findings),
         _permissions(environment),
         _storage(around),
     )
@@ -175,8 +170,6 @@ def _gpus(environment: Environment) -> Iterator[Check]:
         capability = ".".join(map(str, gpu.compute_capability)) if gpu.compute_capability else "unknown"
         yield Check(f"GPU {gpu.index}", "ok", f"{gpu.name}, compute capability {capability}, {gpu.uuid}")
 
-
-def _driver(environment: Environment) -> Iterator[Check]:
     driver, toolkit = environment.cuda_driver_version, environment.cuda_toolkit_version
     if environment.gpus and environment.driver_version is None:
         yield Check("driver version", "unknown", "NVML does not say", "pip install nvidia-ml-py, or see `nvidia-smi`")
@@ -191,7 +184,7 @@ def _driver(environment: Environment) -> Iterator[Check]:
 
 
 def _measuring(environment: Environment, around: Surroundings) -> Iterator[Check]:
-    """The packages that measuring needs, and the counters that launch_traffic reads."""
+    """The packages that measuring needs, the counters that launch_traffic reads, and the Python layers."""
     for name, wanted in (
         ("cuda-bindings", ("cuda-bindings",)),
         ("NVRTC", ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")),
@@ -212,8 +205,6 @@ def _measuring(environment: Environment, around: Surroundings) -> Iterator[Check
         elif counting is not None:
             yield Check(name, "warning", counting, "launch_traffic will be skipped")
 
-
-def _layers(around: Surroundings) -> Iterator[Check]:
     if around.layers:
         yield Check("Python layers", "ok", ", ".join(around.layers))
     for install in dict.fromkeys(around.missing_layers.values()):
@@ -241,6 +232,12 @@ def _host(environment: Environment, findings: list[Finding]) -> Iterator[Check]:
         fact = facts.get(fact_name)
         text = None if fact is None or fact.value is None else _word(fact.value)
         yield _check(name, text, (fact and fact.reason) or "not looked at", rule, findings)
+    # Findings without a check of their own: variables, NUMA, a narrow link.
+    shown = {rule for _, _, rule in (*HOST_CHECKS, *GPU_CHECKS)} | {"environment.unseen", MEMORY_ERRORS}
+    for finding in findings:
+        if finding.rule not in shown:
+            name = finding.rule.removeprefix("environment.").replace("_", " ")
+            yield Check(name, STATE_OF[finding.severity], finding.title, f"{finding.text} {finding.advice}".strip())
 
 
 def _check(name: str, value: str | None, reason: str, rule: str, findings: list[Finding]) -> Check:
@@ -249,15 +246,6 @@ def _check(name: str, value: str | None, reason: str, rule: str, findings: list[
     if finding is not None:
         return Check(name, STATE_OF[finding.severity], finding.title, f"{finding.text} {finding.advice}".strip())
     return Check(name, "unknown", reason) if value is None else Check(name, "ok", value)
-
-
-def _other_findings(findings: list[Finding]) -> Iterator[Check]:
-    """Findings without a check of their own above: variables, NUMA, a narrow link."""
-    shown = {rule for _, _, rule in (*HOST_CHECKS, *GPU_CHECKS)} | {"environment.unseen", MEMORY_ERRORS}
-    for finding in findings:
-        if finding.rule not in shown:
-            name = finding.rule.removeprefix("environment.").replace("_", " ")
-            yield Check(name, STATE_OF[finding.severity], finding.title, f"{finding.text} {finding.advice}".strip())
 
 
 def _permissions(environment: Environment) -> Iterator[Check]:
@@ -282,7 +270,7 @@ def _storage(around: Surroundings) -> Iterator[Check]:
         yield Check("result folder", "problem", f"{around.data_folder}: {around.data_reason}", move)
     else:
         text = f"{around.data_folder}, {quantity(float(free), 'B')} free"
-        scarce = free < RUN_FILE_BYTES
+        scarce = free < 100_000_000
         yield Check("result folder", "warning" if scarce else "ok", text, move if scarce else None)
     if around.loop_cache is None:
         step = "set NUMBA_CACHE_DIR to a folder that can be written"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -71,9 +72,5 @@ class RunEnded(msgspec.Struct, frozen=True):
 
 
 Event = NotLocked | Probed | PlanMade | CaseStarted | CaseTick | CaseDone | RunEnded
-
-
-class Listener(Protocol):
-    """Receives every event in order, in the parent process, between two cases or while one runs; it must be quick."""
-
-    def __call__(self, event: Event) -> None: ...
+# It receives every event in order, in the parent process, between two cases or while one runs; it must be quick.
+Listener = Callable[[Event], None]

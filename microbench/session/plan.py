@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -10,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
-from typing import NamedTuple
 
 from microbench.core.bench import PRESETS, Axis, Benchmark, Preset
 from microbench.core.errors import UsageError
@@ -19,7 +19,6 @@ from microbench.core.units import plain, typed_size, typed_time
 from microbench.session.messages import Seam
 
 LIST_THEM = "`microbench list` shows suites, benchmarks, axes and values"
-VALUES_SHOWN = 12
 # difflib's cutoff, low enough that "size" suggests size_bytes.
 NEAR = 0.5
 FAKE = "fake"
@@ -29,7 +28,6 @@ UNITS: Mapping[str, tuple[Callable[[str], float], float, str]] = {
     "_bytes": (typed_size, 1, "1MiB"),
     "_s": (typed_time, 1, "2s"),
 }
-ROUNDING = 1e-9
 # At the power limit a case's speed depends on what ran before it, so a fixed order would bias every round alike.
 DRAWN_SUITES = ("compute",)
 
@@ -139,7 +137,7 @@ def _number(benchmark: Benchmark, name: str, value: Param) -> int:
         wanted += f", or numbers with a unit: {example}"
         with suppress(UsageError):
             number = typed(str(value)) * per_unit
-            if abs(number - round(number)) < ROUNDING * max(number, 1.0):
+            if abs(number - round(number)) < 1e-9 * max(number, 1.0):
                 return round(number)
     raise UsageError(f"{plain(value, 40)} is not a value of {name} in {benchmark.name}", wanted)
 
@@ -148,19 +146,11 @@ def _unknown(what: str, name: str, known: Sequence[str]) -> UsageError:
     near = difflib.get_close_matches(name[:100], known, n=1, cutoff=NEAR)
     if near:
         next_step = f"did you mean {near[0]}? {LIST_THEM}"
-    elif 0 < len(known) <= VALUES_SHOWN:
+    elif 0 < len(known) <= 12:
         next_step = f"one of: {', '.join(known)}"
     else:
         next_step = LIST_THEM
     return UsageError(f"there is no {what} called {plain(name, 100)}", next_step)
-
-
-class AlreadyMeasured(NamedTuple):
-    """A case that a resumed run does not measure again."""
-
-    device: str | None
-    case_id: str
-    round: int
 
 
 @dataclass(frozen=True)
@@ -213,7 +203,7 @@ def make_plan(
     device: str | None = None,
     rounds: int = 1,
     session: int = 0,
-    measured: AbstractSet[AlreadyMeasured] = frozenset(),
+    measured: AbstractSet[tuple[str | None, str, int]] = frozenset(),
     order_seed: str | None = None,
     limited: bool = True,
 ) -> Plan:
@@ -224,7 +214,8 @@ def make_plan(
     of which starts its own processes: the core, which is always measured; most other cases; and last the cases that are
     cold or that their benchmark declares late, which a short budget drops first. If a benchmark needs more rounds than
     the run has, a round of the run contains several of them. In DRAWN_SUITES the order of a benchmark's cases is
-    random; ``order_seed`` and the round's number are the seed.
+    random; ``order_seed`` and the round's number are the seed. ``measured`` has the GPU, case id and round of what a
+    resumed run does not measure again.
 
     Without a GPU a benchmark that needs a GPU is skipped once, or case by case if the user named it. Cases that make no
     sense on this machine are left out; if no case is left, the benchmark is skipped once.
@@ -245,12 +236,15 @@ def make_plan(
     devices = [None, *(gpu.uuid for gpu in gpus)]
     every.sort(
         key=lambda case: (
-            case.turn, limited and not case.core, limited and _is_last(case), devices.index(case.device),
+            case.turn,
+            limited and not case.core,
+            limited and not case.core and (case.benchmark.cold or case.benchmark.late(case.case.params)),
+            devices.index(case.device),
             places[case.process],
         )
-    )  # fmt: skip
+    )
     return Plan(
-        tuple(case for case in every if AlreadyMeasured(case.device, case.case.id, case.round) not in measured),
+        tuple(case for case in every if (case.device, case.case.id, case.round) not in measured),
         tuple(skipped),
     )
 
@@ -261,11 +255,6 @@ def _missing(benchmark: Benchmark, case: Case, environment: Environment) -> str 
     if package is None or any(gpu.simulated for gpu in environment.gpus) or find_spec(package.name.partition(".")[0]):
         return None
     return f"needs {package.name}: {package.install}"
-
-
-def _is_last(planned: PlannedCase) -> bool:
-    """Whether a short budget drops the case before others."""
-    return not planned.core and (planned.benchmark.cold or planned.benchmark.late(planned.case.params))
 
 
 def _cases_here(chosen: Selected, environment: Environment) -> tuple[tuple[Case, ...], str | None]:
@@ -291,33 +280,20 @@ def _turn(
     """Every case once, or as often as its benchmark needs, in the order of ``selected``."""
     simulated = any(gpu.simulated for gpu in gpus)
     for chosen in selected:
-        if chosen.benchmark.gpus == 0:
-            yield from _of_benchmark(chosen, None, FAKE if simulated else None, turn, rounds, order_seed)
-        for index, gpu in enumerate(gpus):
-            # A benchmark of several GPUs finds the others itself and is not repeated for each of them.
-            if chosen.benchmark.gpus == 1 or (chosen.benchmark.gpus != 0 and index == 0):
-                yield from _of_benchmark(
-                    chosen, gpu.uuid, FAKE if gpu.simulated else gpu.uuid, turn, rounds, order_seed
+        benchmark = chosen.benchmark
+        # A benchmark of several GPUs finds the others itself and is not repeated for each of them.
+        places: Sequence[GpuInfo | None] = [None] if benchmark.gpus == 0 else gpus if benchmark.gpus == 1 else gpus[:1]
+        for gpu, number in itertools.product(places, range(turn, max(rounds, benchmark.minimum_rounds), rounds)):
+            device = gpu.uuid if gpu is not None else None
+            cases = list(chosen.cases)
+            if order_seed is not None and benchmark.suite in DRAWN_SUITES:
+                random.Random(f"{order_seed} round {number}").shuffle(cases)
+            for case in cases:
+                process = Process(
+                    seam="host" if benchmark.gpus == 0 else "cold" if benchmark.cold else "gpu",
+                    device=FAKE if (simulated if gpu is None else gpu.simulated) else device,
+                    round=number,
+                    variables=tuple(sorted(benchmark.process_environment(case).items())),
+                    own=case.id if benchmark.cold else benchmark.own_process(case.params),
                 )
-
-
-def _of_benchmark(
-    chosen: Selected, device: str | None, opens: str | None, turn: int, rounds: int, order_seed: str | None
-) -> Iterator[PlannedCase]:
-    benchmark = chosen.benchmark
-    for number in range(turn, max(rounds, benchmark.minimum_rounds), rounds):
-        cases = list(chosen.cases)
-        if order_seed is not None and benchmark.suite in DRAWN_SUITES:
-            random.Random(f"{order_seed} round {number}").shuffle(cases)
-        for case in cases:
-            yield PlannedCase(benchmark, case, number, turn, device, _process(benchmark, case, opens, number))
-
-
-def _process(benchmark: Benchmark, case: Case, opens: str | None, number: int) -> Process:
-    return Process(
-        seam="host" if benchmark.gpus == 0 else "cold" if benchmark.cold else "gpu",
-        device=opens,
-        round=number,
-        variables=tuple(sorted(benchmark.process_environment(case).items())),
-        own=case.id if benchmark.cold else benchmark.own_process(case.params),
-    )
+                yield PlannedCase(benchmark, case, number, turn, device, process)

@@ -24,7 +24,6 @@ from microbench.session.messages import Busy, Job, Message, Order
 # Placeholder in a variable's value for an empty temporary folder, which is removed when the process ends.
 SCRATCH = "{scratch}"
 STDERR_TAIL_BYTES = 8192
-STDERR_LINES_SHOWN = 3
 READ_BYTES = 1 << 16
 LOOK_EVERY_S = 1.0
 # Interval after the end of output, because the exit code comes later than the last byte.
@@ -75,6 +74,10 @@ class WorkerProcess:
         self._buffer = bytearray()
         self._errors = bytearray()
         try:
+            if any(SCRATCH in value for value in variables.values()):
+                self._scratch = tempfile.TemporaryDirectory(prefix="microbench-", ignore_cleanup_errors=True)
+            folder = self._scratch.name if self._scratch else ""
+            filled = {name: value.replace(SCRATCH, folder) for name, value in variables.items()}
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "microbench.session.worker"],
                 stdin=subprocess.PIPE,
@@ -82,7 +85,7 @@ class WorkerProcess:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 # The worker imports from where the parent does, not from the current folder (-P).
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **self._filled(variables)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **filled},
                 process_group=0,
             )
         except OSError as error:
@@ -96,15 +99,8 @@ class WorkerProcess:
             self._streams.register(stream, selectors.EVENT_READ, sink)
         self._send(job)
 
-    def _filled(self, variables: Mapping[str, str]) -> dict[str, str]:
-        if self._scratch is None and any(SCRATCH in value for value in variables.values()):
-            self._scratch = tempfile.TemporaryDirectory(prefix="microbench-", ignore_cleanup_errors=True)
-        folder = self._scratch.name if self._scratch else ""
-        return {name: value.replace(SCRATCH, folder) for name, value in variables.items()}
-
     @property
     def pid(self) -> int:
-        """The id of the process and of its group."""
         return self._process.pid
 
     def go(self) -> None:
@@ -173,7 +169,7 @@ class WorkerProcess:
 
     def _stderr_tail(self) -> str:
         lines = [line.strip() for line in self._errors.decode(errors="replace").splitlines() if line.strip()]
-        return f": {' | '.join(map(plain, lines[-STDERR_LINES_SHOWN:]))}" if lines else ""
+        return f": {' | '.join(map(plain, lines[-3:]))}" if lines else ""
 
     def _state(self) -> Literal["running", "stopped", "ended"]:
         """The state. An ended process is not reaped yet, so that no other group gets its id before the kill."""
@@ -216,17 +212,14 @@ class WorkerProcess:
                 f"see `ps -o stat,wchan -p {self.pid}` and the kernel log; if it stays, restart the machine",
             ) from None
         finally:
-            self._release()
-
-    def _release(self) -> None:
-        while self._streams.get_map() and self._read(0.0):
-            pass
-        self._streams.close()
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
-        if self._scratch:
-            self._scratch.cleanup()
+            while self._streams.get_map() and self._read(0.0):
+                pass
+            self._streams.close()
+            for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+                if stream is not None:
+                    stream.close()
+            if self._scratch:
+                self._scratch.cleanup()
 
 
 def _exit_words(code: int) -> str:

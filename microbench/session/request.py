@@ -15,7 +15,7 @@ from microbench.core.bench import Benchmark, Preset
 from microbench.core.errors import UsageError
 from microbench.core.model import BenchmarkInfo, Outcome, Param, Run, Settings
 from microbench.core.units import plain
-from microbench.session.plan import AlreadyMeasured, Selected, select
+from microbench.session.plan import Selected, select
 
 MOST_ROUNDS = 100
 SHORTEST_LIMIT_S = 1.0
@@ -53,11 +53,10 @@ class Intent:
     run_id: str
     earlier: Run | None
     resumed: bool
-    measured: frozenset[AlreadyMeasured]
+    measured: frozenset[tuple[str | None, str, int]]
 
     @property
     def session(self) -> int:
-        """The index of the session to measure."""
         return len(self.earlier.sessions) - self.resumed if self.earlier else 0
 
     def infos(self) -> tuple[BenchmarkInfo, ...]:
@@ -98,10 +97,24 @@ def examine(request: RunRequest, catalogue: Mapping[str, Benchmark], now: dateti
     if resumed:  # the cases of damaged lines are measured again
         resumed = earlier = msgspec.structs.replace(resumed, outcomes=current(resumed.outcomes), damaged_lines=0)
     settings = _resumed(request, resumed.sessions[-1].settings) if resumed else _settings(request)
-    _check_limits(settings)
+    if not 1 <= settings.rounds <= MOST_ROUNDS:
+        raise UsageError(f"{plain(settings.rounds, 40)} rounds are not possible", f"give 1 to {MOST_ROUNDS}")
+    limit_s = settings.time_limit_s
+    if limit_s is not None and not (math.isfinite(limit_s) and SHORTEST_LIMIT_S <= limit_s <= LONGEST_LIMIT_S):
+        raise UsageError(
+            f"a time limit of {plain(limit_s, 40)} s is not possible",
+            f"give {SHORTEST_LIMIT_S:g} to {LONGEST_LIMIT_S:g} seconds",
+        )
     selected = select(catalogue, settings.select, settings.preset, settings.overrides)
     if earlier:
-        _check_versions(selected, earlier)
+        for chosen in selected:
+            before = earlier.benchmark(chosen.benchmark.name)
+            if before is not None and before.version != chosen.benchmark.version:
+                raise UsageError(
+                    f"the run measured {before.name} by method {before.version}; "
+                    f"this microbench uses method {chosen.benchmark.version}",
+                    "measure a new run and compare the two",
+                )
     run_id = earlier.run_id if earlier else store.new_run_id(now)
     last = len(resumed.sessions) - 1 if resumed else 0
     done = [one for one in resumed.outcomes if one.session == last and one.status == "ok"] if resumed else []
@@ -113,7 +126,7 @@ def examine(request: RunRequest, catalogue: Mapping[str, Benchmark], now: dateti
         run_id=run_id,
         earlier=earlier,
         resumed=resumed is not None,
-        measured=frozenset(AlreadyMeasured(outcome.device, outcome.case.id, outcome.round) for outcome in done),
+        measured=frozenset((outcome.device, outcome.case.id, outcome.round) for outcome in done),
     )
 
 
@@ -175,26 +188,3 @@ def current(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
         if not replaced:
             kept.append(outcome)
     return tuple(reversed(kept))
-
-
-def _check_limits(settings: Settings) -> None:
-    if not 1 <= settings.rounds <= MOST_ROUNDS:
-        raise UsageError(f"{plain(settings.rounds, 40)} rounds are not possible", f"give 1 to {MOST_ROUNDS}")
-    limit_s = settings.time_limit_s
-    if limit_s is not None and not (math.isfinite(limit_s) and SHORTEST_LIMIT_S <= limit_s <= LONGEST_LIMIT_S):
-        raise UsageError(
-            f"a time limit of {plain(limit_s, 40)} s is not possible",
-            f"give {SHORTEST_LIMIT_S:g} to {LONGEST_LIMIT_S:g} seconds",
-        )
-
-
-def _check_versions(selected: Sequence[Selected], earlier: Run) -> None:
-    """Raise UsageError if a benchmark's method has changed, because its values are not comparable."""
-    for chosen in selected:
-        before = earlier.benchmark(chosen.benchmark.name)
-        if before is not None and before.version != chosen.benchmark.version:
-            raise UsageError(
-                f"the run measured {before.name} by method {before.version}; "
-                f"this microbench uses method {chosen.benchmark.version}",
-                "measure a new run and compare the two",
-            )

@@ -95,25 +95,26 @@ def execute(
     catalogue = discover(seams.benchmarks) if catalogue is None else catalogue
     intent = examine(request, catalogue, now)
     if intent.path.parent == store.data_folder():
-        _make_data_folder(intent.path.parent)
+        folder = intent.path.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ResultNotWrittenError(
+                f"the data folder {plain(folder)} cannot be created: {error.strerror or error}",
+                "set MICROBENCH_DATA to a folder of yours, or use --out",
+            ) from None
     with closing(RunFile(intent.path, grow=intent.earlier is not None)) as file:
         if intent.earlier is not None:  # another process may have added to the run before its file was locked
             name = "into" if request.into is not None else "resume"
             intent = examine(replace(request, **{name: str(intent.path)}), catalogue, now)  # type: ignore[arg-type]
-        listener = _never_raising(listener)
+
+        def hear(event: Event) -> None:
+            with suppress(OSError):  # if the listener's output is closed or full, the run continues
+                listener(event)
+
         if file.no_lock_reason is not None:
-            listener(NotLocked(intent.path, file.no_lock_reason))
-        return _Session(intent, listener, seams, file, now.isoformat(timespec="seconds")).run()
-
-
-def _make_data_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ResultNotWrittenError(
-            f"the data folder {plain(folder)} cannot be created: {error.strerror or error}",
-            "set MICROBENCH_DATA to a folder of yours, or use --out",
-        ) from None
+            hear(NotLocked(intent.path, file.no_lock_reason))
+        return _Session(intent, hear, seams, file, now.isoformat(timespec="seconds")).run()
 
 
 @dataclass
@@ -130,10 +131,16 @@ class _Session:
     allowed_cpus: tuple[int, ...] = field(default_factory=lambda: tuple(sorted(os.sched_getaffinity(0))))
 
     def run(self) -> RunResult:
-        environment, floors = self._probe()
+        intent = self.intent
+        worker = self._start(Process("probe", intent.settings.device, 0), Floors(), None)
+        try:
+            environment, floors = probe(worker, intent.settings.device, self._budget().wait_s)
+        except KeyboardInterrupt:
+            raise NothingMeasuredError("interrupted before anything was measured", "start again") from None
+        finally:
+            worker.end()
         self.listener(Probed(environment))
         head = self._head(environment, floors)
-        intent = self.intent
         plan = make_plan(
             intent.selected,
             environment,
@@ -166,7 +173,12 @@ class _Session:
             self._finish(head, "stopped")
             next_step = f"what was measured is in {plain(self.file.path)}; {error.next_step}"
             raise type(error)(error.cause, next_step) from None
-        return RunResult(self._finish(head, status), self.file.path, self._exit_code(status), environment)
+        run = self._finish(head, status)
+        failed = any(outcome.status not in ("ok", "skipped") for outcome in self.outcomes)
+        exit_code = ExitCode.SOME_FAILED if failed else ExitCode.MEASURED
+        if status == "interrupted":
+            exit_code = ExitCode.INTERRUPTED
+        return RunResult(run, self.file.path, exit_code, environment)
 
     def _measure(self, plan: Plan, environment: Environment, floors: Floors, earlier_s: Mapping[str, float]) -> None:
         budget = self._budget(plan.cases, earlier_s)
@@ -217,16 +229,6 @@ class _Session:
         )
         return WorkerProcess(job, dict(process.variables), self.seams.patience, self.seams.kill)
 
-    def _probe(self) -> tuple[Environment, Floors]:
-        device = self.intent.settings.device
-        worker = self._start(Process("probe", device, 0), Floors(), None)
-        try:
-            return probe(worker, device, self._budget().wait_s)
-        except KeyboardInterrupt:
-            raise NothingMeasuredError("interrupted before anything was measured", "start again") from None
-        finally:
-            worker.end()
-
     def _head(self, environment: Environment, floors: Floors) -> Run:
         """The run as it is before this session's first outcome."""
         intent = self.intent
@@ -257,30 +259,22 @@ class _Session:
         self.listener(RunEnded(self.file.path, status))
         return run
 
-    def _exit_code(self, status: RunStatus) -> ExitCode:
-        if status == "interrupted":
-            return ExitCode.INTERRUPTED
-        failed = any(outcome.status not in ("ok", "skipped") for outcome in self.outcomes)
-        return ExitCode.SOME_FAILED if failed else ExitCode.MEASURED
-
 
 def check_same(begun: Session, now: Session) -> None:
     """Raise UsageError if the GPU, driver or code is not the one that the session began with, because its rounds would
     not be comparable. An unknown commit is not compared."""
-    with_commit = None not in (begun.commit, now.commit)
-    before, after = (_identity(session, with_commit=with_commit) for session in (begun, now))
-    for name, was, is_now in zip(("GPU", "driver", "microbench"), before, after, strict=True):
+    both, with_commit = (begun, now), None not in (begun.commit, now.commit)
+    compared = {
+        "GPU": [", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in one.gpus) for one in both],
+        "driver": [one.environment.driver_version or "" for one in both],
+        "microbench": [f"{one.tool_version} {one.commit}" if with_commit else one.tool_version for one in both],
+    }
+    for name, (was, is_now) in compared.items():
         if was != is_now:
             raise UsageError(
                 f"the run began with {name} {was or 'none'}, but this machine has {is_now or 'none'}",
                 "resume it where it began, or add a session with --into",
             )
-
-
-def _identity(session: Session, *, with_commit: bool) -> tuple[str, str, str]:
-    gpus = ", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in session.gpus)
-    code = f"{session.tool_version} {session.commit}" if with_commit else session.tool_version
-    return gpus, session.environment.driver_version or "", code
 
 
 def _nothing_to_measure(skipped: Sequence[Outcome], environment: Environment) -> MicrobenchError:
@@ -295,16 +289,6 @@ def _nothing_to_measure(skipped: Sequence[Outcome], environment: Environment) ->
     return UsageError(
         f"nothing can be measured here: {'; '.join(reasons)}", f"`microbench list {names}` shows other values"
     )
-
-
-def _never_raising(listener: Listener) -> Listener:
-    """The listener without its OSErrors: if its output is closed or full, the run continues."""
-
-    def hear(event: Event) -> None:
-        with suppress(OSError):
-            listener(event)
-
-    return hear
 
 
 def probe(worker: WorkerProcess, device: str | None, wait_s: float | None) -> tuple[Environment, Floors]:

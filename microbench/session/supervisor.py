@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Literal
@@ -100,7 +100,10 @@ class Supervisor:
         self._worker.order(Order(planned.case, self.session, planned.round, planned.device, seconds))
         while not isinstance(message := self._worker.receive(self.budget.wait_s), Done):
             if isinstance(message, Tick):
-                self._show(planned, message)
+                metric = next((metric for metric in planned.benchmark.metrics if metric.name == message.metric), None)
+                if metric is not None:  # a benchmark may sample what it does not report
+                    unit = "s" if metric.kind == "rate" else metric.unit
+                    self.listener(CaseTick(planned.case.id, metric.name, unit, message.n, message.value))
         outcome = message.outcome
         if (outcome.case, outcome.round, outcome.device) != (planned.case, planned.round, planned.device):
             raise WorkerCrashedError(f"the worker sent the outcome of {outcome.case.id}")
@@ -159,7 +162,10 @@ class Supervisor:
         packages: dict[Process, tuple[str, ...]] = {}
         for process, planned in itertools.groupby(coming, key=lambda one: one.process):
             if process.seam == "gpu" and process not in packages and process not in self._refused:
-                packages[process] = _packages(process, planned)
+                # The main process imports a package when a case needs it: earlier cases are measured without it.
+                separate = process.own and process.device != FAKE
+                needed = [one.benchmark.needs(one.case.params) for one in planned if separate]
+                packages[process] = tuple(dict.fromkeys(package.name for package in needed if package is not None))
             if len(packages) == self.side_by_side:
                 break
         for process in self._waiting.keys() - packages.keys():  # its cases were skipped
@@ -184,12 +190,6 @@ class Supervisor:
         if worker is not None:
             worker.close()
 
-    def _show(self, planned: PlannedCase, tick: Tick) -> None:
-        metric = next((metric for metric in planned.benchmark.metrics if metric.name == tick.metric), None)
-        if metric is not None:  # a benchmark may sample what it does not report
-            unit = "s" if metric.kind == "rate" else metric.unit
-            self.listener(CaseTick(planned.case.id, metric.name, unit, tick.n, tick.value))
-
     def _unmeasured(
         self,
         planned: PlannedCase,
@@ -199,12 +199,3 @@ class Supervisor:
     ) -> Outcome:
         wall_s = 0.0 if began_s is None else time.monotonic() - began_s
         return Outcome(planned.case, self.session, planned.round, status, reason, wall_s=wall_s, device=planned.device)
-
-
-def _packages(process: Process, planned: Iterable[PlannedCase]) -> tuple[str, ...]:
-    """The packages that a separate process imports at its start. The main process imports a package when a case needs
-    it, so that earlier cases are measured without it."""
-    if not process.own or process.device == FAKE:
-        return ()
-    needed = (one.benchmark.needs(one.case.params) for one in planned)
-    return tuple(dict.fromkeys(package.name for package in needed if package is not None))

@@ -28,6 +28,7 @@ from microbench.core.errors import MeasurementError, MicrobenchError, Skip
 from microbench.core.model import Fact, Measurement, Outcome, Series, Telemetry
 from microbench.gpu.protocol.gpu import Gpu, HostClock
 from microbench.host.affinity import cpus_near, find_cores, pin
+from microbench.host.native import MonotonicClock
 from microbench.meter.floors import host_floors, measure_floors
 from microbench.meter.sampling import SamplingLimits
 from microbench.meter.timer import Meter
@@ -50,16 +51,7 @@ from microbench.session.plan import FAKE
 Result = TypeVar("Result")
 Send = Callable[[Message], None]
 
-TICK_EVERY_S = 0.25
-PR_SET_PDEATHSIG = 1
 HERE = Path(__file__).parent
-
-
-class MonotonicClock:
-    """The clock of a cold process. host/native.py has the same clock, but it imports Numba."""
-
-    def now_ns(self) -> int:
-        return time.monotonic_ns()
 
 
 @dataclass
@@ -158,7 +150,7 @@ def run_case(job: Job, device: Device, benchmark: Benchmark, order: Order, send:
     if benchmark.name not in device.seen:
         device.seen.add(benchmark.name)
         send(Busy("loading and compiling"))
-    limits, tick = SamplingLimits(seconds=order.seconds), throttled(send, TICK_EVERY_S)
+    limits, tick = SamplingLimits(seconds=order.seconds), throttled(send, every_s=0.25)
     meter = Meter(device.clock, device.gpu, job.floors, limits, tick)
     outcome = guarded(lambda: measure(benchmark, device, meter, order))
     if isinstance(outcome, Refused):
@@ -224,25 +216,6 @@ def probe(job: Job, send: Send) -> None:
     send(Ready())
 
 
-def private_streams() -> tuple[IO[bytes], IO[bytes]]:
-    """Private copies of stdin and stdout. A library then reads from an empty stdin and prints to stderr."""
-    orders = os.fdopen(os.dup(0), "rb")
-    answers = os.fdopen(os.dup(1), "wb")
-    empty = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(empty, 0)
-    os.close(empty)
-    os.dup2(2, 1)
-    return orders, answers
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when the parent ends, because nothing else would stop a case that hangs."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        sys.exit("the parent is gone")
-
-
 def prepared(job: Job, orders: IO[bytes], send: Send) -> bool:
     """Import what the job will need without touching the GPU, then wait for the parent's line; False if the parent does
     not need this process any more."""
@@ -258,9 +231,19 @@ def prepared(job: Job, orders: IO[bytes], send: Send) -> bool:
 
 def main() -> None:
     """Run the worker until its orders end."""
-    orders, answers = private_streams()
+    # Private copies of stdin and stdout: a library reads from an empty stdin and prints to stderr.
+    orders = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    os.dup2(2, 1)
     job = msgspec.json.decode(orders.readline(), type=Job)
-    die_with_parent(job.parent_pid)
+    # The kernel kills this process when the parent ends, because nothing else would stop a case that hangs.
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != job.parent_pid:
+        sys.exit("the parent is gone")
 
     def send(message: Message) -> None:
         answers.write(msgspec.json.encode(message) + b"\n")
