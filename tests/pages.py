@@ -109,5 +109,4 @@ class Parsed(HTMLParser):
 def carried(html: str, name: str) -> bytes:
     """What the page carries by that name, unpacked."""
     found = re.search(f'<script type="text/plain" id="packed-{name}">([A-Za-z0-9+/=]*)</script>', html)
-    assert found is not None
     return gzip.decompress(base64.b64decode(found[1]))

@@ -81,7 +81,6 @@ def hostile(text: str) -> Recorder:
 def drawing(html: str) -> dict[str, Any]:
     """What the page's script draws."""
     found = re.search(r'<script type="text/plain" id="packed-trace-0">([^<]*)</script>', html)
-    assert found is not None
     drawn: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(found[1])))
     return drawn
 

@@ -107,7 +107,6 @@ def test_shapes_in_words(name: str, words: str) -> None:
 def test_how_many_bytes_must_be_in_flight() -> None:
     every = flights(evidence(WHOLE))
     least, best = needed(every), max(flight.row.value for flight in every)
-    assert least is not None
     assert least.row.value >= ENOUGH * best
     assert all(one.row.value < ENOUGH * best for one in every if one.in_flight_bytes < least.in_flight_bytes)
     dram = next(level for level in latency_levels(evidence(WHOLE)) if level.name == "DRAM")
@@ -124,7 +123,6 @@ def test_contention_shows_in_additions() -> None:
 
 def test_a_fit_of_the_drivers_copies_is_that_of_the_l2() -> None:
     fit = engine(evidence(WHOLE), "copy")
-    assert fit is not None
     for _, row in fit.points:
         moved = row.measurement.work.bytes
         assert moved / row.value == pytest.approx(fit.fixed_s + moved / fit.bandwidth, rel=0.1)

@@ -107,7 +107,6 @@ def test_an_impossible_sample_is_shown_as_damaged_and_left_out(sample: str, tmp_
     path.write_bytes(schema.encode(replace(run, outcomes=(damaged, *run.outcomes[1:]))))
     read = store.read(path).outcomes[0]
     assert read.status == "failed"
-    assert read.reason is not None
     assert read.reason.startswith("damaged: ")
     assert not read.measurements
     for arguments in (["show", str(path), "--all"], ["export", str(path)], ["show", str(path), "launch"]):

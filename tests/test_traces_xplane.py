@@ -221,9 +221,7 @@ def test_calls_among_the_hosts_code_are_calls(tmp_path: Path) -> None:
 def test_a_profile_with_calls_among_the_hosts_code_is_diagnosed(tmp_path: Path) -> None:
     (tmp_path / "x.pb").write_bytes(newer(12))
     found = diagnose(xplane.read(tmp_path / "x.pb"), costs())
-    assert found.steps is not None
     assert (found.steps.found, found.steps.count) == ("annotations", 10)
-    assert found.step is not None
     assert found.step.kernels == 10
     assert found.bound == "launch-bound"
     assert found.graph is not None

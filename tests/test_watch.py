@@ -148,7 +148,6 @@ def test_without_a_place_in_the_working_folder_it_records_elsewhere(
     monkeypatch.setattr(Path, "mkdir", refuse)
     result = watched(STEPS)
     found = re.search(r"recorded: (\S+/microbench-recording-\w+/program.py-\d+\.rows)", result.stderr)
-    assert found is not None
     assert cells_of(read(Path(found[1]))) == 30 * CELLS_OF_A_STEP
     Path(found[1]).unlink()
     Path(found[1]).parent.rmdir()
@@ -353,7 +352,6 @@ ALSO = (pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGHUP, sig
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, *ALSO])
 def test_a_signal_to_microbench_reaches_the_program_once(here: Path, number: signal.Signals) -> None:
     with subprocess.Popen(command(COUNTING), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
         output, errors = process.communicate()

@@ -542,7 +542,6 @@ def test_the_library_is_compiled_once_and_anew_when_it_is_damaged(
     run, commands = injection._run, []
     monkeypatch.setattr(injection, "_run", lambda command: commands.append(command) or run(command))
     first = injection.library()
-    assert first is not None
     assert first.is_relative_to(tmp_path)
     content = first.read_bytes()
     assert injection.library() == first

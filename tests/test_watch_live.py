@@ -263,7 +263,6 @@ def test_where_the_output_goes_elsewhere_it_stands_at_the_right_end_of_the_row(p
         (tmp_path / "seen").touch()
         assert shown.rest() == 0
     found = re.search(r"\x1b7\x1b\[(\d+)G\x1b\[K\x1b\[(\d+)G(step [^\x1b]*host-bound)\x1b8", shown.shown)
-    assert found is not None
     assert int(found[1]) == int(found[2]) == 100 - len(found[3])
     text = MARGIN.sub("", shown.shown)
     assert text.startswith("one and two\r\n"), "the program's text is whole, and at its place"
