@@ -18,12 +18,9 @@ from microbench.report.page.page import Page, Subject, build
 from microbench.report.sheets import view
 
 CODE = (
-    "<script>window.broken=1</script>",
-    '"><img src=x onerror=window.broken=1>',
-    "</script></textarea></style><svg onload=window.broken=1>",
-    "{{ 7*7 }}{% for x in y %}",
-    "'; window.broken=1; //",
-)
+    "<script>window.broken=1</script>", '"><img src=x onerror=window.broken=1>',
+    "</script></textarea></style><svg onload=window.broken=1>", "{{ 7*7 }}{% for x in y %}", "'; window.broken=1; //",
+)  # fmt: skip
 HOSTILE = (*CODE, "\u202eevil\u200f\u2066\u2028\u2029", "&lt;b&gt; &amp; &#x3c;", "x" * 300_000)
 VOID = frozenset({"meta", "input", "br", "link", "img"})
 

@@ -63,14 +63,10 @@ def test_steps_are_found_from_annotations_and_from_what_repeats(marked: bool) ->
     assert 8 <= steps.count <= 11
 
 
-@pytest.mark.parametrize(
-    ("named_ns", "nameless_ns", "first"),
-    [
-        (20_000, 5_000, "aten::op"),
-        (5_000, 20_000, "host code without a name 200 µs"),
-        (0, 20_000, "host code without a name 160 µs (record CPU activities to name it)"),
-    ],
-)
+@pytest.mark.parametrize(("named_ns", "nameless_ns", "first"), [
+    (20_000, 5_000, "aten::op"), (5_000, 20_000, "host code without a name 200 µs"),
+    (0, 20_000, "host code without a name 160 µs (record CPU activities to name it)"),
+])  # fmt: skip
 def test_host_code_without_a_name_comes_first_if_it_takes_most(named_ns: int, nameless_ns: int, first: str) -> None:
     made = Recorder()
     for _ in range(12):
@@ -192,17 +188,10 @@ def test_kernels_that_wait_in_the_queue_have_gaps_of_the_device() -> None:
     assert found.idle_s == pytest.approx(found.causes["device gaps"])
 
 
-@pytest.mark.parametrize(
-    ("call", "cause"),
-    [
-        ("cudaMalloc", "allocation"),
-        ("cudaFree", "allocation"),
-        ("cuModuleLoadData", "module load"),
-        ("cudaStreamSynchronize", "waits"),
-        ("cudaMemcpyAsync", "copies"),
-        ("cudaEventRecord", "other calls"),
-    ],
-)
+@pytest.mark.parametrize(("call", "cause"), [
+    ("cudaMalloc", "allocation"), ("cudaFree", "allocation"), ("cuModuleLoadData", "module load"),
+    ("cudaStreamSynchronize", "waits"), ("cudaMemcpyAsync", "copies"), ("cudaEventRecord", "other calls"),
+])  # fmt: skip
 def test_what_the_host_called_meanwhile_is_the_cause(call: str, cause: str) -> None:
     made = Recorder()
     made.launch("first", 1000)
@@ -639,15 +628,10 @@ def test_a_range_of_xla_costs_what_a_python_function_does() -> None:
     assert step.costs["operator"].value == USUAL_S["function"]
 
 
-@pytest.mark.parametrize(
-    ("call", "ns", "rule"),
-    [
-        ("cudaMalloc", 200_000, "diagnose.allocation"),
-        ("cudaMemcpyAsync", 200_000, "diagnose.copies"),
-        ("cuModuleLoadData", 200_000, "diagnose.module_load"),
-        ("cudaEventSynchronize", 200_000, "diagnose.waits"),
-    ],
-)
+@pytest.mark.parametrize(("call", "ns", "rule"), [
+    ("cudaMalloc", 200_000, "diagnose.allocation"), ("cudaMemcpyAsync", 200_000, "diagnose.copies"),
+    ("cuModuleLoadData", 200_000, "diagnose.module_load"), ("cudaEventSynchronize", 200_000, "diagnose.waits"),
+])  # fmt: skip
 def test_a_call_that_takes_a_tenth_of_the_time_is_named(call: str, ns: int, rule: str) -> None:
     made = Recorder()
     for _ in range(12):
@@ -717,15 +701,12 @@ def test_launches_without_their_kernels_forbid_idle_time() -> None:
     assert found.graph is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "name", "forbids"),
-    [
-        ({"lost": {"GPU records": 7}}, "lost: GPU records", "idle time"),
-        ({"lost": {"cut tail": 1}}, "lost: cut tail", "idle time"),
-        ({"resolution_ns": 1000}, "times in whole microseconds", "prediction"),
-        ({"unread": {"operators": 5}}, "left out: operators", None),
-    ],
-)
+@pytest.mark.parametrize(("changes", "name", "forbids"), [
+    ({"lost": {"GPU records": 7}}, "lost: GPU records", "idle time"),
+    ({"lost": {"cut tail": 1}}, "lost: cut tail", "idle time"),
+    ({"resolution_ns": 1000}, "times in whole microseconds", "prediction"),
+    ({"unread": {"operators": 5}}, "left out: operators", None),
+])  # fmt: skip
 def test_what_the_recorder_says_of_itself_is_heard(changes: dict[str, object], name: str, forbids: str | None) -> None:
     (check,) = checks(steps_of().trace(**changes), None)
     assert check.name == name

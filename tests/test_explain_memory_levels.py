@@ -16,13 +16,8 @@ CLOCK_HZ, SMS, L2 = 1.98e9, 132, 48 * MIB
 # Bytes a clock and SM, and cycles of a dependent read, up to each working set.
 RATES = ((192 * KIB, 122.0), (256 * KIB, 70.0), (32 * MIB, 42.0), (48 * MIB, 20.0), (16 * GIB, 14.4))
 CYCLES = (
-    (192 * KIB, 33.0),
-    (24 * MIB, 262.0),
-    (32 * MIB, 300.0),
-    (48 * MIB, 480.0),
-    (2 * GIB, 560.0),
-    (16 * GIB, 850.0),
-)
+    (192 * KIB, 33.0), (24 * MIB, 262.0), (32 * MIB, 300.0), (48 * MIB, 480.0), (2 * GIB, 560.0), (16 * GIB, 850.0),
+)  # fmt: skip
 SETS = (
     *(count * KIB for count in (16, 64, 128, 192, 256, 512)),
     *(count * MIB for count in (1, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256)), GIB, 4 * GIB, 16 * GIB,

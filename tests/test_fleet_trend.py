@@ -321,18 +321,13 @@ def test_a_campaign_that_cannot_start_is_told_and_tried_again(clock: Callable[..
         assert f"error: {words}" in ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--every", "soon"), "soon is not a time"),
-        (("--every", "0.4ns"), "less than a second"),
-        (("--every", "400d"), "too long"),
-        (("--every", "6h", "--quick", "--full"), "cannot be combined"),
-        (("--every", "6h", "nothing"), "nothing"),
-        (("--every", "6h", "--simulated", "absent.toml"), "absent.toml cannot be read"),
-        (("--every", "6h", "--scheduler", "tcp://a:1"), "several of"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("--every", "soon"), "soon is not a time"), (("--every", "0.4ns"), "less than a second"),
+    (("--every", "400d"), "too long"), (("--every", "6h", "--quick", "--full"), "cannot be combined"),
+    (("--every", "6h", "nothing"), "nothing"),
+    (("--every", "6h", "--simulated", "absent.toml"), "absent.toml cannot be read"),
+    (("--every", "6h", "--scheduler", "tcp://a:1"), "several of"),
+])  # fmt: skip
 def test_wrong_arguments_start_nothing(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
     ended = watch(*arguments, folder=str(tmp_path / "store"))
     assert ended.exit_code == ExitCode.USAGE
@@ -367,13 +362,10 @@ def test_a_watch_without_any_run_says_so(tmp_path: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out.startswith("no trend: there is no run in ")
 
 
-@pytest.mark.parametrize(
-    ("ending", "code"),
-    [
-        (MicrobenchError("the scheduler was lost", "what came back is kept"), ExitCode.SOME_FAILED),
-        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
-    ],
-)
+@pytest.mark.parametrize(("ending", "code"), [
+    (MicrobenchError("the scheduler was lost", "what came back is kept"), ExitCode.SOME_FAILED),
+    (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+])  # fmt: skip
 @pytest.mark.parametrize("command", [("run",), ("watch", "--every", "1h", "--times", "1")])
 def test_what_came_back_before_a_campaign_was_cut_off_is_in_the_store(
     ending: BaseException, code: ExitCode, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

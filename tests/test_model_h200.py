@@ -8,8 +8,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import pytest
+from read_findings import evidence as evidence_of
 
-from microbench.analysis.evidence import Evidence, evidence_by_device, whole
+from microbench.analysis.evidence import whole
 from microbench.archive import store
 from microbench.core.model import Outcome, Run
 from microbench.model.constants import Fit, own_s
@@ -34,10 +35,6 @@ def name(request: pytest.FixtureRequest) -> str:
 @cache
 def recorded(name: str) -> Run:
     return store.read(Path(__file__).parent / "data" / f"{name}-h200.json.xz")
-
-
-def evidence_of(run: Run) -> Evidence:
-    return evidence_by_device(run)[0]
 
 
 class Held(NamedTuple):

@@ -157,12 +157,9 @@ def test_the_seam_follows_from_what_a_benchmark_needs() -> None:
     plan = make_plan(selected(), HERE)
     seams = {one.benchmark.name: (one.process.seam, one.process.device, one.device) for one in plan.cases}
     assert seams == {
-        "host_clock": ("host", None, None),
-        "kind": ("gpu", ONE.uuid, ONE.uuid),
-        "zero": ("gpu", ONE.uuid, ONE.uuid),
-        "sync": ("gpu", ONE.uuid, ONE.uuid),
-        "cold": ("cold", ONE.uuid, ONE.uuid),
-    }
+        "host_clock": ("host", None, None), "kind": ("gpu", ONE.uuid, ONE.uuid), "zero": ("gpu", ONE.uuid, ONE.uuid),
+        "sync": ("gpu", ONE.uuid, ONE.uuid), "cold": ("cold", ONE.uuid, ONE.uuid),
+    }  # fmt: skip
 
 
 def test_the_simulated_machine_is_opened_as_such_and_named_by_its_uuid() -> None:
@@ -341,13 +338,10 @@ def test_values_may_have_a_unit_and_axes_a_short_name(text: str, sizes: list[int
     assert [case.params["size_bytes"] for case in kind.cases] == sizes
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "cause"),
-    [
-        ("launch/nothing.py", "x = 1", "nothing.py declares no BENCHMARK"),
-        ("espresso/cup.py", "BENCHMARK = Benchmark('', (), print)", "cup.py is in no suite"),
-    ],
-)
+@pytest.mark.parametrize(("file", "text", "cause"), [
+    ("launch/nothing.py", "x = 1", "nothing.py declares no BENCHMARK"),
+    ("espresso/cup.py", "BENCHMARK = Benchmark('', (), print)", "cup.py is in no suite"),
+])  # fmt: skip
 def test_a_file_without_benchmark_or_suite_is_refused(
     file: str, text: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

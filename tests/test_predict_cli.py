@@ -110,9 +110,7 @@ def test_a_workload_can_be_a_file(tmp_path: Path) -> None:
         (("whatif", "decode-7b", "--to-layer", "tensorflow"), ExitCode.USAGE, "no layer tensorflow"),
     ],
 )  # fmt: skip
-def test_a_wrong_request_is_an_error_with_a_next_step(
-    arguments: tuple[str, ...], exit_code: ExitCode, cause: str
-) -> None:
+def test_a_wrong_request_has_a_next_step(arguments: tuple[str, ...], exit_code: ExitCode, cause: str) -> None:
     result = call(*arguments)
     assert result.exit_code == exit_code
     assert cause in result.stderr

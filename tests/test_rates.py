@@ -68,9 +68,7 @@ def test_what_is_published_comes_back(
     ("name", "of_full"),
     [("NVIDIA GeForce RTX 4090", 0.5), ("NVIDIA L40", 0.5), ("NVIDIA L40S", 1.0), ("NVIDIA RTX 6000 Ada", 1.0)],
 )
-def test_a_board_for_games_adds_up_in_fp32_at_half_the_rate_and_that_is_an_assumption(
-    name: str, of_full: float
-) -> None:
+def test_a_board_for_games_adds_up_in_fp32_at_half_the_rate_as_is_assumed(name: str, of_full: float) -> None:
     rates = [known.tensor_rate(dtype, board(name, (8, 9))) for dtype in ("bf16", "fp16_acc16")]
     assert rates[0].value == rates[1].value * of_full
     assert any("by its name" in one for one in rates[0].assumptions)

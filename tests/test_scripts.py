@@ -81,15 +81,9 @@ def test_without_a_driver_there_are_no_gpu_packages() -> None:
     assert set_up.packages_for(set_up.driver_cuda("libcuda-that-is-not-there.so.1")) is None
 
 
-@pytest.mark.parametrize(
-    ("gpu_packages", "tests", "extras"),
-    [
-        (None, False, ""),
-        ("cu13", False, "[cu13]"),
-        (None, True, "[test,compile]"),
-        ("cu12", True, "[cu12,test]"),
-    ],
-)
+@pytest.mark.parametrize(("gpu_packages", "tests", "extras"), [
+    (None, False, ""), ("cu13", False, "[cu13]"), (None, True, "[test,compile]"), ("cu12", True, "[cu12,test]"),
+])  # fmt: skip
 def test_extras(checkout: Path, installed: list[str], gpu_packages: str | None, tests: bool, extras: str) -> None:
     make(checkout, gpu_packages, tests)
     assert installed == [extras]

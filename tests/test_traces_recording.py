@@ -136,13 +136,9 @@ def test_the_recorders_own_work_and_the_drivers(tmp_path: Path) -> None:
 
 def test_facts(tmp_path: Path) -> None:
     more = {
-        "gpu.0": "NVIDIA H200",
-        "gpu.1": "NVIDIA \x1b[31mH100",
-        "gpu.²": "none",
-        "bus.0": "0000:43:00.0",
-        "rank": 3,
+        "gpu.0": "NVIDIA H200", "gpu.1": "NVIDIA \x1b[31mH100", "gpu.²": "none", "bus.0": "0000:43:00.0", "rank": 3,
         "dropped": 5,
-    }
+    }  # fmt: skip
     trace = read(tmp_path, recording(launch(1, 0), cupti=130000, unix_ns=BEGIN_NS, cupti_ns=BEGIN_NS + 90, **more))
     assert trace.format == "microbench recording"
     assert trace.source == "x.rows"
@@ -213,9 +209,7 @@ def test_where_a_thread_that_submits_has_no_line_the_main_threads_is_named(tmp_p
     assert trace.samples.taken == 14
 
 
-def test_of_very_many_threads_those_with_most_calls_have_ranges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_threads_those_with_most_calls_have_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "MOST_SAMPLED", 1)
     other = row(cells.RUNTIME, 50_000, 3, correlation=3, detail=LAUNCH, place=8)
     trace = read(tmp_path, recording(LINES, *CALLS, other, sampled(8, 1, 10, 20, 6), sampled(9, 2, 12, 20, 5)))

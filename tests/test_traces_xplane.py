@@ -135,13 +135,8 @@ def test_calls_and_the_work_they_submitted(trace: Trace) -> None:
         "cuMemcpyHtoDAsync_v2", "cuLaunchKernel", "cuGraphLaunch", "cuGraphLaunch", "cuStreamSynchronize",
     ]  # fmt: skip
     assert [WORK_KINDS[kind] for kind in trace.work["kind"]] == [
-        "copy",
-        "memset",
-        "kernel",
-        "kernel",
-        "kernel",
-        "graph",
-    ]
+        "copy", "memset", "kernel", "kernel", "kernel", "graph",
+    ]  # fmt: skip
     assert trace.work["call"].tolist() == [0, NONE, 1, 2, 2, 3]
     assert trace.work["node"].tolist() == [NONE, NONE, NONE, 3, 4, NONE]
     assert set(trace.work["stream"].tolist()) == {17}

@@ -93,17 +93,12 @@ def test_a_damaged_run_is_one_line_and_takes_nothing_from_the_others(data: bytes
     assert "and 3 more" in call("trend", METRIC, COLUMNS="200").stdout
 
 
-@pytest.mark.parametrize(
-    ("metric", "next_step"),
-    [
-        ("launch_cost", "give one such as launch_cost.submit"),
-        ("launch_cost.", "give one such as launch_cost.submit"),
-        (".submit", "give one such as launch_cost.submit"),
-        ("launch_cost.submitt", "did you mean launch_cost.submit?"),
-        ("graph_gain.stream", "microbench run graph_gain measures it"),
-        ("x" * 10_000 + ".y", "give one such as launch_cost.submit"),
-    ],
-)
+@pytest.mark.parametrize(("metric", "next_step"), [
+    ("launch_cost", "give one such as launch_cost.submit"), ("launch_cost.", "give one such as launch_cost.submit"),
+    (".submit", "give one such as launch_cost.submit"), ("launch_cost.submitt", "did you mean launch_cost.submit?"),
+    ("graph_gain.stream", "microbench run graph_gain measures it"),
+    ("x" * 10_000 + ".y", "give one such as launch_cost.submit"),
+])  # fmt: skip
 def test_an_unknown_metric_is_an_error_with_a_next_step(metric: str, next_step: str, folder: Path) -> None:
     save(folder, recorded(0))
     result = call("trend", metric)
@@ -133,15 +128,11 @@ def test_an_unknown_case_is_an_error_that_lists_the_axes(copies: list[Point]) ->
     assert "h2d" in caught.value.next_step
 
 
-@pytest.mark.parametrize(
-    ("text", "parsed"),
-    [
-        ("direction=h2d, size_bytes=64", ({"direction": "h2d", "size_bytes": "64"}, None)),
-        ("link_copy[size_bytes=64]", ({}, "link_copy[size_bytes=64]")),
-        (None, ({}, None)),
-        *((text, None) for text in ("direction", "=h2d", "direction=", "direction=h2d,", ",")),
-    ],
-)
+@pytest.mark.parametrize(("text", "parsed"), [
+    ("direction=h2d, size_bytes=64", ({"direction": "h2d", "size_bytes": "64"}, None)),
+    ("link_copy[size_bytes=64]", ({}, "link_copy[size_bytes=64]")), (None, ({}, None)),
+    *((text, None) for text in ("direction", "=h2d", "direction=", "direction=h2d,", ",")),
+])  # fmt: skip
 def test_a_case_is_given_by_its_axes_or_its_id(text: str | None, parsed: object) -> None:
     if parsed is not None:
         assert trend.parsed_case(text) == parsed

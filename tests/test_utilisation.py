@@ -463,9 +463,7 @@ def lists(pid: int, **functions: Any) -> SimpleNamespace:
     )  # fmt: skip
 
 
-def test_a_process_is_followed_until_it_ends(
-    process: subprocess.Popen[bytes], data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_is_followed(process: subprocess.Popen[bytes], data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[int] = []
 
     def power(handle: int) -> int:
@@ -552,9 +550,7 @@ def test_a_process_that_cannot_be_sampled_is_an_error(
 
 
 @pytest.mark.parametrize("pid", ["0", "-1", "2147483647", "ended"])
-def test_a_process_that_does_not_exist_is_an_error(
-    pid: str, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_process_is_an_error(pid: str, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "load", two_gpus)
     if pid == "ended":  # and nobody has asked for its exit code yet
         process.kill()

@@ -29,11 +29,6 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the reco
 STEPS = "import torch\ntorch.steps(30)\n"
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(tmp_path_factory.mktemp("place"))
-
-
 @pytest.fixture
 def here(place: Place, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, in an environment in which programs find the package and microbench itself."""
@@ -135,9 +130,7 @@ def test_recordings_are_numbered_or_named(here: Path) -> None:
     assert "not/there cannot be made: No such file or directory" in result.stderr
 
 
-def test_without_a_place_in_the_working_folder_it_records_elsewhere(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_place_in_the_folder_it_records_elsewhere(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make = Path.mkdir
 
     def refuse(path: Path, *arguments: Any, **more: Any) -> None:

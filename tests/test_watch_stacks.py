@@ -34,11 +34,6 @@ def train(steps):
 LOADING = "program.py:4 load"
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(tmp_path_factory.mktemp("place"))
-
-
 def only(done: Recorded) -> Trace:
     """The one recording of a program that ran to its end and saw nothing of the sampler."""
     assert (done.code, done.errors, done.reasons) == (0, "", [])

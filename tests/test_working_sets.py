@@ -229,13 +229,10 @@ def test_the_sum_over_copied_rows_is_known(way: Filling, piece_bytes: int, total
     assert fills.expected_sum(fills.prefix_sums(way, piece_bytes, rows), 37 * 64) != fills.expected_sum(sums, 37 * 64)
 
 
-@pytest.mark.parametrize(
-    ("way", "architecture"),
-    [
-        *((way, "90") for way in fills.WAYS),
-        *(pytest.param(*other, marks=pytest.mark.slow) for other in (("load", "75"), ("async", "80"), ("bulk", "120"))),
-    ],
-)
+@pytest.mark.parametrize(("way", "architecture"), [
+    *((way, "90") for way in fills.WAYS),
+    *(pytest.param(*other, marks=pytest.mark.slow) for other in (("load", "75"), ("async", "80"), ("bulk", "120"))),
+])  # fmt: skip
 @pytest.mark.parametrize("piece_bytes", [512, 2048, 32768])
 def test_every_way_of_filling_compiles(way: Filling, architecture: str, piece_bytes: int) -> None:
     defines = {"WAY": fills.WAYS.index(way), "PIECE": piece_bytes}
