@@ -67,17 +67,12 @@ def test_levels_measured_far_apart_have_no_known_end() -> None:
     assert levels.ends(levels.footprints(quick, "memory_levels", "bandwidth"), levels.bandwidth_levels(quick)) == []
 
 
-def shared_answers(run: Run = WHOLE) -> Run:
-    """Sets up to 8 MiB that neighbouring SMs ask for together: more arrives than the L2 sends."""
+def test_the_figure_of_the_l2_is_what_it_sends() -> None:
+    """On an H200 sets of a few MiB give up to 68 B/clk/SM, while its L2 sends 37."""
+    run = WHOLE
     for footprint in (MIB // 2, MIB, 4 * MIB, 8 * MIB):
         for metric in ("bandwidth", "per_clock"):
             run = scaled(run, "memory_levels", metric, 1.6, footprint_bytes=footprint, space="global")
-    return run
-
-
-def test_the_figure_of_the_l2_is_what_it_sends() -> None:
-    """On an H200 sets of a few MiB give up to 68 B/clk/SM, while its L2 sends 37."""
-    run = shared_answers()
     measured = levels.bandwidth_levels(evidence(run), "per_clock")
     l2 = next(level for level in measured if level.name == "L2")
     assert l2.value == pytest.approx(42.0, rel=0.01)

@@ -44,15 +44,10 @@ def recorded(name: str) -> Run:
 
 
 @cache
-def of_recorded(name: str) -> list[Evidence]:
-    return evidence_by_device(recorded(name))
-
-
-@cache
 def evidence(figure: str) -> Evidence:
     """The first GPU of a bundled run that has the figure."""
     for name in sorted(store.bundled()):
-        for one in of_recorded(name):
+        for one in evidence_by_device(recorded(name)):
             if drawn(figure, one) is not None:
                 return one
     raise AssertionError(f"no bundled run has {figure}")

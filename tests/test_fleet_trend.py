@@ -48,14 +48,6 @@ def with_settings(path: Path, **settings: Any) -> Path:
     return write(path, msgspec.structs.replace(run, sessions=sessions))
 
 
-def another_gpu(path: Path) -> Path:
-    """The run as if another board had been measured."""
-    text = path.read_bytes()
-    assert b"0000000051d0" in text
-    path.write_bytes(text.replace(b"0000000051d0", b"0000000000aa"))
-    return path
-
-
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of twelve campaigns, whose names are not in the order of time, of GPUs of which each has a story."""
@@ -78,7 +70,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # Another board came in its place with the seventh, and is slower from its beginning.
         path = add("swapped", SLOWER if number >= 6 else {})
         if number >= 6:
-            another_gpu(path)
+            text = path.read_bytes()
+            assert b"0000000051d0" in text
+            path.write_bytes(text.replace(b"0000000051d0", b"0000000000aa"))
         # Its link was repaired before the fifth.
         add("repaired", HALVED if number < 4 else {}, gpu_link_lanes_now=8 if number < 4 else 16)
         # Its task of the fourth was resumed only after the eighth, when its memory was slow already.

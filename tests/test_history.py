@@ -34,11 +34,6 @@ def listed() -> list[history.Entry]:
     return history.entries(store.listing())
 
 
-def with_session(run: Run, **changes: Any) -> Run:
-    session = replace(run.sessions[0], **changes)
-    return replace(run, sessions=(session, *run.sessions[1:]))
-
-
 @pytest.fixture
 def beginnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The lengths of the beginnings that were decoded; reading a whole file fails the test."""
@@ -90,7 +85,7 @@ def test_a_file_with_another_layout_is_read_as_a_whole(changed: Callable[[Any], 
 
 def test_an_axis_named_outcomes_is_not_taken_for_the_outcomes(folder: Path) -> None:
     settings = replace(RUN.sessions[0].settings, overrides={"outcomes": (1, 2)})
-    run = with_session(RUN, settings=settings)
+    run = replace(RUN, sessions=(replace(RUN.sessions[0], settings=settings), *RUN.sessions[1:]))
     assert store.read_head(save(folder, run)).sessions == run.sessions
 
 

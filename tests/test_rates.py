@@ -123,13 +123,10 @@ def test_ceilings_name_their_clock_and_a_rate_a_cycle_holds_at_any() -> None:
     assert whole.unit == "OP/s"
 
 
-@pytest.mark.parametrize(
-    ("name", "bound", "mhz"),
-    [
-        (SXM, "gemm:bf16", 1830), (SXM, "tensor:fp8_e4m3_per_clock", 1830), (SXM, "gemm:fp64", 1980),
-        (SXM, "gemm:fp32", 1980), (SXM, "alu:fma_fp64", 1980), ("NVIDIA H100 80GB HBM3", "gemm:int8", 1830),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "bound", "mhz"), [
+    (SXM, "gemm:bf16", 1830), (SXM, "tensor:fp8_e4m3_per_clock", 1830), (SXM, "gemm:fp64", 1980),
+    (SXM, "gemm:fp32", 1980), (SXM, "alu:fma_fp64", 1980), ("NVIDIA H100 80GB HBM3", "gemm:int8", 1830),
+])  # fmt: skip
 def test_the_data_sheet_has_a_clock_of_its_own(name: str, bound: str, mhz: float) -> None:
     assert known.data_sheet_clock_hz(bound, board(name)) == mhz * 1e6
 

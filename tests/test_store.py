@@ -487,15 +487,7 @@ def test_a_file_system_without_locks_is_written_to_with_a_remark(
     file.finish(RUN)
     assert len(store.load(path).outcomes) == len(RUN.outcomes)
     assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
-
-
-def test_a_run_without_a_lock_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_locks(descriptor: object, operation: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", without_locks)
-    path = tmp_path / "run.json"
-    result = call("run", "host_timer", "--quick", "--device", "fake", "--out", str(path))
+    result = call("run", "host_timer", "--quick", "--device", "fake", "--out", str(tmp_path / "other.json"))
     assert result.exit_code == 0
-    assert "run.json cannot be locked (No locks available)" in " ".join(result.stderr.split())
-    assert path.exists()
+    assert f"other.json cannot be locked ({os.strerror(number)})" in " ".join(result.stderr.split())
+    assert (tmp_path / "other.json").exists()

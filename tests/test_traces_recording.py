@@ -372,11 +372,9 @@ def test_the_step_between_two_windows_is_the_step_that_nobody_records(tmp_path: 
     assert "50.0 µs between the recorded windows (50.0 to 52.0 µs)" in call("diagnose", str(tmp_path / "x.rows")).output
 
 
-@pytest.mark.parametrize(
-    "others",
-    [b"", waits(2200, 2300, 50), waits(2200, 9900, 3), waits(2200, 9900, 800)],
-    ids=["no waits", "too few", "too short", "too long"],
-)
+@pytest.mark.parametrize("others", [
+    b"", waits(2200, 2300, 50), waits(2200, 9900, 3), waits(2200, 9900, 800),
+], ids=["no waits", "too few", "too short", "too long"])  # fmt: skip
 def test_what_runs_between_windows_may_be_something_else(others: bytes, tmp_path: Path, data: Path) -> None:
     step = diagnosed(tmp_path, recording(steps(30), others, **windows((0, 2100))))
     assert not step["measured"]

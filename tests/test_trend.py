@@ -76,11 +76,9 @@ def with_samples(samples: bytes) -> bytes:
     return re.sub(rb'"samples":\[[^]]*\],"n":16', b'"samples":' + samples + b',"n":1', schema.encode(recorded(1)))
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"{", b"", *map(with_samples, (b"[1e999]", b"[1e308,-1e308,1e308]", b"[1e-320]", b"[1e305]"))],
-    ids=["cut", "empty", "infinite", "overflow", "denormal", "huge"],
-)
+@pytest.mark.parametrize("data", [
+    b"{", b"", *map(with_samples, (b"[1e999]", b"[1e308,-1e308,1e308]", b"[1e-320]", b"[1e305]")),
+], ids=["cut", "empty", "infinite", "overflow", "denormal", "huge"])  # fmt: skip
 def test_a_damaged_run_is_one_line_and_takes_nothing_from_the_others(data: bytes, folder: Path) -> None:
     save(folder, recorded(0))
     (folder / "20260102T000000Z-0000000a.json").write_bytes(data)
