@@ -29,16 +29,10 @@ SECTIONS = {
 }
 # The names that annotations use, each for one of several words or types.
 ALIASES = {
-    "Value": surface.Value,
-    "Param": model.Param,
-    "Part": workload.Part,
-    "Severity": evidence.Severity,
-    "Trust": stats.Trust,
-    "Verdict": compare.Verdict,
-    "Bound": diagnosis.Bound,
-    "Direction": workload.Direction,
+    "Value": surface.Value, "Param": model.Param, "Part": workload.Part, "Severity": evidence.Severity,
+    "Trust": stats.Trust, "Verdict": compare.Verdict, "Bound": diagnosis.Bound, "Direction": workload.Direction,
     "HostMemory": workload.HostMemory,
-}
+}  # fmt: skip
 BEGIN = """# The Python library
 
 This page is made from the docstrings: `python tests/api_page.py` writes it. [library.ipynb](library.ipynb) shows the

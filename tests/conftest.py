@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -121,6 +121,14 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("MICROBENCH_DATA", str(folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Where programs that are recorded find a GPU package, which takes seconds to make."""
+    from watched import Place
+
+    return Place(tmp_path_factory.mktemp("place"))
 
 
 @pytest.fixture(scope="module")

@@ -86,16 +86,12 @@ def driver_graph_stand_ins(launches: Launches) -> dict[str, Any]:
 
     return {
         "CUstreamCaptureMode": SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED="relaxed"),
-        "CUgraph": lambda address: address,
-        "cuStreamBeginCapture": begin,
-        "cuStreamEndCapture": end,
+        "CUgraph": lambda address: address, "cuStreamBeginCapture": begin, "cuStreamEndCapture": end,
         "cuGraphGetNodes": lambda graph: (OK, None, len(graph)),
-        "cuGraphInstantiate": lambda graph, flags: (OK, list(graph)),
-        "cuGraphUpload": recording("upload"),
-        "cuGraphLaunch": replay,
-        "cuGraphDestroy": recording("destroy"),
+        "cuGraphInstantiate": lambda graph, flags: (OK, list(graph)), "cuGraphUpload": recording("upload"),
+        "cuGraphLaunch": replay, "cuGraphDestroy": recording("destroy"),
         "cuGraphExecDestroy": recording("destroy executable"),
-    }
+    }  # fmt: skip
 
 
 class CoreError(Exception):
@@ -468,19 +464,13 @@ def xla_dump(folder: Path, kernels: int, buffers: bool) -> None:
 def put_stand_ins(monkeypatch: pytest.MonkeyPatch) -> Launches:
     made = Launches()
     stand_ins = {
-        "cuda.bindings.driver": driver_stand_in,
-        "cuda.core": core_stand_in,
-        "cuda.core._utils.cuda_utils": lambda _: module("cuda_utils", CUDAError=CoreError),
-        "cupy": cupy_stand_in,
-        "numba": lambda _: module("numba", config=SimpleNamespace(ENABLE_CUDASIM=0)),
-        "numba.cuda": numba_stand_in,
+        "cuda.bindings.driver": driver_stand_in, "cuda.core": core_stand_in,
+        "cuda.core._utils.cuda_utils": lambda _: module("cuda_utils", CUDAError=CoreError), "cupy": cupy_stand_in,
+        "numba": lambda _: module("numba", config=SimpleNamespace(ENABLE_CUDASIM=0)), "numba.cuda": numba_stand_in,
         "numba.cuda.cudadrv.error": lambda _: module("error", CudaDriverError=NumbaError),
-        "microbench._kernels.numba_kernels": numba_kernels_stand_in,
-        "torch": torch_stand_in,
-        "triton": triton_stand_in,
-        "warp": warp_stand_in,
-        "jax": jax_stand_in,
-    }
+        "microbench._kernels.numba_kernels": numba_kernels_stand_in, "torch": torch_stand_in, "triton": triton_stand_in,
+        "warp": warp_stand_in, "jax": jax_stand_in,
+    }  # fmt: skip
     for name, make in stand_ins.items():
         monkeypatch.setitem(sys.modules, name, make(made))
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

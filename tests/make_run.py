@@ -195,20 +195,13 @@ METRICS: dict[str, tuple[model.Metric, ...]] = {
     "launch_sync": tuple(
         metric(name)
         for name in (
-            "complete",
-            "from_kernel",
-            "idle_stream",
-            "idle_event",
-            "record",
-            "record_untimed",
-            "query",
-            "wait_event",
+            "complete", "from_kernel", "idle_stream", "idle_event", "record", "record_untimed", "query", "wait_event",
         )
     ),
     "launch_kind": (metric("submit", unit="s/launch"), metric("gap")),
     "launch_cold": (metric("seconds"),),
     "launch_arguments": (metric("submit", unit="s/launch"),),
-}
+}  # fmt: skip
 
 
 def benchmarks(outcomes: Iterable[model.Outcome]) -> tuple[model.BenchmarkInfo, ...]:

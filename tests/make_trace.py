@@ -71,21 +71,10 @@ class Recorder:
         kinds = [*WORK_KINDS].index(kind)  # type: ignore[arg-type]
         self.work.append(
             (
-                begin,
-                begin + duration_ns,
-                stream,
-                size,
-                blocks,
-                node,
-                call,
-                self.name(name),
-                128,
-                0,
-                kinds,
-                source,
+                begin, begin + duration_ns, stream, size, blocks, node, call, self.name(name), 128, 0, kinds, source,
                 target,
             )
-        )
+        )  # fmt: skip
 
     def work_at(
         self, call: int, begin_ns: int, duration_ns: int, size: int, memories: tuple[Memory, Memory], stream: int = 7

@@ -18,13 +18,10 @@ INVALID_USAGE = 5
 NO_WAIT = ctypes.CFUNCTYPE(INT, POINTER)(lambda stream: 0)  # cuStreamSynchronize
 # The arguments of each function in nccl.h.
 SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "ncclGroupStart": (),
-    "ncclGroupEnd": (),
-    "ncclAllReduce": (POINTER, POINTER, SIZE, INT, INT, POINTER, POINTER),
+    "ncclGroupStart": (), "ncclGroupEnd": (), "ncclAllReduce": (POINTER, POINTER, SIZE, INT, INT, POINTER, POINTER),
     "ncclAllGather": (POINTER, POINTER, SIZE, INT, POINTER, POINTER),
-    "ncclSend": (POINTER, SIZE, INT, INT, POINTER, POINTER),
-    "ncclRecv": (POINTER, SIZE, INT, INT, POINTER, POINTER),
-}
+    "ncclSend": (POINTER, SIZE, INT, INT, POINTER, POINTER), "ncclRecv": (POINTER, SIZE, INT, INT, POINTER, POINTER),
+}  # fmt: skip
 
 
 def floats(address: int, count: int) -> npt.NDArray[np.float32]:

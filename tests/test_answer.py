@@ -7,8 +7,9 @@ import msgspec
 import pytest
 from changed_run import without
 from make_run import make_run, skipped
+from read_findings import evidence
 
-from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
+from microbench.analysis.evidence import Finding
 from microbench.archive import store
 from microbench.core.model import Run
 from microbench.core.units import quantity
@@ -20,29 +21,22 @@ from microbench.report.sheets.screen import screen, with_one_noise
 WHOLE = make_run()
 
 
-def evidence(run: Run) -> Evidence:
-    return evidence_by_device(run)[0]
-
-
 def line(run: Run, name: str) -> str:
     """The figures of a line of the screen."""
     (found,) = (each for each in answers(evidence(run)) if each.name == name)
     return " · ".join(part.text for part in found.parts)
 
 
-@pytest.mark.parametrize(
-    ("run", "name", "words"),
-    [
-        ("busy", "launch", "3.17 µs a launch · 8.66 µs launch and wait · launch-bound below 2.26 µs kernels"),
-        ("busy", "graph", "100 kernels of 2.63 µs: 1.29× · from cuda.core 1.41×"),
-        ("busy", "graph", "capture takes 210 µs; faster from the 4th replay on"),
-        ("quiet", "link", "healthy · 55.3 GB/s to the GPU (94.7 %) · 55.2 GB/s from it (95.9 %)"),
-        ("quiet", "link", "both ways 103 GB/s · pageable 18.6 GB/s · latency 1.09 µs"),
-        ("quiet", "memory", "read 4.62 TB/s (95.9 %) · triad 4.42 TB/s (91.7 %) · copy 4.27 TB/s (88.7 %)"),
-        ("quiet", "memory", "CuPy loses up to 63.7 % (write)"),
-        ("compute", "compute", "bf16 689 TFLOP/s (69.7 %, power limit) · fp8 1278 TFLOP/s"),
-    ],
-)
+@pytest.mark.parametrize(("run", "name", "words"), [
+    ("busy", "launch", "3.17 µs a launch · 8.66 µs launch and wait · launch-bound below 2.26 µs kernels"),
+    ("busy", "graph", "100 kernels of 2.63 µs: 1.29× · from cuda.core 1.41×"),
+    ("busy", "graph", "capture takes 210 µs; faster from the 4th replay on"),
+    ("quiet", "link", "healthy · 55.3 GB/s to the GPU (94.7 %) · 55.2 GB/s from it (95.9 %)"),
+    ("quiet", "link", "both ways 103 GB/s · pageable 18.6 GB/s · latency 1.09 µs"),
+    ("quiet", "memory", "read 4.62 TB/s (95.9 %) · triad 4.42 TB/s (91.7 %) · copy 4.27 TB/s (88.7 %)"),
+    ("quiet", "memory", "CuPy loses up to 63.7 % (write)"),
+    ("compute", "compute", "bf16 689 TFLOP/s (69.7 %, power limit) · fp8 1278 TFLOP/s"),
+])  # fmt: skip
 def test_a_line_has_the_figures_of_a_recorded_run(run: str, name: str, words: str) -> None:
     assert words in line(store.read(Path(__file__).parent / "data" / f"{run}-h200.json.xz"), name)
 
@@ -60,7 +54,6 @@ def test_the_link_has_the_same_figures_on_the_screen_and_in_the_findings() -> No
     run = store.load("nvidia-h200")
     figures, titles = line(run, "link"), {each.rule: each.title for each in findings(run)}
     both = re.search(r"both ways ([\d.]+ GB/s)", figures)
-    assert both is not None
     assert f"carry {both[1]}," in titles["link.both"]
     compared = evidence(run).row("link_copy", "bandwidth_host", direction="h2d", memory="pageable", size_bytes=64 << 20)
     assert f"pageable {quantity(compared.value, 'B/s')}" in figures
@@ -88,7 +81,6 @@ def test_python_layers_without_a_figure_are_named_by_their_reason() -> None:
 
 def test_the_host_has_a_line_of_its_own_without_a_gpu() -> None:
     found = answer.host(evidence(make_run(gpu=False)))
-    assert found is not None
     assert {"a clock reading", "a Python call"} <= {
         part.text.rpartition(" ")[0].rpartition(" ")[0] for part in found.parts
     }

@@ -202,21 +202,13 @@ def test_list_shows_questions_and_axes() -> None:
     assert "did you mean launch?" in call("list", "lanch").stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("launch_cots",), "did you mean launch_cost?"),
-        (("launch_sync", "--set", "wiat=spin"), "did you mean wait?"),
-        (("--set", "wait"), "axis=value"),
-        (("--quick", "--full"), "cannot be combined"),
-        (("--out", "a.json", "--into", "b"), "exclude each other"),
-        (("--rounds", "0"), "rounds"),
-        (("--time-limit", "-1"), "time"),
-        (("--out", "/nowhere/at/all.json"), "no folder"),
-        (("--out", "all.jsonl"), "unfinished run"),
-        (("--out", "/"), "is a folder"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("launch_cots",), "did you mean launch_cost?"), (("launch_sync", "--set", "wiat=spin"), "did you mean wait?"),
+    (("--set", "wait"), "axis=value"), (("--quick", "--full"), "cannot be combined"),
+    (("--out", "a.json", "--into", "b"), "exclude each other"), (("--rounds", "0"), "rounds"),
+    (("--time-limit", "-1"), "time"), (("--out", "/nowhere/at/all.json"), "no folder"),
+    (("--out", "all.jsonl"), "unfinished run"), (("--out", "/"), "is a folder"),
+])  # fmt: skip
 def test_impossible_requests_are_usage_errors(arguments: tuple[str, ...], words: str, data: Path) -> None:
     result = call("run", *arguments)
     assert result.exit_code == ExitCode.USAGE
@@ -224,14 +216,11 @@ def test_impossible_requests_are_usage_errors(arguments: tuple[str, ...], words:
     assert list(data.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("link_nccl", "--set", "gpus=1"), "link_nccl: this machine has 1 GPU: use gpus=all"),
-        (("link_nccl", "--set", "gpus=2"), "link_nccl: needs 2 GPUs, 1 here"),
-        (("link_peer", "link_nccl", "--set", "gpus=1"), "link_peer: needs 2 GPUs, 1 here"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("link_nccl", "--set", "gpus=1"), "link_nccl: this machine has 1 GPU: use gpus=all"),
+    (("link_nccl", "--set", "gpus=2"), "link_nccl: needs 2 GPUs, 1 here"),
+    (("link_peer", "link_nccl", "--set", "gpus=1"), "link_peer: needs 2 GPUs, 1 here"),
+])  # fmt: skip
 def test_a_run_of_nothing_but_what_is_not_here_is_an_error(
     arguments: tuple[str, ...], words: str, data: Path, tmp_path: Path
 ) -> None:
@@ -267,13 +256,10 @@ def test_run_ends_with_the_exit_code_of_the_session(code: ExitCode, monkeypatch:
     assert json.loads(call("run", "--json").stdout)["simulated"] is True
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "stderr"),
-    [
-        (DeviceAbsentError("no such GPU", "see doctor"), ExitCode.NO_DEVICE, "error: no such GPU\nnext:  see doctor\n"),
-        (KeyboardInterrupt(), ExitCode.INTERRUPTED, ""),
-    ],
-)
+@pytest.mark.parametrize(("error", "code", "stderr"), [
+    (DeviceAbsentError("no such GPU", "see doctor"), ExitCode.NO_DEVICE, "error: no such GPU\nnext:  see doctor\n"),
+    (KeyboardInterrupt(), ExitCode.INTERRUPTED, ""),
+])  # fmt: skip
 def test_a_run_that_is_stopped_ends_with_its_code(
     error: BaseException, code: ExitCode, stderr: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,15 +348,12 @@ def test_closed_streams_leave_the_run_file_whole(data: Path) -> None:
         assert stream == ">&-" or json.loads(found.stdout)["simulated"] is True
 
 
-@pytest.mark.parametrize(
-    ("arguments", "cause", "where"),
-    [
-        (["show", "--bogus"], "no such option: --bogus", "microbench show --help"),
-        (["trend"], "missing argument 'METRIC'", "microbench trend --help"),
-        (["nonsense"], "no such command 'nonsense'", "microbench --help"),
-        (["run", "[bold]", "--rounds", "x"], "invalid value for '--rounds'", "microbench run --help"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "cause", "where"), [
+    (["show", "--bogus"], "no such option: --bogus", "microbench show --help"),
+    (["trend"], "missing argument 'METRIC'", "microbench trend --help"),
+    (["nonsense"], "no such command 'nonsense'", "microbench --help"),
+    (["run", "[bold]", "--rounds", "x"], "invalid value for '--rounds'", "microbench run --help"),
+])  # fmt: skip
 def test_a_wrong_command_line_is_an_error_of_two_lines(arguments: list[str], cause: str, where: str) -> None:
     command = [sys.executable, "-m", "microbench", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

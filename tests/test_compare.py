@@ -65,17 +65,11 @@ def test_two_runs_of_one_machine_are_the_same() -> None:
     assert verdicts(too_small) == {"same": ALL}
 
 
-@pytest.mark.parametrize(
-    ("of_it", "factor", "verdict"),
-    [
-        ({"benchmark": "memory_stream"}, 0.95, "slower"),
-        ({"benchmark": "memory_stream"}, 1.05, "faster"),
-        ({"case_id": LAYER_3}, 1.5, "slower"),
-        ({"case_id": LAYER_3}, 0.6, "faster"),
-        ({"benchmark": "launch_queue"}, 1.1, "more"),
-        ({"benchmark": "launch_queue"}, 0.9, "fewer"),
-    ],
-)
+@pytest.mark.parametrize(("of_it", "factor", "verdict"), [
+    ({"benchmark": "memory_stream"}, 0.95, "slower"), ({"benchmark": "memory_stream"}, 1.05, "faster"),
+    ({"case_id": LAYER_3}, 1.5, "slower"), ({"case_id": LAYER_3}, 0.6, "faster"),
+    ({"benchmark": "launch_queue"}, 1.1, "more"), ({"benchmark": "launch_queue"}, 0.9, "fewer"),
+])  # fmt: skip
 def test_a_change_has_the_verdict_of_its_kind(of_it: dict[str, object], factor: float, verdict: Verdict) -> None:
     comparison = compare(made(1), made(2, changed(factor, **of_it)))
     moved = [figure for figure in usual() if all(getattr(figure, name) == value for name, value in of_it.items())]
@@ -403,19 +397,11 @@ def test_beyond_any_drift_every_row_of_the_host_is_slower() -> None:
     assert "No host was seen to drift that far" in rules(comparison)["compare.suite"]
 
 
-@pytest.mark.parametrize(
-    ("factor", "deviation", "same_within", "verdict"),
-    [
-        (1.0, 0.001, 0.03, "same"),
-        (0.99, 0.001, 0.03, "within 10 %"),
-        (0.99, 0.001, 0.001, "within 10 %"),
-        (1.0, 0.025, 0.03, "within 10 %"),
-        (1.0, 0.025, 0.1, "same"),
-    ],
-)
-def test_the_same_is_an_interval_near_none(
-    factor: float, deviation: float, same_within: float, verdict: Verdict
-) -> None:
+@pytest.mark.parametrize(("factor", "deviation", "same_within", "verdict"), [
+    (1.0, 0.001, 0.03, "same"), (0.99, 0.001, 0.03, "within 10 %"), (0.99, 0.001, 0.001, "within 10 %"),
+    (1.0, 0.025, 0.03, "within 10 %"), (1.0, 0.025, 0.1, "same"),
+])  # fmt: skip
+def test_same_is_an_interval_near_none(factor: float, deviation: float, same_within: float, verdict: Verdict) -> None:
     """A change of 1 % that the rounds show is not the same, and neither is what may have changed by 5 %."""
     figures = [replace(one, deviation=deviation if one.suite == "memory" else 0.001) for one in usual()]
     new = made(2, changed(factor, suite="memory"), figures=figures)

@@ -69,23 +69,13 @@ def eventful() -> tuple[Run, Run]:
     return base, new
 
 
-@pytest.mark.parametrize(
-    ("change", "fail_on", "code"),
-    [
-        (changed(1.0), "any", ExitCode.MEASURED),
-        (SLOWER, None, ExitCode.MEASURED),
-        (SLOWER, "slower", ExitCode.CHANGED),
-        (SLOWER, "faster", ExitCode.MEASURED),
-        (FASTER, "slower", ExitCode.MEASURED),
-        (FASTER, "faster", ExitCode.CHANGED),
-        (ALONE, "slower", ExitCode.MEASURED),
-        (ALONE, "suspected", ExitCode.CHANGED),
-        (BETTER_ALONE, "suspected", ExitCode.MEASURED),
-        (SLOWER, "suspected", ExitCode.CHANGED),
-        (MORE, "slower", ExitCode.MEASURED),
-        (MORE, "any", ExitCode.CHANGED),
-    ],
-)
+@pytest.mark.parametrize(("change", "fail_on", "code"), [
+    (changed(1.0), "any", ExitCode.MEASURED), (SLOWER, None, ExitCode.MEASURED), (SLOWER, "slower", ExitCode.CHANGED),
+    (SLOWER, "faster", ExitCode.MEASURED), (FASTER, "slower", ExitCode.MEASURED), (FASTER, "faster", ExitCode.CHANGED),
+    (ALONE, "slower", ExitCode.MEASURED), (ALONE, "suspected", ExitCode.CHANGED),
+    (BETTER_ALONE, "suspected", ExitCode.MEASURED), (SLOWER, "suspected", ExitCode.CHANGED),
+    (MORE, "slower", ExitCode.MEASURED), (MORE, "any", ExitCode.CHANGED),
+])  # fmt: skip
 def test_the_exit_code_says_what_changed(change: object, fail_on: str | None, code: ExitCode) -> None:
     runs = both(made(1), made(2, change))
     result = call(*runs, *(["--fail-on", fail_on] if fail_on else []))
@@ -287,13 +277,10 @@ def slowed_quiet(factor: float, *names: str, clock: str) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("factor", "fail_on", "verdict"),
-    [
-        (1.1, "slower", "SLOWER: launch +10.0 % (9.4 to 10.6 %), controls unchanged within 1.4 %."),
-        (0.9, "faster", "FASTER: launch −10.0 % (−10.5 to −9.5 %), controls unchanged within 1.4 %."),
-    ],
-)
+@pytest.mark.parametrize(("factor", "fail_on", "verdict"), [
+    (1.1, "slower", "SLOWER: launch +10.0 % (9.4 to 10.6 %), controls unchanged within 1.4 %."),
+    (0.9, "faster", "FASTER: launch −10.0 % (−10.5 to −9.5 %), controls unchanged within 1.4 %."),
+])  # fmt: skip
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_driver_that_costs_every_launch_as_much_is_the_first_thing_said(
     factor: float, fail_on: str, verdict: str, width: int

@@ -142,9 +142,7 @@ def test_a_driver_that_launches_more_slowly_is_told_from_a_slower_host(change: f
     assert not whole.changed
     assert whole.shift.median == pytest.approx(math.log1p(change), abs=0.01)
     assert not host.changed.any()
-    assert driver.judged.controls is not None
     assert driver.judged.controls.most < 0.025
-    assert host.judged.controls is not None
     assert host.judged.controls.least > 0.05
 
 

@@ -2,18 +2,14 @@
 
 import compute_evidence
 import pytest
+from read_findings import evidence
 from sections import lines_of, some
 
-from microbench.analysis.evidence import Evidence, evidence_by_device
-from microbench.core.model import Fact, Run, Series, Work
+from microbench.core.model import Fact, Series, Work
 from microbench.report.document import Curve, Line, Mark
 from microbench.report.suites.compute import by_type
 from microbench.report.suites.roofline import rates_over_time, rooflines
 from microbench.report.terminal.plots import curve
-
-
-def evidence(run: Run) -> Evidence:
-    return evidence_by_device(run)[0]
 
 
 def test_the_longest_work_is_drawn() -> None:

@@ -113,9 +113,7 @@ def test_a_wait_is_for_all_streams_and_engines(of: list[model.Act], queue: int, 
 
 
 @given(mixtures, queues, seconds)
-def test_work_begins_behind_its_call_and_lasts_as_long_as_it_says(
-    of: list[model.Act], queue: int, front_end_s: float
-) -> None:
+def test_work_begins_behind_its_call_and_lasts_as_it_says(of: list[model.Act], queue: int, front_end_s: float) -> None:
     found = model.play(of, queue=queue, front_end_s=front_end_s)
     called = {span.act: span.end_s for span in found.host if span.lane == "host"}
     submitted = works(of)
@@ -126,9 +124,7 @@ def test_work_begins_behind_its_call_and_lasts_as_long_as_it_says(
 
 
 @given(mixtures, queues, seconds)
-def test_nothing_overlaps_in_one_stream_or_on_one_copy_engine(
-    of: list[model.Act], queue: int, front_end_s: float
-) -> None:
+def test_nothing_overlaps_in_a_stream_or_on_a_copy_engine(of: list[model.Act], queue: int, front_end_s: float) -> None:
     found = model.play(of, queue=queue, front_end_s=front_end_s)
     submitted = list(zip(found.work, works(of), strict=True))
     for stream in {one for _, (_, one, _) in submitted}:
@@ -160,9 +156,7 @@ def test_nothing_is_sooner_when_anything_takes_longer(of: list[model.Act], queue
 
 
 @given(st.integers(1, 60), queues, seconds, seconds, seconds)
-def test_a_full_queue_holds_the_call_until_a_launch_begins(
-    kernels: int, queue: int, call_s: float, duration_s: float, gap_s: float
-) -> None:
+def test_a_full_queue_holds_the_call(kernels: int, queue: int, call_s: float, duration_s: float, gap_s: float) -> None:
     launch = model.Act("launch", call_s, 1e-6, (model.Work("gpu", duration_s, gap_s),))
     found = model.play([launch] * kernels, queue=queue)
     for index, call in enumerate(found.host):

@@ -30,17 +30,12 @@ from microbench.session.session import NothingMeasuredError, Seams, execute
 pytestmark = pytest.mark.usefixtures("data")
 
 CRASHES = {
-    "abort": "killed by SIGABRT",
-    "segv": "killed by SIGSEGV",
-    "killed": "killed by SIGKILL",
-    "exit": "exit code 3",
-    "exit_politely": "exit code 1: I had enough",
-    "exit_silently": "exit code 0",
-    "half_line": "exit code 0",
+    "abort": "killed by SIGABRT", "segv": "killed by SIGSEGV", "killed": "killed by SIGKILL", "exit": "exit code 3",
+    "exit_politely": "exit code 1: I had enough", "exit_silently": "exit code 0", "half_line": "exit code 0",
     "rubbish_line": "the worker sent an invalid message: \\x1b[31mSegmentation fault",
     "flood_errors": "exit code 7: " + "x" * 400 + "… (1000 characters) | last words | and \\x1b[1mvery last",
     "leave_a_child": "exit code 5",
-}
+}  # fmt: skip
 
 
 def test_a_crash_is_an_outcome_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

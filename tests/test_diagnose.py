@@ -56,7 +56,6 @@ def rules(diagnosis: Diagnosis) -> list[str]:
 def test_steps_are_found_from_annotations_and_from_what_repeats(marked: bool) -> None:
     made = steps_of(count=12, kernels=10, marked=marked)
     steps = find_steps(made.trace())
-    assert steps is not None
     assert steps.found == ("annotations" if marked else "repetition")
     assert set(np.diff(steps.calls)) == {10}
     assert steps.step_s == pytest.approx(10 * 23e-6)
@@ -64,14 +63,10 @@ def test_steps_are_found_from_annotations_and_from_what_repeats(marked: bool) ->
     assert 8 <= steps.count <= 11
 
 
-@pytest.mark.parametrize(
-    ("named_ns", "nameless_ns", "first"),
-    [
-        (20_000, 5_000, "aten::op"),
-        (5_000, 20_000, "host code without a name 200 µs"),
-        (0, 20_000, "host code without a name 160 µs (record CPU activities to name it)"),
-    ],
-)
+@pytest.mark.parametrize(("named_ns", "nameless_ns", "first"), [
+    (20_000, 5_000, "aten::op"), (5_000, 20_000, "host code without a name 200 µs"),
+    (0, 20_000, "host code without a name 160 µs (record CPU activities to name it)"),
+])  # fmt: skip
 def test_host_code_without_a_name_comes_first_if_it_takes_most(named_ns: int, nameless_ns: int, first: str) -> None:
     made = Recorder()
     for _ in range(12):
@@ -95,7 +90,6 @@ def test_memsets_are_pieces_of_work_but_not_kernels() -> None:
         made.submit(made.call("cudaMemsetAsync", 2000), "Memset", 1000, kind="memset")
         made.wait()
     step = diagnosed(made).step
-    assert step is not None
     assert (step.kernels, step.work) == (10, 11)
 
 
@@ -110,7 +104,6 @@ def test_a_step_is_not_taken_for_one_of_its_layers() -> None:
             made.launch("product", 2000)
         made.launch("head", 2000)
     steps = find_steps(made.trace())
-    assert steps is not None
     assert set(np.diff(steps.calls)) == {62}
 
 
@@ -125,11 +118,9 @@ def test_a_step_of_equal_parts_ends_at_its_long_pause() -> None:
                 made.runs(9000)
                 made.launch(f"kernel_{kernel}", 2000)
     steps = find_steps(made.trace())
-    assert steps is not None
     assert set(np.diff(steps.calls)) == {24}
     assert set(steps.calls % 24) == {0}
     found = diagnosed(made)
-    assert found.recorded is not None
     assert found.recorded.pauses_s > 4e-3
     assert found.remedies[0].name == "pauses"
     assert found.why_no_graph == "what a graph would save is less than the prediction's uncertainty"
@@ -143,7 +134,6 @@ def test_pauses_that_come_irregularly_end_no_step() -> None:
             made.runs(9000)
             made.launch(f"kernel_{kernel}", 2000)
     steps = find_steps(made.trace())
-    assert steps is not None
     assert set(np.diff(steps.calls)) == {6}
 
 
@@ -155,7 +145,6 @@ def test_steps_of_several_shapes_take_turns() -> None:
                 made.runs(9000)
                 made.launch(f"kernel_{kernel}", 2000, blocks=1 + step % 4)
     steps = find_steps(made.trace())
-    assert steps is not None
     assert (steps.every, steps.likeness) == (4, 1.0)
     assert steps.alike_next < 0.1
 
@@ -199,17 +188,10 @@ def test_kernels_that_wait_in_the_queue_have_gaps_of_the_device() -> None:
     assert found.idle_s == pytest.approx(found.causes["device gaps"])
 
 
-@pytest.mark.parametrize(
-    ("call", "cause"),
-    [
-        ("cudaMalloc", "allocation"),
-        ("cudaFree", "allocation"),
-        ("cuModuleLoadData", "module load"),
-        ("cudaStreamSynchronize", "waits"),
-        ("cudaMemcpyAsync", "copies"),
-        ("cudaEventRecord", "other calls"),
-    ],
-)
+@pytest.mark.parametrize(("call", "cause"), [
+    ("cudaMalloc", "allocation"), ("cudaFree", "allocation"), ("cuModuleLoadData", "module load"),
+    ("cudaStreamSynchronize", "waits"), ("cudaMemcpyAsync", "copies"), ("cudaEventRecord", "other calls"),
+])  # fmt: skip
 def test_what_the_host_called_meanwhile_is_the_cause(call: str, cause: str) -> None:
     made = Recorder()
     made.launch("first", 1000)
@@ -316,10 +298,8 @@ def test_calls_are_told_apart_by_their_names() -> None:
 def test_streams_that_wait_for_one_another_are_played_in_turn(through: int | None) -> None:
     made = in_turns(between_ns=5000, duration_ns=20_000, through=through)
     found = diagnosed(made)
-    assert found.recorded is not None
     assert found.recorded.workload.streams == (2 if through is None else 3)
     assert "too short" not in found.why_no_graph
-    assert found.step is not None
     assert found.step.unwatched_s == pytest.approx(16 * 21e-6, rel=0.02)
     unsaid = diagnose(made.trace(syncs=made.trace().syncs[:0]), costs())
     assert "too short" in unsaid.why_no_graph
@@ -328,8 +308,6 @@ def test_streams_that_wait_for_one_another_are_played_in_turn(through: int | Non
 def test_a_graph_of_streams_that_wait_for_one_another_is_one_chain() -> None:
     made = in_turns(between_ns=30_000, duration_ns=5000)
     found, unsaid = diagnosed(made), diagnose(made.trace(syncs=made.trace().syncs[:0]), costs())
-    assert found.graph is not None
-    assert unsaid.graph is not None
     assert found.graph.graphs == unsaid.graph.graphs == 1
     assert found.graph.step_s == pytest.approx(16 * 5.4e-6, rel=0.1)
     assert unsaid.graph.step_s == pytest.approx(8 * 5.4e-6, rel=0.1)
@@ -407,8 +385,6 @@ def test_the_drawn_step_has_the_events_of_a_host_that_ran_ahead() -> None:
 def test_a_launch_bound_step_gains_what_its_kernels_leave() -> None:
     found = diagnosed(steps_of(count=12, kernels=50, duration_ns=4000, between_ns=20_000))
     assert found.bound == "launch-bound"
-    assert found.step is not None
-    assert found.graph is not None
     assert found.step.watched_s == pytest.approx(50 * 23e-6, rel=0.01)
     # 50 kernels of 4 us, a gap behind each, and one replay.
     assert found.graph.step_s == pytest.approx(50 * 4.4e-6 + 5e-6, rel=0.1)
@@ -420,8 +396,6 @@ def test_a_launch_bound_step_gains_what_its_kernels_leave() -> None:
 def test_the_time_of_the_step_may_be_given() -> None:
     made = steps_of(count=12, kernels=50, duration_ns=4000, between_ns=20_000)
     found = diagnosed(made, 800e-6)
-    assert found.step is not None
-    assert found.graph is not None
     assert found.step.unwatched_s == 800e-6
     assert found.graph.speedup == pytest.approx(800e-6 / found.graph.step_s)
     assert "diagnose.watched" not in rules(found)
@@ -446,7 +420,6 @@ def test_a_step_that_replays_a_graph_gets_no_graph() -> None:
             made.submit(call, f"kernel_{node}", 3000, node=node, blocks=4)
     found = diagnosed(made)
     assert found.why_no_graph == "the step replays graphs already"
-    assert found.step is not None
     assert found.step.unwatched_s == found.step.watched_s
 
 
@@ -467,7 +440,6 @@ def test_a_wait_inside_the_step_parts_its_graph(kind: RangeKind, graphs: int) ->
             made.launch(f"other_{kernel}", 3000)
         made.ranges.append((begin_ns, made.now_ns, made.name(f"step {step}"), 0, RANGE_KINDS.index(kind)))
     found = diagnosed(made)
-    assert found.graph is not None
     assert found.graph.graphs == graphs  # a step that is not marked begins behind its wait
     named = {(blocker.why, blocker.place) for blocker in found.graph.blockers}
     assert ("waits for the GPU", "aten::_local_scalar_dense") in named
@@ -477,9 +449,7 @@ def test_a_wait_inside_the_step_parts_its_graph(kind: RangeKind, graphs: int) ->
 def test_the_programs_own_work_stays_when_the_step_is_a_graph() -> None:
     found = diagnosed(steps_of(count=12, kernels=70, duration_ns=3000, between_ns=25_000, pause_ns=3_000_000))
     assert found.bound == "host-bound"
-    assert found.recorded is not None
     assert found.recorded.pauses_s == pytest.approx(3.025e-3, rel=0.01)
-    assert found.graph is not None
     assert found.graph.step_s > 3e-3
     assert "diagnose.pauses" in rules(found)
 
@@ -487,8 +457,6 @@ def test_the_programs_own_work_stays_when_the_step_is_a_graph() -> None:
 def test_what_the_recorder_took_makes_no_step_launch_bound() -> None:
     """Without the recorder the program's own 1.5 ms are more than the launches, with it they are less."""
     found = diagnosed(steps_of(count=12, kernels=70, duration_ns=3000, between_ns=25_000, pause_ns=1_500_000))
-    assert found.idle is not None
-    assert found.recorded is not None
     assert found.idle.idle_s > 2 * 10 * found.recorded.pauses_s
     assert found.bound == "host-bound"
     names = rules(found)
@@ -505,7 +473,6 @@ def test_a_host_that_launches_late_because_it_waited_is_wait_bound() -> None:
             made.wait()
             made.runs(10_000)
     found = diagnosed(made)
-    assert found.idle is not None
     assert found.idle.causes["waits"] < found.idle.idle_s / 4
     assert found.bound == "wait-bound"
     verdict, *others = words.findings(found)
@@ -526,7 +493,6 @@ def test_a_gpu_that_is_busy_with_copies_alone_is_copy_bound(copy_ns: int, bound:
         for kernel in range(10):
             made.launch(f"kernel_{kernel}", 30_000)
     found = diagnosed(made)
-    assert found.idle is not None
     assert found.idle.copies_s == pytest.approx(found.steps.count * copy_ns * 1e-9 if found.steps else 0, rel=0.01)
     assert found.bound == bound
 
@@ -548,8 +514,6 @@ def test_what_was_queued_when_the_recording_began_or_ended_is_no_loss() -> None:
 
 def test_the_call_of_a_pinned_copy_counts_once() -> None:
     found = diagnosed(with_pinned_copies())
-    assert found.step is not None
-    assert found.recorded is not None
     assert found.step.watched_s == pytest.approx(10 * 38e-6)
     # The length of this step comes only from the host's own time, and from the recorder's cost of each call.
     taken_s = found.recorded.calls * USUAL_S["call"] + found.recorded.operators * USUAL_S["operator"]
@@ -561,7 +525,6 @@ def test_a_pinned_copy_without_its_costs_in_the_run_is_not_predicted() -> None:
     known = {name: constant for name, constant in fit.constants.items() if not name.startswith("h2d")}
     found = diagnose(with_pinned_copies().trace(), msgspec.structs.replace(fit, constants=known))
     assert found.idle is not None
-    assert found.step is not None
     assert found.step.unwatched_s == found.step.watched_s
     assert "microbench run link_latency link_copy" in found.why_no_graph
 
@@ -573,8 +536,6 @@ def recorded_s(fit: Fit, **changes: object) -> tuple[Diagnosis, Step, list[float
     """Steps of 50 calls and 50 operators: the diagnosis, the step, and the recorder's least, most and likely time."""
     found = diagnose(steps_of(count=12, kernels=50, between_ns=20_000, marked=True).trace(**changes), fit)
     step, recorded = found.step, found.recorded
-    assert step is not None
-    assert recorded is not None
     assert (recorded.calls, recorded.operators, recorded.functions) == (50, 50, 0)
     free = unwatched(recorded, step.costs)
     assert step.watched_s - step.unwatched_s == pytest.approx(free.cost_s, rel=0.01)
@@ -639,7 +600,6 @@ def test_the_step_without_the_recorder_is_as_uncertain_as_its_costs_and_as_proce
 
 def test_a_speedup_from_a_known_step_is_one_number() -> None:
     found = diagnose(steps_of(count=12, kernels=50, between_ns=20_000, marked=True).trace(), costs(), 900e-6)
-    assert found.graph is not None
     assert words.speedup(found.graph) == times(found.graph.speedup)
 
 
@@ -668,15 +628,10 @@ def test_a_range_of_xla_costs_what_a_python_function_does() -> None:
     assert step.costs["operator"].value == USUAL_S["function"]
 
 
-@pytest.mark.parametrize(
-    ("call", "ns", "rule"),
-    [
-        ("cudaMalloc", 200_000, "diagnose.allocation"),
-        ("cudaMemcpyAsync", 200_000, "diagnose.copies"),
-        ("cuModuleLoadData", 200_000, "diagnose.module_load"),
-        ("cudaEventSynchronize", 200_000, "diagnose.waits"),
-    ],
-)
+@pytest.mark.parametrize(("call", "ns", "rule"), [
+    ("cudaMalloc", 200_000, "diagnose.allocation"), ("cudaMemcpyAsync", 200_000, "diagnose.copies"),
+    ("cuModuleLoadData", 200_000, "diagnose.module_load"), ("cudaEventSynchronize", 200_000, "diagnose.waits"),
+])  # fmt: skip
 def test_a_call_that_takes_a_tenth_of_the_time_is_named(call: str, ns: int, rule: str) -> None:
     made = Recorder()
     for _ in range(12):
@@ -701,7 +656,6 @@ def test_a_step_that_is_played_too_long_is_predicted_with_a_wider_interval(monke
     latencies, right = recorded_latencies(made.trace(), 0), diagnosed(made)
 
     def too_long(share: float) -> Diagnosis:
-        assert right.step is not None
         way_s = latencies["way"] + share * right.step.watched_s
         monkeypatch.setattr("microbench.diagnosis.diagnosis.recorded_latencies", lambda *_: {**latencies, "way": way_s})
         return diagnosed(made)
@@ -747,15 +701,12 @@ def test_launches_without_their_kernels_forbid_idle_time() -> None:
     assert found.graph is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "name", "forbids"),
-    [
-        ({"lost": {"GPU records": 7}}, "lost: GPU records", "idle time"),
-        ({"lost": {"cut tail": 1}}, "lost: cut tail", "idle time"),
-        ({"resolution_ns": 1000}, "times in whole microseconds", "prediction"),
-        ({"unread": {"operators": 5}}, "left out: operators", None),
-    ],
-)
+@pytest.mark.parametrize(("changes", "name", "forbids"), [
+    ({"lost": {"GPU records": 7}}, "lost: GPU records", "idle time"),
+    ({"lost": {"cut tail": 1}}, "lost: cut tail", "idle time"),
+    ({"resolution_ns": 1000}, "times in whole microseconds", "prediction"),
+    ({"unread": {"operators": 5}}, "left out: operators", None),
+])  # fmt: skip
 def test_what_the_recorder_says_of_itself_is_heard(changes: dict[str, object], name: str, forbids: str | None) -> None:
     (check,) = checks(steps_of().trace(**changes), None)
     assert check.name == name
@@ -783,9 +734,7 @@ def test_the_costs_of_another_machine_widen_the_interval_of_the_graph() -> None:
         diagnose(trace, costs(), None, gpu, elsewhere=elsewhere)
         for gpu, elsewhere in (("NVIDIA H200", False), ("NVIDIA H200", True), ("NVIDIA B200", False))
     )
-    assert own.graph is not None
     for other in others:
-        assert other.graph is not None
         assert other.graph.step_s == own.graph.step_s
         beyond_s = own.graph.low_s - other.graph.low_s, other.graph.high_s - own.graph.high_s
         assert beyond_s == pytest.approx([ELSEWHERE * own.graph.step_s] * 2)
@@ -818,9 +767,7 @@ def test_the_rank_with_a_slow_host_is_named() -> None:
 def test_a_long_trace_is_diagnosed_in_its_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "MOST_CALLS", 200)
     found = diagnosed(steps_of(count=60, kernels=10))
-    assert found.steps is not None
     assert found.steps.count < 20
-    assert found.step is not None
     assert found.step.watched_s == pytest.approx(10 * 23e-6)
     repetition, check = found.health
     assert (repetition.name, repetition.count) == ("steps found by repetition", found.steps.count)

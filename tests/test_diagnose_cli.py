@@ -81,7 +81,6 @@ def hostile(text: str) -> Recorder:
 def drawing(html: str) -> dict[str, Any]:
     """What the page's script draws."""
     found = re.search(r'<script type="text/plain" id="packed-trace-0">([^<]*)</script>', html)
-    assert found is not None
     drawn: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(found[1])))
     return drawn
 
@@ -100,17 +99,10 @@ def test_the_words_of_a_screen(tmp_path: Path) -> None:
     snapshots.same("commands/diagnose", shown.partition("\nmore: ")[0])
 
 
-@pytest.mark.parametrize(
-    ("kinds", "count", "named"),
-    [
-        (("copy",), 1, "copy"),
-        (("copy",), 3, "copies"),
-        (("memset",), 2, "memsets"),
-        (("graph",), 1, "replay"),
-        (("copy", "memset"), 2, "copies and memsets"),
-        (("copy", "graph"), 2, "copies, memsets and replays"),
-    ],
-)
+@pytest.mark.parametrize(("kinds", "count", "named"), [
+    (("copy",), 1, "copy"), (("copy",), 3, "copies"), (("memset",), 2, "memsets"), (("graph",), 1, "replay"),
+    (("copy", "memset"), 2, "copies and memsets"), (("copy", "graph"), 2, "copies, memsets and replays"),
+])  # fmt: skip
 def test_what_a_step_has_besides_kernels_is_named(kinds: tuple[str, ...], count: int, named: str) -> None:
     made = Recorder()
     made.launch("kernel", 1000)
@@ -303,9 +295,7 @@ def test_pictures_need_a_single_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("width", "title"), [("60", "bound"), ("80", "GPU idle"), ("120", "a launch")])
-def test_several_traces_have_a_line_each(
-    tmp_path: Path, width: str, title: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_trace_has_a_line(tmp_path: Path, width: str, title: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A narrow terminal has fewer columns; names and verdicts are never broken."""
     monkeypatch.setenv("COLUMNS", width)
     names = [f"{name}.{kind}.json" for name in ("decode_item", "pageable_images") for kind in ("cpu", "cuda")]
@@ -367,9 +357,7 @@ def test_the_bundled_reference_is_another_machine(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [(), ("--step", "350us")], ids=["estimated", "given"])
 @pytest.mark.parametrize("kind", ["flowing", "waiting", "copying"])
-def test_the_saved_step_is_predicted_as_long_as_the_diagnosis_says(
-    tmp_path: Path, given: tuple[str, ...], kind: str
-) -> None:
+def test_the_saved_step_is_as_long_as_the_diagnosis_says(tmp_path: Path, given: tuple[str, ...], kind: str) -> None:
     made = with_pinned_copies()
     if kind != "copying":
         made = steps_of(count=12, kernels=20, between_ns=20_000, duration_ns=2000, waits=kind == "waiting")

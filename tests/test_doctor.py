@@ -27,13 +27,9 @@ PACKAGES = {"cuda-bindings": "13.0.3", "nvidia-cuda-nvrtc": "13.0.88", "nvidia-m
 def environment(facts: dict[str, Any] | None = None, **fields: Any) -> Environment:
     known = tuple(Fact(name, value, "test") for name, value in {**QUIET_FACTS, **(facts or {})}.items())
     usual: dict[str, Any] = {
-        "gpus": (GPU,),
-        "driver_version": "580.95.05",
-        "cuda_driver_version": "13.0",
-        "cuda_toolkit_version": "13.1",
-        "packages": PACKAGES,
-        "facts": known,
-    }
+        "gpus": (GPU,), "driver_version": "580.95.05", "cuda_driver_version": "13.0", "cuda_toolkit_version": "13.1",
+        "packages": PACKAGES, "facts": known,
+    }  # fmt: skip
     return Environment(**{**usual, **fields})
 
 

@@ -42,17 +42,14 @@ WGMMA, SPARSE_MMA = instructions("wgmma", 4090.0), instructions("mma", 4000.0, s
 SIZES = (product(0.3, size=1024), product(0.82, size=4096), product(0.9), product(0.85, size=16384))
 
 
-@pytest.mark.parametrize(
-    ("reasons", "severity", "limited", "words"),
-    [
-        ((HEAT,), "warning", "warning", "heat lowers the clock"),
-        ((POWER_CAP, HEAT), "warning", "warning", "heat lowers the clock"),
-        ((POWER_CAP,), "good", "note", "the power limit lowers the clock"),
-        ((EITHER, "hardware power brake"), "warning", "warning", "the power brake lowers the clock"),
-        ((EITHER,), "warning", "warning", "heat lowers the clock"),
-        ((), "good", "note", "the clock stays below its highest"),
-    ],
-)
+@pytest.mark.parametrize(("reasons", "severity", "limited", "words"), [
+    ((HEAT,), "warning", "warning", "heat lowers the clock"),
+    ((POWER_CAP, HEAT), "warning", "warning", "heat lowers the clock"),
+    ((POWER_CAP,), "good", "note", "the power limit lowers the clock"),
+    ((EITHER, "hardware power brake"), "warning", "warning", "the power brake lowers the clock"),
+    ((EITHER,), "warning", "warning", "heat lowers the clock"),
+    ((), "good", "note", "the clock stays below its highest"),
+])  # fmt: skip
 def test_what_lowers_the_clock_decides_whether_to_warn(
     reasons: tuple[str, ...], severity: str, limited: str, words: str
 ) -> None:
@@ -100,16 +97,13 @@ def test_what_bounds_a_shape_follows_this_runs_own_roofs() -> None:
     assert [one.held for one in shaped(evidence(unknown))] == [None]
 
 
-@pytest.mark.parametrize(
-    ("run", "names"),
-    [
-        (made(READ, instructions("mma", 3700.0), product()), ["memory_stream read", "tensor_ceiling mma, sustained"]),
-        (made(product()), ["memory clock 2500 MHz x 2 x 6400 bit", "gemm_throughput size 8192"]),
-        (made(product(), instructions("mma", 1000.0)), ["x 6400 bit", "gemm_throughput size 8192"]),
-        (made(LAUNCH), ["x 6400 bit", "x 100 SMs x SM clock 2000 MHz"]),
-        (made(LAUNCH, compute_capability=None, memory_bus_bits=None), []),
-    ],
-)
+@pytest.mark.parametrize(("run", "names"), [
+    (made(READ, instructions("mma", 3700.0), product()), ["memory_stream read", "tensor_ceiling mma, sustained"]),
+    (made(product()), ["memory clock 2500 MHz x 2 x 6400 bit", "gemm_throughput size 8192"]),
+    (made(product(), instructions("mma", 1000.0)), ["x 6400 bit", "gemm_throughput size 8192"]),
+    (made(LAUNCH), ["x 6400 bit", "x 100 SMs x SM clock 2000 MHz"]),
+    (made(LAUNCH, compute_capability=None, memory_bus_bits=None), []),
+])  # fmt: skip
 def test_roofs_are_measured_ones_first(run: Run, names: list[str]) -> None:
     known = evidence(run)
     roofs = [roof.name for roof in (bandwidth_roof(known), compute_roof(known, "bf16")) if roof is not None]

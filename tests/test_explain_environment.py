@@ -127,16 +127,13 @@ def test_a_rule_has_its_severity_and_values(seen: Session, rule: str, severity: 
     assert severity in ("note", "problem") or finding.advice, "a warning or advice says what to do"
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {"c_state_exit_latency_s": 9.9e-6}, {"clock_source": "kvm-clock"}, {"clock_source": "arch_sys_counter"},
-        {"physical_core_count": 3}, {"cpu_quota": 3.0}, {"load_average_1min": 8.0},
-        {"load_average_1min": 1.0, "cpu_affinity_count": 1}, {"pcie_aspm_policy": "performance"},
-        {"container": "docker"}, {"CUDA_LAUNCH_BLOCKING": "0"}, {"CUDA_LAUNCH_BLOCKING": ""},
-        {"CUDA_MODULE_LOADING": "LAZY"}, {"CUDA_VISIBLE_DEVICES": "1"},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("facts", [
+    {"c_state_exit_latency_s": 9.9e-6}, {"clock_source": "kvm-clock"}, {"clock_source": "arch_sys_counter"},
+    {"physical_core_count": 3}, {"cpu_quota": 3.0}, {"load_average_1min": 8.0},
+    {"load_average_1min": 1.0, "cpu_affinity_count": 1}, {"pcie_aspm_policy": "performance"}, {"container": "docker"},
+    {"CUDA_LAUNCH_BLOCKING": "0"}, {"CUDA_LAUNCH_BLOCKING": ""}, {"CUDA_MODULE_LOADING": "LAZY"},
+    {"CUDA_VISIBLE_DEVICES": "1"},
+])  # fmt: skip
 def test_rules_are_silent_on_the_other_side_of_their_threshold(facts: dict[str, Any]) -> None:
     assert findings(run(session(**facts))) == []
 

@@ -80,7 +80,6 @@ def test_break_even_needs_the_same_count_in_both_benchmarks() -> None:
 
 def test_gpu_time_is_fitted_for_the_whole_replay() -> None:
     fit = graphs.life_line(evidence(WHOLE), "node")
-    assert fit is not None
     for nodes, row in graphs.curve_of(evidence(WHOLE), "node"):
         assert fit.constant + fit.slope * nodes == pytest.approx(row.value * nodes, rel=0.25)
 
@@ -88,7 +87,6 @@ def test_gpu_time_is_fitted_for_the_whole_replay() -> None:
 def test_a_change_costs_its_record_its_disposal_and_what_the_next_replay_takes_more() -> None:
     for way, named in (("exec_update", {"record", "dispose"}), ("set_params", set())):
         found = graphs.cost(evidence(WHOLE), way, 100, 100)
-        assert found is not None
         at = {row.metric.name: row.value for row in found.rows}
         assert set(at) == {"change", "next_replay", "later_replay", *named}
         more_s = max(at.pop("next_replay") - at.pop("later_replay"), 0.0)

@@ -71,8 +71,6 @@ def test_a_wait_is_named_with_the_kernel_before_it() -> None:
 def test_a_row_with_two_levels_shows_both() -> None:
     blocking = evidence(TWO_LEVELS).row("launch_sync", "complete", wait="blocking")
     spin = evidence(TWO_LEVELS).row("launch_sync", "complete", wait="spin")
-    assert blocking is not None
-    assert spin is not None
     assert blocking.levels is not None
     low_s, high_s = blocking.levels
     assert 8e-6 < low_s < 10e-6
@@ -85,7 +83,6 @@ def test_a_row_with_two_levels_shows_both() -> None:
 def test_the_table_of_waits_needs_kernels_of_several_lengths() -> None:
     assert waiting(evidence(WHOLE)) is None
     table = waiting(evidence(LONGER_WAITS))
-    assert table is not None
     assert [column.title for column in table.columns] == ["", "empty", "30 µs", "1 ms", "20 ms"]
     assert [next(cell.text for cell in row) for row in table.rows] == ["spin", "yield", "block"]
 
@@ -121,7 +118,6 @@ def test_the_newest_session_counts() -> None:
 )
 def test_the_runtime_api_is_compared_as_far_as_the_intervals_tell(ratio: float, spread: float, words: str) -> None:
     loop = evidence(WHOLE).row("launch_layers", "submit", layer="loop", arguments=4)
-    assert loop is not None
     measured = [measurement("submit", ratio * loop.value, spread=spread, n=10), measurement("round_trip", 9e-6)]
     same = {"family": "same_kernel", "layer": "cuda_runtime", "arguments": 4}
     run = make_run(extra=[outcome("launch_layers", measured, **same)])

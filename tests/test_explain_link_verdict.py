@@ -68,9 +68,7 @@ def idle(**other: int) -> Facts:
         ("good", ("assumes 256-byte packets, size hidden",), None, UNREAD_PAYLOAD),
     ],
 )  # fmt: skip
-def test_a_verdict_has_its_severity_figures_and_cause(
-    severity: str, figures: tuple[str, ...], cause: str | None, run: Run
-) -> None:
+def test_a_verdict_has_severity_and_cause(severity: str, figures: tuple[str, ...], cause: str | None, run: Run) -> None:
     check(findings(run)[RULE], severity, *figures)
     judged = verdict(evidence(run))
     assert judged.severity == severity
@@ -104,15 +102,10 @@ def test_a_slow_link_that_the_gpu_could_not_use_is_no_cause() -> None:
     assert causes(evidence(with_facts(facts, slower(0.2)))) == []
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        with_gpu(lambda gpu: replace(gpu, integrated=True)),
-        with_facts({**FLAT, "c2c": True}),
-        with_gpu(lambda gpu: replace(gpu, link=LinkInfo(generation_max=1, lanes_max=1, coherent=True))),
-    ],
-    ids=["integrated", "c2c fact", "coherent link"],
-)
+@pytest.mark.parametrize("run", [
+    with_gpu(lambda gpu: replace(gpu, integrated=True)), with_facts({**FLAT, "c2c": True}),
+    with_gpu(lambda gpu: replace(gpu, link=LinkInfo(generation_max=1, lanes_max=1, coherent=True))),
+], ids=["integrated", "c2c fact", "coherent link"])  # fmt: skip
 def test_a_gpu_that_shares_memory_with_the_host_has_no_verdict(run: Run) -> None:
     check(findings(run)[RULE], "note", "No PCIe verdict")
     assert "link.settings" not in findings(run)

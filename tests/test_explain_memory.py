@@ -45,16 +45,13 @@ def narrow(one: GpuInfo) -> GpuInfo:
     return replace(one, memory_clock_max_hz=clock_hz, memory_bus_bits=384, ecc=True)
 
 
-@pytest.mark.parametrize(
-    ("run", "words"),
-    [
-        (gpu(SLOW, other_processes=("python (pid 12)",)), "other processes use this GPU"),
-        (gpu(SLOW, mig=True), "a MIG instance"),
-        (with_gpu(changed(SLOW, lambda one: replace(one, telemetry={})), narrow), "ECC takes a part of it"),
-        (changed(SLOW, lowered), "the memory clock is lowered"),
-        (scaled(SLOW, "memory_occupancy", "bandwidth", 0.5, blocks_per_sm=1), "too few bytes are in flight"),
-    ],
-)
+@pytest.mark.parametrize(("run", "words"), [
+    (gpu(SLOW, other_processes=("python (pid 12)",)), "other processes use this GPU"),
+    (gpu(SLOW, mig=True), "a MIG instance"),
+    (with_gpu(changed(SLOW, lambda one: replace(one, telemetry={})), narrow), "ECC takes a part of it"),
+    (changed(SLOW, lowered), "the memory clock is lowered"),
+    (scaled(SLOW, "memory_occupancy", "bandwidth", 0.5, blocks_per_sm=1), "too few bytes are in flight"),
+])  # fmt: skip
 def test_causes_of_slow_memory_are_named(run: Run, words: str) -> None:
     assert words in [cause.short for cause in causes(evidence(run))]
     assert by_rule(run, "memory")["memory.verdict"].severity in ("warning", "problem")
@@ -87,19 +84,13 @@ def test_python_loses_a_share_of_the_rate_on_the_largest_arrays() -> None:
     assert largest_bytes(evidence(few)) == max(sizes - {largest}), "few kernels fit the largest size"
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("grid_16B_x1_t128", "16-byte accesses, 1 a thread, no loop, blocks of 128"),
-        ("steps_16B_x4_b4", "16-byte accesses, 4 a thread, grid-stride loop, 4 blocks an SM"),
-        ("bulk_16384B_x4_b2_t256", "bulk copies of 16 KiB, 4 stages, blocks of 256, 2 blocks an SM"),
-        ("bulk_4096B_x1", "bulk copies of 4 KiB, 1 stage"),
-        ("cupy", "cupy"),
-        ("wave_16B_x1", "wave_16B_x1"),
-        ("grid_16B_x1_q9", "grid_16B_x1_q9"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("name", "words"), [
+    ("grid_16B_x1_t128", "16-byte accesses, 1 a thread, no loop, blocks of 128"),
+    ("steps_16B_x4_b4", "16-byte accesses, 4 a thread, grid-stride loop, 4 blocks an SM"),
+    ("bulk_16384B_x4_b2_t256", "bulk copies of 16 KiB, 4 stages, blocks of 256, 2 blocks an SM"),
+    ("bulk_4096B_x1", "bulk copies of 4 KiB, 1 stage"), ("cupy", "cupy"), ("wave_16B_x1", "wave_16B_x1"),
+    ("grid_16B_x1_q9", "grid_16B_x1_q9"), ("", ""),
+])  # fmt: skip
 def test_shapes_in_words(name: str, words: str) -> None:
     assert shape_words(name) == words
 
@@ -107,7 +98,6 @@ def test_shapes_in_words(name: str, words: str) -> None:
 def test_how_many_bytes_must_be_in_flight() -> None:
     every = flights(evidence(WHOLE))
     least, best = needed(every), max(flight.row.value for flight in every)
-    assert least is not None
     assert least.row.value >= ENOUGH * best
     assert all(one.row.value < ENOUGH * best for one in every if one.in_flight_bytes < least.in_flight_bytes)
     dram = next(level for level in latency_levels(evidence(WHOLE)) if level.name == "DRAM")
@@ -124,7 +114,6 @@ def test_contention_shows_in_additions() -> None:
 
 def test_a_fit_of_the_drivers_copies_is_that_of_the_l2() -> None:
     fit = engine(evidence(WHOLE), "copy")
-    assert fit is not None
     for _, row in fit.points:
         moved = row.measurement.work.bytes
         assert moved / row.value == pytest.approx(fit.fixed_s + moved / fit.bandwidth, rel=0.1)

@@ -146,9 +146,7 @@ def test_a_given_plan_is_recorded_as_it_is(server: Path) -> None:
     ((2, 10), None, affinity.CorePlan(2, (10,), 10)),  # one core, two threads: only a sibling is left
     ((1, 9, 2, 10), None, affinity.CorePlan(1, (10,), 2)),  # two cores: the parent shares the watcher's
 ])  # fmt: skip
-def test_plans_of_a_server(
-    server: Path, allowed: Sequence[int], near_node: int | None, plan: affinity.CorePlan
-) -> None:
+def test_plans_of_servers(server: Path, allowed: Sequence[int], near_node: int | None, plan: affinity.CorePlan) -> None:
     assert affinity.physical_core_plan(server, allowed, near_node) == plan
 
 

@@ -44,15 +44,10 @@ def recorded(name: str) -> Run:
 
 
 @cache
-def of_recorded(name: str) -> list[Evidence]:
-    return evidence_by_device(recorded(name))
-
-
-@cache
 def evidence(figure: str) -> Evidence:
     """The first GPU of a bundled run that has the figure."""
     for name in sorted(store.bundled()):
-        for one in of_recorded(name):
+        for one in evidence_by_device(recorded(name)):
             if drawn(figure, one) is not None:
                 return one
     raise AssertionError(f"no bundled run has {figure}")
@@ -144,18 +139,15 @@ def extent(shape: Stroke | Rectangle | Dots | Words) -> tuple[float, float, floa
     return min(xs), max(xs), min(ys), max(ys)
 
 
-@pytest.mark.parametrize(
-    ("name", "patterns"),
-    [
-        ("ladder", ["compiled loop", r"[0-9.]+ µs", r"[0-9.]+×"]),
-        ("gain", ["compiled loop", "kernel duration, as profilers report it", "10 µs", r"1\.5× at [0-9.]+ .s"]),
-        ("link", ["fit", "pinned", "half", r"ceiling .*", r"Bandwidth over the size of a copy, .*"] * 2),
-        ("memory", [f"{level} {words}" for level in ("L1", "L2", "DRAM") for words in (".*B/s.*", ".* ns, .* cycles")]),
-        ("roofline", ["memory_stream read .*", "bandwidth-bound", "compute-bound"]),
-        ("sustained", [f"{name}, 100 % is .*" for name in ("rate", "SM clock", "power", "temperature")]),
-        ("step", ["stream host", "graph host", "synchronise", "8", "8", "8"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "patterns"), [
+    ("ladder", ["compiled loop", r"[0-9.]+ µs", r"[0-9.]+×"]),
+    ("gain", ["compiled loop", "kernel duration, as profilers report it", "10 µs", r"1\.5× at [0-9.]+ .s"]),
+    ("link", ["fit", "pinned", "half", r"ceiling .*", r"Bandwidth over the size of a copy, .*"] * 2),
+    ("memory", [f"{level} {words}" for level in ("L1", "L2", "DRAM") for words in (".*B/s.*", ".* ns, .* cycles")]),
+    ("roofline", ["memory_stream read .*", "bandwidth-bound", "compute-bound"]),
+    ("sustained", [f"{name}, 100 % is .*" for name in ("rate", "SM clock", "power", "temperature")]),
+    ("step", ["stream host", "graph host", "synchronise", "8", "8", "8"]),
+])  # fmt: skip
 def test_a_figure_names_what_it_shows(name: str, patterns: list[str]) -> None:
     written = words(figure(name))
     for pattern in set(patterns):

@@ -80,10 +80,6 @@ def saved(run: Run, path: Path) -> str:
     return str(path)
 
 
-def four_times_as_long(old: Measurement) -> Measurement:
-    return msgspec.structs.replace(old, samples=msgspec.Raw(msgspec.json.encode([4 * value for value in old.values])))
-
-
 def test_check_says_healthy_and_its_exit_code_does_too() -> None:
     healthy = call("check", "link", "--run", "nvidia-h200")
     assert healthy.exit_code == 0
@@ -104,7 +100,11 @@ def test_a_check_does_not_hide_the_run_before_it() -> None:
 
 
 def test_check_fails_for_a_slow_link_and_says_when_there_is_no_verdict(tmp_path: Path) -> None:
-    slow = with_metrics(store.load("nvidia-h200"), "link_copy", four_times_as_long)
+    def longer(old: Measurement) -> Measurement:
+        four = [4 * value for value in old.values]
+        return msgspec.structs.replace(old, samples=msgspec.Raw(msgspec.json.encode(four)))
+
+    slow = with_metrics(store.load("nvidia-h200"), "link_copy", longer)
     result = call("check", "link", "--run", saved(slow, tmp_path / "slow.json"))
     assert result.exit_code == ExitCode.SOME_FAILED
     assert "PCIe 5.0 x16 is slow" in result.stdout

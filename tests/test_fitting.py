@@ -13,8 +13,9 @@ from make_graph_run import GAP_GRAPH, GAP_STREAM, LAUNCH, LIFE, REPLAY, SUBMIT, 
 from make_link_run import make_link_run
 from make_run import CHAINS, LAUNCH_COST, ONE_STREAM, PROFILED_LONGER, make_run, measurement, outcome, with_suite
 from msgspec.structs import replace
+from read_findings import evidence as evidence_of
 
-from microbench.analysis.evidence import Evidence, evidence_by_device, row_name
+from microbench.analysis.evidence import Evidence, row_name
 from microbench.core.model import Fact, Measurement, Outcome, Run, Session, Work
 from microbench.model.constants import Constant, Fit, Misfit, combined, middle, of_row, of_rows, own_s, straight
 from microbench.model.fit import (
@@ -32,10 +33,6 @@ from microbench.model.model import WAYS, Way, acts, needed, play
 from microbench.model.workload import Copies, Kernels, Wait, Workload
 
 STEP = Workload((Kernels(100, (2e-6,)), Wait()))
-
-
-def evidence_of(run: Run) -> Evidence:
-    return evidence_by_device(run)[0]
 
 
 def with_outcomes(run: Run, *more: Outcome) -> Run:
@@ -89,9 +86,7 @@ def law_s(step: TimedStep, values: Mapping[str, float]) -> float:
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(WAYS), st.integers(1, 40), TIMES, st.lists(TIMES, min_size=8, max_size=8))
-def test_the_law_of_a_step_is_what_the_model_plays(
-    way: str, kernels: int, own_seconds: float, values: list[float]
-) -> None:
+def test_the_law_is_what_the_model_plays(way: str, kernels: int, own_seconds: float, values: list[float]) -> None:
     names = ("call.loop.0", "way", "complete", "gap_stream", "gap_graph", "replay.loop", "replay_node", "replay_way")
     unused = ("one_stream_stream", "one_stream_graph")
     constants = dict(zip(names, values, strict=True)) | dict.fromkeys(unused, 0.0) | {"sync": 1e-9, "empty": 1e-9}
@@ -252,16 +247,10 @@ def test_missing_names_benchmarks_once_in_the_order_of_need() -> None:
     assert missing(found, STEP, ("graph",))[-2:] == ["graph_lifecycle", "graph_gain"]
 
 
-@pytest.mark.parametrize(
-    ("benchmark", "lacking"),
-    [
-        ("launch_queue", ["launch_queue"]),
-        ("launch_sync", ["launch_sync"]),
-        ("graph_lifecycle", ["graph_lifecycle"]),
-        ("graph_gain", []),
-        ("launch_duration", []),
-    ],
-)
+@pytest.mark.parametrize(("benchmark", "lacking"), [
+    ("launch_queue", ["launch_queue"]), ("launch_sync", ["launch_sync"]), ("graph_lifecycle", ["graph_lifecycle"]),
+    ("graph_gain", []), ("launch_duration", []),
+])  # fmt: skip
 def test_what_a_run_lacks_is_missed_only_where_nothing_stands_in(run: Run, benchmark: str, lacking: list[str]) -> None:
     assert missing(fit(evidence_of(without(run, benchmark))), STEP, WAYS) == lacking
 

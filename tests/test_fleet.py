@@ -107,17 +107,13 @@ def stub(exit_code: int, run: bytes = b"", errors: str = "") -> str:
 ORDER = {"task": "n", "topic": "t", "arguments": ["host"], "limit_s": 60.0, "device": "fake", "costs": {}, "fault": ""}
 
 
-@pytest.mark.parametrize(
-    ("program", "status", "reason"),
-    [
-        (stub(0, small_run()), "ok", ""),
-        (stub(1, small_run(failed())), "ok", "1 of "),
-        (stub(1, small_run()[:40]), "failed", "exit code 1: "),
-        (stub(3, errors="error: cuda:0 is not here\nnext: look\n"), "no_gpu", "cuda:0 is not here"),
-        (stub(2, errors="Traceback\nValueError: 3\n"), "failed", "exit code 2: ValueError: 3"),
-        ("import os; os.kill(os.getpid(), 9)", "failed", "exit code -9"),
-    ],
-)
+@pytest.mark.parametrize(("program", "status", "reason"), [
+    (stub(0, small_run()), "ok", ""), (stub(1, small_run(failed())), "ok", "1 of "),
+    (stub(1, small_run()[:40]), "failed", "exit code 1: "),
+    (stub(3, errors="error: cuda:0 is not here\nnext: look\n"), "no_gpu", "cuda:0 is not here"),
+    (stub(2, errors="Traceback\nValueError: 3\n"), "failed", "exit code 2: ValueError: 3"),
+    ("import os; os.kill(os.getpid(), 9)", "failed", "exit code -9"),
+])  # fmt: skip
 def test_a_node_says_how_its_run_ended(program: str, status: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node, "GUARDED", program)
     result = node.measure(ORDER)
@@ -415,19 +411,14 @@ def test_the_line_of_progress_counts() -> None:
     assert progress_line(made, ["c", "d", "e", "f"]) == ("2 of 3 runs · 1 ok · 1 no GPU · running: c, d, e and 1 more")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), "none of --local"),
-        (("--local", "2", "--scheduler", "tcp://a:1"), "several of --local"),
-        (("nothing", "--local", "2"), "nothing"),
-        (("--local", "2", "--quick", "--full"), "cannot be combined"),
-        (("--local", "2", "--label", "rack"), "is not KEY=VALUE"),
-        (("--local", "2", "--labels", "absent.toml"), "absent.toml cannot be read"),
-        (("launch", "--local", "2", "--resume", "x"), "keeps what the campaign measures"),
-        (("--local", "2", "--resume", "x"), "there is no campaign x"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    ((), "none of --local"), (("--local", "2", "--scheduler", "tcp://a:1"), "several of --local"),
+    (("nothing", "--local", "2"), "nothing"), (("--local", "2", "--quick", "--full"), "cannot be combined"),
+    (("--local", "2", "--label", "rack"), "is not KEY=VALUE"),
+    (("--local", "2", "--labels", "absent.toml"), "absent.toml cannot be read"),
+    (("launch", "--local", "2", "--resume", "x"), "keeps what the campaign measures"),
+    (("--local", "2", "--resume", "x"), "there is no campaign x"),
+])  # fmt: skip
 def test_wrong_arguments_start_nothing(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
     result = call("fleet", "run", *arguments, "--store", str(tmp_path / "store"))
     assert result.exit_code in (ExitCode.USAGE, ExitCode.UNREADABLE_RUN)

@@ -74,9 +74,7 @@ def test_nothing_is_told_of_gpus_that_did_not_change(draw: Draw) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("gpus", "campaigns"), [(1, LEAST_CAMPAIGNS), (4, 12), (16, 30)])
 @pytest.mark.parametrize("draw", [together, apart])
-def test_at_most_one_report_of_a_hundred_tells_a_change_where_there_is_none(
-    draw: Draw, gpus: int, campaigns: int
-) -> None:
+def test_at_most_one_report_of_a_hundred_tells_a_change_without_one(draw: Draw, gpus: int, campaigns: int) -> None:
     assert sum(bool(told(draw, seed, gpus, campaigns)) for seed in range(100)) <= 1
 
 
@@ -104,9 +102,7 @@ def test_more_scatter_than_is_known_and_wild_campaigns_are_no_changes(larger: fl
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("larger", "wild"), [(3, 0), (10, 0), (1, 0.02)])
 @pytest.mark.parametrize(("gpus", "campaigns"), [(1, LEAST_CAMPAIGNS), (1, 12), (8, 12)])
-def test_at_most_one_of_a_hundred_reports_has_a_false_alarm(
-    gpus: int, campaigns: int, larger: float, wild: float
-) -> None:
+def test_at_most_one_of_100_reports_has_a_false_alarm(gpus: int, campaigns: int, larger: float, wild: float) -> None:
     assert alarms(200, gpus, campaigns, larger, wild) <= 2
 
 

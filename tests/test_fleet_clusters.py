@@ -134,9 +134,7 @@ def jobqueue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[C
     sys.modules.pop("dask_jobqueue", None)
 
 
-def test_what_sbatch_says_is_the_error_and_nothing_stays(
-    jobqueue: type[Cluster], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_sbatch_says_is_the_error_nothing_stays(jobqueue: type[Cluster], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobqueue, "refused", "sbatch: error: invalid partition specified: nope")
     with pytest.raises(MicrobenchError) as raised, connected(Where(slurm=2)):
         pass

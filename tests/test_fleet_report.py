@@ -168,24 +168,21 @@ def test_causes_are_what_the_others_do_not_have(fields: Any, slow: dict[str, flo
 SLOW_MEMORY = {"DRAM bandwidth": 0.03}
 
 
-@pytest.mark.parametrize(
-    ("errors", "of_others", "slow", "kind"),
-    [
-        (MemoryErrors(0, 0, 0, 1), MemoryErrors(), SLOW_MEMORY, causes.MEMORY_ERRORS),
-        (MemoryErrors(remap_pending=True), MemoryErrors(), {"memory_stream bandwidth": 0.03}, causes.MEMORY_ERRORS),
-        (MemoryErrors(remap_failed=True), MemoryErrors(), SLOW_MEMORY, causes.MEMORY_ERRORS),
-        (MemoryErrors(pages_retired=3), MemoryErrors(pages_retired=0), SLOW_MEMORY, causes.MEMORY_ERRORS),
-        (MemoryErrors(40, 0, 40, 0), MemoryErrors(1, 0, 9, 0), SLOW_MEMORY, causes.MEMORY_ERRORS),
-        (MemoryErrors(40, 0, 40, 0), MemoryErrors(25, 0, 60, 0), SLOW_MEMORY, causes.MEMORY),
-        (MemoryErrors(9, 0, 9, 0), MemoryErrors(0, 0, 0, 0), SLOW_MEMORY, causes.MEMORY),
-        (MemoryErrors(rows_remapped_corrected=1), MemoryErrors(), SLOW_MEMORY, causes.MEMORY_ERRORS),
-        (MemoryErrors(rows_remapped_corrected=1), MemoryErrors(rows_remapped_corrected=1), SLOW_MEMORY, causes.MEMORY),
-        (MemoryErrors(0, 0, 0, 0, 0, 0, False, False), MemoryErrors(), SLOW_MEMORY, causes.MEMORY),
-        (MemoryErrors(remap_failed=True), MemoryErrors(), {"matrix products": 0.3}, causes.UNKNOWN),
-        (MemoryErrors(remap_failed=True), MemoryErrors(), {"copies to the GPU": 0.1}, causes.TRAFFIC),
-        (MemoryErrors(remap_failed=True), MemoryErrors(), {"calls on the host": 0.1}, causes.SLOW_HOST),
-    ],
-)
+@pytest.mark.parametrize(("errors", "of_others", "slow", "kind"), [
+    (MemoryErrors(0, 0, 0, 1), MemoryErrors(), SLOW_MEMORY, causes.MEMORY_ERRORS),
+    (MemoryErrors(remap_pending=True), MemoryErrors(), {"memory_stream bandwidth": 0.03}, causes.MEMORY_ERRORS),
+    (MemoryErrors(remap_failed=True), MemoryErrors(), SLOW_MEMORY, causes.MEMORY_ERRORS),
+    (MemoryErrors(pages_retired=3), MemoryErrors(pages_retired=0), SLOW_MEMORY, causes.MEMORY_ERRORS),
+    (MemoryErrors(40, 0, 40, 0), MemoryErrors(1, 0, 9, 0), SLOW_MEMORY, causes.MEMORY_ERRORS),
+    (MemoryErrors(40, 0, 40, 0), MemoryErrors(25, 0, 60, 0), SLOW_MEMORY, causes.MEMORY),
+    (MemoryErrors(9, 0, 9, 0), MemoryErrors(0, 0, 0, 0), SLOW_MEMORY, causes.MEMORY),
+    (MemoryErrors(rows_remapped_corrected=1), MemoryErrors(), SLOW_MEMORY, causes.MEMORY_ERRORS),
+    (MemoryErrors(rows_remapped_corrected=1), MemoryErrors(rows_remapped_corrected=1), SLOW_MEMORY, causes.MEMORY),
+    (MemoryErrors(0, 0, 0, 0, 0, 0, False, False), MemoryErrors(), SLOW_MEMORY, causes.MEMORY),
+    (MemoryErrors(remap_failed=True), MemoryErrors(), {"matrix products": 0.3}, causes.UNKNOWN),
+    (MemoryErrors(remap_failed=True), MemoryErrors(), {"copies to the GPU": 0.1}, causes.TRAFFIC),
+    (MemoryErrors(remap_failed=True), MemoryErrors(), {"calls on the host": 0.1}, causes.SLOW_HOST),
+])  # fmt: skip
 def test_memory_errors_are_a_cause_of_a_slow_memory_alone(
     errors: MemoryErrors, of_others: MemoryErrors, slow: dict[str, float], kind: str
 ) -> None:

@@ -120,28 +120,14 @@ def test_a_campaign_cannot_leave_the_store(campaign: str, tmp_path: Path) -> Non
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "COPY (SELECT 1) TO '{folder}/out.csv'",
-        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{folder}/out.csv'",
-        "SELECT * FROM query('COPY (SELECT 1) TO ''{folder}/out.csv''')",
-        "ATTACH '{folder}/out.csv'",
-        "INSTALL httpfs",
-        "LOAD httpfs",
-        "SET enable_external_access = true",
-        "PRAGMA database_list",
-        "SELECT 1; DROP VIEW rows",
-        "CREATE TABLE x AS SELECT 1",
-        "SELECT * FROM read_text('{folder}/secret')",
-        "SELECT * FROM read_csv('{folder}/store/../secret')",
-        "SELECT * FROM glob('{folder}/*')",
-        "FROM '{folder}/secret'",
-        "SELECT * FROM secret_of_this_program",
-        "SELECT nonsense",
-        "",
-    ],
-)
+@pytest.mark.parametrize("sql", [
+    "COPY (SELECT 1) TO '{folder}/out.csv'", "EXPLAIN ANALYZE COPY (SELECT 1) TO '{folder}/out.csv'",
+    "SELECT * FROM query('COPY (SELECT 1) TO ''{folder}/out.csv''')", "ATTACH '{folder}/out.csv'", "INSTALL httpfs",
+    "LOAD httpfs", "SET enable_external_access = true", "PRAGMA database_list", "SELECT 1; DROP VIEW rows",
+    "CREATE TABLE x AS SELECT 1", "SELECT * FROM read_text('{folder}/secret')",
+    "SELECT * FROM read_csv('{folder}/store/../secret')", "SELECT * FROM glob('{folder}/*')", "FROM '{folder}/secret'",
+    "SELECT * FROM secret_of_this_program", "SELECT nonsense", "",
+])  # fmt: skip
 def test_a_query_only_reads_and_only_the_store(sql: str, held: Path) -> None:
     secret_of_this_program = held.parent / "secret"
     secret_of_this_program.write_text("a,b\n1,2\n")

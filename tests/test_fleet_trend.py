@@ -48,14 +48,6 @@ def with_settings(path: Path, **settings: Any) -> Path:
     return write(path, msgspec.structs.replace(run, sessions=sessions))
 
 
-def another_gpu(path: Path) -> Path:
-    """The run as if another board had been measured."""
-    text = path.read_bytes()
-    assert b"0000000051d0" in text
-    path.write_bytes(text.replace(b"0000000051d0", b"0000000000aa"))
-    return path
-
-
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of twelve campaigns, whose names are not in the order of time, of GPUs of which each has a story."""
@@ -78,7 +70,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # Another board came in its place with the seventh, and is slower from its beginning.
         path = add("swapped", SLOWER if number >= 6 else {})
         if number >= 6:
-            another_gpu(path)
+            text = path.read_bytes()
+            assert b"0000000051d0" in text
+            path.write_bytes(text.replace(b"0000000051d0", b"0000000000aa"))
         # Its link was repaired before the fifth.
         add("repaired", HALVED if number < 4 else {}, gpu_link_lanes_now=8 if number < 4 else 16)
         # Its task of the fourth was resumed only after the eighth, when its memory was slow already.
@@ -321,18 +315,13 @@ def test_a_campaign_that_cannot_start_is_told_and_tried_again(clock: Callable[..
         assert f"error: {words}" in ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--every", "soon"), "soon is not a time"),
-        (("--every", "0.4ns"), "less than a second"),
-        (("--every", "400d"), "too long"),
-        (("--every", "6h", "--quick", "--full"), "cannot be combined"),
-        (("--every", "6h", "nothing"), "nothing"),
-        (("--every", "6h", "--simulated", "absent.toml"), "absent.toml cannot be read"),
-        (("--every", "6h", "--scheduler", "tcp://a:1"), "several of"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("--every", "soon"), "soon is not a time"), (("--every", "0.4ns"), "less than a second"),
+    (("--every", "400d"), "too long"), (("--every", "6h", "--quick", "--full"), "cannot be combined"),
+    (("--every", "6h", "nothing"), "nothing"),
+    (("--every", "6h", "--simulated", "absent.toml"), "absent.toml cannot be read"),
+    (("--every", "6h", "--scheduler", "tcp://a:1"), "several of"),
+])  # fmt: skip
 def test_wrong_arguments_start_nothing(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
     ended = watch(*arguments, folder=str(tmp_path / "store"))
     assert ended.exit_code == ExitCode.USAGE
@@ -367,13 +356,10 @@ def test_a_watch_without_any_run_says_so(tmp_path: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out.startswith("no trend: there is no run in ")
 
 
-@pytest.mark.parametrize(
-    ("ending", "code"),
-    [
-        (MicrobenchError("the scheduler was lost", "what came back is kept"), ExitCode.SOME_FAILED),
-        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
-    ],
-)
+@pytest.mark.parametrize(("ending", "code"), [
+    (MicrobenchError("the scheduler was lost", "what came back is kept"), ExitCode.SOME_FAILED),
+    (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+])  # fmt: skip
 @pytest.mark.parametrize("command", [("run",), ("watch", "--every", "1h", "--times", "1")])
 def test_what_came_back_before_a_campaign_was_cut_off_is_in_the_store(
     ending: BaseException, code: ExitCode, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

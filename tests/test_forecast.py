@@ -75,24 +75,18 @@ def test_the_interval_is_misfit_and_constants_together() -> None:
         (Workload((Copies("h2d", 10_000_000), Kernels(10, (50e-6,)), Wait())), "stream", 202e-6 + 10 * 50e-6),
     ],
 )
-def test_the_misfit_is_of_the_overhead_and_little_of_kernels_and_copies(
-    workload: Workload, way: Way, own_s: float
-) -> None:
+def test_the_misfit_is_of_overhead_and_little_of_kernels_and_copies(workload: Workload, way: Way, own_s: float) -> None:
     found = predict(workload, fit(half=0.0, most=0.1), way)
     half_s = found.high_s - found.step_s
     assert half_s == pytest.approx(0.1 * (found.step_s - own_s + 0.15 * own_s))
 
 
-@pytest.mark.parametrize(
-    ("workload", "own_s"),
-    [
-        (step(1, 1e-3), 1e-3),
-        (step(100, 50e-6), 5e-3),
-        (Workload((Kernels(2, (1e-3,), sm_share=0.0), Wait()), streams=2), 1e-3),
-        (Workload((Kernels(2, (1e-3,), stream=1), Kernels(1, (1e-3,), stream=0), Wait()), streams=2), 2e-3),
-        (Workload((Kernels(3, (1e-3, 2e-3), sm_share=0.0), Wait()), streams=2), 2e-3),
-    ],
-)
+@pytest.mark.parametrize(("workload", "own_s"), [
+    (step(1, 1e-3), 1e-3), (step(100, 50e-6), 5e-3),
+    (Workload((Kernels(2, (1e-3,), sm_share=0.0), Wait()), streams=2), 1e-3),
+    (Workload((Kernels(2, (1e-3,), stream=1), Kernels(1, (1e-3,), stream=0), Wait()), streams=2), 2e-3),
+    (Workload((Kernels(3, (1e-3, 2e-3), sm_share=0.0), Wait()), streams=2), 2e-3),
+])  # fmt: skip
 def test_no_interval_begins_below_the_kernels_own_time(workload: Workload, own_s: float) -> None:
     for way in WAYS:
         found = predict(workload, fit(half=0.0, most=0.5), way)
@@ -247,7 +241,6 @@ def test_every_constant_used_is_named_and_a_missing_one_refused() -> None:
 def test_a_graph_of_one_stream_may_be_shorter_than_its_kernels() -> None:
     """Profilers' durations overlap there; the interval knows this on both sides."""
     found = forecast(step(1000, 20e-6), fit(half=0.01, gap_graph=63e-9, one_stream_graph=178e-9))
-    assert found.graph is not None
     assert found.graph.step_s < 1000 * 20e-6
     assert found.graph.low_s < found.graph.step_s < found.graph.high_s
 

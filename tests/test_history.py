@@ -34,11 +34,6 @@ def listed() -> list[history.Entry]:
     return history.entries(store.listing())
 
 
-def with_session(run: Run, **changes: Any) -> Run:
-    session = replace(run.sessions[0], **changes)
-    return replace(run, sessions=(session, *run.sessions[1:]))
-
-
 @pytest.fixture
 def beginnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The lengths of the beginnings that were decoded; reading a whole file fails the test."""
@@ -74,16 +69,13 @@ def test_the_head_of_a_growing_run_is_read(folder: Path, beginnings: list[int]) 
     assert store.read_head(path) == empty
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        lambda document: json.dumps(document, indent=2),
-        lambda document: json.dumps({"outcomes": document.pop("outcomes"), **document}),
-        lambda document: json.dumps({"run": document}),
-        lambda document: json.dumps({"outcomes_of": {"outcomes": [1]}, **document}),
-        lambda document: json.dumps({**document, "run_id": '"outcomes":['}, separators=(",", ":")),
-    ],
-)
+@pytest.mark.parametrize("changed", [
+    lambda document: json.dumps(document, indent=2),
+    lambda document: json.dumps({"outcomes": document.pop("outcomes"), **document}),
+    lambda document: json.dumps({"run": document}),
+    lambda document: json.dumps({"outcomes_of": {"outcomes": [1]}, **document}),
+    lambda document: json.dumps({**document, "run_id": '"outcomes":['}, separators=(",", ":")),
+])  # fmt: skip
 def test_a_file_with_another_layout_is_read_as_a_whole(changed: Callable[[Any], str], folder: Path) -> None:
     path = folder / "other.json"
     path.write_text(changed(json.loads(schema.encode(RUN))))
@@ -93,7 +85,7 @@ def test_a_file_with_another_layout_is_read_as_a_whole(changed: Callable[[Any], 
 
 def test_an_axis_named_outcomes_is_not_taken_for_the_outcomes(folder: Path) -> None:
     settings = replace(RUN.sessions[0].settings, overrides={"outcomes": (1, 2)})
-    run = with_session(RUN, settings=settings)
+    run = replace(RUN, sessions=(replace(RUN.sessions[0], settings=settings), *RUN.sessions[1:]))
     assert store.read_head(save(folder, run)).sessions == run.sessions
 
 
@@ -270,9 +262,7 @@ def test_old_runs_beyond_the_newest_are_pruned(keep: int | None, days: float | N
     [("2026-01-01T08:30:00", ["0"]), ((NOW - timedelta(hours=1)).isoformat(), []), ("", []), ("yesterday", []),
      ("0001-01-01T00:00:00+23:59", ["0"]), ("9999-12-31T23:59:59-23:59", [])],
 )  # fmt: skip
-def test_a_run_is_as_old_as_its_last_session_if_that_has_a_time(
-    started_at: str, names: list[str], folder: Path
-) -> None:
+def test_a_run_is_as_old_as_its_last_session_that_has_a_time(started_at: str, names: list[str], folder: Path) -> None:
     run = recorded(0)
     last = replace(run.sessions[0], started_at=started_at)
     save(folder, replace(run, sessions=(run.sessions[0], last)))
@@ -333,9 +323,7 @@ def test_a_run_is_deleted_with_its_remarks(folder: Path) -> None:
     assert [path.name for path in folder.iterdir()] == [newer.name]
 
 
-def test_a_run_that_changes_before_the_confirmation_stays_and_is_named(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_changes_before_the_answer_stays_and_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, grown, added_to, labelled, gone = (save(folder, recorded(number)) for number in range(5))
     recorded_meanwhile: list[Path] = []
     draw = share._list

@@ -77,7 +77,6 @@ def each_compilation() -> Iterator[Any]:
 def test_kernel_compiles_without_warnings(name: str, architecture: str) -> None:
     cubin, log = compiled(kernel_source(name.removesuffix(".cu")), name, architecture)
     assert log == "", f"{name}: mend what the compiler says for sm_{architecture}"
-    assert cubin is not None
     assert cubin.startswith(b"\x7fELF")
 
 

@@ -72,7 +72,6 @@ def test_a_table_that_nobody_would_read_to_its_end_says_where_the_rest_is(monkey
 def test_limits_of_one_value_stand_in_the_order_of_their_rows() -> None:
     run = make_run()
     info = run.benchmark("launch_duration")
-    assert info is not None
     found = [row for row in stats.rows(run) if row.benchmark == info.name][: tables.MOST_LIMITS]
     limits = {row_name(row): Ceiling(1e9, "B/s", "", f"of {row_name(row)}") for row in found}
     last = tables.benchmark_tables(info, found, lambda row: limits[row_name(row)])[-1]

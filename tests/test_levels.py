@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from microbench.analysis import levels
 from microbench.analysis.evidence import evidence_by_device
-from microbench.analysis.stats import Interval, Row, Summary, combined_trust, rounds_interval, rows
+from microbench.analysis.stats import Interval, Summary, combined_trust, rounds_interval, rows
 from microbench.archive import store
 from microbench.archive.export import to_csv, to_json
-from microbench.core.model import Measurement, Run
+from microbench.core.model import Measurement
 from microbench.report.page.details import details
 from microbench.report.sheets import view
 from microbench.report.tables import levels_words
@@ -96,13 +96,9 @@ def both_levels(old: Measurement) -> Measurement:
     return replace(old, samples=samples)
 
 
-def bimodal() -> tuple[Run, Row]:
-    run = with_metrics(make_run(), "launch_cost", both_levels)
-    return run, next(row for row in rows(run) if row.benchmark == "launch_cost" and row.metric.name == "submit")
-
-
 def test_one_process_at_two_levels_says_so_in_tables_details_and_exports() -> None:
-    run, row = bimodal()
+    run = with_metrics(make_run(), "launch_cost", both_levels)
+    row = next(row for row in rows(run) if row.benchmark == "launch_cost" and row.metric.name == "submit")
     assert row.trust == "noisy"
     words = levels_words(row)
     low, high = (float(number) for number in words.removesuffix(" µs").split(" and "))

@@ -110,9 +110,7 @@ def test_rows_become_columns_of_one_type_each(reference: mb.RecordedRun) -> None
 
 
 @pytest.mark.parametrize("package", ["pandas", "polars", "pyarrow"])
-def test_rows_become_tables_of_other_packages(
-    package: str, reference: mb.RecordedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_become_other_tables(package: str, reference: mb.RecordedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = reference.rows("launch_kind")
     convert = {"pandas": rows.to_pandas, "polars": rows.to_polars, "pyarrow": rows.to_arrow}[package]
     monkeypatch.setitem(sys.modules, package, None)
@@ -195,28 +193,24 @@ def test_a_comparison_is_that_of_the_command(tmp_path: Path) -> None:
     assert {one.verdict for one in found.figures} >= {"slower"}
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda run: mb.load("nvidia-h2000"), "there is no run nvidia-h2000"),
-        (lambda run: mb.load(Path("nowhere.json")), "there is no run file nowhere.json"),
-        (lambda run: mb.run("lunch"), "there is no suite or benchmark called lunch"),
-        (lambda run: mb.run(quick=True, full=True), "cannot be combined"),
-        (lambda run: mb.run("launch_kind", axes={"kinds": 1}), "called kinds"),
-        (lambda run: run.rows("lunch"), "no row has the suite or benchmark lunch"),
-        (lambda run: run.rows("launch", "submits"), "no row has the metric submits"),
-        (lambda run: run.rows("launch_kind", kinds=1), "no row has the axis kinds"),
-        (lambda run: run.part("lunch"), "there is no part lunch"),
-        (lambda run: mb.compare(run, "nvidia-h200"), "are the same run"),
-        (lambda run: mb.compare(run, "nvidia-h200-x2", same_within="40%"), "is no percentage"),
-        (lambda run: mb.compare(run, "nvidia-h200-x2").fails("slow"), "there is no limit slow"),
-        (lambda run: mb.predict(mb.Workload(PARTS), kernels=3), "cannot be combined"),
-        (lambda run: mb.predict("nowhere.toml"), "nowhere.toml"),
-        (lambda run: mb.diagnose(), "no trace is given"),
-        (lambda run: mb.diagnose("nowhere.json"), "nowhere.json"),
-        (lambda run: mb.diagnose("nowhere.json", step="long"), "long"),
-    ],
-)
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda run: mb.load("nvidia-h2000"), "there is no run nvidia-h2000"),
+    (lambda run: mb.load(Path("nowhere.json")), "there is no run file nowhere.json"),
+    (lambda run: mb.run("lunch"), "there is no suite or benchmark called lunch"),
+    (lambda run: mb.run(quick=True, full=True), "cannot be combined"),
+    (lambda run: mb.run("launch_kind", axes={"kinds": 1}), "called kinds"),
+    (lambda run: run.rows("lunch"), "no row has the suite or benchmark lunch"),
+    (lambda run: run.rows("launch", "submits"), "no row has the metric submits"),
+    (lambda run: run.rows("launch_kind", kinds=1), "no row has the axis kinds"),
+    (lambda run: run.part("lunch"), "there is no part lunch"),
+    (lambda run: mb.compare(run, "nvidia-h200"), "are the same run"),
+    (lambda run: mb.compare(run, "nvidia-h200-x2", same_within="40%"), "is no percentage"),
+    (lambda run: mb.compare(run, "nvidia-h200-x2").fails("slow"), "there is no limit slow"),
+    (lambda run: mb.predict(mb.Workload(PARTS), kernels=3), "cannot be combined"),
+    (lambda run: mb.predict("nowhere.toml"), "nowhere.toml"), (lambda run: mb.diagnose(), "no trace is given"),
+    (lambda run: mb.diagnose("nowhere.json"), "nowhere.json"),
+    (lambda run: mb.diagnose("nowhere.json", step="long"), "long"),
+])  # fmt: skip
 def test_an_error_has_its_cause_and_the_next_step(call: Any, words: str, reference: mb.RecordedRun, data: Path) -> None:
     with pytest.raises(mb.MicrobenchError) as caught:
         call(reference)

@@ -97,13 +97,10 @@ def test_nvlinks_add_up_their_line_rate() -> None:
 
 
 @pytest.mark.parametrize("bound", limits.PCIE_BOUNDS)
-@pytest.mark.parametrize(
-    "gpu",
-    [None, replace(GPU, integrated=True), replace(GPU, link=replace(LINK, coherent=True)),
-     replace(GPU, link=LinkInfo()),
-     replace(GPU, link=LinkInfo(generation_max=9, lanes_max=16))],
-    ids=["no GPU", "integrated", "coherent", "unknown link", "unknown generation"],
-)  # fmt: skip
+@pytest.mark.parametrize("gpu", [
+    None, replace(GPU, integrated=True), replace(GPU, link=replace(LINK, coherent=True)), replace(GPU, link=LinkInfo()),
+    replace(GPU, link=LinkInfo(generation_max=9, lanes_max=16)),
+], ids=["no GPU", "integrated", "coherent", "unknown link", "unknown generation"])  # fmt: skip
 def test_no_pcie_ceiling_without_a_known_pcie_link(bound: str, gpu: GpuInfo | None) -> None:
     assert limits.ceiling(bound, gpu) is None
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import pytest
+from read_findings import evidence as evidence_of
 
-from microbench.analysis.evidence import Evidence, evidence_by_device, whole
+from microbench.analysis.evidence import whole
 from microbench.archive import store
 from microbench.core.model import Outcome, Run
 from microbench.model.constants import Fit, own_s
@@ -34,10 +35,6 @@ def name(request: pytest.FixtureRequest) -> str:
 @cache
 def recorded(name: str) -> Run:
     return store.read(Path(__file__).parent / "data" / f"{name}-h200.json.xz")
-
-
-def evidence_of(run: Run) -> Evidence:
-    return evidence_by_device(run)[0]
 
 
 class Held(NamedTuple):
@@ -81,12 +78,6 @@ def split(run: Run, keep: Callable[[str], bool]) -> Run:
     return msgspec.structs.replace(run, outcomes=tuple(one for one in run.outcomes if kept(one)))
 
 
-@cache
-def case_ids(name: str) -> tuple[str, ...]:
-    """Cases of graph_gain, in the order of the run."""
-    return tuple(dict.fromkeys(row.case_id for row in evidence_of(recorded(name)).rows("graph_gain")))
-
-
 def errors(points: list[Held]) -> list[float]:
     return [abs(point.error) for point in points]
 
@@ -103,7 +94,8 @@ def test_the_fit_is_near_the_steps_that_it_was_made_of(name: str) -> None:
 def test_steps_left_out_are_predicted(every: int, offset: int, name: str) -> None:
     """One case in ``every`` is fitted to, and the others stay within the limits; so do those of them whose kernels are
     not nearly all of the step, which any model would predict."""
-    fitted = set(case_ids(name)[offset::every])
+    cases = tuple(dict.fromkeys(row.case_id for row in evidence_of(recorded(name)).rows("graph_gain")))
+    fitted = set(cases[offset::every])
     found = fit(evidence_of(split(recorded(name), fitted.__contains__)))
     points = list(held(name, found, lambda case_id: case_id not in fitted))
     telling = [point for point in points if point.kernels_share < 0.9]

@@ -226,17 +226,14 @@ def test_figures_lead_to_the_details_of_their_row(run: Run, html: str) -> None:
     assert [text for number, text in cells if not text.startswith(told[number]["value"])] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("2.36 µs", 2.36e-6), ("980 ns", 980e-9), ("1.08 s", 1.08), ("55.4 GB/s", 55.4e9), ("430 k/s", 430e3),
-        ("64 KiB", 65536), ("1.04 MiB", 1.04 * 2**20), ("0 B", 0), ("1.14×", 1.14), ("94.7 %", 94.7), ("1021", 1021),
-        ("+208 ns", 208e-9), ("−1.5 µs", -1.5e-6), ("±0", 0), ("850 fJ/FLOP", 850e-15), ("1.98 GHz", 1.98e9),
-        ("4.69 TB/s, over limit", 4.69e12), ("297 cycles", 297), ("689 TFLOP/s", 689e12), ("16.2 G/s", 16.2e9),
-        ("", None), ("–", None), ("bf16", None), ("to the GPU", None),
-        ("2026-11-21 11:03", None), ("580.159.04", None), ("0000:1a:00.0", None), ("11:03", None), ("5.0 x16", 5.0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "key"), [
+    ("2.36 µs", 2.36e-6), ("980 ns", 980e-9), ("1.08 s", 1.08), ("55.4 GB/s", 55.4e9), ("430 k/s", 430e3),
+    ("64 KiB", 65536), ("1.04 MiB", 1.04 * 2**20), ("0 B", 0), ("1.14×", 1.14), ("94.7 %", 94.7), ("1021", 1021),
+    ("+208 ns", 208e-9), ("−1.5 µs", -1.5e-6), ("±0", 0), ("850 fJ/FLOP", 850e-15), ("1.98 GHz", 1.98e9),
+    ("4.69 TB/s, over limit", 4.69e12), ("297 cycles", 297), ("689 TFLOP/s", 689e12), ("16.2 G/s", 16.2e9), ("", None),
+    ("–", None), ("bf16", None), ("to the GPU", None), ("2026-11-21 11:03", None), ("580.159.04", None),
+    ("0000:1a:00.0", None), ("11:03", None), ("5.0 x16", 5.0),
+])  # fmt: skip
 def test_cells_are_sorted_by_their_numbers(text: str, key: float | None) -> None:
     assert sort_key(text) == (key if key is None else pytest.approx(key))
 

@@ -16,13 +16,9 @@ def words(svg: Path) -> str:
     return "\n".join(html.unescape(piece) for piece in drawn)
 
 
-@pytest.mark.parametrize(
-    ("name", "command"),
-    [
-        ("report.svg", "show nvidia-h200"),
-        ("timeline.svg", "timeline --run nvidia-h200 --kernels 8 --duration 3us"),
-    ],
-)
+@pytest.mark.parametrize(("name", "command"), [
+    ("report.svg", "show nvidia-h200"), ("timeline.svg", "timeline --run nvidia-h200 --kernels 8 --duration 3us"),
+])  # fmt: skip
 def test_a_picture_is_of_today(name: str, command: str, tmp_path: Path) -> None:
     drawn = tmp_path / name
     assert call(*command.split(), "--svg", str(drawn), COLUMNS="120").exit_code == 0

@@ -57,27 +57,24 @@ def test_everything_is_selected_unless_named() -> None:
     assert [one.named for one in selected("zero", "host")] == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("action", "cause", "next_step"),
-    [
-        (lambda: selected("lanch"), "suite or benchmark called lanch", "did you mean launch?"),
-        (lambda: selected("kinds"), "suite or benchmark called kinds", "did you mean kind?"),
-        (lambda: selected("\x1b[31m"), r"called \x1b[31m", "host, launch, host_clock"),
-        (lambda: selected(preset="quik"), "preset called quik", "did you mean quick?"),
-        (lambda: selected(overrides={"sise": (1,)}), "axis of the selected benchmarks called sise", "mode, size_bytes"),
-        (lambda: selected("zero", overrides={"mode": ("spin",)}), "axis of the selected benchmarks", "list"),
-        (lambda: selected("kind", overrides={"mode": ("spinn",)}), "value of mode in kind called spinn", "spin?"),
-        (lambda: selected("kind", overrides={"mode": ("zzz",)}), "called zzz", "one of: spin, yield, blocking"),
-        (lambda: selected("kind", overrides={"size_bytes": ("large",)}), "large is not a value", "whole numbers"),
-        (lambda: selected("kind", overrides={"size_bytes": ("1.5x",)}), "1.5x is not a value", "whole numbers"),
-        (lambda: selected("kind", overrides={"size_bytes": ("0",)}), "out of range in kind", "takes 1 to 4096"),
-        (lambda: selected("kind", overrides={"size_bytes": (4097,)}), "out of range in kind", "takes 1 to 4096"),
-        (lambda: selected("kind", overrides={"size_bytes": ("9" * 5000,)}), "is not a value", "whole numbers"),
-        (lambda: parse_overrides(["mode"]), "mode is not axis=value", "for example"),
-        (lambda: parse_overrides(["=1"]), "=1 is not axis=value", "for example"),
-        (lambda: parse_overrides(["mode=spin,,yield"]), "is not axis=value", "for example"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("action", "cause", "next_step"), [
+    (lambda: selected("lanch"), "suite or benchmark called lanch", "did you mean launch?"),
+    (lambda: selected("kinds"), "suite or benchmark called kinds", "did you mean kind?"),
+    (lambda: selected("\x1b[31m"), r"called \x1b[31m", "host, launch, host_clock"),
+    (lambda: selected(preset="quik"), "preset called quik", "did you mean quick?"),
+    (lambda: selected(overrides={"sise": (1,)}), "axis of the selected benchmarks called sise", "mode, size_bytes"),
+    (lambda: selected("zero", overrides={"mode": ("spin",)}), "axis of the selected benchmarks", "list"),
+    (lambda: selected("kind", overrides={"mode": ("spinn",)}), "value of mode in kind called spinn", "spin?"),
+    (lambda: selected("kind", overrides={"mode": ("zzz",)}), "called zzz", "one of: spin, yield, blocking"),
+    (lambda: selected("kind", overrides={"size_bytes": ("large",)}), "large is not a value", "whole numbers"),
+    (lambda: selected("kind", overrides={"size_bytes": ("1.5x",)}), "1.5x is not a value", "whole numbers"),
+    (lambda: selected("kind", overrides={"size_bytes": ("0",)}), "out of range in kind", "takes 1 to 4096"),
+    (lambda: selected("kind", overrides={"size_bytes": (4097,)}), "out of range in kind", "takes 1 to 4096"),
+    (lambda: selected("kind", overrides={"size_bytes": ("9" * 5000,)}), "is not a value", "whole numbers"),
+    (lambda: parse_overrides(["mode"]), "mode is not axis=value", "for example"),
+    (lambda: parse_overrides(["=1"]), "=1 is not axis=value", "for example"),
+    (lambda: parse_overrides(["mode=spin,,yield"]), "is not axis=value", "for example"),
+])  # fmt: skip
 def test_a_wrong_name_gets_the_nearest_right_one(action: Callable[[], object], cause: str, next_step: str) -> None:
     with pytest.raises(UsageError) as caught:
         action()
@@ -157,12 +154,9 @@ def test_the_seam_follows_from_what_a_benchmark_needs() -> None:
     plan = make_plan(selected(), HERE)
     seams = {one.benchmark.name: (one.process.seam, one.process.device, one.device) for one in plan.cases}
     assert seams == {
-        "host_clock": ("host", None, None),
-        "kind": ("gpu", ONE.uuid, ONE.uuid),
-        "zero": ("gpu", ONE.uuid, ONE.uuid),
-        "sync": ("gpu", ONE.uuid, ONE.uuid),
-        "cold": ("cold", ONE.uuid, ONE.uuid),
-    }
+        "host_clock": ("host", None, None), "kind": ("gpu", ONE.uuid, ONE.uuid), "zero": ("gpu", ONE.uuid, ONE.uuid),
+        "sync": ("gpu", ONE.uuid, ONE.uuid), "cold": ("cold", ONE.uuid, ONE.uuid),
+    }  # fmt: skip
 
 
 def test_the_simulated_machine_is_opened_as_such_and_named_by_its_uuid() -> None:
@@ -225,14 +219,14 @@ def test_what_is_measured_already_is_left_out() -> None:
     assert [(one.case.id, one.round) for one in plan.cases] == [("host_clock", 1), ("zero", 1)]
 
 
-def of_two_nodes(environment: Environment, params: Mapping[str, Param]) -> str | None:
-    """A stand-in for a benchmark's ``here``: node 0 and 1 are there, node 2 is not."""
-    return None if int(params["node"]) < 2 else f"node {params['node']} is not here"
-
-
 def nodes(*values: Param, **more: object) -> dict[str, Benchmark]:
+    """A benchmark of which node 0 and 1 are here."""
+
+    def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
+        return None if int(params["node"]) < 2 else f"node {params['node']} is not here"
+
     axes = {"node": Axis.same("which node", values)}
-    return {"nodes": benchmark("nodes", axes=axes, here=of_two_nodes, **more)}  # type: ignore[arg-type]
+    return {"nodes": benchmark("nodes", axes=axes, here=here, **more)}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("named", [(), ("nodes",)])
@@ -341,13 +335,10 @@ def test_values_may_have_a_unit_and_axes_a_short_name(text: str, sizes: list[int
     assert [case.params["size_bytes"] for case in kind.cases] == sizes
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "cause"),
-    [
-        ("launch/nothing.py", "x = 1", "nothing.py declares no BENCHMARK"),
-        ("espresso/cup.py", "BENCHMARK = Benchmark('', (), print)", "cup.py is in no suite"),
-    ],
-)
+@pytest.mark.parametrize(("file", "text", "cause"), [
+    ("launch/nothing.py", "x = 1", "nothing.py declares no BENCHMARK"),
+    ("espresso/cup.py", "BENCHMARK = Benchmark('', (), print)", "cup.py is in no suite"),
+])  # fmt: skip
 def test_a_file_without_benchmark_or_suite_is_refused(
     file: str, text: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -265,18 +265,15 @@ def whatif_findings(workload: Workload, **what: object) -> dict[str, Finding]:
 TORCH_1000 = step(1000, "0", "torch", arguments=1, host="0")
 
 
-@pytest.mark.parametrize(
-    ("rule", "workload", "what", "severity", "named"),
-    [
-        ("whatif.gain", TORCH_1000, {"submit_s": 2e-6}, "good", ["4.0×"]),
-        ("whatif.gain", TORCH_1000, {"submit_s": 16e-6}, "note", ["2.0×"]),
-        ("whatif.gain", step(1000, "9us"), {"gap_s": 0.9 * GAP_S}, "note", []),
-        ("whatif.stream", step(1000, "0"), {"gap_s": 0.0}, "note", ["100 %", "100 %"]),
-        ("whatif.graph", step(1000, "1us"), {"graph_gap_s": 0.0}, "note", ["33.6 %", "0.60 %"]),
-        ("whatif.unused", step(), {"memory_rate": 1e12}, "warning", []),
-        ("prediction.outside", step(2000), {"gap_s": 0.0}, "warning", []),
-    ],
-)
+@pytest.mark.parametrize(("rule", "workload", "what", "severity", "named"), [
+    ("whatif.gain", TORCH_1000, {"submit_s": 2e-6}, "good", ["4.0×"]),
+    ("whatif.gain", TORCH_1000, {"submit_s": 16e-6}, "note", ["2.0×"]),
+    ("whatif.gain", step(1000, "9us"), {"gap_s": 0.9 * GAP_S}, "note", []),
+    ("whatif.stream", step(1000, "0"), {"gap_s": 0.0}, "note", ["100 %", "100 %"]),
+    ("whatif.graph", step(1000, "1us"), {"graph_gap_s": 0.0}, "note", ["33.6 %", "0.60 %"]),
+    ("whatif.unused", step(), {"memory_rate": 1e12}, "warning", []),
+    ("prediction.outside", step(2000), {"gap_s": 0.0}, "warning", []),
+])  # fmt: skip
 def test_a_finding_about_a_change_has_its_severity_and_figures(
     rule: str, workload: Workload, what: dict[str, object], severity: str, named: list[str]
 ) -> None:

@@ -51,11 +51,8 @@ def run(folder: Path, device: str) -> str:
     loaded = any(point.value == PLUGIN for point in entry_points(group="pytest11"))
     plugin = () if loaded else ("-p", PLUGIN)
     environment = {
-        **os.environ,
-        "PYTHONPATH": str(Path(__file__).parent.parent),
-        "PYTEST_ADDOPTS": "",
-        "COLUMNS": "200",
-    }
+        **os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "PYTEST_ADDOPTS": "", "COLUMNS": "200",
+    }  # fmt: skip
     command = [sys.executable, "-m", "pytest", *plugin, "-rA", "-p", "no:cacheprovider", "--microbench-device", device]
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
     return ended.stdout + ended.stderr

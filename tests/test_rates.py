@@ -60,7 +60,6 @@ def test_what_is_published_comes_back(
     name: str, capability: tuple[int, int], sms: int, mhz: float, bound: str, tera: float
 ) -> None:
     limit = ceiling_at(bound, board(name, capability, sms), mhz * 1e6)
-    assert limit is not None
     assert limit.value == pytest.approx(tera * 1e12, rel=0.01)
     assert limit.clock == f"SM clock {mhz} MHz"
 
@@ -69,12 +68,8 @@ def test_what_is_published_comes_back(
     ("name", "of_full"),
     [("NVIDIA GeForce RTX 4090", 0.5), ("NVIDIA L40", 0.5), ("NVIDIA L40S", 1.0), ("NVIDIA RTX 6000 Ada", 1.0)],
 )
-def test_a_board_for_games_adds_up_in_fp32_at_half_the_rate_and_that_is_an_assumption(
-    name: str, of_full: float
-) -> None:
+def test_a_board_for_games_adds_up_in_fp32_at_half_the_rate_as_is_assumed(name: str, of_full: float) -> None:
     rates = [known.tensor_rate(dtype, board(name, (8, 9))) for dtype in ("bf16", "fp16_acc16")]
-    assert rates[0] is not None
-    assert rates[1] is not None
     assert rates[0].value == rates[1].value * of_full
     assert any("by its name" in one for one in rates[0].assumptions)
     assert not rates[1].assumptions
@@ -86,13 +81,11 @@ def test_every_architecture_has_its_source_and_its_units() -> None:
         assert found.confidence
         for dtype, rate in found.tensor.items():
             told = known.tensor_rate(dtype, board(capability=capability))
-            assert told is not None
             assert told.value == (rate.full if isinstance(rate, known.Halved) else rate)
             assert told.unit == ("OP/clk/SM" if dtype == "int8" else "FLOP/clk/SM")
             assert told.confidence == "high" or told.assumptions
         for operation in found.alu:
             told = known.alu_rate(operation, board(capability=capability))
-            assert told is not None
             assert told.unit == ("FLOP/clk/SM" if operation.startswith("fma") else "OP/clk/SM")
 
 
@@ -100,7 +93,6 @@ def test_a_product_runs_on_tensor_cores_where_they_take_its_type() -> None:
     on = {dtype: known.gemm_rate(dtype, board()) for dtype in ("fp64", "fp32", "bf16")}
     assert [one.by if one else None for one in on.values()] == ["tensor cores", "ALUs fma_fp32", "tensor cores"]
     games = known.gemm_rate("fp64", board(f"NVIDIA {known.GAMES} RTX 4090", (8, 9)))
-    assert games is not None
     assert games.by == "ALUs fma_fp64"
     assert known.gemm_rate("nvfp4", board()) is None
 
@@ -120,28 +112,21 @@ def test_what_is_not_known_is_none() -> None:
 
 def test_ceilings_name_their_clock_and_a_rate_a_cycle_holds_at_any() -> None:
     highest, cycle = ceiling("gemm:bf16", board()), ceiling("tensor:bf16_per_clock", board())
-    assert highest is not None
-    assert cycle is not None
     assert highest.value == pytest.approx(4096 * 132 * 1.98e9)
     assert highest.unit == "FLOP/s"
     assert highest.clock == "SM clock 1980 MHz"
     assert "4096 FLOP/clk/SM x 132 SMs" in highest.source
     assert (cycle.value, cycle.unit, cycle.clock) == (4096, "FLOP/clk/SM", "any SM clock")
     integer = ceiling("alu:mad_int32_per_clock", board())
-    assert integer is not None
     assert (integer.value, integer.unit) == (64, "OP/clk/SM")
     whole = ceiling("gemm:int8", board())
-    assert whole is not None
     assert whole.unit == "OP/s"
 
 
-@pytest.mark.parametrize(
-    ("name", "bound", "mhz"),
-    [
-        (SXM, "gemm:bf16", 1830), (SXM, "tensor:fp8_e4m3_per_clock", 1830), (SXM, "gemm:fp64", 1980),
-        (SXM, "gemm:fp32", 1980), (SXM, "alu:fma_fp64", 1980), ("NVIDIA H100 80GB HBM3", "gemm:int8", 1830),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "bound", "mhz"), [
+    (SXM, "gemm:bf16", 1830), (SXM, "tensor:fp8_e4m3_per_clock", 1830), (SXM, "gemm:fp64", 1980),
+    (SXM, "gemm:fp32", 1980), (SXM, "alu:fma_fp64", 1980), ("NVIDIA H100 80GB HBM3", "gemm:int8", 1830),
+])  # fmt: skip
 def test_the_data_sheet_has_a_clock_of_its_own(name: str, bound: str, mhz: float) -> None:
     assert known.data_sheet_clock_hz(bound, board(name)) == mhz * 1e6
 

@@ -147,9 +147,7 @@ def test_each_way_is_timed_by_blocks_with_one_wait(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_a_missing_library_is_said_and_ends_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "cupy.py").write_text('raise ModuleNotFoundError("hidden", name="cupy")')
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(LAB.parent)]))
     folder = tmp_path / "out"

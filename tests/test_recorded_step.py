@@ -75,9 +75,7 @@ def rests_ns(count: int = 40) -> list[int]:
 def test_a_step_that_waits_for_its_batch_takes_as_long_as_the_batch() -> None:
     """A graph would make the rest of the step shorter and the wait longer."""
     found = diagnosed(fed(5_000_000, rests_ns()))
-    assert found.recorded is not None
     assert found.recorded.paced_s == pytest.approx(5e-3, rel=0.01)
-    assert found.step is not None
     assert found.step.unwatched_s == found.step.low_s == found.step.high_s == found.recorded.paced_s
     assert (found.graph, found.remedies) == (None, ())
     assert found.why_no_graph.startswith("the step waits for something that comes every 5.01 ms")
@@ -160,7 +158,6 @@ def test_a_pageable_copy_is_compared_with_a_pinned_one() -> None:
         made.submit(call, "Memcpy HtoD", 100_000, kind="copy", memories=TO_GPU, size=4 << 20)
         launches(made)
     found = diagnosed(made)
-    assert found.recorded is not None
     wait, copy = found.recorded.changes["pinned"].values()
     assert wait is None, "a pinned copy waits for nothing"
     assert isinstance(copy, Copies)
@@ -185,11 +182,9 @@ def test_memory_from_a_pool_leaves_the_time_around_the_allocation() -> None:
         made.call("cudaMalloc", 300_000)
         launches(made, 5)
     found = diagnosed(made)
-    assert found.recorded is not None
     ((place, part),) = found.recorded.changes["allocation"].items()
     assert part == HostWork(pytest.approx(20e-6))
     assert found.recorded.workload.parts[place] == HostWork(pytest.approx(320e-6))
-    assert found.step is not None
     pool = next(remedy for remedy in found.remedies if remedy.name == "allocation")
     assert found.step.unwatched_s - pool.step_s == pytest.approx(300e-6, rel=0.02)
     assert pool.what == "keep memory in a pool instead of allocating it in each step"
@@ -293,7 +288,6 @@ def test_a_function_of_the_host_is_no_launch() -> None:
         made.call("cuLaunchHostFunc", 3000)
     found = diagnosed(made)
     assert [check.name for check in found.health] == ["steps found by repetition"]
-    assert found.recorded is not None
     assert found.recorded.launches == 10
 
 
@@ -305,7 +299,6 @@ def test_a_step_is_not_three_because_loading_happens_to_repeat() -> None:
     for _ in range(60):
         launches(made, 13)
     steps = find_steps(made.trace())
-    assert steps is not None
     assert set(np.diff(steps.calls)) == {13}
 
 
@@ -325,8 +318,6 @@ def beside(blocks: int) -> Recorder:
 def test_kernels_side_by_side_share_the_sms_and_the_interval_says_how_unsure_that_is() -> None:
     several = [diagnosed(beside(blocks)) for blocks in (4, 132)]
     small, large = (found.graph for found in several)
-    assert small is not None
-    assert large is not None
     for found, graph in zip(several, (small, large), strict=True):
         assert {one.name: one.step_s for one in found.remedies}["graph"] == pytest.approx(graph.step_s)
     assert small.step_s == pytest.approx(5 * 20.5e-6, rel=0.15)
@@ -343,7 +334,6 @@ def test_kernels_that_were_recorded_side_by_side_are_as_slow_as_they_were() -> N
             made.runs(12_000)
             made.launch(f"kernel_{kernel}", 20_000, stream=(13, 20)[kernel % 2], blocks=132)
     step = diagnosed(made).step
-    assert step is not None
     assert step.watched_s == pytest.approx(150e-6)
     assert step.unwatched_s < step.watched_s
 
@@ -358,12 +348,9 @@ def test_host_time_behind_a_wait_may_stay_in_front_of_the_next_graph() -> None:
                 made.runs(between_ns)
                 launches(made)
         step = diagnosed(made).step
-        assert step is not None
         return diagnosed(made, step.watched_s)
 
     short, long = (found(between_ns).graph for between_ns in (0, 80_000))
-    assert short is not None
-    assert long is not None
     assert long.step_s == pytest.approx(short.step_s, rel=0.02)
     assert long.high_s - short.high_s == pytest.approx(40e-6, rel=0.2)
     assert long.low_s == pytest.approx(short.low_s, rel=0.05)
@@ -388,7 +375,6 @@ def test_a_host_that_waits_and_launches_late_because_of_it_is_wait_bound() -> No
             made.launch(f"kernel_{kernel}", 50_000)
             made.wait(ns=9000)
     found = diagnosed(made)
-    assert found.idle is not None
     assert found.idle.causes["waits"] < found.idle.idle_s / 2
     assert found.remedies[0].name == "waits"
     assert found.bound == "wait-bound"

@@ -67,14 +67,10 @@ def recorder(monkeypatch: pytest.MonkeyPatch, kind: RecorderKind, refuses: str =
     return TorchRecorder(kind), notes
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("torch_cuda", (["CUDA"], False)),
-        ("torch_cpu", (["CPU", "CUDA"], False)),
-        ("torch_stack", (["CPU", "CUDA"], True)),
-    ],
-)
+@pytest.mark.parametrize(("kind", "expected"), [
+    ("torch_cuda", (["CUDA"], False)), ("torch_cpu", (["CPU", "CUDA"], False)),
+    ("torch_stack", (["CPU", "CUDA"], True)),
+])  # fmt: skip
 def test_a_recording_is_started_and_stopped_around_what_runs(
     monkeypatch: pytest.MonkeyPatch, kind: RecorderKind, expected: tuple[list[str], bool]
 ) -> None:

@@ -126,9 +126,7 @@ def test_noise_is_borne(changes: dict[str, Any], completion_ns: float, layer: La
 @pytest.mark.slow
 @settings(drawn, max_examples=40)
 @given(st.fixed_dictionaries(LAUNCHING), near(1500, 8000), st.builds(LayerCosts, near(6000, 25_000), near(20, 3000)))
-def test_calls_that_only_steps_show_are_given_back(
-    changes: dict[str, Any], completion_ns: float, layer: LayerCosts
-) -> None:
+def test_calls_that_steps_show_are_given_back(changes: dict[str, Any], completion_ns: float, layer: LayerCosts) -> None:
     """Calls longer than a kernel of 1 us and its gap, and nothing that timed calls from Python."""
     costs = machine(changes, completion_ns, layer)
     result = fitted(costs, LAUNCHES + LIVES + STEPS)

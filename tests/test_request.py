@@ -37,11 +37,8 @@ def test_resume_measures_only_what_is_not_ok(tmp_path: Path) -> None:
     run("wild", out=path, how="nothing,skip,exit,print")
     resumed = run(resume=str(path))
     assert [(one.session, one.case.params["how"], one.status) for one in outcomes(resumed)] == [
-        (0, "nothing", "ok"),
-        (0, "print", "ok"),
-        (0, "skip", "skipped"),
-        (0, "exit", "crashed"),
-    ]
+        (0, "nothing", "ok"), (0, "print", "ok"), (0, "skip", "skipped"), (0, "exit", "crashed"),
+    ]  # fmt: skip
     assert len(resumed.run.sessions) == 1
 
 
@@ -64,9 +61,7 @@ def test_a_resumption_that_was_killed_leaves_nothing_twice(tmp_path: Path) -> No
     assert [(one.case.params["size"], one.status) for one in resumed.outcomes] == [(1, "ok"), (2, "ok")]
 
 
-def test_a_package_that_was_installed_meanwhile_is_not_said_to_be_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_installed_meanwhile_is_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.json"
     with monkeypatch.context() as before:
         before.setattr(plan, "_missing", lambda one, *_: "needs a package" if one.name == "warm" else None)
@@ -86,14 +81,11 @@ def test_only_the_last_session_is_resumed(tmp_path: Path) -> None:
     assert [(one.session, one.case.params["size"]) for one in resumed.outcomes] == [(0, 1), (0, 2), (1, 1), (1, 2)]
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"environment": Environment(driver_version="1.2")}, "began with driver 1.2, but this machine has"),
-        ({"environment": Environment(gpus=(GpuInfo("Other GPU", "GPU-other"),))}, r"Other GPU \(GPU-other\)"),
-        ({"commit": "0" * 40}, "began with microbench .*0000, but this machine has"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ({"environment": Environment(driver_version="1.2")}, "began with driver 1.2, but this machine has"),
+    ({"environment": Environment(gpus=(GpuInfo("Other GPU", "GPU-other"),))}, r"Other GPU \(GPU-other\)"),
+    ({"commit": "0" * 40}, "began with microbench .*0000, but this machine has"),
+])  # fmt: skip
 def test_a_run_is_resumed_only_where_it_was_begun(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     finished = run("calm", out=path).run
@@ -114,15 +106,10 @@ def test_resume_keeps_the_settings_of_the_run(tmp_path: Path) -> None:
     assert [(one.case.params["size"], one.round) for one in resumed.outcomes] == [(1, 0), (2, 0), (1, 1), (2, 1)]
 
 
-@pytest.mark.parametrize(
-    ("more", "word"),
-    [
-        ({"preset": "full"}, "preset"),
-        ({"rounds": 2}, "--rounds"),
-        ({"device": "all"}, "--device"),
-        ({"how": "print"}, "--set"),
-    ],
-)
+@pytest.mark.parametrize(("more", "word"), [
+    ({"preset": "full"}, "preset"), ({"rounds": 2}, "--rounds"), ({"device": "all"}, "--device"),
+    ({"how": "print"}, "--set"),
+])  # fmt: skip
 def test_resume_refuses_to_change_what_was_asked_for(more: dict[str, object], word: str, tmp_path: Path) -> None:
     path = save_small_run(tmp_path / "run.json", Settings("quick", ("wild",), {"how": ("nothing",)}))
     with pytest.raises(UsageError, match=word):
@@ -136,9 +123,7 @@ def save_small_run(path: Path, settings: Settings) -> Path:
 
 
 @pytest.mark.parametrize("known", ["begun", "now"])
-def test_a_commit_that_git_could_not_tell_does_not_keep_a_run_from_being_resumed(
-    known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_an_unknown_commit_is_resumed(known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, commits = tmp_path / "run.json", {"begun": None, "now": None} | {known: "0" * 40}
     monkeypatch.setattr(session, "commit", lambda: commits["begun"])
     run("calm", out=path, listener=Recorder(interrupt_at=CaseDone))
@@ -181,21 +166,11 @@ def test_a_run_by_another_method_is_not_grown(tmp_path: Path) -> None:
         run("calm", into=str(path))
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"rounds": 0},
-        {"rounds": -1},
-        {"rounds": 10**9},
-        {"time_limit_s": 0.0},
-        {"time_limit_s": -5.0},
-        {"time_limit_s": float("nan")},
-        {"time_limit_s": float("inf")},
-        {"preset": "fast"},
-        {"out": Path("a.json"), "into": "b"},
-        {"into": "a", "resume": "b"},
-    ],
-)
+@pytest.mark.parametrize("more", [
+    {"rounds": 0}, {"rounds": -1}, {"rounds": 10**9}, {"time_limit_s": 0.0}, {"time_limit_s": -5.0},
+    {"time_limit_s": float("nan")}, {"time_limit_s": float("inf")}, {"preset": "fast"},
+    {"out": Path("a.json"), "into": "b"}, {"into": "a", "resume": "b"},
+])  # fmt: skip
 def test_an_impossible_request_is_a_usage_error_before_anything_is_measured(more: dict[str, object]) -> None:
     listener = Recorder()
     with pytest.raises(UsageError) as caught:

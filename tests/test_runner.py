@@ -184,17 +184,12 @@ def test_without_a_gpu_the_host_is_measured_and_the_rest_skipped_once() -> None:
     result = run()
     by_status = {outcome.case.id: (outcome.status, outcome.reason) for outcome in outcomes(result)}
     assert by_status == {
-        "calm[size=1]": ("ok", None),
-        "calm[size=2]": ("ok", None),
-        "calm[size=3]": ("ok", None),
-        "wild[how=nothing]": ("ok", None),
-        "apart": ("skipped", worker_backend.NO_GPU),
-        "captured": ("skipped", worker_backend.NO_GPU),
-        "changed": ("skipped", worker_backend.NO_GPU),
-        "cold": ("skipped", worker_backend.NO_GPU),
-        "topology": ("skipped", worker_backend.NO_GPU),
+        "calm[size=1]": ("ok", None), "calm[size=2]": ("ok", None), "calm[size=3]": ("ok", None),
+        "wild[how=nothing]": ("ok", None), "apart": ("skipped", worker_backend.NO_GPU),
+        "captured": ("skipped", worker_backend.NO_GPU), "changed": ("skipped", worker_backend.NO_GPU),
+        "cold": ("skipped", worker_backend.NO_GPU), "topology": ("skipped", worker_backend.NO_GPU),
         "warm": ("skipped", worker_backend.NO_GPU),
-    }
+    }  # fmt: skip
     assert result.exit_code == ExitCode.MEASURED
     assert result.environment.no_gpu_reason == worker_backend.NO_GPU
 

@@ -19,8 +19,6 @@ SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 def loaded() -> Any:
     """scripts/set_up.py as a module."""
     spec = importlib.util.spec_from_file_location("set_up", SCRIPTS / "set_up.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -83,15 +81,9 @@ def test_without_a_driver_there_are_no_gpu_packages() -> None:
     assert set_up.packages_for(set_up.driver_cuda("libcuda-that-is-not-there.so.1")) is None
 
 
-@pytest.mark.parametrize(
-    ("gpu_packages", "tests", "extras"),
-    [
-        (None, False, ""),
-        ("cu13", False, "[cu13]"),
-        (None, True, "[test,compile]"),
-        ("cu12", True, "[cu12,test]"),
-    ],
-)
+@pytest.mark.parametrize(("gpu_packages", "tests", "extras"), [
+    (None, False, ""), ("cu13", False, "[cu13]"), (None, True, "[test,compile]"), ("cu12", True, "[cu12,test]"),
+])  # fmt: skip
 def test_extras(checkout: Path, installed: list[str], gpu_packages: str | None, tests: bool, extras: str) -> None:
     make(checkout, gpu_packages, tests)
     assert installed == [extras]

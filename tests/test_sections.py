@@ -5,9 +5,9 @@ import snapshots
 from changed_run import bundled, changed, in_one_round, scaled, with_gpu, without
 from make_link_run import make_link_run, two_switches
 from msgspec.structs import replace
+from read_findings import evidence
 from sections import cells, drawn, section, some, suite_report, widest
 
-from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.core.bench import discover
 from microbench.core.model import Outcome, Run
 from microbench.report.document import Bars, Curve, Histogram, Table, TimeLine, Way
@@ -16,10 +16,6 @@ from microbench.report.terminal import terminal
 
 SUITES = {"graph": graph, "link": link, "memory": memory, "compute": compute}
 HOST, MEMORY, COMPUTE = (in_one_round(bundled(suite)) for suite in ("host", "memory", "compute"))
-
-
-def evidence(run: Run) -> Evidence:
-    return evidence_by_device(run)[0]
 
 
 @pytest.mark.parametrize("suite", SUITES)

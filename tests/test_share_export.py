@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from command_line import call
 from make_link_run import make_link_run
 from make_run import failed, make_run, skipped
 from make_small_run import RUN
 from msgspec.structs import replace
+from test_schema import comparable
 
 from microbench.archive import schema, store
 from microbench.archive.export import HEADER, to_csv, to_json, to_json_lines
@@ -50,10 +50,6 @@ def test_text_in_json_lines_is_as_it_was() -> None:
     found = lines(make_run(gpu=False, extra=[failed(reason)]))
     assert found[-1]["reason"] == reason
     assert "median" not in found[-1]
-
-
-def comparable(run: Run) -> Any:
-    return json.loads(msgspec.json.encode(run))
 
 
 def test_a_json_export_is_a_run_again() -> None:
@@ -144,16 +140,11 @@ def test_runs_are_valid(validator: Any) -> None:
     assert validator.is_valid(document), "keys of a later version are valid"
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"schema_version": 2},
-        {"sessions": []},
-        {"run_id": None},
-        {"outcomes": [{"case": {"benchmark": "x"}, "session": 0, "round": 0, "status": "fine"}]},
-        {"outcomes": [{"case": {"benchmark": "x", "params": {"a": 1.5}}, "session": 0, "round": 0, "status": "ok"}]},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {"schema_version": 2}, {"sessions": []}, {"run_id": None},
+    {"outcomes": [{"case": {"benchmark": "x"}, "session": 0, "round": 0, "status": "fine"}]},
+    {"outcomes": [{"case": {"benchmark": "x", "params": {"a": 1.5}}, "session": 0, "round": 0, "status": "ok"}]},
+])  # fmt: skip
 def test_other_documents_are_not_valid(changes: dict[str, Any], validator: Any) -> None:
     assert not validator.is_valid({**comparable(RUN), **changes})
 

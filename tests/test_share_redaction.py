@@ -26,62 +26,51 @@ UUID = "GPU-1a2d7986-4b79-e1ed-c951-afa4653d7453"
 DIGITS = UUID.removeprefix("GPU-")
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        (f"device {UUID} is lost", "device GPU-1 is lost"),
-        (f"{UUID.upper()}, {UUID.lower()}, {DIGITS}", "GPU-1, GPU-1, GPU-1"),
-        (f"{UUID} by --device {UUID[:12]}; cut: {UUID[:20]}", "GPU-1 by --device GPU-1; cut: GPU-1"),
-        (f"MIG-{UUID}/7/0, uuid{DIGITS}", "GPU-1/7/0, uuidGPU-1"),
-        (f"boot id {DIGITS}", "boot id ID-1"),
-        ("cannot open /home/alice/run.json: denied", "cannot open PATH-1: denied"),
-        ("LD_PRELOAD=/opt/lib/a.so:/opt/lib/b.so", "LD_PRELOAD=PATH-1:PATH-2"),
-        ("at /srv/code/x.py:12: and (/srv/code/x.py).", "at PATH-1:12: and (PATH-1)."),
-        ("~/runs/a.json, ~alice/b", "PATH-1, PATH-2"),
-        ("get https://alice:pw@host.corp/x failed", "get PATH-1 failed"),
-        ("nvcc -I /srv/alice/include -lcudart", "nvcc -I PATH-1 -lcudart"),
-        ("alice@node17 said", "USER-1@HOST-1 said"),
-        ("ether 3c:ec:ef:12:34:5a: up, 3C-EC-EF-12-34-5A-", "ether MAC-1: up, MAC-1-"),
-        ("10.1.2.3 to 10.1.2.4, 10.1.2.3:8080, 10.1.2.0/24", "IP-1 to IP-2, IP-1:8080, IP-3/24"),
-        ("MASTER_ADDR=192.168.0.17, ssh bob@192.168.0.17.", "MASTER_ADDR=IP-1, ssh USER-1@IP-1."),
-        ("root@10.1.2.3 carol@[2001:db8::2]", "root@IP-2 USER-1@[IP-1]"),
-        ("host_10.0.0.5 at...10.0.0.5", "host_IP-1 at...IP-1"),
-        ("fe80::3eec:efff:fe12:345a%eth0 is up", "IP-1%eth0 is up"),
-        ("[2001:db8::1]:8080 = 2001:0DB8:0:0:0:0:0:1: ok", "[IP-1]:8080 = IP-1: ok"),
-        ("hostname=node17, HOSTNAME: node17; nodename node18", "hostname=HOST-1, HOSTNAME: HOST-1; nodename node18"),
-        ('{"host": "node17", "user":"alice"} host=node18', '{"host": "HOST-1", "user":"USER-1"} host=HOST-2'),
-        ('\\"host\\": \\"node17\\"', '\\"host\\": \\"HOST-1\\"'),
-        ("nodename=node17 MASTER_ADDR=node18:29500", "nodename=HOST-1 MASTER_ADDR=HOST-2:29500"),
-        ("SLURM_NODELIST=gpu[01-04,07],cpu1 SLURM_JOB_USER=alice", "SLURM_NODELIST=HOST-1 SLURM_JOB_USER=USER-1"),
-        ("user=alice, username: bob", "user=USER-1, username: USER-2"),
-        ("board_serial=1650523001234. SN: PM12345678. S/N: 7", "board_serial=SERIAL-1. SN: SERIAL-2. S/N: SERIAL-3"),
-        ("ip-10-17-23-199 is ip-10-17-23-199.ec2.internal.", "HOST-1 is HOST-2."),
-        (f"uuid{DIGITS.replace('-', '')} uuid={'0a' * 16}", "uuidID-1 uuid=ID-2"),
-        ("enx3cecef12345a is 3c:ec:ef:12:34:5a", "enxMAC-1 is MAC-1"),
-        ("via fe80::/10 or ::ffff:10.0.0.9", "via IP-1/10 or IP-2"),
-    ],
-)
+@pytest.mark.parametrize(("text", "shown"), [
+    (f"device {UUID} is lost", "device GPU-1 is lost"),
+    (f"{UUID.upper()}, {UUID.lower()}, {DIGITS}", "GPU-1, GPU-1, GPU-1"),
+    (f"{UUID} by --device {UUID[:12]}; cut: {UUID[:20]}", "GPU-1 by --device GPU-1; cut: GPU-1"),
+    (f"MIG-{UUID}/7/0, uuid{DIGITS}", "GPU-1/7/0, uuidGPU-1"), (f"boot id {DIGITS}", "boot id ID-1"),
+    ("cannot open /home/alice/run.json: denied", "cannot open PATH-1: denied"),
+    ("LD_PRELOAD=/opt/lib/a.so:/opt/lib/b.so", "LD_PRELOAD=PATH-1:PATH-2"),
+    ("at /srv/code/x.py:12: and (/srv/code/x.py).", "at PATH-1:12: and (PATH-1)."),
+    ("~/runs/a.json, ~alice/b", "PATH-1, PATH-2"), ("get https://alice:pw@host.corp/x failed", "get PATH-1 failed"),
+    ("nvcc -I /srv/alice/include -lcudart", "nvcc -I PATH-1 -lcudart"), ("alice@node17 said", "USER-1@HOST-1 said"),
+    ("ether 3c:ec:ef:12:34:5a: up, 3C-EC-EF-12-34-5A-", "ether MAC-1: up, MAC-1-"),
+    ("10.1.2.3 to 10.1.2.4, 10.1.2.3:8080, 10.1.2.0/24", "IP-1 to IP-2, IP-1:8080, IP-3/24"),
+    ("MASTER_ADDR=192.168.0.17, ssh bob@192.168.0.17.", "MASTER_ADDR=IP-1, ssh USER-1@IP-1."),
+    ("root@10.1.2.3 carol@[2001:db8::2]", "root@IP-2 USER-1@[IP-1]"),
+    ("host_10.0.0.5 at...10.0.0.5", "host_IP-1 at...IP-1"), ("fe80::3eec:efff:fe12:345a%eth0 is up", "IP-1%eth0 is up"),
+    ("[2001:db8::1]:8080 = 2001:0DB8:0:0:0:0:0:1: ok", "[IP-1]:8080 = IP-1: ok"),
+    ("hostname=node17, HOSTNAME: node17; nodename node18", "hostname=HOST-1, HOSTNAME: HOST-1; nodename node18"),
+    ('{"host": "node17", "user":"alice"} host=node18', '{"host": "HOST-1", "user":"USER-1"} host=HOST-2'),
+    ('\\"host\\": \\"node17\\"', '\\"host\\": \\"HOST-1\\"'),
+    ("nodename=node17 MASTER_ADDR=node18:29500", "nodename=HOST-1 MASTER_ADDR=HOST-2:29500"),
+    ("SLURM_NODELIST=gpu[01-04,07],cpu1 SLURM_JOB_USER=alice", "SLURM_NODELIST=HOST-1 SLURM_JOB_USER=USER-1"),
+    ("user=alice, username: bob", "user=USER-1, username: USER-2"),
+    ("board_serial=1650523001234. SN: PM12345678. S/N: 7", "board_serial=SERIAL-1. SN: SERIAL-2. S/N: SERIAL-3"),
+    ("ip-10-17-23-199 is ip-10-17-23-199.ec2.internal.", "HOST-1 is HOST-2."),
+    (f"uuid{DIGITS.replace('-', '')} uuid={'0a' * 16}", "uuidID-1 uuid=ID-2"),
+    ("enx3cecef12345a is 3c:ec:ef:12:34:5a", "enxMAC-1 is MAC-1"),
+    ("via fe80::/10 or ::ffff:10.0.0.9", "via IP-1/10 or IP-2"),
+])  # fmt: skip
 def test_paths_uuids_and_addresses_are_replaced(text: str, shown: str) -> None:
     assert Redactor().text(text) == shown
     assert Redactor().text(shown) == shown
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "55.4 GB/s, 3.61 µs/launch, B/clk/SM and TFLOP/s.",
-        "stream / graph, host/device, and/or",
-        "driver 580.159.04, CUDA 13.0.88, 96.00.A5.00.1A",
-        "/proc/self/status Cpus_allowed_list, /sys/devices/system/cpu/cpu*/topology, /dev/nvidia0",
-        "PCI 0000:00:06.0, commit 32904dfddf24111da71c24873c73089725c591b4, 20260102T030405Z-0011aabb",
-        "GPU-accelerated, GPU-1, GPU 0, NVIDIA H200, GPU-P2P",
-        "the host: touch it; node: 3, user: alone; serial: none, SN: unknown, launches are serial; host=200",
-        "root complex, a user's own test on the host: 3.2 µs; root@localhost; 2026-11-21T10:54:40+00:00",
-        "1.2.3.4.5, 1.2.3.256, 96.00.74.00.01, 127.0.0.1, ::1, 0.0.0.0:0, netmask 255.255.255.0",
-        "12:34:56, 2026-01-02-10-54-40, 2026:01:02 12:34:56, 10de:2335, 2026.01.02, 1234.5678",
-        "00000000:1B:00.0, 0000:1b:00.0, 10:54:40, 1::2, a::b, std::cafe::add, x[1:2:3], 1:2:3:4, [::2]",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "55.4 GB/s, 3.61 µs/launch, B/clk/SM and TFLOP/s.", "stream / graph, host/device, and/or",
+    "driver 580.159.04, CUDA 13.0.88, 96.00.A5.00.1A",
+    "/proc/self/status Cpus_allowed_list, /sys/devices/system/cpu/cpu*/topology, /dev/nvidia0",
+    "PCI 0000:00:06.0, commit 32904dfddf24111da71c24873c73089725c591b4, 20260102T030405Z-0011aabb",
+    "GPU-accelerated, GPU-1, GPU 0, NVIDIA H200, GPU-P2P",
+    "the host: touch it; node: 3, user: alone; serial: none, SN: unknown, launches are serial; host=200",
+    "root complex, a user's own test on the host: 3.2 µs; root@localhost; 2026-11-21T10:54:40+00:00",
+    "1.2.3.4.5, 1.2.3.256, 96.00.74.00.01, 127.0.0.1, ::1, 0.0.0.0:0, netmask 255.255.255.0",
+    "12:34:56, 2026-01-02-10-54-40, 2026:01:02 12:34:56, 10de:2335, 2026.01.02, 1234.5678",
+    "00000000:1B:00.0, 0000:1b:00.0, 10:54:40, 1::2, a::b, std::cafe::add, x[1:2:3], 1:2:3:4, [::2]",
+])  # fmt: skip
 def test_other_text_stays(text: str) -> None:
     assert Redactor().text(text) == text
 
@@ -110,14 +99,10 @@ def test_any_text_can_be_redacted(text: str) -> None:
     Redactor(("host17",), ("alice",)).text(text)
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        {"packages": {"nvidia-cublas-cu12": "12.8.4.1 @ file:///home/alice/x.whl"}},
-        {"driver_version": "12.8.4.1"},
-        {"facts": (Fact("nccl_version", "12.8.4.1"), Fact("gateway", "12.8.4.2"))},
-    ],
-)
+@pytest.mark.parametrize("where", [
+    {"packages": {"nvidia-cublas-cu12": "12.8.4.1 @ file:///home/alice/x.whl"}}, {"driver_version": "12.8.4.1"},
+    {"facts": (Fact("nccl_version", "12.8.4.1"), Fact("gateway", "12.8.4.2"))},
+])  # fmt: skip
 def test_a_version_of_four_numbers_stays(where: dict[str, Any]) -> None:
     environment = replace(RUN.sessions[0].environment, **where)
     session = replace(RUN.sessions[0], environment=environment)
@@ -180,12 +165,9 @@ def planted(secrets: dict[str, str], context: str) -> Run:
 
 def exports(run: Run) -> dict[str, str]:
     return {
-        "run file": schema.encode(run).decode(),
-        "csv": export.to_csv(run),
-        "json": export.to_json(run).decode(),
-        "jsonl": export.to_json_lines(run).decode(),
-        "markdown": to_markdown(report_of(run)),
-    }
+        "run file": schema.encode(run).decode(), "csv": export.to_csv(run), "json": export.to_json(run).decode(),
+        "jsonl": export.to_json_lines(run).decode(), "markdown": to_markdown(report_of(run)),
+    }  # fmt: skip
 
 
 @settings(max_examples=40, deadline=None)

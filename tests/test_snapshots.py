@@ -61,17 +61,11 @@ def files() -> dict[str, bytes]:
     slower = compare_runs.changed(1.05, suite="launch")
     less = compare_runs.changed(0.8, suite="memory")
     made = {
-        "launch": make_run(rounds=3),
-        "graph": make_graph_run(),
-        "link": make_link_run(),
-        "memory": in_one_round(bundled("memory")),
-        "compute": in_one_round(bundled("compute")),
-        "unusual": unusual(),
-        "host": make_run(gpu=False),
-        "small": RUN,
-        "base": compare_runs.made(1),
+        "launch": make_run(rounds=3), "graph": make_graph_run(), "link": make_link_run(),
+        "memory": in_one_round(bundled("memory")), "compute": in_one_round(bundled("compute")), "unusual": unusual(),
+        "host": make_run(gpu=False), "small": RUN, "base": compare_runs.made(1),
         "new": compare_runs.made(2, slower, less, driver="580.2"),
-    }
+    }  # fmt: skip
     return {f"{name}.json": schema.encode(run) for name, run in made.items()}
 
 
@@ -142,31 +136,19 @@ def check_lines(text: str, width: int | None) -> None:
 
 STEP = ("--kernels", "100", "--duration", "6us", "--layer", "torch", "--run", "graph.json")
 DRAWN: dict[str, tuple[str, ...]] = {
-    "show": ("show", "launch.json"),
-    "show-figure-ladder": ("show", "launch.json", "ladder"),
-    "show-figure-gain": ("show", "graph.json", "gain"),
-    "show-figure-link": ("show", "link.json", "link"),
+    "show": ("show", "launch.json"), "show-figure-ladder": ("show", "launch.json", "ladder"),
+    "show-figure-gain": ("show", "graph.json", "gain"), "show-figure-link": ("show", "link.json", "link"),
     "show-figure-memory": ("show", "memory.json", "memory"),
     "show-figure-roofline": ("show", "compute.json", "roofline"),
-    "show-figure-sustained": ("show", "compute.json", "sustained"),
-    "show-figure-step": ("show", "graph.json", "step"),
-    "predict": ("predict", *STEP),
-    "whatif": ("whatif", *STEP, "--submit", "2us"),
-    "timeline": ("timeline", "--duration", "3us", "--kernels", "6", "--run", "graph.json"),
-    "explain": ("explain",),
-    "explain-launch": ("explain", "launch", "--run", "launch.json"),
-    "history": ("history",),
-    "history-last": ("history", "--last", "2"),
-    "history-prune": ("history", "prune", "--keep", "1", "--yes"),
+    "show-figure-sustained": ("show", "compute.json", "sustained"), "show-figure-step": ("show", "graph.json", "step"),
+    "predict": ("predict", *STEP), "whatif": ("whatif", *STEP, "--submit", "2us"),
+    "timeline": ("timeline", "--duration", "3us", "--kernels", "6", "--run", "graph.json"), "explain": ("explain",),
+    "explain-launch": ("explain", "launch", "--run", "launch.json"), "history": ("history",),
+    "history-last": ("history", "--last", "2"), "history-prune": ("history", "prune", "--keep", "1", "--yes"),
     "history-label": ("history", "--label", LAST, "before", "--note", LAST, "[bold]note[/bold]"),
-    "trend": ("trend", "launch_cost.submit"),
-    "list": ("list",),
-    "list-host": ("list", "host"),
-    "doctor": ("doctor",),
-    "doctor-no-gpu": ("doctor",),
-    "run": ("run", "launch"),
-    "run-no-gpu": ("run", "--quick"),
-}
+    "trend": ("trend", "launch_cost.submit"), "list": ("list",), "list-host": ("list", "host"), "doctor": ("doctor",),
+    "doctor-no-gpu": ("doctor",), "run": ("run", "launch"), "run-no-gpu": ("run", "--quick"),
+}  # fmt: skip
 # Long outputs, whose words other tests check. Here only their layout is checked.
 LAID_OUT: dict[str, tuple[str, ...]] = {
     "explain-tensor": ("explain", "tensor", "--run", "compute.json"),
@@ -314,42 +296,19 @@ def test_help_fits_the_page(command: str) -> None:
 
 
 ERRORS: tuple[tuple[str, ...], ...] = (
-    ("run", "lunch"),
-    ("run", "--quick", "--full"),
-    ("run", "launch_sync", "--set", "wait=spn"),
-    ("run", "--device", "cuda:7"),
-    ("show", "nope"),
-    ("show", "bad.json"),
-    ("show", "launch.json", "lader"),
-    ("show", "host.json", "roofline"),
-    ("predict",),
-    ("predict", "--kernels", "100", "--duration", "nan"),
-    ("predict", "decode8b"),
-    ("predict", *STEP[:-1], "host.json"),
-    ("whatif", *STEP),
-    ("whatif", *STEP, "--memory", "2039"),
-    ("timeline", "--kernels", "99999", "--duration", "1us"),
-    ("timeline", *STEP[:-1], "host.json"),
-    ("explain", "lunch"),
-    ("explain", "--run", "launch.json"),
-    ("explain", "launch", "--run", "nope"),
-    ("compare", "base.json", "base.json"),
-    ("compare", "base.json", "nope"),
-    ("plot", "launch.json", "lader", "-o", "x.png"),
-    ("plot", "launch.json", "ladder", "-o", "x.gif"),
-    ("plot", "launch.json", "link", "-o", "x.svg"),
-    ("plot", "launch.json", "ladder", "-o", "nowhere/x.png"),
-    ("report", "nope", "-o", "x.html"),
-    ("export", "nope"),
-    ("export", "[bold]漢字[/bold]\x1b[31m"),
-    ("trend", "nope"),
-    ("trend", "launch_cost.submit", "--case", "layer"),
-    ("list", "lunch"),
-    ("history", "--label", "nope", "x"),
-    ("history", "--label", LAST, "x" * 1000),
-    ("history", "prune"),
-    ("history", "prune", "--keep", "1"),
-)
+    ("run", "lunch"), ("run", "--quick", "--full"), ("run", "launch_sync", "--set", "wait=spn"),
+    ("run", "--device", "cuda:7"), ("show", "nope"), ("show", "bad.json"), ("show", "launch.json", "lader"),
+    ("show", "host.json", "roofline"), ("predict",), ("predict", "--kernels", "100", "--duration", "nan"),
+    ("predict", "decode8b"), ("predict", *STEP[:-1], "host.json"), ("whatif", *STEP),
+    ("whatif", *STEP, "--memory", "2039"), ("timeline", "--kernels", "99999", "--duration", "1us"),
+    ("timeline", *STEP[:-1], "host.json"), ("explain", "lunch"), ("explain", "--run", "launch.json"),
+    ("explain", "launch", "--run", "nope"), ("compare", "base.json", "base.json"), ("compare", "base.json", "nope"),
+    ("plot", "launch.json", "lader", "-o", "x.png"), ("plot", "launch.json", "ladder", "-o", "x.gif"),
+    ("plot", "launch.json", "link", "-o", "x.svg"), ("plot", "launch.json", "ladder", "-o", "nowhere/x.png"),
+    ("report", "nope", "-o", "x.html"), ("export", "nope"), ("export", "[bold]漢字[/bold]\x1b[31m"), ("trend", "nope"),
+    ("trend", "launch_cost.submit", "--case", "layer"), ("list", "lunch"), ("history", "--label", "nope", "x"),
+    ("history", "--label", LAST, "x" * 1000), ("history", "prune"), ("history", "prune", "--keep", "1"),
+)  # fmt: skip
 
 
 def test_an_error_is_a_line_of_cause_and_one_of_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

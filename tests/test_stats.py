@@ -3,13 +3,13 @@
 import math
 from fractions import Fraction
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_run import make_run
 from msgspec.structs import replace
+from test_trust import measured
 
 from microbench.analysis.quantiles import CONFIDENCE, median_ranks, samples_per_independent
 from microbench.analysis.stats import Interval, median_interval, rounds_interval, rows, student_95, summarize, values_of
@@ -19,13 +19,6 @@ TIME = Metric("submit", "time", "s/launch", "time of a call")
 RATE = Metric("copy", "rate", "B/s", "bytes copied")
 LAUNCHES = Metric("rate", "rate", "1/s", "launches")
 COUNT = Metric("received", "count", "B/launch", "bytes to the GPU")
-
-
-def measured(values: list[float], **fields: object) -> Measurement:
-    """A measurement of these raw samples."""
-    raw = msgspec.Raw(msgspec.json.encode(values))
-    defaults = {"metric": "submit", "clock": "host", "samples": raw, "n": len(values)}
-    return Measurement(**{**defaults, **fields})
 
 
 def coverage(n: int, low: int, high: int) -> Fraction:
@@ -155,15 +148,12 @@ def test_the_interval_over_three_rounds_covers_their_common_mean(seed: int) -> N
     assert sum(one.low <= 10 <= one.high for one in intervals) >= 0.90 * len(intervals)
 
 
-@pytest.mark.parametrize(
-    ("metric", "measurement", "values"),
-    [
-        (TIME, measured([2.0, 4.0], calls_per_sample=2), [1.0, 2.0]),
-        (COUNT, measured([1800.0, 3600.0], calls_per_sample=2, clock="counter"), [900, 1800]),
-        (RATE, measured([2.0, 4.0], calls_per_sample=2, work=Work(bytes=100)), [100.0, 50.0]),
-        (LAUNCHES, measured([0.5], work=Work(launches=10)), [20.0]),
-    ],
-)
+@pytest.mark.parametrize(("metric", "measurement", "values"), [
+    (TIME, measured([2.0, 4.0], calls_per_sample=2), [1.0, 2.0]),
+    (COUNT, measured([1800.0, 3600.0], calls_per_sample=2, clock="counter"), [900, 1800]),
+    (RATE, measured([2.0, 4.0], calls_per_sample=2, work=Work(bytes=100)), [100.0, 50.0]),
+    (LAUNCHES, measured([0.5], work=Work(launches=10)), [20.0]),
+])  # fmt: skip
 def test_values_are_per_call_and_rates_are_work_over_time(
     metric: Metric, measurement: Measurement, values: list[float]
 ) -> None:

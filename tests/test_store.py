@@ -249,9 +249,7 @@ def test_a_run_that_is_not_finished_stays_readable_and_can_be_grown(folder: Path
     assert [one.name for one in folder.iterdir()] == ["run.json"]
 
 
-def test_a_folder_that_became_read_only_ends_nothing_by_a_traceback(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_became_read_only_is_no_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -288,9 +286,7 @@ def test_two_runs_cannot_grow_one_file(folder: Path) -> None:
             file.begin(RUN)
 
 
-def test_a_file_that_was_replaced_before_it_was_locked_is_opened_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_replaced_before_it_was_locked_is_opened_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(folder / "run.json")
     lock, others = fcntl.flock, [RunFile(path, grow=True)]
 
@@ -399,9 +395,7 @@ def test_a_folder_that_was_deleted_costs_no_result(both: bool, tmp_path: Path, m
     assert kept.read_bytes() == schema.encode(RUN)
 
 
-def test_an_outcome_that_could_not_be_appended_is_in_the_finished_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_could_not_be_appended_is_in_the_finished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk was full for a moment, and then the folder of the run refuses new files."""
     runs, work = tmp_path / "runs", tmp_path / "work"
     for place in (runs, work):
@@ -493,15 +487,7 @@ def test_a_file_system_without_locks_is_written_to_with_a_remark(
     file.finish(RUN)
     assert len(store.load(path).outcomes) == len(RUN.outcomes)
     assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
-
-
-def test_a_run_without_a_lock_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_locks(descriptor: object, operation: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", without_locks)
-    path = tmp_path / "run.json"
-    result = call("run", "host_timer", "--quick", "--device", "fake", "--out", str(path))
+    result = call("run", "host_timer", "--quick", "--device", "fake", "--out", str(tmp_path / "other.json"))
     assert result.exit_code == 0
-    assert "run.json cannot be locked (No locks available)" in " ".join(result.stderr.split())
-    assert path.exists()
+    assert f"other.json cannot be locked ({os.strerror(number)})" in " ".join(result.stderr.split())
+    assert (tmp_path / "other.json").exists()

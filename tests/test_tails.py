@@ -29,7 +29,6 @@ def found(begins: np.ndarray, slow: np.ndarray) -> tails.Shared | None:
 def test_the_tick_at_which_half_of_the_slow_calls_come_is_found(tick_ns: float) -> None:
     at_tick = int(bursts(2000, 0, tick_ns)[1].sum())
     shared = found(*bursts(2000, at_tick, tick_ns))
-    assert shared is not None
     assert shared.period == tick_ns
     assert 0.48 < shared.share < 0.6
 

@@ -18,28 +18,19 @@ from microbench.report.terminal.progress import LiveProgress, PlainProgress
 from microbench.session.events import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
 
 HOSTILE = (
-    "[bold]x[/bold] [/] [link=http://x]y[/link]",
-    "\x1b[31m\x1b]0;title\x07\x1b[2J",
-    "</script><text>&amp;",
-    "\u202eevil\u200f\u2066",
-    "a\nb\r\nc\td",
-    "漢字" * 40,
-    "x" * 100_000,
-)
+    "[bold]x[/bold] [/] [link=http://x]y[/link]", "\x1b[31m\x1b]0;title\x07\x1b[2J", "</script><text>&amp;",
+    "\u202eevil\u200f\u2066", "a\nb\r\nc\td", "漢字" * 40, "x" * 100_000,
+)  # fmt: skip
 WORDS = "NVIDIA H200 · 132 SMs · 150 GB · PCIe 5 x16"
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
-@pytest.mark.parametrize(
-    ("width", "lines"),
-    [
-        (len(WORDS), [WORDS]),
-        (len(WORDS) - 1, ["NVIDIA H200 · 132 SMs · 150 GB ·", "PCIe 5 x16"]),
-        (23, ["NVIDIA H200 · 132 SMs ·", "150 GB · PCIe 5 x16"]),
-        (22, ["NVIDIA H200 ·", "132 SMs · 150 GB ·", "PCIe 5 x16"]),
-        (5, ["NVIDIA H200 ·", "132 SMs ·", "150 GB ·", "PCIe 5 x16"]),
-    ],
-)
+@pytest.mark.parametrize(("width", "lines"), [
+    (len(WORDS), [WORDS]), (len(WORDS) - 1, ["NVIDIA H200 · 132 SMs · 150 GB ·", "PCIe 5 x16"]),
+    (23, ["NVIDIA H200 · 132 SMs ·", "150 GB · PCIe 5 x16"]),
+    (22, ["NVIDIA H200 ·", "132 SMs · 150 GB ·", "PCIe 5 x16"]),
+    (5, ["NVIDIA H200 ·", "132 SMs ·", "150 GB ·", "PCIe 5 x16"]),
+])  # fmt: skip
 def test_facts_break_between_things(width: int, lines: list[str]) -> None:
     assert packed(WORDS, width) == lines
     assert " ".join(lines) == WORDS

@@ -280,16 +280,13 @@ def finding_of(rule: str, forecast: Forecast, run: Run = WHOLE) -> Finding:
 MIXED = step(Copies("h2d", 1 << 20), Kernels(4, (1e-6,)), HostWork(5e-6), Kernels(2, (9e-6,)), Wait())
 
 
-@pytest.mark.parametrize(
-    ("rule", "forecast", "severity", "named"),
-    [
-        ("timeline.gain", kernels(8, 3e-6), "good", ["34.7 µs", "38.0 µs", "1.10×", "3.50 µs"]),
-        ("timeline.gain", MIXED, "note", ["55.2 µs", "56.0 µs"]),
-        ("timeline.limit", kernels(8, 3e-6), "note", ["36.8 %", "30.8 %"]),
-        ("timeline.limit", kernels(8, 0.5e-6), "note", ["86.0 %", "72.8 %", "2.0×"]),
-        ("timeline.limit", MIXED, "note", ["60.7 %", "60.1 %"]),
-    ],
-)
+@pytest.mark.parametrize(("rule", "forecast", "severity", "named"), [
+    ("timeline.gain", kernels(8, 3e-6), "good", ["34.7 µs", "38.0 µs", "1.10×", "3.50 µs"]),
+    ("timeline.gain", MIXED, "note", ["55.2 µs", "56.0 µs"]),
+    ("timeline.limit", kernels(8, 3e-6), "note", ["36.8 %", "30.8 %"]),
+    ("timeline.limit", kernels(8, 0.5e-6), "note", ["86.0 %", "72.8 %", "2.0×"]),
+    ("timeline.limit", MIXED, "note", ["60.7 %", "60.1 %"]),
+])  # fmt: skip
 def test_a_finding_has_its_severity_and_figures(rule: str, forecast: Forecast, severity: str, named: list[str]) -> None:
     finding = finding_of(rule, forecast)
     assert (finding.severity, figures(finding)) == (severity, named)
@@ -391,9 +388,7 @@ def test_a_workload_is_drawn_from_its_file(saved: Path, tmp_path: Path) -> None:
     assert "timeline: two runs" in result.stdout
 
 
-def test_without_a_run_the_reference_is_drawn_and_marked(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_run_the_reference_is_drawn(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "reference.json"
     path.write_bytes(schema.encode(measured(WHOLE)))
     monkeypatch.setattr(store, "bundled", lambda: {"nvidia-h200": path})
@@ -402,19 +397,16 @@ def test_without_a_run_the_reference_is_drawn_and_marked(
     assert all(words in result.stdout for words in ("REFERENCE", "3 empty kernels from cuda.core"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "cause"),
-    [
-        (("--duration", "3"), ExitCode.USAGE, "3 is not a time"),
-        (("--duration", "\x1b[2J"), ExitCode.USAGE, "is not a time"),
-        (("--duration", "3us", "--kernels", "0"), ExitCode.USAGE, "--kernels: 0 is too small"),
-        (("--duration", "3us", "--kernels", str(MOST_KERNELS + 1)), ExitCode.USAGE, "too long to draw"),
-        (("--duration", "3us", "--layer", "lop"), ExitCode.USAGE, "no layer lop"),
-        ((), ExitCode.USAGE, "nothing says how long a kernel runs"),
-        (("decode-8b",), ExitCode.USAGE, "there is no workload decode-8b"),
-        (("--duration", "3us", "--run", "nowhere"), ExitCode.UNREADABLE_RUN, "there is no run nowhere"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "cause"), [
+    (("--duration", "3"), ExitCode.USAGE, "3 is not a time"),
+    (("--duration", "\x1b[2J"), ExitCode.USAGE, "is not a time"),
+    (("--duration", "3us", "--kernels", "0"), ExitCode.USAGE, "--kernels: 0 is too small"),
+    (("--duration", "3us", "--kernels", str(MOST_KERNELS + 1)), ExitCode.USAGE, "too long to draw"),
+    (("--duration", "3us", "--layer", "lop"), ExitCode.USAGE, "no layer lop"),
+    ((), ExitCode.USAGE, "nothing says how long a kernel runs"),
+    (("decode-8b",), ExitCode.USAGE, "there is no workload decode-8b"),
+    (("--duration", "3us", "--run", "nowhere"), ExitCode.UNREADABLE_RUN, "there is no run nowhere"),
+])  # fmt: skip
 def test_wrong_use_is_two_lines(arguments: tuple[str, ...], code: ExitCode, cause: str, saved: Path) -> None:
     result = call(*arguments)
     assert result.exit_code == code

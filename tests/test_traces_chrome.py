@@ -107,16 +107,11 @@ def sample() -> list[Event]:
 
 def document(events: list[Event], **facts: Any) -> Event:
     return {
-        "schemaVersion": 1,
-        "deviceProperties": [{"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150110011392}],
-        "cuda_driver_version": 13000,
-        "distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8},
-        "displayTimeUnit": "ms",
-        "baseTimeNanoseconds": 1_790_857_026_000_000_000,
-        **facts,
-        "traceEvents": events,
+        "schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150110011392}],
+        "cuda_driver_version": 13000, "distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8},
+        "displayTimeUnit": "ms", "baseTimeNanoseconds": 1_790_857_026_000_000_000, **facts, "traceEvents": events,
         "traceName": "x.json",
-    }
+    }  # fmt: skip
 
 
 def whole(data: bytes) -> Trace | None:
@@ -225,14 +220,11 @@ def test_no_nanosecond_is_lost(read: Read, base_us: int) -> None:
 
 
 @both
-@pytest.mark.parametrize(
-    ("text", "expected_ns"),
-    [
-        ("12.5", 12_500), ("12", 12_000), ('"12.25"', 12_250), ('"12"', 12_000), ("1.2e1", 12_000), ("12.0004", 12_000),
-        ("12.0005", 12_001), ("12.99999", 13_000), ("12000.5E-3", 12_001), ("-12.5", -12_500), ('"soon"', None),
-        ("null", None), ("[12]", None), ("true", None), ("1e400", None), ("99999999999999999999", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "expected_ns"), [
+    ("12.5", 12_500), ("12", 12_000), ('"12.25"', 12_250), ('"12"', 12_000), ("1.2e1", 12_000), ("12.0004", 12_000),
+    ("12.0005", 12_001), ("12.99999", 13_000), ("12000.5E-3", 12_001), ("-12.5", -12_500), ('"soon"', None),
+    ("null", None), ("[12]", None), ("true", None), ("1e400", None), ("99999999999999999999", None),
+])  # fmt: skip
 def test_ways_to_write_a_time(read: Read, text: str, expected_ns: int | None) -> None:
     data = dumps([{**call(0, 0, 1, "cudaFree"), "ts": -50, "dur": 0}, {**call(0, 0, 2), "ts": "HERE", "dur": 1}])
     trace = read(data.replace(b'"HERE"', text.encode()))
@@ -281,18 +273,13 @@ def test_a_call_inside_another_counts_once(read: Read) -> None:
     assert [trace.calls["begin_ns"][row["call"]] for row in trace.work] == [0, 300, 600]
 
 
-@pytest.mark.parametrize(
-    ("name", "source", "target"),
-    [
-        ("Memcpy HtoD (Pinned -> Device)", "pinned", "device"),
-        ("Memcpy DtoH (Device -> Pageable)", "device", "pageable"),
-        ("Memcpy DtoD (Device -> Device)", "device", "device"),
-        ("Memcpy HtoA (Managed Static -> Array)", "managed", "device"),
-        ("Memcpy PtoP (Unknown -> Device Static)", "unknown", "device"),
-        ("Memcpy HtoD", "unknown", "unknown"),
-        ("Memcpy (x -> y", "unknown", "unknown"),
-    ],
-)
+@pytest.mark.parametrize(("name", "source", "target"), [
+    ("Memcpy HtoD (Pinned -> Device)", "pinned", "device"), ("Memcpy DtoH (Device -> Pageable)", "device", "pageable"),
+    ("Memcpy DtoD (Device -> Device)", "device", "device"),
+    ("Memcpy HtoA (Managed Static -> Array)", "managed", "device"),
+    ("Memcpy PtoP (Unknown -> Device Static)", "unknown", "device"), ("Memcpy HtoD", "unknown", "unknown"),
+    ("Memcpy (x -> y", "unknown", "unknown"),
+])  # fmt: skip
 def test_memories_of_copies(name: str, source: str, target: str) -> None:
     for read in (decoded, scanned):
         row = read(dumps(document([copy(0, 10, 1, name, 8)]))).work[0]
@@ -442,15 +429,12 @@ def test_layouts(layout: str) -> None:
     assert canonical(scanned(data)) == expected
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda data: data.replace(b"}, {", b"},\n,{"),
-        lambda data: data.replace(b'"bytes": 4096', b'"bytes": 4096, "bandwidth": NaN, "x": -Infinity'),
-        lambda data: data.replace(b'"traceName"', b'"more": [NaN], "traceName"'),
-        lambda data: data.replace(b'"schemaVersion": 1', b'"schemaVersion": 1,'),
-    ],
-)
+@pytest.mark.parametrize("change", [
+    lambda data: data.replace(b"}, {", b"},\n,{"),
+    lambda data: data.replace(b'"bytes": 4096', b'"bytes": 4096, "bandwidth": NaN, "x": -Infinity'),
+    lambda data: data.replace(b'"traceName"', b'"more": [NaN], "traceName"'),
+    lambda data: data.replace(b'"schemaVersion": 1', b'"schemaVersion": 1,'),
+])  # fmt: skip
 def test_what_is_almost_json(change: Callable[[bytes], bytes]) -> None:
     data = change(dumps(document(sample())))
     assert whole(data) is None

@@ -136,13 +136,9 @@ def test_the_recorders_own_work_and_the_drivers(tmp_path: Path) -> None:
 
 def test_facts(tmp_path: Path) -> None:
     more = {
-        "gpu.0": "NVIDIA H200",
-        "gpu.1": "NVIDIA \x1b[31mH100",
-        "gpu.²": "none",
-        "bus.0": "0000:43:00.0",
-        "rank": 3,
+        "gpu.0": "NVIDIA H200", "gpu.1": "NVIDIA \x1b[31mH100", "gpu.²": "none", "bus.0": "0000:43:00.0", "rank": 3,
         "dropped": 5,
-    }
+    }  # fmt: skip
     trace = read(tmp_path, recording(launch(1, 0), cupti=130000, unix_ns=BEGIN_NS, cupti_ns=BEGIN_NS + 90, **more))
     assert trace.format == "microbench recording"
     assert trace.source == "x.rows"
@@ -210,13 +206,10 @@ def test_where_a_thread_that_submits_has_no_line_the_main_threads_is_named(tmp_p
         ("main thread at train.py:1 step", 9, 15), ("train.py:2 step", 15, 21),
         ("main thread at train.py:1 step", 21, 31),
     ]  # fmt: skip
-    assert trace.samples is not None
     assert trace.samples.taken == 14
 
 
-def test_of_very_many_threads_those_with_most_calls_have_ranges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_threads_those_with_most_calls_have_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "MOST_SAMPLED", 1)
     other = row(cells.RUNTIME, 50_000, 3, correlation=3, detail=LAUNCH, place=8)
     trace = read(tmp_path, recording(LINES, *CALLS, other, sampled(8, 1, 10, 20, 6), sampled(9, 2, 12, 20, 5)))
@@ -380,11 +373,9 @@ def test_the_step_between_two_windows_is_the_step_that_nobody_records(tmp_path: 
     assert "unprofiled step time 50.0 µs, between the recorded windows (50.0 to 52.0 µs)" in shown
 
 
-@pytest.mark.parametrize(
-    "others",
-    [b"", waits(2200, 2300, 50), waits(2200, 9900, 3), waits(2200, 9900, 800)],
-    ids=["no waits", "too few", "too short", "too long"],
-)
+@pytest.mark.parametrize("others", [
+    b"", waits(2200, 2300, 50), waits(2200, 9900, 3), waits(2200, 9900, 800),
+], ids=["no waits", "too few", "too short", "too long"])  # fmt: skip
 def test_what_runs_between_windows_may_be_something_else(others: bytes, tmp_path: Path, data: Path) -> None:
     step = diagnosed(tmp_path, recording(steps(30), others, **windows((0, 2100))))
     assert not step["measured"]

@@ -135,13 +135,8 @@ def test_calls_and_the_work_they_submitted(trace: Trace) -> None:
         "cuMemcpyHtoDAsync_v2", "cuLaunchKernel", "cuGraphLaunch", "cuGraphLaunch", "cuStreamSynchronize",
     ]  # fmt: skip
     assert [WORK_KINDS[kind] for kind in trace.work["kind"]] == [
-        "copy",
-        "memset",
-        "kernel",
-        "kernel",
-        "kernel",
-        "graph",
-    ]
+        "copy", "memset", "kernel", "kernel", "kernel", "graph",
+    ]  # fmt: skip
     assert trace.work["call"].tolist() == [0, NONE, 1, 2, 2, 3]
     assert trace.work["node"].tolist() == [NONE, NONE, NONE, 3, 4, NONE]
     assert set(trace.work["stream"].tolist()) == {17}
@@ -221,9 +216,7 @@ def test_calls_among_the_hosts_code_are_calls(tmp_path: Path) -> None:
 def test_a_profile_with_calls_among_the_hosts_code_is_diagnosed(tmp_path: Path) -> None:
     (tmp_path / "x.pb").write_bytes(newer(12))
     found = diagnose(xplane.read(tmp_path / "x.pb"), costs())
-    assert found.steps is not None
     assert (found.steps.found, found.steps.count) == ("annotations", 10)
-    assert found.step is not None
     assert found.step.kernels == 10
     assert found.bound == "launch-bound"
     assert found.graph is not None

@@ -76,11 +76,9 @@ def with_samples(samples: bytes) -> bytes:
     return re.sub(rb'"samples":\[[^]]*\],"n":16', b'"samples":' + samples + b',"n":1', schema.encode(recorded(1)))
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"{", b"", *map(with_samples, (b"[1e999]", b"[1e308,-1e308,1e308]", b"[1e-320]", b"[1e305]"))],
-    ids=["cut", "empty", "infinite", "overflow", "denormal", "huge"],
-)
+@pytest.mark.parametrize("data", [
+    b"{", b"", *map(with_samples, (b"[1e999]", b"[1e308,-1e308,1e308]", b"[1e-320]", b"[1e305]")),
+], ids=["cut", "empty", "infinite", "overflow", "denormal", "huge"])  # fmt: skip
 def test_a_damaged_run_is_one_line_and_takes_nothing_from_the_others(data: bytes, folder: Path) -> None:
     save(folder, recorded(0))
     (folder / "20260102T000000Z-0000000a.json").write_bytes(data)
@@ -93,17 +91,12 @@ def test_a_damaged_run_is_one_line_and_takes_nothing_from_the_others(data: bytes
     assert "and 3 more" in call("trend", METRIC, COLUMNS="200").stdout
 
 
-@pytest.mark.parametrize(
-    ("metric", "next_step"),
-    [
-        ("launch_cost", "give one such as launch_cost.submit"),
-        ("launch_cost.", "give one such as launch_cost.submit"),
-        (".submit", "give one such as launch_cost.submit"),
-        ("launch_cost.submitt", "did you mean launch_cost.submit?"),
-        ("graph_gain.stream", "microbench run graph_gain measures it"),
-        ("x" * 10_000 + ".y", "give one such as launch_cost.submit"),
-    ],
-)
+@pytest.mark.parametrize(("metric", "next_step"), [
+    ("launch_cost", "give one such as launch_cost.submit"), ("launch_cost.", "give one such as launch_cost.submit"),
+    (".submit", "give one such as launch_cost.submit"), ("launch_cost.submitt", "did you mean launch_cost.submit?"),
+    ("graph_gain.stream", "microbench run graph_gain measures it"),
+    ("x" * 10_000 + ".y", "give one such as launch_cost.submit"),
+])  # fmt: skip
 def test_an_unknown_metric_is_an_error_with_a_next_step(metric: str, next_step: str, folder: Path) -> None:
     save(folder, recorded(0))
     result = call("trend", metric)
@@ -133,15 +126,11 @@ def test_an_unknown_case_is_an_error_that_lists_the_axes(copies: list[Point]) ->
     assert "h2d" in caught.value.next_step
 
 
-@pytest.mark.parametrize(
-    ("text", "parsed"),
-    [
-        ("direction=h2d, size_bytes=64", ({"direction": "h2d", "size_bytes": "64"}, None)),
-        ("link_copy[size_bytes=64]", ({}, "link_copy[size_bytes=64]")),
-        (None, ({}, None)),
-        *((text, None) for text in ("direction", "=h2d", "direction=", "direction=h2d,", ",")),
-    ],
-)
+@pytest.mark.parametrize(("text", "parsed"), [
+    ("direction=h2d, size_bytes=64", ({"direction": "h2d", "size_bytes": "64"}, None)),
+    ("link_copy[size_bytes=64]", ({}, "link_copy[size_bytes=64]")), (None, ({}, None)),
+    *((text, None) for text in ("direction", "=h2d", "direction=", "direction=h2d,", ",")),
+])  # fmt: skip
 def test_a_case_is_given_by_its_axes_or_its_id(text: str | None, parsed: object) -> None:
     if parsed is not None:
         assert trend.parsed_case(text) == parsed

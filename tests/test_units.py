@@ -11,47 +11,19 @@ from texts import any_text
 from microbench.core import units
 
 
-@pytest.mark.parametrize(
-    ("value", "unit", "words"),
-    [
-        (3.61e-6, "s/launch", "3.61 µs"),
-        (55.4e9, "B/s", "55.4 GB/s"),
-        (1769.0, "B/launch", "1.77 kB"),
-        (285.0, "B/launch", "285 B"),
-        (277e3, "1/s", "277 k/s"),
-        (1021.0, "launch", "1021"),
-        (0.99996e-6, "s", "1.00 µs"),
-        (999.4e-9, "s", "999 ns"),
-        (3e-10, "s", "0.300 ns"),
-        (120.0, "s", "120 s"),
-        (-2e-6, "s", "-2.00 µs"),
-        (1.98e9, "Hz", "1.98 GHz"),
-        (63.1, "cycle", "63.1 cycles"),
-        (1.078, "1", "1.08"),
-        (3e-6, "1", "0.000"),
-        (0.0, "s", "0 s"),
-        (28.1e-12, "J/B", "28.1 pJ/B"),
-        (3e-9, "J/B", "3.00 nJ/B"),
-        (0.0, "J/B", "0 J/B"),
-        (0.85e-12, "J/FLOP", "0.850 pJ/FLOP"),
-        (12.3e-12, "J/OP", "12.3 pJ/OP"),
-        (99e-15, "J/FLOP", "99.0 fJ/FLOP"),
-        (3e-9, "J/FLOP", "3.00 nJ/FLOP"),
-        (4093.2, "FLOP/clk/SM", "4093 FLOP/clk/SM"),
-        (15.97, "OP/clk/SM", "16.0 OP/clk/SM"),
-        (748e12, "FLOP/s", "748 TFLOP/s"),
-        (1.395e9, "Hz", "1.40 GHz"),
-        (345e6, "Hz", "345 MHz"),
-        (124.3, "B/clk/SM", "124 B/clk/SM"),
-        (1200.0, "B/clk/SM", "1200 B/clk/SM"),
-        (0.4, "B/clk/SM", "0.400 B/clk/SM"),
-        (3.2e9, "OP/s", "3.20 GOP/s"),
-        (512.0, "W", "512 W"),
-        (512.0, "B", "512 B"),
-        (None, "s", "–"),
-        (float("nan"), "s", "–"),
-    ],
-)
+@pytest.mark.parametrize(("value", "unit", "words"), [
+    (3.61e-6, "s/launch", "3.61 µs"), (55.4e9, "B/s", "55.4 GB/s"), (1769.0, "B/launch", "1.77 kB"),
+    (285.0, "B/launch", "285 B"), (277e3, "1/s", "277 k/s"), (1021.0, "launch", "1021"), (0.99996e-6, "s", "1.00 µs"),
+    (999.4e-9, "s", "999 ns"), (3e-10, "s", "0.300 ns"), (120.0, "s", "120 s"), (-2e-6, "s", "-2.00 µs"),
+    (1.98e9, "Hz", "1.98 GHz"), (63.1, "cycle", "63.1 cycles"), (1.078, "1", "1.08"), (3e-6, "1", "0.000"),
+    (0.0, "s", "0 s"), (28.1e-12, "J/B", "28.1 pJ/B"), (3e-9, "J/B", "3.00 nJ/B"), (0.0, "J/B", "0 J/B"),
+    (0.85e-12, "J/FLOP", "0.850 pJ/FLOP"), (12.3e-12, "J/OP", "12.3 pJ/OP"), (99e-15, "J/FLOP", "99.0 fJ/FLOP"),
+    (3e-9, "J/FLOP", "3.00 nJ/FLOP"), (4093.2, "FLOP/clk/SM", "4093 FLOP/clk/SM"),
+    (15.97, "OP/clk/SM", "16.0 OP/clk/SM"), (748e12, "FLOP/s", "748 TFLOP/s"), (1.395e9, "Hz", "1.40 GHz"),
+    (345e6, "Hz", "345 MHz"), (124.3, "B/clk/SM", "124 B/clk/SM"), (1200.0, "B/clk/SM", "1200 B/clk/SM"),
+    (0.4, "B/clk/SM", "0.400 B/clk/SM"), (3.2e9, "OP/s", "3.20 GOP/s"), (512.0, "W", "512 W"), (512.0, "B", "512 B"),
+    (None, "s", "–"), (float("nan"), "s", "–"),
+])  # fmt: skip
 def test_quantity(value: float | None, unit: str, words: str) -> None:
     assert units.quantity(value, unit) == words
 
@@ -69,32 +41,20 @@ def test_shares_ratios_and_sizes() -> None:
     assert (units.percent(0.923), units.percent(0.0041), units.percent(1.0)) == ("92.3 %", "0.41 %", "100 %")
     assert (units.times(1.094), units.times(2.44), units.times(17.2)) == ("1.09×", "2.4×", "17×")
     assert (units.size(65536), units.size(4000), units.size(0), units.size(3 << 30)) == (
-        "64 KiB",
-        "4000 B",
-        "0 B",
-        "3 GiB",
-    )
+        "64 KiB", "4000 B", "0 B", "3 GiB",
+    )  # fmt: skip
     assert (units.wall(4.21), units.wall(59.6), units.wall(80), units.wall(7500)) == (
-        "4.2 s",
-        "1 min 00 s",
-        "1 min 20 s",
-        "2 h 05 min",
-    )
+        "4.2 s", "1 min 00 s", "1 min 20 s", "2 h 05 min",
+    )  # fmt: skip
     assert (units.as_time(1.5e-3), units.rate_of(293e3, "launches")) == ("1.50 ms", "293 k launches/s")
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "title", "words"),
-    [
-        ("duration_ns", 10_000, "duration", "10 µs"),
-        ("duration_ns", 1500, "duration", "1.5 µs"),
-        ("duration_ns", 0, "duration", "0"),
-        ("argument_bytes", 4096, "argument size", "4 KiB"),
-        ("size_bytes", 64 << 20, "size", "64 MiB"),
-        ("streams", 8, "streams", "8"),
-        ("layer", "cuda_core", "layer", "cuda_core"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "title", "words"), [
+    ("duration_ns", 10_000, "duration", "10 µs"), ("duration_ns", 1500, "duration", "1.5 µs"),
+    ("duration_ns", 0, "duration", "0"), ("argument_bytes", 4096, "argument size", "4 KiB"),
+    ("size_bytes", 64 << 20, "size", "64 MiB"), ("streams", 8, "streams", "8"),
+    ("layer", "cuda_core", "layer", "cuda_core"),
+])  # fmt: skip
 def test_axes(name: str, value: int | str, title: str, words: str) -> None:
     assert (units.axis_title(name), units.axis_value(name, value)) == (title, words)
 
@@ -158,16 +118,11 @@ def test_a_ratio_and_its_range_are_written_alike() -> None:
     assert units.ratio_range(1.0841, 1.1102) == "1.084–1.110"
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "unit", "text"),
-    [
-        (3.61e-6, 3.96e-6, "s", "3.61 → 3.96 µs"),
-        (998e-9, 1.05e-6, "s", "998 ns → 1.05 µs"),
-        (1021, 1009, "launch", "1021 → 1009"),
-        (5.54e10, 5.2e10, "B/s", "55.4 → 52.0 GB/s"),
-        (0, 64e6, "B", "0 B → 64.0 MB"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "unit", "text"), [
+    (3.61e-6, 3.96e-6, "s", "3.61 → 3.96 µs"), (998e-9, 1.05e-6, "s", "998 ns → 1.05 µs"),
+    (1021, 1009, "launch", "1021 → 1009"), (5.54e10, 5.2e10, "B/s", "55.4 → 52.0 GB/s"),
+    (0, 64e6, "B", "0 B → 64.0 MB"),
+])  # fmt: skip
 def test_two_values_name_a_common_unit_once(before: float, after: float, unit: str, text: str) -> None:
     assert units.from_to(before, after, unit) == text
 

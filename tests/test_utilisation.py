@@ -310,7 +310,6 @@ def test_kernels_of_several_processes_on_a_gpu_are_one_union(tmp_path: Path) -> 
     first = trace(tmp_path, *every(0.01, 0.004))
     second = trace(tmp_path, *[(at + 0.002, length) for at, length in every(0.01, 0.004)])
     found = compare(gpu(), [(first, 0), (second, 0)])
-    assert found is not None
     assert found.ran == pytest.approx(0.6, abs=1e-3)
 
 
@@ -318,7 +317,6 @@ def test_time_that_is_not_recorded_does_not_count(tmp_path: Path) -> None:
     early = trace(tmp_path, *every(0.01, 0.005, until_s=2))
     late = trace(tmp_path, *[(7 + at, length) for at, length in every(0.01, 0.005, until_s=2)])
     found = compare(gpu(), [(early, 0), (late, 0)])
-    assert found is not None
     assert found.ran == pytest.approx(0.5, abs=1e-3)
     assert found.span_s == pytest.approx(1.8 + 1.8)
 
@@ -329,7 +327,6 @@ def test_time_between_windows_does_not_count(tmp_path: Path) -> None:
     stamps = (f"{BEGIN_NS + begin * SECOND_NS}-{BEGIN_NS + round(end * SECOND_NS)}" for begin, end in windows)
     facts = {f"window.{number}": stamp for number, stamp in enumerate(stamps)}
     found = compare(gpu(), [(trace(tmp_path, *kernels, **facts), 0)])
-    assert found is not None
     assert found.ran == pytest.approx(0.5, abs=1e-3)
     assert found.span_s == pytest.approx(1.8 + 1.8)
 
@@ -339,7 +336,6 @@ def test_copies_are_no_kernels(tmp_path: Path) -> None:
     copies = [row(cells.MEMCPY, at * 1e6, length * 1e6, size=9) for at, length in every(0.01, 0.005)]
     path.write_bytes(recording(*copies, row(cells.KERNEL, 0, 1e6)))
     found = compare(gpu(), [(read(path), 0)])
-    assert found is not None
     assert found.ran == pytest.approx(1 / found.span_s, abs=0.01)
 
 
@@ -429,7 +425,6 @@ def test_a_signal_to_microbench_reaches_the_program_all_the_same(here: Path) -> 
     root = str(Path(program.__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((os.environ["PYTHONPATH"], root))}
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as running:
-        assert running.stdout is not None
         assert running.stdout.readline() == "ready\n"
         running.send_signal(signal.SIGTERM)
         output, errors = running.communicate()
@@ -468,9 +463,7 @@ def lists(pid: int, **functions: Any) -> SimpleNamespace:
     )  # fmt: skip
 
 
-def test_a_process_is_followed_until_it_ends(
-    process: subprocess.Popen[bytes], data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_is_followed(process: subprocess.Popen[bytes], data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[int] = []
 
     def power(handle: int) -> int:
@@ -557,9 +550,7 @@ def test_a_process_that_cannot_be_sampled_is_an_error(
 
 
 @pytest.mark.parametrize("pid", ["0", "-1", "2147483647", "ended"])
-def test_a_process_that_does_not_exist_is_an_error(
-    pid: str, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_process_is_an_error(pid: str, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "load", two_gpus)
     if pid == "ended":  # and nobody has asked for its exit code yet
         process.kill()

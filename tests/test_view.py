@@ -98,17 +98,12 @@ def test_the_duration_curve_marks_the_crossover() -> None:
     assert picture.marks[0].at == pytest.approx(2.35e-6, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("benchmark", "columns", "rows"),
-    [
-        ("launch_layers", "arguments, family, layer, submit, round_trip", 18),
-        ("host_call", "how, call, p90, p99, worst", 4),
-        ("host_memory", "size, threads, rate, p1, min", 4),
-        ("launch_queue", "argument size, depth, p90, p99, max", 3),
-        ("launch_cost", "metric, value, p90, p99, worst", 9),
-        ("launch_sync", "metric by wait, spin, yield, blocking", 6),
-    ],
-)
+@pytest.mark.parametrize(("benchmark", "columns", "rows"), [
+    ("launch_layers", "arguments, family, layer, submit, round_trip", 18),
+    ("host_call", "how, call, p90, p99, worst", 4), ("host_memory", "size, threads, rate, p1, min", 4),
+    ("launch_queue", "argument size, depth, p90, p99, max", 3), ("launch_cost", "metric, value, p90, p99, worst", 9),
+    ("launch_sync", "metric by wait, spin, yield, blocking", 6),
+])  # fmt: skip
 def test_the_layout_of_a_table_follows_its_metrics_and_axes(benchmark: str, columns: str, rows: int) -> None:
     table = study(make_run(), benchmark).tables[0]
     assert (headings(table), len(table.rows)) == (columns.split(", "), rows)

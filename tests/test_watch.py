@@ -29,11 +29,6 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the reco
 STEPS = "import torch\ntorch.steps(30)\n"
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(tmp_path_factory.mktemp("place"))
-
-
 @pytest.fixture
 def here(place: Place, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, in an environment in which programs find the package and microbench itself."""
@@ -135,9 +130,7 @@ def test_recordings_are_numbered_or_named(here: Path) -> None:
     assert "not/there cannot be made: No such file or directory" in result.stderr
 
 
-def test_without_a_place_in_the_working_folder_it_records_elsewhere(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_place_in_the_folder_it_records_elsewhere(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make = Path.mkdir
 
     def refuse(path: Path, *arguments: Any, **more: Any) -> None:
@@ -148,7 +141,6 @@ def test_without_a_place_in_the_working_folder_it_records_elsewhere(
     monkeypatch.setattr(Path, "mkdir", refuse)
     result = watched(STEPS)
     found = re.search(r"recorded: (\S+/microbench-recording-\w+/program.py-\d+\.rows)", result.stderr)
-    assert found is not None
     assert cells_of(read(Path(found[1]))) == 30 * CELLS_OF_A_STEP
     Path(found[1]).unlink()
     Path(found[1]).parent.rmdir()
@@ -353,7 +345,6 @@ ALSO = (pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGHUP, sig
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, *ALSO])
 def test_a_signal_to_microbench_reaches_the_program_once(here: Path, number: signal.Signals) -> None:
     with subprocess.Popen(command(COUNTING), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
         output, errors = process.communicate()

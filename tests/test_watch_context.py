@@ -18,11 +18,6 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the reco
 ROOT = Path(recordings.__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(tmp_path_factory.mktemp("place"))
-
-
 def ran(place: Place, folder: Path, text: str, **more: str) -> subprocess.CompletedProcess[str]:
     """A program that uses the library and has PyTorch's stand-in."""
     (folder / "program.py").write_text(f"import microbench, sys, torch\n{text}")

@@ -19,7 +19,7 @@ import pytest
 from c_library import TWIN, compiled
 from numba import cfunc, types
 from test_traces_nsys import sound
-from watched import CELLS_OF_A_STEP, CUPTI, NotPython, Place, Recorded, cells_of
+from watched import CELLS_OF_A_STEP, CUPTI, NotPython, Place, cells_of, not_recorded, only
 
 from microbench.recorder import callbacks, cells, cupti, injection, recorder, state
 from microbench.recorder.program import How
@@ -29,31 +29,8 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the reco
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(tmp_path_factory.mktemp("place"))
-
-
-@pytest.fixture(scope="module")
 def other(place: Place) -> NotPython:
     return NotPython(place)
-
-
-def only(done: Recorded, steps: int) -> None:
-    """Assert that the program ran to its end, and that one recording holds all of so many steps."""
-    assert (done.code, done.errors, done.reasons) == (0, "", [])
-    (trace,) = done.traces
-    sound(trace)
-    assert cells_of(trace) == steps * CELLS_OF_A_STEP
-    assert (trace.lost, trace.unread) == ({}, {})
-
-
-def not_recorded(done: Recorded, cause: str, next_step: str) -> None:
-    """Assert that the program ran as ever, and that the reason is there, in words and on one line each."""
-    assert (done.code, done.output, done.errors) == (0, "ran\n", "")
-    ((told, told_next),) = done.reasons
-    assert cause in told
-    assert next_step in told_next
-    assert "\n" not in told + told_next
 
 
 # The same as the recorder of Python
@@ -429,9 +406,7 @@ def test_a_folder_of_ld_library_path_comes_before_a_newer_toolkit(other: NotPyth
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
-def test_of_a_killed_program_all_but_the_last_buffer_is_there(
-    other: NotPython, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_killed_program_loses_its_last_buffer_alone(other: NotPython, tmp_path: Path, number: signal.Signals) -> None:
     done = other.recorded(tmp_path, "init", "steps", 500, "settle", "kill", int(number))
     assert (done.code, done.reasons) == (-number, [])
     (trace,) = done.traces
@@ -458,9 +433,7 @@ def test_a_forked_child_is_silent(other: NotPython, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_child_that_was_forked_before_cuda_began_and_an_executed_one_record_for_themselves(
-    other: NotPython, tmp_path: Path
-) -> None:
+def test_children_forked_before_cuda_began_and_executed_record_for_themselves(other: NotPython, tmp_path: Path) -> None:
     again = ("exec", str(other.program), "init", "steps", 4)
     done = other.recorded(tmp_path, "fork", "init", "steps", 3000, "settle", *again)
     assert (done.code, done.errors, done.reasons) == (0, "", [])
@@ -542,7 +515,6 @@ def test_the_library_is_compiled_once_and_anew_when_it_is_damaged(
     run, commands = injection._run, []
     monkeypatch.setattr(injection, "_run", lambda command: commands.append(command) or run(command))
     first = injection.library()
-    assert first is not None
     assert first.is_relative_to(tmp_path)
     content = first.read_bytes()
     assert injection.library() == first
@@ -555,9 +527,7 @@ def test_the_library_is_compiled_once_and_anew_when_it_is_damaged(
 
 
 @pytest.mark.parametrize("compiler", ["", "/not/there", "false", "'"])
-def test_without_a_compiler_that_works_there_is_no_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str
-) -> None:
+def test_without_a_compiler_there_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(injection, "CARRIED", tmp_path / "none")
     monkeypatch.setenv("PATH", str(tmp_path))

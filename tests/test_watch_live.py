@@ -102,9 +102,7 @@ def test_of_several_processes_the_most_active_one_is_shown(tmp_path: Path) -> No
     assert following.line(tmp_path.iterdir()) == f"{FIGURES} · most active of 2 processes"
 
 
-def test_the_end_of_a_window_is_seen_behind_more_rows_than_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_windows_end_is_seen_behind_more_rows_than_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, following = tmp_path / "a.rows", Live()
     path.write_bytes(make.recording(make.steps(20)))
     assert following.line(tmp_path.iterdir()) == FIGURES
@@ -171,11 +169,6 @@ TITLES = re.compile(r"\x1b\](?:2;[^\a]*)\a|\x1b\[2[23];2t")
 MARGIN = re.compile(r"\x1b7(?:\x1b\[\d+G|\x1b\[K|[^\x1b])*\x1b8")
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(tmp_path_factory.mktemp("place"))
-
-
 class Terminal:
     """A terminal of 100 columns with a command in front, and everything that it has shown."""
 
@@ -237,9 +230,7 @@ def terminal(
 @pytest.mark.slow
 @needs_recorder
 @pytest.mark.parametrize("more", [{}, {"NO_COLOR": "1"}])
-def test_beside_the_programs_output_it_is_the_terminals_title(
-    place: Place, tmp_path: Path, more: dict[str, str]
-) -> None:
+def test_beside_the_programs_output_it_is_the_title(place: Place, tmp_path: Path, more: dict[str, str]) -> None:
     text = f"print('first')\n{UNTIL_SEEN}\nprint('part', end='', file=sys.stderr)"
     with terminal(place, tmp_path, text, **more) as shown:
         shown.until("host-bound\a")
@@ -263,7 +254,6 @@ def test_where_the_output_goes_elsewhere_it_stands_at_the_right_end_of_the_row(p
         (tmp_path / "seen").touch()
         assert shown.rest() == 0
     found = re.search(r"\x1b7\x1b\[(\d+)G\x1b\[K\x1b\[(\d+)G(step [^\x1b]*host-bound)\x1b8", shown.shown)
-    assert found is not None
     assert int(found[1]) == int(found[2]) == 100 - len(found[3])
     text = MARGIN.sub("", shown.shown)
     assert text.startswith("one and two\r\n"), "the program's text is whole, and at its place"

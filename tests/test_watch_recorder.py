@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from numba import cfunc, types
 from test_traces_nsys import names, sound
-from watched import CELLS_OF_A_STEP, CUPTI, INJECTED, Place, Recorded, cells_of
+from watched import CELLS_OF_A_STEP, CUPTI, INJECTED, Place, Recorded, cells_of, not_recorded, only
 
 from microbench.core.errors import UsageError
 from microbench.recorder import callbacks, cells, machine_code, state
@@ -26,20 +26,6 @@ from microbench.traces.reading import read
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorder is for x86-64 alone")
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(tmp_path_factory.mktemp("place"))
-
-
-def only(done: Recorded, steps: int) -> None:
-    """Assert that the program ran to its end, and that one recording holds all of so many steps."""
-    assert (done.code, done.errors, done.reasons) == (0, "", [])
-    (trace,) = done.traces
-    sound(trace)
-    assert cells_of(trace) == steps * CELLS_OF_A_STEP
-    assert (trace.lost, trace.unread) == ({}, {})
 
 
 A_STEP_NS = 10**6  # more than a step of the stand-in takes
@@ -138,9 +124,7 @@ def test_records_that_cupti_dropped_are_counted(place: Place, tmp_path: Path) ->
     ("os._exit(5)", 5), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
     ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM), ("ctypes.string_at(0)", -signal.SIGSEGV),
 ])  # fmt: skip
-def test_of_a_killed_program_all_but_the_last_buffer_is_there(
-    place: Place, tmp_path: Path, end: str, code: int
-) -> None:
+def test_a_killed_program_loses_its_last_buffer_alone(place: Place, tmp_path: Path, end: str, code: int) -> None:
     steps = "torch.steps(500)\ntorch.library.stand_in_settle()"
     done = place.recorded(f"import ctypes, os, signal, torch\n{steps}\n{end}", tmp_path)
     assert done.code == code
@@ -251,15 +235,6 @@ if len(sys.argv) == 1:
 
 
 # Where no recording is possible
-
-
-def not_recorded(done: Recorded, cause: str, next_step: str, output: str = "ran\n") -> None:
-    """Assert that the program ran as ever, and that the reason is there, in words and on one line each."""
-    assert (done.code, done.output, done.errors) == (0, output, "")
-    ((told, told_next),) = done.reasons
-    assert cause in told
-    assert next_step in told_next
-    assert "\n" not in told + told_next
 
 
 RAN = "import torch\ntorch.steps(3)\nprint('ran')"

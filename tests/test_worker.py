@@ -144,14 +144,8 @@ def test_the_first_case_of_a_benchmark_says_that_it_may_be_long() -> None:
     sent = served(JOB, order(Case("calm", {"size": 1})), order(Case("calm", {"size": 2})))
     kinds = [type(message) for message in sent if not isinstance(message, messages.Tick)]
     assert kinds == [
-        messages.Busy,
-        messages.Ready,
-        messages.Started,
-        messages.Busy,
-        messages.Done,
-        messages.Started,
-        messages.Done,
-    ]
+        messages.Busy, messages.Ready, messages.Started, messages.Busy, messages.Done, messages.Started, messages.Done,
+    ]  # fmt: skip
 
 
 def test_a_worker_leaves_after_its_first_failure_but_not_after_a_skip() -> None:

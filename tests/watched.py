@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 from c_library import TWIN, compiled
+from test_traces_nsys import sound
 
 from microbench.recorder import injection, machine_code, program
 from microbench.recorder.program import WHOLE, How
@@ -133,3 +134,21 @@ class NotPython:
         command = [str(self.program), *map(str, arguments)]
         recordings = more.pop("recordings", "recordings")
         return self.place.ran(command, folder, self.library, how, recordings, **{**self.variables, **more})
+
+
+def only(done: Recorded, steps: int) -> None:
+    """Assert that the program ran to its end, and that one recording holds all of so many steps."""
+    assert (done.code, done.errors, done.reasons) == (0, "", [])
+    (trace,) = done.traces
+    sound(trace)
+    assert cells_of(trace) == steps * CELLS_OF_A_STEP
+    assert (trace.lost, trace.unread) == ({}, {})
+
+
+def not_recorded(done: Recorded, cause: str, next_step: str) -> None:
+    """Assert that the program ran as ever, and that the reason is there, in words and on one line each."""
+    assert (done.code, done.output, done.errors) == (0, "ran\n", "")
+    ((told, told_next),) = done.reasons
+    assert cause in told
+    assert next_step in told_next
+    assert "\n" not in told + told_next

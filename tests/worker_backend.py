@@ -103,11 +103,7 @@ def probe_environment(device: str | None) -> Environment:
     if asked in ("nothing", "all"):
         return Environment(no_gpu_reason=NO_GPU, no_gpu_next_step="install one")
     found = {
-        "one": (ONE,),
-        "two": (ONE, OTHER),
-        "fake": ("GPU-fake",),
-        "refusing": ("GPU-refusing",),
-        "hanging": ("GPU-hanging",),
-        "stubborn": (STUBBORN,),
-    }[asked]
+        "one": (ONE,), "two": (ONE, OTHER), "fake": ("GPU-fake",), "refusing": ("GPU-refusing",),
+        "hanging": ("GPU-hanging",), "stubborn": (STUBBORN,),
+    }[asked]  # fmt: skip
     return Environment(gpus=tuple(gpu(uuid) for uuid in found))
