@@ -59,6 +59,14 @@ class Recorder:
     def launch(self, kernel: str, duration_ns: int, call_ns: int = 3000, stream: int = 7, blocks: int = 4) -> None:
         self.submit(self.call("cudaLaunchKernel", call_ns), kernel, duration_ns, stream, blocks=blocks)
 
+    def launches(
+        self, kernels: int = 10, between_ns: int = 10_000, duration_ns: int = 3000, call_ns: int = 3000, **more: int
+    ) -> None:
+        """Kernels of different names, with host time before each."""
+        for kernel in range(kernels):
+            self.runs(between_ns)
+            self.launch(f"kernel_{kernel}", duration_ns, call_ns, **more)
+
     def submit(
         self, call: int, name: str, duration_ns: int, stream: int = 7, *, kind: str = "kernel", blocks: int = 0,
         memories: tuple[Memory, Memory] = ("unknown", "unknown"), node: int = NONE, size: int = 0,

@@ -169,7 +169,6 @@ def test_a_comparison_looks_as_it_did(width: int) -> None:
 
 def test_a_calm_comparison_is_short() -> None:
     text = call(*both(made(1), made(2)), COLUMNS="80").stdout
-    assert "NO CHANGE SHOWN: 0 figures slower, 51 same, 1 within 10 %." in text
     assert len(text.splitlines()) < 32
     same("compare-calm-80", text)
 
