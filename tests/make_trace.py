@@ -53,7 +53,6 @@ class Recorder:
         return len(self.calls) - 1
 
     def runs(self, ns: int) -> None:
-        """The host does something else."""
         self.now_ns += ns
 
     def launch(self, kernel: str, duration_ns: int, call_ns: int = 3000, stream: int = 7, blocks: int = 4) -> None:
@@ -188,7 +187,6 @@ def with_pinned_copies() -> Recorder:
 
 
 def kineto(trace: Trace) -> bytes:
-    """The trace as torch.profiler writes it."""
     events: list[dict[str, object]] = []
 
     def add(row: np.void, category: str, process: int, thread: int, **arguments: object) -> None:
