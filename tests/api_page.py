@@ -55,7 +55,6 @@ recording.diagnosis().findings
 
 
 def page() -> str:
-    """The whole page."""
     parts = [BEGIN, prose(microbench).partition("\n")[2].strip()]
     for title, names in SECTIONS.items():
         parts.append(f"## {title}")
@@ -122,7 +121,6 @@ def plainly(annotation: Any) -> str:
 
 
 def prose(thing: Any) -> str:
-    """The docstring as Markdown."""
     text = inspect.getdoc(thing)
     assert text, thing
     return text.replace("``", "`")

@@ -87,7 +87,6 @@ def faults(folder: Path, first_seed: int, until_s: float, only: str | None, tall
 
 
 def table(tally: Tally, kinds: list[str], columns: list[str]) -> None:
-    """Print the counts of these kinds, and their sum."""
     print(f"\n{'':<22}" + "".join(f"{column:>12}" for column in columns))
     for name, several in [*((kind, [kind]) for kind in kinds), ("all", kinds)]:
         if tally.of(several):

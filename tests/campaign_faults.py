@@ -145,7 +145,6 @@ class Place:
         return Started(self, ("run", *(arguments or (*MEASURED, "--out", self.out))), prelude, user, streams)
 
     def found(self) -> list[Run]:
-        """Every run in the folders, wherever it was saved."""
         paths = [path for ending in ("*.json", "*.jsonl") for path in self.root.glob(f"*/{ending}")]
         contents = [path.read_bytes() for path in paths if path.is_file()]
         return [schema.decode(content) for content in contents if content not in (b"", PRECIOUS)]
@@ -220,7 +219,6 @@ Fault = Callable[[Place, random.Random], str | None]
 
 
 def signalled(place: Place, seed: random.Random, numbers: tuple[int, ...], codes: tuple[int, ...]) -> None:
-    """Signals to the parent; Ctrl-C twice too."""
     run, killed = place.start(), not set(numbers) <= {signal.SIGINT, signal.SIGSTOP, signal.SIGCONT}
     run.until(seed)
     for number in numbers:

@@ -157,5 +157,4 @@ def grown(*runs: model.Run) -> model.Run:
 
 
 def quiet(figures: Sequence[Figure], deviation: float) -> list[Figure]:
-    """The same figures with another scatter."""
     return [replace(one, deviation=deviation) for one in figures]

@@ -79,7 +79,6 @@ class World:
 
 
 def world(random: np.random.Generator) -> World:
-    """A machine."""
     suite, family, host, deviation = [], [], [], []
     for number, (rows, host_share) in enumerate(SUITES):
         left = rows

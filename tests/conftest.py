@@ -74,7 +74,6 @@ def remember_runs() -> None:
 
 
 def once_for(bundled: set[Path], read: Callable[..., Run]) -> Callable[..., Run]:
-    """The function, which reads each bundled run only once."""
     read_bundled = cache(read)
     return lambda path, **how: read_bundled(path) if path in bundled and not how else read(path, **how)
 
@@ -133,7 +132,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module")
 def opened() -> Iterator[Gpu]:
-    """The first real GPU, opened once for a file of tests."""
     from microbench.gpu.cuda.device import open_gpu
     from microbench.gpu.open import probe_environment
 

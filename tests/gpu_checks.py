@@ -11,8 +11,6 @@ from microbench.gpu.protocol.submit import Submit
 
 
 class Checked(Protocol):
-    """A Transfer, Operations or a Gemm."""
-
     submit: Submit
 
     def fresh(self) -> None: ...

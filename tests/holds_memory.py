@@ -14,7 +14,6 @@ PIECE_BYTES = 256 << 20
 
 
 def main(uuid: str, left_bytes: int) -> None:
-    """Hold memory until the standard input ends."""
     Context(uuid)
     while (free_bytes := int(check(driver.cuMemGetInfo())[0])) > left_bytes:
         code, _ = driver.cuMemAlloc(min(PIECE_BYTES, free_bytes - left_bytes))

@@ -19,7 +19,6 @@ def evidence(run: Run = WHOLE) -> Evidence:
 
 
 def findings(run: Run = WHOLE) -> dict[str, Finding]:
-    """The suite's findings by rule."""
     return read_findings.by_rule(run, "link")
 
 
@@ -29,8 +28,6 @@ def changed(change: Callable[[Outcome], Outcome | None], run: Run = WHOLE) -> Ru
 
 
 def scaled(benchmark: str, metric: str, factor: float, run: Run = WHOLE, **params: Param) -> Run:
-    """The run with some rates multiplied."""
-
     return changed_run.scaled(run, benchmark, metric, factor, **params)
 
 

@@ -20,7 +20,6 @@ Cases = Iterable[tuple[str, dict[str, Param]]]
 def make_fake_run(
     costs: FakeCosts, cases: Cases, *, spread: float = 0.0, limits: SamplingLimits = FEW, rounds: int = 1
 ) -> Run:
-    """Each case measured on the simulated machine, once a round."""
     benchmarks = discover()
     planned = [Case(name, dict(sorted(params.items()))) for name, params in cases]
     outcomes = []

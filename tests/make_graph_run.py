@@ -101,7 +101,6 @@ MADE: dict[str, Callable[[dict[str, Param]], list[Measurement]]] = {
 
 
 def graph_outcomes(preset: Preset = "default", round: int = 0) -> list[Outcome]:
-    """An outcome for each case of the suite's grid."""
     outcomes = []
     for name, figures in MADE.items():
         for case in discover()[name].cases(preset):
@@ -113,6 +112,5 @@ def graph_outcomes(preset: Preset = "default", round: int = 0) -> list[Outcome]:
 
 
 def make_graph_run(*, preset: Preset = "default", rounds: int = 1) -> Run:
-    """The hand-made run with the graph suite after the others."""
     outcomes = [made for round in range(rounds) for made in graph_outcomes(preset, round)]
     return with_suite(make_run(rounds=rounds), MADE, preset, outcomes)

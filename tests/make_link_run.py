@@ -236,7 +236,6 @@ def link_outcomes(environment: Environment, facts: Facts, preset: Preset = "defa
 def make_link_run(
     *, preset: Preset = "default", rounds: int = 1, gpus: int = 1, nodes: int = 1, facts: Facts = FLAT
 ) -> Run:
-    """The hand-made run with the link suite after the others."""
     run = make_run(rounds=rounds)
     environment = machine(run, gpus, nodes)
     outcomes = [one for round in range(rounds) for one in link_outcomes(environment, facts, preset, round)]

@@ -33,7 +33,6 @@ def facts(values: Mapping[str, object]) -> bytes:
 
 
 def recording(*parts: bytes, **more_facts: object) -> bytes:
-    """A whole file."""
     return cells.header() + facts({**FACTS, **more_facts}) + b"".join(parts)
 
 

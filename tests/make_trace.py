@@ -53,11 +53,18 @@ class Recorder:
         return len(self.calls) - 1
 
     def runs(self, ns: int) -> None:
-        """The host does something else."""
         self.now_ns += ns
 
     def launch(self, kernel: str, duration_ns: int, call_ns: int = 3000, stream: int = 7, blocks: int = 4) -> None:
         self.submit(self.call("cudaLaunchKernel", call_ns), kernel, duration_ns, stream, blocks=blocks)
+
+    def launches(
+        self, kernels: int = 10, between_ns: int = 10_000, duration_ns: int = 3000, call_ns: int = 3000, **more: int
+    ) -> None:
+        """Kernels of different names, with host time before each."""
+        for kernel in range(kernels):
+            self.runs(between_ns)
+            self.launch(f"kernel_{kernel}", duration_ns, call_ns, **more)
 
     def submit(
         self, call: int, name: str, duration_ns: int, stream: int = 7, *, kind: str = "kernel", blocks: int = 0,
@@ -180,7 +187,6 @@ def with_pinned_copies() -> Recorder:
 
 
 def kineto(trace: Trace) -> bytes:
-    """The trace as torch.profiler writes it."""
     events: list[dict[str, object]] = []
 
     def add(row: np.void, category: str, process: int, thread: int, **arguments: object) -> None:

@@ -19,13 +19,11 @@ Cell = dict[str, Any]
 
 
 def whole() -> dict[str, Any]:
-    """The notebook as it is in its file."""
     found: dict[str, Any] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     return found
 
 
 def code_cells(notebook: dict[str, Any] | None = None) -> list[Cell]:
-    """The cells of code."""
     return [cell for cell in (notebook or whole())["cells"] if cell["cell_type"] == "code"]
 
 
@@ -75,7 +73,6 @@ def _outputs(source: str, names: dict[str, Any]) -> list[Cell]:
 
 
 def write() -> None:
-    """Write the outputs into the notebook."""
     notebook = whole()
     several = code_cells(notebook)
     for number, (cell, outputs) in enumerate(zip(several, executed(), strict=True), 1):

@@ -52,7 +52,6 @@ def hostile_run(text: str) -> Run:
 
 
 def page_of(*runs: Run, figures: Sequence[Figure] = (), most_bytes: int = 3_000_000) -> Page:
-    """The page of these runs."""
     subjects = [Subject(run.run_id, run, evidence_by_device(run), view.build(run)) for run in runs]
     return build(subjects, figures, most_bytes=most_bytes)
 
@@ -95,15 +94,12 @@ class Parsed(HTMLParser):
 
     @property
     def text(self) -> str:
-        """All that can be read."""
         return " ".join(self.texts)
 
     def tags(self, name: str) -> list[dict[str, str | None]]:
-        """The attributes of each element of that name."""
         return [attributes for tag, attributes in self.elements if tag == name]
 
 
 def carried(html: str, name: str) -> bytes:
-    """What the page carries by that name, unpacked."""
     found = re.search(f'<script type="text/plain" id="packed-{name}">([A-Za-z0-9+/=]*)</script>', html)
     return gzip.decompress(base64.b64decode(found[1]))

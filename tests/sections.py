@@ -18,7 +18,6 @@ Value = TypeVar("Value")
 
 
 def some(value: Value | None) -> Value:
-    """The value, which is not None."""
     assert value is not None
     return value
 
@@ -41,7 +40,6 @@ def suite_report(suite: str) -> Report:
 
 
 def drawn(shown: Run | Report, width: int = 120, encoding: str = "utf-8", *, brief: bool = False) -> str:
-    """A report, or that of a run, as text on a page of that width."""
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
     report = view.build(shown) if isinstance(shown, Run) else shown
@@ -50,12 +48,10 @@ def drawn(shown: Run | Report, width: int = 120, encoding: str = "utf-8", *, bri
 
 
 def widest(text: str) -> int:
-    """The width of the widest line on a terminal."""
     return max(cell_len(line) for line in text.splitlines())
 
 
 def lines_of(drawing: Drawn) -> list[str]:
-    """The lines of a drawing without their tones."""
     return ["".join(text for text, _ in line) for line in drawing]
 
 

@@ -22,7 +22,6 @@ WHOLE = make_run()
 
 
 def line(run: Run, name: str) -> str:
-    """The figures of a line of the screen."""
     (found,) = (each for each in answers(evidence(run)) if each.name == name)
     return " · ".join(part.text for part in found.parts)
 

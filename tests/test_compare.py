@@ -43,7 +43,6 @@ def judged(comparison: Comparison, benchmark: str) -> set[tuple[str, str | None]
 
 
 def rules(comparison: Comparison, base: Side = BASE) -> dict[str, str]:
-    """Findings by rule, in one line each."""
     return {found.rule: f"{found.title}. {found.text} {found.advice}" for found in findings(comparison, base, NEW)}
 
 

@@ -47,7 +47,6 @@ def write(name: str, run: Run) -> str:
 
 
 def both(base: Run, new: Run) -> tuple[str, str]:
-    """The names of two files with these runs."""
     return write("base.json", base), write("new.json", new)
 
 
@@ -169,7 +168,6 @@ def test_a_comparison_looks_as_it_did(width: int) -> None:
 
 def test_a_calm_comparison_is_short() -> None:
     text = call(*both(made(1), made(2)), COLUMNS="80").stdout
-    assert "NO CHANGE SHOWN: 0 figures slower, 51 same, 1 within 10 %." in text
     assert len(text.splitlines()) < 32
     same("compare-calm-80", text)
 
@@ -216,7 +214,6 @@ def test_many_changes_are_listed_until_it_is_enough(benchmarks: int, figures: in
 
 
 def tables_of(found: Comparison, *, everything: bool = False) -> dict[str, Table]:
-    """The tables of changes by the first word of their titles."""
     sheet = drawing.sheet(found, Side("base"), Side("new"), everything=everything)
     tables = [one for one in sheet.sections[0].pictures if isinstance(one, Table)]
     return {one.title.split()[0].rstrip(","): one for one in tables if one.title.startswith(("Benchmarks", "Changes"))}

@@ -81,7 +81,6 @@ def test_the_time_of_a_run_bounds_every_wait(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def waiting_worker() -> WorkerProcess:
-    """A worker that waits until it is told to go."""
     job = Job("host", None, "worker_benchmarks", "worker_backend", os.getpid(), waits=True)
     worker = WorkerProcess(job, {}, Patience(silent_s=600, busy_s=600, stopped_s=0.2))
     assert isinstance(worker.receive(), Waiting)

@@ -386,9 +386,7 @@ def test_steps_of_several_shapes_are_saved_together(tmp_path: Path) -> None:
     made = Recorder()
     for step in range(24):
         with made.range(f"ProfilerStep#{step}", "annotation"):
-            for kernel in range(5):
-                made.runs(19_000)
-                made.launch(f"kernel_{kernel}", 2000, blocks=1 + step % 4)
+            made.launches(5, 19_000, 2000, blocks=1 + step % 4)
     step_file = tmp_path / "step.toml"
     found = json.loads(
         call("diagnose", saved(tmp_path, made), "--json", "--save", str(step_file), "--run", "nvidia-h200").output

@@ -45,7 +45,6 @@ def recorded(name: str) -> Run:
 
 @cache
 def evidence(figure: str) -> Evidence:
-    """The first GPU of a bundled run that has the figure."""
     for name in sorted(store.bundled()):
         for one in evidence_by_device(recorded(name)):
             if drawn(figure, one) is not None:
@@ -59,7 +58,6 @@ def figure(name: str) -> Figure:
 
 
 def drawn(name: str, *evidences: Evidence) -> Figure | None:
-    """The figure of GPUs of runs without labels."""
     return figures_of.drawn(name, [Origin(one) for one in evidences])
 
 
@@ -75,7 +73,6 @@ def labels(*origins: Origin) -> list[str]:
 
 @cache
 def changed(one: Evidence, **gpu: str) -> Evidence:
-    """The same rows of another GPU."""
     groups = evidence_by_device(with_gpu(lambda own: replace(own, **gpu), one.run))
     return next(each for each in groups if each.device == one.device)
 

@@ -79,7 +79,6 @@ def test_a_cost_of_recording_that_may_be_nothing_is_left_out(run: Run) -> None:
 
 
 def law_s(step: TimedStep, values: Mapping[str, float]) -> float:
-    """The time of the step by the law."""
     paced = step.gpu_paced(values)
     return step.kernels_s(paced) + sum(factor * values[name] for name, factor in step.terms(paced).items())
 
@@ -136,7 +135,6 @@ def test_a_run_without_a_gpu_gives_an_empty_fit() -> None:
 
 
 def longer(old: Measurement) -> Measurement:
-    """Every sample half as long again."""
     samples = [value * 1.5 for value in old.values]
     return replace(old, samples=msgspec.Raw(msgspec.json.encode(samples)))
 

@@ -203,7 +203,6 @@ def test_an_old_run_does_not_say_that_its_memory_has_no_errors() -> None:
 
 
 def facts_of(errors: MemoryErrors) -> dict[str, str]:
-    """As records.py writes them."""
     known = {name: getattr(errors, name) for name in errors.__struct_fields__}
     return {"driver": "1"} | {f"memory {name}": str(value) for name, value in known.items() if value is not None}
 

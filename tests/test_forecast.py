@@ -28,7 +28,6 @@ def fit(half: float = 0.0, most: float = 0.02, **others: float) -> Fit:
 
 
 def step(count: int, duration_s: float, layer: str = "loop", **others: object) -> Workload:
-    """Kernels and one wait."""
     kernels = Kernels(count, (duration_s,), **others)
     return Workload((kernels, Wait()), layer=layer)
 

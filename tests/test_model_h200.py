@@ -48,7 +48,6 @@ class Held(NamedTuple):
 
     @property
     def covered(self) -> bool:
-        """Whether the interval holds the measured median."""
         return abs(self.error) <= self.half_width * (1 + self.error)
 
 

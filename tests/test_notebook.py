@@ -10,7 +10,6 @@ KINDS = {"text/html", "text/plain"}
 
 
 def shown(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The outputs without the number of their cell."""
     return [{key: value for key, value in one.items() if key != "execution_count"} for one in outputs]
 
 

@@ -126,11 +126,6 @@ def test_shared_processes_come_first_and_the_most_processes_last() -> None:
     assert order == ["host_clock", "kind", "zero", "sync", "cold"]
 
 
-def test_cases_that_may_share_a_process_do() -> None:
-    plan = make_plan(selected("kind", "zero"), HERE)
-    assert len({one.process for one in plan.cases}) == 1
-
-
 def test_one_process_for_each_value_that_needs_its_own() -> None:
     plan = make_plan(selected("sync", preset="default"), HERE)
     processes = [one.process for one in plan.cases]

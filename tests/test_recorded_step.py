@@ -33,12 +33,6 @@ def parts_of(made: Recorder, *kinds: type[Part]) -> list[Part]:
     return [part for part in recorded_of(made).workload.parts if isinstance(part, kinds)]
 
 
-def launches(made: Recorder, kernels: int = 10, between_ns: int = 10_000, duration_ns: int = 3000) -> None:
-    for kernel in range(kernels):
-        made.runs(between_ns)
-        made.launch(f"kernel_{kernel}", duration_ns)
-
-
 # Pauses
 
 
@@ -64,7 +58,7 @@ def fed(every_ns: int, rests_ns: Iterator[int] | Sequence[int], kernels: int = 1
     made = Recorder()
     for step, rest_ns in enumerate(rests_ns):
         made.runs(max((step + 1) * every_ns - made.now_ns, 0))
-        launches(made, kernels, rest_ns // kernels - 3000)
+        made.launches(kernels, rest_ns // kernels - 3000)
     return made
 
 
@@ -92,7 +86,7 @@ def test_pauses_of_one_length_are_no_pace() -> None:
     made = Recorder()
     for rest_ns in rests_ns():
         made.runs(3_000_000)
-        launches(made, 10, rest_ns // 10)
+        made.launches(10, rest_ns // 10)
     assert recorded_of(made).paced_s is None
     assert diagnosed(made).graph is not None
 
@@ -120,7 +114,7 @@ def copying(size: int, memories: tuple[Memory, Memory], *, ends: bool) -> Record
     """Ten kernels of 100 us that are launched at once, and a copy whose call ends with it, or returns at once."""
     made = Recorder()
     for _ in range(12):
-        launches(made, 10, 1000, 100_000)
+        made.launches(10, 1000, 100_000)
         until_ns = made.ends_ns[7] + 50_000 if ends else made.now_ns + 5000
         call = made.call("cudaMemcpyAsync", until_ns - made.now_ns)
         made.work_at(call, until_ns - 40_000 if ends else made.ends_ns[7] + GAP_NS, 30_000, size, memories)
@@ -156,7 +150,7 @@ def test_a_pageable_copy_is_compared_with_a_pinned_one() -> None:
     for _ in range(12):
         call = made.call("cudaMemcpyAsync", 900_000)
         made.submit(call, "Memcpy HtoD", 100_000, kind="copy", memories=TO_GPU, size=4 << 20)
-        launches(made)
+        made.launches()
     found = diagnosed(made)
     wait, copy = found.recorded.changes["pinned"].values()
     assert wait is None, "a pinned copy waits for nothing"
@@ -177,10 +171,10 @@ def test_the_hosts_time_for_a_copy_stays_with_the_copy() -> None:
 def test_memory_from_a_pool_leaves_the_time_around_the_allocation() -> None:
     made = Recorder()
     for _ in range(12):
-        launches(made, 5)
+        made.launches(5)
         made.runs(20_000)
         made.call("cudaMalloc", 300_000)
-        launches(made, 5)
+        made.launches(5)
     found = diagnosed(made)
     ((place, part),) = found.recorded.changes["allocation"].items()
     assert part == HostWork(pytest.approx(20e-6))
@@ -201,7 +195,7 @@ def test_the_trace_itself_shows_how_long_work_and_waits_take_to_follow() -> None
     assert recorded_latencies(made.trace(), 0) == pytest.approx({"gap_stream": GAP_NS * 1e-9})
     behind = Recorder()
     for _ in range(12):
-        launches(behind, 2, 100, 50_000)
+        behind.launches(2, 100, 50_000)
         copy = behind.call("cudaMemcpyAsync", 3000)
         behind.submit(copy, "Memcpy HtoD", 3000, kind="copy", memories=("pinned", "device"), size=4096)
     assert recorded_latencies(behind.trace(), 0)["gap_copy"] == pytest.approx(GAP_NS * 1e-9)
@@ -246,9 +240,7 @@ def test_a_stream_of_copies_alone_is_no_second_one() -> None:
     for _ in range(12):
         copy = made.call("cudaMemcpyAsync", 3000)
         made.submit(copy, "Memcpy HtoD", 3000, 20, kind="copy", memories=("pinned", "device"), size=4096)
-        for kernel in range(6):
-            made.runs(9000)
-            made.launch(f"kernel_{kernel}", 2000, stream=13)
+        made.launches(6, 9000, 2000, stream=13)
     assert not recorded_of(made).workload.second_stream
 
 
@@ -261,7 +253,7 @@ def waiting(places: Sequence[str], once: int | None = None) -> Recorder:
     made = Recorder()
     for step, place in enumerate(places):
         with made.range(f"step#{step}", "annotation"):
-            launches(made)
+            made.launches()
             with made.range(place):
                 made.wait()
             if step == once:
@@ -284,7 +276,7 @@ def test_a_function_of_the_host_is_no_launch() -> None:
     assert doing("cuLaunchHostFunc") == doing("cudaLaunchHostFunc") == "other_call"
     made = Recorder()
     for _ in range(12):
-        launches(made)
+        made.launches()
         made.call("cuLaunchHostFunc", 3000)
     found = diagnosed(made)
     assert [check.name for check in found.health] == ["steps found by repetition"]
@@ -297,7 +289,7 @@ def test_a_step_is_not_three_because_loading_happens_to_repeat() -> None:
     for call in range(80):
         made.call(("cuModuleLoadData", "cuModuleGetFunction", f"load_{call % 39}")[call % 3], 1000)
     for _ in range(60):
-        launches(made, 13)
+        made.launches(13)
     steps = find_steps(made.trace())
     assert set(np.diff(steps.calls)) == {13}
 
@@ -343,10 +335,10 @@ def test_host_time_behind_a_wait_may_stay_in_front_of_the_next_graph() -> None:
         made = Recorder()
         for step in range(12):
             with made.range(f"step#{step}", "annotation"):
-                launches(made)
+                made.launches()
                 made.wait()
                 made.runs(between_ns)
-                launches(made)
+                made.launches()
         step = diagnosed(made).step
         return diagnosed(made, step.watched_s)
 

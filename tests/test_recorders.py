@@ -178,7 +178,6 @@ class Refusing:
 
 
 def measured(gpu: Any, records: str) -> tuple[set[str], dict[str, str | None]]:
-    """The metrics of a case, and why others are unknown."""
     meter = Meter(gpu.clock, gpu, limits=EQUAL)
     with gpu.case():
         found = list(launch_watched.measure(gpu, meter, records))

@@ -17,7 +17,6 @@ SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 
 def loaded() -> Any:
-    """scripts/set_up.py as a module."""
     spec = importlib.util.spec_from_file_location("set_up", SCRIPTS / "set_up.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

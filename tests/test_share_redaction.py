@@ -132,7 +132,6 @@ CONTEXTS = st.sampled_from(
 
 
 def planted(secrets: dict[str, str], context: str) -> Run:
-    """The small run with every secret in every kind of place."""
     gpu, user, host, path, serial = (secrets[name] for name in ("gpu", "user", "host", "path", "serial"))
     addresses = (secrets[name] for name in ("mac", "ipv4", "ipv6"))
     texts = (gpu, user, host, path, f"{user}@{host}", *addresses)

@@ -56,7 +56,6 @@ def pictures(one: Forecast) -> list[TimeLine]:
 
 
 def lane(picture: TimeLine, name: str, way: str = "stream") -> Lane:
-    """The lane of that name; its name may say more."""
     begins = [index for index, one in enumerate(picture.lanes) if one.name.endswith("host")]
     own = picture.lanes[: begins[1]] if way == "stream" and len(begins) > 1 else picture.lanes[begins[-1] :]
     return next(one for one in own if name in one.name)

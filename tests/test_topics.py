@@ -68,7 +68,6 @@ def reference(name: str) -> Evidence:
 
 @cache
 def made() -> tuple[Evidence, ...]:
-    """Every recorded and hand-made run."""
     hopping = make_link_run(gpus=4, nodes=2, facts=two_switches())
     runs = (bundled("launch", "graph"), make_link_run(), hopping, bundled("compute"))
     return (*recorded(), *(evidence_by_device(run)[0] for run in runs))
@@ -79,13 +78,11 @@ def figures_of(one: Topic, evidence: Evidence) -> dict[str, Figure]:
 
 
 def paragraphs(name: str, evidence: Evidence) -> list[str]:
-    """A topic's headline and paragraphs."""
     text = compose(catalogue.find(name), evidence)
     return [plain_words(pieces) for pieces in (text.headline, *text.paragraphs)]
 
 
 def only(evidence: Evidence, rows: Iterable[Row]) -> Evidence:
-    """The same run with these rows."""
     return Evidence(evidence.run, tuple(rows), evidence.device)
 
 

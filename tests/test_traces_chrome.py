@@ -161,7 +161,6 @@ def name_of(trace: Trace, row: Any) -> str:
 
 
 def submitted(trace: Trace) -> list[tuple[str, str | None]]:
-    """The name of each work and of the call that submitted it."""
     called = [None if row["call"] == NONE else name_of(trace, trace.calls[row["call"]]) for row in trace.work]
     return list(zip([name_of(trace, row) for row in trace.work], called, strict=True))
 

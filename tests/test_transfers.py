@@ -70,7 +70,6 @@ class WatchedSubmit:
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What happened, gates included."""
     found: list[str] = []
     shut = FakeGate.shut
 

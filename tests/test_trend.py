@@ -72,7 +72,6 @@ def test_only_runs_whose_head_has_the_metric_are_read(folder: Path, monkeypatch:
 
 
 def with_samples(samples: bytes) -> bytes:
-    """A run in which every measurement has these samples."""
     return re.sub(rb'"samples":\[[^]]*\],"n":16', b'"samples":' + samples + b',"n":1', schema.encode(recorded(1)))
 
 

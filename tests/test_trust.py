@@ -13,14 +13,12 @@ BRAKED = Telemetry(sm_clock_begin_hz=2e9, sm_clock_end_hz=1.9e9, throttle_reason
 
 
 def measured(values: list[float], **fields: object) -> Measurement:
-    """A measurement of these raw samples."""
     raw = msgspec.Raw(msgspec.json.encode(values))
     defaults = {"metric": "submit", "clock": "host", "samples": raw, "n": len(values)}
     return Measurement(**{**defaults, **fields})  # type: ignore[arg-type]
 
 
 def grade(values: list[float], telemetry: Telemetry = COOL, **fields: object) -> Trust:
-    """The grade of one process's measurement."""
     return summarize(TIME, measured(values, **fields), telemetry).trust
 
 

@@ -192,7 +192,6 @@ class Terminal:
         os.close(theirs)
 
     def until(self, words: str) -> None:
-        """Read until this was shown."""
         while words not in self.shown:
             self.shown += os.read(self.end, 9999).decode()
 

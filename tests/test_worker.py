@@ -205,8 +205,6 @@ def test_floors_find_the_costs_that_the_simulation_was_built_with() -> None:
 
 
 class CoarseHost(worker_backend.TinyHost):
-    """A clock that steps by 1 us and is read in 50 ns."""
-
     def clock_stamps(self, count: int) -> worker_backend.IntArray:
         return super().clock_stamps(count) * 50 // 30 // 1000 * 1000
 

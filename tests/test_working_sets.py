@@ -23,8 +23,6 @@ RANDOM = np.random.default_rng(3)
 
 
 class Clock:
-    """A clock that advances by a millisecond with each reading."""
-
     def __init__(self) -> None:
         self.at_ns = 0
 

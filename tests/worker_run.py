@@ -10,8 +10,6 @@ PATIENT = Patience(silent_s=20, busy_s=20, leave_s=5, killed_s=5)
 
 
 class Recorder:
-    """A listener that remembers, and can interrupt the run."""
-
     def __init__(self, interrupt_at: type | None = None) -> None:
         self.events: list[Event] = []
         self.interrupt_at = interrupt_at
