@@ -33,7 +33,8 @@ RUN = store.bundled()["nvidia-h200-x2"].read_bytes()
 
 def stub(order: dict[str, Any]) -> dict[str, Any]:
     """In the place of ``node.measure``."""
-    node._say_begun(order)
+    if worker := node._worker():
+        worker.log_event(order["topic"], order["task"])
     return {"status": "ok", "reason": "", "run": RUN, "seconds": 0.0}
 
 
