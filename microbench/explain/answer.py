@@ -109,7 +109,6 @@ def python(evidence: Evidence) -> Answer | None:
 
 
 def _short(name: str) -> str:
-    """A layer's title without what stands in brackets."""
     return name.partition(" (")[0]
 
 

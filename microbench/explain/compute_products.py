@@ -155,7 +155,6 @@ class Shaped(NamedTuple):
 
     @property
     def device_s(self) -> float:
-        """The time of the work itself."""
         return self.operations / self.row.value
 
     @property

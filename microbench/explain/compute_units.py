@@ -42,7 +42,6 @@ class Reached(NamedTuple):
 
     @property
     def of_highest(self) -> float | None:
-        """Share of what they can do at the highest clock."""
         return self._share(self.highest)
 
     @property
@@ -52,7 +51,6 @@ class Reached(NamedTuple):
 
     @property
     def clock_share(self) -> float | None:
-        """The measured clock over the highest."""
         if self.measured is None or self.highest is None:
             return None
         return self.measured.value / self.highest.value
@@ -157,12 +155,6 @@ def fact_of(row: Row, name: str) -> Fact | None:
     apart = [abs(summary.interval.median - row.value) for summary in row.summaries]
     nearest = sorted(range(len(apart)), key=apart.__getitem__)
     return next((fact for number in nearest for fact in row.outcomes[number].facts if fact.name == name), None)
-
-
-def accumulator(row: Row) -> str:
-    """What products are accumulated in: ", accumulator fp32"; nothing where the case does not say."""
-    names = [value for value in facts_of(row, "accumulator") if isinstance(value, str)]
-    return f", accumulator {names[-1]}" if names else ""
 
 
 def shape_of(row: Row) -> str | None:

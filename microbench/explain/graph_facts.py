@@ -59,7 +59,6 @@ class BreakEven(NamedTuple):
 
     @property
     def making_s(self) -> float:
-        """Capture, instantiate and upload."""
         return sum(row.value for row in self.making)
 
     @property
@@ -231,22 +230,6 @@ def title(row: Row) -> str:
     """A row's kind of node, or of decision, in words."""
     kind = str(row.params.get("kind"))
     return TITLES.get(kind, kind)
-
-
-def node_rows(evidence: Evidence) -> list[tuple[Row, Row | None]]:
-    """Each kind's time as a node, cheapest first, with the same call's time in a stream where there is one."""
-    kinds = [
-        (row, evidence.row("graph_nodes", "stream", kind=kind))
-        for row in evidence.rows("graph_nodes", "node")
-        if row.value > 0 and (kind := row.params.get("kind")) is not None
-    ]
-    return sorted(kinds, key=lambda pair: pair[0].value)
-
-
-def iteration_rows(evidence: Evidence) -> list[Row]:
-    """What an iteration takes, by who decides on it, quickest first."""
-    rows = [row for row in evidence.rows("graph_nodes", "iteration") if row.value > 0]
-    return sorted(rows, key=lambda row: row.value)
 
 
 class Gain(NamedTuple):

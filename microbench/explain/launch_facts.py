@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.graph_steps import layer_titles
 from microbench.analysis.stats import Row
-from microbench.core.model import link_rate
 from microbench.core.ops import COMPILED_LAYERS
 from microbench.core.units import as_time
 from microbench.model.constants import WRITING, Constant, gap, gaps, own_s
@@ -25,13 +24,12 @@ BANDWIDTH_SHARE = 0.05
 PLAUSIBLE_WIRE_BYTES = (1.0, 1.4)
 
 
-def usual_gap(evidence: Evidence, way: Way, launch_streams: str = "two") -> Constant | None:
+def usual_gap(evidence: Evidence, way: Way) -> Constant | None:
     """The GPU's idle time behind a kernel that writes memory: its period less its duration as profilers report it.
 
     Older runs have the gap of kernels that write nothing, in the state "two".
     """
-    measured = gap(evidence, way, **WRITING, launch_streams=launch_streams)
-    return measured or (dict(gaps(evidence)).get(f"gap_{way}") if launch_streams == "two" else None)
+    return gap(evidence, way, **WRITING, launch_streams="two") or dict(gaps(evidence)).get(f"gap_{way}")
 
 
 def crossover_s(evidence: Evidence) -> float | None:
@@ -115,16 +113,6 @@ def unmeasured(evidence: Evidence, *families: str) -> dict[str, list[str]]:
             why = "not installed" if (outcome.reason or "").startswith("needs ") else "not measured"
             missing.setdefault(why, {})[titles.get(name, name)] = None
     return {why: list(names) for why, names in missing.items()}
-
-
-def link_share(evidence: Evidence, received: Row) -> float | None:
-    """The share of the link's raw rate that launches take at this host's highest launch rate.
-
-    None where the throughput or the link is unknown, and for a GPU that shares the host's memory.
-    """
-    throughput, gpu = evidence.row("launch_cost", "throughput"), evidence.gpu
-    link = link_rate(gpu.link) if gpu and not (gpu.integrated or gpu.link.coherent) else None
-    return received.value / throughput.value / link if throughput and link else None
 
 
 def slope(points: Sequence[tuple[int, float]]) -> float | None:

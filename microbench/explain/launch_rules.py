@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, sentence
 from microbench.analysis.stats import Row
+from microbench.core.model import link_rate
 from microbench.core.ops import COMPILED_LAYERS
 from microbench.core.units import as_time, axis_value, percent, quantity, times
 from microbench.explain import launch_facts as launches
@@ -126,7 +127,10 @@ def traffic(evidence: Evidence) -> Finding | None:
         return None
     sent = evidence.row("launch_traffic", "sent", **received.params)
     back = f" and {quantity(sent.value, 'B/launch')} back" if sent else ""
-    share = launches.link_share(evidence, received)
+    throughput, gpu = evidence.row("launch_cost", "throughput"), evidence.gpu
+    link = link_rate(gpu.link) if gpu and not (gpu.integrated or gpu.link.coherent) else None
+    # The share of the link's raw rate that launches take at this host's highest launch rate.
+    share = received.value / throughput.value / link if throughput and link else None
     text, heavy = "Packet headers are included.", share is not None and share >= launches.BANDWIDTH_SHARE
     if share is not None:
         text = f"At the highest launch rate that is {percent(share)} of the link: "

@@ -196,7 +196,6 @@ class Reached(NamedTuple):
 
     @property
     def over(self) -> bool:
-        """Whether the whole interval lies above the ceiling."""
         return self.row.interval.low > self.limit.value
 
 
@@ -208,7 +207,6 @@ class Verdict(NamedTuple):
 
     @property
     def worst(self) -> Reached:
-        """The direction with the lower share."""
         return min(self.reached, key=lambda reached: reached.share)
 
     @property
@@ -218,7 +216,6 @@ class Verdict(NamedTuple):
 
     @property
     def slow(self) -> bool:
-        """Whether the slower direction is below HEALTHY."""
         return self.worst.share < HEALTHY
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, whole
 from microbench.core.units import about_size, percent, quantity, round_percent, size, times
 from microbench.explain import link_facts as links
 
@@ -162,7 +162,14 @@ def chunks(evidence: Evidence) -> Finding | None:
 
 def managed(evidence: Evidence) -> Finding | None:
     """Managed memory that moves by faults, against prefetches that do the same."""
-    ways = links.managed_ways(evidence)
+    ways = {}  # faults and prefetches to each place, at the largest size
+    for target in ("device", "host"):
+        faults, prefetches = (
+            [row for _, row in evidence.curve("link_managed", "bandwidth", "size_bytes", way=f"{way}_to_{target}")]
+            for way in ("fault", "prefetch")
+        )
+        if faults and prefetches and faults[-1].value > 0 < prefetches[-1].value:
+            ways[target] = (faults[-1], prefetches[-1])
     if not ways:
         return None
     target, (fault, prefetch) = max(ways.items(), key=lambda item: item[1][1].value / item[1][0].value)
@@ -194,12 +201,20 @@ def zero_copy(evidence: Evidence) -> Finding | None:
     same = len(set(packets.values())) == 1
     shown = [f"{count} B{'' if same else f' for {access}s'}" for access, count in packets.items()]
     text = f"Byte counters show packets of {listed(shown[:1] if same else shown)}." if packets else ""
-    worst = max(links.zero_copy_losses(evidence), key=lambda loss: loss.share)
-    heavy, advice = worst.share > ACCESS_LOSS, ""
-    if heavy and worst.row.params.get("offset_bytes"):
-        advice = f"Begin buffers on a 128-byte line: other offsets cost {worst.access}s up to {percent(worst.share)}."
+    losses = []  # of the narrowest access against the fastest, and of each offset against the same width without it
+    for access, peak in rates.items():
+        aligned = links.aligned_rates(evidence, access)
+        losses.append((1 - aligned[min(aligned)].value / peak.value, access, False))
+        for row in evidence.rows("link_zero_copy", "bandwidth", access=access):
+            usual = aligned.get(whole(row, "width_bytes"))
+            if whole(row, "offset_bytes") and usual is not None:
+                losses.append((1 - row.value / usual.value, access, True))
+    share, access, by_offset = max(losses, key=lambda loss: loss[0])
+    heavy, advice = share > ACCESS_LOSS, ""
+    if heavy and by_offset:
+        advice = f"Begin buffers on a 128-byte line: other offsets cost {access}s up to {percent(share)}."
     elif heavy:
-        advice = f"Move 16 bytes a thread: narrower accesses cost {worst.access}s up to {percent(worst.share)}."
+        advice = f"Move 16 bytes a thread: narrower accesses cost {access}s up to {percent(share)}."
     else:
         text += " Memory that is touched once can stay on the host."
     return Finding(

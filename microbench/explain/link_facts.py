@@ -39,7 +39,6 @@ class Speed(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The usual notation: "5.0 x16"."""
         return f"{self.generation}.0 x{self.lanes}"
 
     @property
@@ -181,7 +180,6 @@ class Joint(NamedTuple):
 
     @property
     def now(self) -> Speed | None:
-        """The speed of the link."""
         return self.below.now or self.above.now
 
     @property
@@ -192,7 +190,6 @@ class Joint(NamedTuple):
 
     @property
     def slowed(self) -> bool:
-        """Whether the link runs below what both ends support."""
         return self.now is not None and self.most is not None and 0 < self.now.raw_rate < self.most.raw_rate
 
 
@@ -206,17 +203,12 @@ def bridges(facts: LinkFacts) -> list[list[Hop]]:
     paired = unnamed > 0 and unnamed == 2 * (facts.number("switches") or 0)
     groups: list[list[Hop]] = []
     for hop in hops:
-        if groups and len(groups[-1]) == 1 and _one_switch(groups[-1][0], hop, paired=paired):
+        upper = groups[-1][0].kind if groups and len(groups[-1]) == 1 else ""
+        if (paired and upper == hop.kind == UNNAMED) or (UPSTREAM in upper and DOWNSTREAM in hop.kind):
             groups[-1].append(hop)
         else:
             groups.append([hop])
     return groups
-
-
-def _one_switch(first: Hop, second: Hop, *, paired: bool) -> bool:
-    if paired and first.kind == second.kind == UNNAMED:
-        return True
-    return UPSTREAM in first.kind and DOWNSTREAM in second.kind
 
 
 def joints(facts: LinkFacts, groups: Sequence[Sequence[Hop]]) -> list[Joint]:
@@ -240,7 +232,7 @@ Point = tuple[int, Row]
 
 
 class CopyFit(NamedTuple):
-    """T = a + V / b through the copies of one direction and kind of memory."""
+    """T = a + V / b through copies of one kind."""
 
     line: Line
     points: tuple[Point, ...]
@@ -317,7 +309,6 @@ class Both(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Its rate while the other direction works, as a share of its rate alone."""
         return self.together.value / self.alone.value
 
 
@@ -347,19 +338,6 @@ def pieces(evidence: Evidence, work: Literal["copy", "copy_and_kernel"]) -> tupl
     return (whole_step, cut) if whole_step is not None and cut is not None else None
 
 
-def managed_ways(evidence: Evidence) -> dict[str, tuple[Row, Row]]:
-    """Managed memory that moves by faults and by a prefetch to the "device" and the "host", at the largest size."""
-    result = {}
-    for target in ("device", "host"):
-        fault, prefetch = (
-            [row for _, row in evidence.curve("link_managed", "bandwidth", "size_bytes", way=f"{way}_to_{target}")]
-            for way in ("fault", "prefetch")
-        )
-        if fault and prefetch and fault[-1].value > 0 < prefetch[-1].value:
-            result[target] = (fault[-1], prefetch[-1])
-    return result
-
-
 # What pinned memory costs to have, and after how many copies it has paid.
 
 ALLOCATE, REGISTER, TOUCH = "allocate", "register", "touch"
@@ -385,7 +363,6 @@ class Choice(NamedTuple):
 
     @property
     def never(self) -> list[str]:
-        """The directions in which pinning does not pay."""
         return [direction for direction in self.saved_s if direction not in self.paid]
 
 
@@ -439,35 +416,13 @@ POWER_MARGIN = 0.06
 MOST_PAYLOAD_BYTES = 4096  # the largest of any PCIe packet: a larger result was counted wrong
 
 
-class Loss(NamedTuple):
-    """The share of its rate that a kernel loses by narrow accesses, or by a buffer that begins off a line."""
-
-    access: str
-    share: float
-    row: Row
-
-
 def zero_copy_rates(evidence: Evidence) -> dict[str, Row]:
     """The fastest aligned rate of reads and of writes."""
-    rows = {access: _aligned(evidence, access).values() for access in COUNTED}
+    rows = {access: aligned_rates(evidence, access).values() for access in COUNTED}
     return {access: max(several, key=lambda row: row.value) for access, several in rows.items() if several}
 
 
-def zero_copy_losses(evidence: Evidence) -> list[Loss]:
-    """What the narrowest access loses against the fastest, and each offset against the same width without it."""
-    result = []
-    for access, peak in zero_copy_rates(evidence).items():
-        aligned = _aligned(evidence, access)
-        narrowest = min(aligned)
-        result.append(Loss(access, 1 - aligned[narrowest].value / peak.value, aligned[narrowest]))
-        for row in evidence.rows("link_zero_copy", "bandwidth", access=access):
-            usual = aligned.get(whole(row, "width_bytes"))
-            if whole(row, "offset_bytes") and usual is not None:
-                result.append(Loss(access, 1 - row.value / usual.value, row))
-    return result
-
-
-def _aligned(evidence: Evidence, access: str) -> dict[int, Row]:
+def aligned_rates(evidence: Evidence, access: str) -> dict[int, Row]:
     """The rates without an offset, by the width of an access in bytes."""
     curve = evidence.curve("link_zero_copy", "bandwidth", "width_bytes", access=access, offset_bytes=0)
     return {width: row for width, row in curve if row.value > 0}
@@ -494,9 +449,9 @@ def payload_bytes(access: str, per_byte: float) -> float | None:
     return payload if payload < MOST_PAYLOAD_BYTES * (1 + POWER_MARGIN) else None
 
 
-def host_reads(evidence: Evidence, order: str = "sequential") -> list[tuple[int, Row]]:
+def host_reads(evidence: Evidence) -> list[tuple[int, Row]]:
     """The latency of dependent reads of host memory over footprint, ascending."""
-    curve = evidence.curve("link_latency", "latency", "footprint_bytes", what="host_read", order=order)
+    curve = evidence.curve("link_latency", "latency", "footprint_bytes", what="host_read", order="sequential")
     return [(footprint, row) for footprint, row in curve if row.value > 0]
 
 
@@ -551,12 +506,10 @@ class Contention(NamedTuple):
 
     @property
     def others_words(self) -> str:
-        """The other GPUs by name."""
         return "all others" if self.others == EVERYBODY else f"GPU {self.others}"
 
     @property
     def share(self) -> float:
-        """Its rate while others copy, as a share of its rate alone."""
         return self.together.value / self.alone.value
 
 
@@ -584,7 +537,6 @@ class Pair(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Both with an arrow between."""
         return f"{self.first} → {self.second}"
 
 
@@ -656,7 +608,6 @@ class Ring(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The operation as people write it: "all-reduce"."""
         return self.operation.replace("_", "/" if self.operation == "send_recv" else "-")
 
 

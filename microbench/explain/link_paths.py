@@ -58,7 +58,6 @@ class DevicePath(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The name with its class: "mlx5_0 (PIX)"."""
         return f"{self.name} ({self.near})"
 
     @property
@@ -200,7 +199,6 @@ def _preference(path: DevicePath, facts: links.LinkFacts) -> tuple[bool, bool, i
 
 
 def _carried(path: DevicePath, facts: links.LinkFacts) -> float | None:
-    """The lower of the modelled write and read; None without a model."""
     model = modelled(path, facts)
     return None if model.write is None or model.read is None else min(model.write, model.read)
 

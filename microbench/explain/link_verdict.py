@@ -65,25 +65,20 @@ def _judged(evidence: Evidence, judged: Verdict) -> Finding:
             into = evidence.run.run_id
             advice = f"Run `microbench run link_state --into {into}` to look at the path to the GPU."
     else:
-        title, text = f"{name} is healthy: {reach}", _healthy(judged)
+        words = [
+            f"Copies {links.DIRECTIONS[reached.direction]} reach {quantity(reached.row.value, 'B/s')}."
+            for reached in judged.reached
+            if reached is not judged.worst
+        ]
+        assumptions = dict.fromkeys(words for reached in judged.reached for words in reached.limit.assumptions)
+        words += [f"The ceiling assumes {'; '.join(assumptions)}."] if assumptions else []
+        title, text = f"{name} is healthy: {reach}", " ".join(words) or "Nothing slows them down."
     rule = (
         f"the fastest pinned copies reach at least {round_percent(HEALTHY)} of the ceiling both ways; under "
         f"{round_percent(BROKEN)} is a problem"
     )
     rows = rests_on(*(reached.row for reached in judged.reached))
     return _finding(judged.severity, title, text, advice, rule, (*rows, *_names(blamed)))
-
-
-def _healthy(judged: Verdict) -> str:
-    """The other direction, and what the ceiling assumes."""
-    words = [
-        f"Copies {links.DIRECTIONS[reached.direction]} reach {quantity(reached.row.value, 'B/s')}."
-        for reached in judged.reached
-        if reached is not judged.worst
-    ]
-    assumptions = dict.fromkeys(words for reached in judged.reached for words in reached.limit.assumptions)
-    words += [f"The ceiling assumes {'; '.join(assumptions)}."] if assumptions else []
-    return " ".join(words) or "Nothing slows them down."
 
 
 def _without_ceiling(evidence: Evidence) -> Finding | None:

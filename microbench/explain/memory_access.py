@@ -6,9 +6,10 @@ import itertools
 from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rests_on, sentence, whole
-from microbench.analysis.fits import Line, line
+from microbench.analysis.fits import line
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, percent, quantity, round_percent, size, times
+from microbench.explain.link_facts import CopyFit
 from microbench.explain.memory_levels import l2_bytes, latency_levels
 from microbench.explain.memory_stream import NATIVE, streams
 
@@ -25,7 +26,6 @@ class Contention(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """How many times faster additions to separate words are."""
         return self.spread.value / self.same.value
 
 
@@ -77,31 +77,14 @@ LOSS = 0.1
 STAYS_IN_L2 = 0.6
 
 
-class Engine(NamedTuple):
-    """T = a + V / b of one call whose data stay in the L2, where V counts the bytes read and written."""
-
-    line: Line
-    points: tuple[tuple[int, Row], ...]
-
-    @property
-    def fixed_s(self) -> float:
-        """a: the time of a call on the device, however little it moves."""
-        return self.line.constant
-
-    @property
-    def bandwidth(self) -> float:
-        """b, in bytes a second."""
-        return 1 / self.line.slope
-
-
-def engine(evidence: Evidence, way: str) -> Engine | None:
-    """The fit by relative least squares over the sizes that stay in the L2; None with too few of them, where time does
-    not grow with them, or where the size of the L2 is unknown."""
+def engine(evidence: Evidence, way: str) -> CopyFit | None:
+    """The fit by relative least squares over the sizes that stay in the L2, where V counts the bytes read and written;
+    None with too few of them, where time does not grow with them, or where the size of the L2 is unknown."""
     within_bytes = STAYS_IN_L2 * (l2_bytes(evidence) or 0)
     points = tuple(point for point in curve(evidence, way).items() if point[1].measurement.work.bytes <= within_bytes)
     moved = ((row.measurement.work.bytes, row.measurement.work.bytes / row.value) for _, row in points)
     fit = line(moved)
-    return Engine(fit, points) if fit is not None and fit.slope > 0 else None
+    return CopyFit(fit, points) if fit is not None and fit.slope > 0 else None
 
 
 def curve(evidence: Evidence, way: str) -> dict[int, Row]:

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, rests_on, whole
 from microbench.analysis.stats import Row
-from microbench.core.model import Fact
 from microbench.core.units import about_size, as_time, percent, size, times
 
 WAYS = {
@@ -30,7 +29,6 @@ class Cost(NamedTuple):
 
     @property
     def pair_s(self) -> float:
-        """A later block, allocated and freed."""
         return self.later.value + (self.free.value if self.free is not None else 0.0)
 
 
@@ -80,15 +78,10 @@ def allocate(evidence: Evidence) -> Finding | None:
 FRAGMENTED = 0.98
 
 
-def capacity_facts(evidence: Evidence) -> dict[str, Fact]:
-    """The facts of memory_capacity by name, of the newest round."""
-    outcomes = [outcome for outcome in evidence.outcomes("memory_capacity") if outcome.status == "ok" and outcome.facts]
-    return {fact.name: fact for fact in outcomes[-1].facts} if outcomes else {}
-
-
 def capacity(evidence: Evidence) -> Finding | None:
     """How much of the memory can be allocated, and which processes hold the rest."""
-    facts = capacity_facts(evidence)
+    outcomes = [outcome for outcome in evidence.outcomes("memory_capacity") if outcome.status == "ok" and outcome.facts]
+    facts = {fact.name: fact for fact in outcomes[-1].facts} if outcomes else {}
     sizes = {name: fact.value for name, fact in facts.items() if isinstance(fact.value, int) and fact.value > 0}
     total, most, block = (sizes.get(name) for name in ("total_bytes", "obtainable_bytes", "largest_block_bytes"))
     if total is None:

@@ -43,21 +43,11 @@ class Plateau(NamedTuple):
 
     @property
     def first_bytes(self) -> int:
-        """The smallest set."""
         return self.points[0][0]
 
     @property
     def last_bytes(self) -> int:
-        """The largest set."""
         return self.points[-1][0]
-
-
-class End(NamedTuple):
-    """The largest measured set that a level holds, and the next larger one, which it does not hold."""
-
-    level: str
-    last_bytes: int
-    beyond_bytes: int
 
 
 class Step(NamedTuple):
@@ -144,14 +134,14 @@ def _longest(points: Sequence[Point]) -> list[Point] | None:
     return longest if len(longest) >= FEWEST else None
 
 
-def ends(points: Sequence[Point], levels: Sequence[Plateau]) -> list[End]:
-    """Where a level ends and the next one follows, if the two sets lie no further apart than WIDEST_GAP."""
+def ends(points: Sequence[Point], levels: Sequence[Plateau]) -> list[Plateau]:
+    """Levels whose end is known: the next larger set, which is another level's, lies no further than WIDEST_GAP."""
     result = []
     for before, after in itertools.pairwise(levels):
         beyond_bytes = next(footprint for footprint, _ in points if footprint > before.last_bytes)
         apart = max(before.value, after.value) > SAME * min(before.value, after.value)
         if apart and beyond_bytes <= WIDEST_GAP * before.last_bytes:
-            result.append(End(before.name, before.last_bytes, beyond_bytes))
+            result.append(before)
     return result
 
 
@@ -243,7 +233,7 @@ def levels(evidence: Evidence) -> Finding | None:
         text = "SMs read the same lines at the same time in these sets, which hides what the L2 alone sends."
     elif answered_together(points, by_level):
         text = "Smaller sets in the L2 look faster, as it answers SMs that ask for a line at the same time once."
-    held = [f"{size(end.last_bytes)} ({end.level})" for end in ends(points, by_level)]
+    held = [f"{size(end.last_bytes)} ({end.name})" for end in ends(points, by_level)]
     rates = [f"{level.name} {up_to(level)}{quantity(level.value, 'B/s')}" for level in by_level]
     return Finding(
         rule="memory.levels",
@@ -266,7 +256,6 @@ class Loaded(NamedTuple):
 
     @property
     def times(self) -> float:
-        """How many times as long a read takes as without a load."""
         return self.latency.value / self.idle.value
 
 

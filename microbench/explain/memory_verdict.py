@@ -39,7 +39,6 @@ class Reached(NamedTuple):
 
     @property
     def healthy(self) -> bool:
-        """Whether it is as much as sound memory gives."""
         return self.share >= HEALTHY.get(self.kernel, USUAL_HEALTHY)
 
 

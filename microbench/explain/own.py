@@ -153,7 +153,6 @@ class Kernel(NamedTuple):
 
     @property
     def precision(self) -> str:
-        """The type of its operations, as the user says."""
         return str(self.duration.params.get("precision", "fp32"))
 
     def whole(self, name: str) -> int:
@@ -198,7 +197,6 @@ class Kernel(NamedTuple):
 
     @property
     def near(self) -> Ceiling | None:
-        """The ceiling of which the kernel reaches the largest share."""
         return max(self.ceilings, key=lambda ceiling: ceiling.share, default=None)
 
     @property

@@ -6,7 +6,6 @@ from operator import truediv
 
 from microbench.analysis.clocks import CLOCK_LOSS
 from microbench.analysis.evidence import Evidence
-from microbench.analysis.stats import Row
 from microbench.core.units import percent
 from microbench.explain.compute_power import LASTS, lasting, nvml_clock_hz
 from microbench.explain.compute_units import ALUS, DATA, LASTING, dtype_of, rates, same_case
@@ -26,20 +25,6 @@ def figures(evidence: Evidence) -> TopicFigures:
     known.reported("highest", "the highest SM clock", highest_hz, in_unit("Hz"), "GPU sm_clock_max_hz")
     known.reported("limit", "the board's power limit", limit_w, in_unit("W"), "GPU power_limit_w")
     late = next(iter(lasting(evidence)), None)
-    _settled(known, late)
-    for data, numbers in NUMBERS.items():
-        row = _of_data(evidence, data, late)
-        known.row(data, f"a product of {numbers}", row, DATA)
-        for metric, what in (("sm_clock", "SM clock"), ("power", "power")):
-            known.row(f"{data}_{metric}", f"{what}, {numbers}", same_case(evidence, row, metric), DATA)
-    alu = next(iter(rates(evidence, ALUS, operation="fma_fp32")), None)
-    known.row("alu", "SM clock, fp32 multiply-adds", same_case(evidence, alu, "sm_clock"), ALUS)
-    return known
-
-
-def _settled(known: TopicFigures, late: Row | None) -> None:
-    """Sustained work: its first batch, its second half, and the clocks at that time."""
-    evidence = known.evidence
     dtype = dtype_of(late) if late is not None else None
     known.named("dtype", "type of the products", dtype, LASTING, "dtype")
     known.row("sustained", "rate of products after seconds", late, LASTING)
@@ -56,13 +41,16 @@ def _settled(known: TopicFigures, late: Row | None) -> None:
     )  # fmt: skip
     nvml_hz = nvml_clock_hz(evidence, late) if late is not None else None
     known.reported("nvml", "SM clock by NVML at that time", nvml_hz, in_unit("Hz"), "NVML")
-
-
-def _of_data(evidence: Evidence, data: str, late: Row | None) -> Row | None:
-    """The product of these data, in the type of the sustained product if that was measured."""
-    rows = rates(evidence, DATA, data=data)
-    same = [row for row in rows if late is not None and dtype_of(row) == dtype_of(late)]
-    return next(iter(same or rows), None)
+    for data, numbers in NUMBERS.items():
+        rows = rates(evidence, DATA, data=data)
+        same = [row for row in rows if late is not None and dtype_of(row) == dtype_of(late)]
+        row = next(iter(same or rows), None)
+        known.row(data, f"a product of {numbers}", row, DATA)
+        for metric, what in (("sm_clock", "SM clock"), ("power", "power")):
+            known.row(f"{data}_{metric}", f"{what}, {numbers}", same_case(evidence, row, metric), DATA)
+    alu = next(iter(rates(evidence, ALUS, operation="fma_fp32")), None)
+    known.row("alu", "SM clock, fp32 multiply-adds", same_case(evidence, alu, "sm_clock"), ALUS)
+    return known
 
 
 TOPIC = Topic(

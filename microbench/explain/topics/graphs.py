@@ -40,7 +40,23 @@ def figures(evidence: Evidence) -> TopicFigures:
     long = min(measured, key=lambda pair: abs(math.log(max(pair.duration_ns, 1) / LONG_NS)), default=None)
     _gain(known, evidence, "short", short)
     _gain(known, evidence, "long", long)
-    _life(known, kernels or 0)
+    known.measured("relaunch", "the replay call", LIFE, "relaunch", nodes=kernels or 0)
+    for phase in MAKING:
+        known.measured(phase, f"{phase} of the graph", LIFE, phase, nodes=kernels or 0)
+    known.computed("making", "building the graph", "the sum of its phases", as_time, total, *MAKING)
+    known.computed(
+        "saved", "what a replay saves", "(stream − graph) × kernels", as_time,
+        lambda stream, graph, kernels: (stream - graph) * kernels, "stream_short", "graph_short", "kernels",
+    )  # fmt: skip
+    known.computed(
+        "replays",
+        "replays until the graph pays",
+        "making / saved, rounded up",
+        counted("replay", "replays"),
+        lambda making, saved: max(math.ceil(making / saved), 1) if saved > 0 else None,
+        "making",
+        "saved",
+    )
     return known
 
 
@@ -59,22 +75,6 @@ def _gain(known: TopicFigures, evidence: Evidence, name: str, pair: Pair | None)
         known.row(f"{way}_{name}", f"a kernel of a {way}, {words}", row, GAIN)
     slots = (f"stream_{name}", f"graph_{name}")
     known.computed(f"gain_{name}", f"gain with {words}", "stream / graph", times, truediv, *slots)
-
-
-def _life(known: TopicFigures, nodes: int) -> None:
-    """What building the graph costs, and the call of a replay."""
-    known.measured("relaunch", "the replay call", LIFE, "relaunch", nodes=nodes)
-    for phase in MAKING:
-        known.measured(phase, f"{phase} of the graph", LIFE, phase, nodes=nodes)
-    known.computed("making", "building the graph", "the sum of its phases", as_time, total, *MAKING)
-    known.computed(
-        "saved", "what a replay saves", "(stream − graph) × kernels", as_time,
-        lambda stream, graph, kernels: (stream - graph) * kernels, "stream_short", "graph_short", "kernels",
-    )  # fmt: skip
-    known.computed(
-        "replays", "replays until the graph pays", "making / saved, rounded up", counted("replay", "replays"),
-        lambda making, saved: max(math.ceil(making / saved), 1) if saved > 0 else None, "making", "saved",
-    )  # fmt: skip
 
 
 TOPIC = Topic(

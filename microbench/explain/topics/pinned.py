@@ -39,29 +39,29 @@ def figures(evidence: Evidence) -> TopicFigures:
     for direction, way in links.DIRECTIONS.items():
         slots, what = (f"pageable_{direction}", f"pinned_{direction}"), f"pageable of pinned, {way}"
         known.computed(f"share_{direction}", what, "pageable / pinned", percent, truediv, *slots)
-    _prices(known, size_bytes or 0)
-    fit = links.copy_fit(evidence, links.DEVICE, "h2d", "pinned")
-    half, fitted = (fit.size_for(links.HALF), [row for _, row in fit.points]) if fit is not None else (None, [])
-    known.fitted(
-        "half", "half the bandwidth from", "T = a + V / b, at a × b", about_size, half, rests_on(*fitted), COPY
-    )
-    return known
-
-
-def _prices(known: TopicFigures, size_bytes: int) -> None:
-    """What the buffer costs each way, and after how many copies registering it pays."""
     for way, what in PRICES.items():
         for metric in ("pin", "release"):
-            known.measured(f"{way}_{metric}", f"{way}: {metric}", PINNING, metric, way=way, size_bytes=size_bytes)
+            known.measured(f"{way}_{metric}", f"{way}: {metric}", PINNING, metric, way=way, size_bytes=size_bytes or 0)
         known.computed(way, what, f"{way}: pin + release", as_time, total, f"{way}_pin", f"{way}_release")
     known.computed(
         "saved", "what a pinned copy saves", "bytes / pageable − pinned", as_time,
         lambda count, pageable, pinned: count / pageable - count / pinned, "size", "pageable_h2d", "pinned_h2d",
     )  # fmt: skip
     known.computed(
-        "copies", "copies until registering pays", "register / saved, rounded up", counted("copy", "copies"),
-        lambda price, saved: max(math.ceil(price / saved), 1) if saved > 0 else None, links.REGISTER, "saved",
-    )  # fmt: skip
+        "copies",
+        "copies until registering pays",
+        "register / saved, rounded up",
+        counted("copy", "copies"),
+        lambda price, saved: max(math.ceil(price / saved), 1) if saved > 0 else None,
+        links.REGISTER,
+        "saved",
+    )
+    fit = links.copy_fit(evidence, links.DEVICE, "h2d", "pinned")
+    half, fitted = (fit.size_for(links.HALF), [row for _, row in fit.points]) if fit is not None else (None, [])
+    known.fitted(
+        "half", "half the bandwidth from", "T = a + V / b, at a × b", about_size, half, rests_on(*fitted), COPY
+    )
+    return known
 
 
 TOPIC = Topic(

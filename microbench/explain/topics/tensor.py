@@ -26,17 +26,7 @@ def figures(evidence: Evidence) -> TopicFigures:
     alone = units.per_clock(evidence, units.WGMMA if wgmma is not None else units.MMA, dtype or "", units.RATES)
     known.row("alone", "instructions alone, all SMs", alone, units.TENSORS)
     known.row("alone_clock", "SM clock of these", units.same_case(evidence, alone, "sm_clock"), units.TENSORS)
-    _products(known, dtype or "")
-    if sums := units.halves(evidence):
-        known.row("short_sums", "fp16 with fp16 accumulation", sums.short, units.TENSORS)
-        known.row("long_sums", "fp16 with fp32 accumulation", sums.long, units.TENSORS)
-    return known
-
-
-def _products(known: TopicFigures, dtype: str) -> None:
-    """The largest and the smallest square product, and the largest of other types, all by cuBLASLt."""
-    evidence = known.evidence
-    measured = _by_size(evidence, dtype)
+    measured = _by_size(evidence, dtype or "")
     large, small = (measured[-1], measured[0]) if measured else (None, None)
     for slot, row, what in (("product", large, "the large product"), ("small", small, "the small product")):
         size = whole(row, "size") if row is not None else None
@@ -51,6 +41,10 @@ def _products(known: TopicFigures, dtype: str) -> None:
         rows = _by_size(evidence, other)
         if other != dtype:
             known.row(slot, f"the large product in {slot}", rows[-1] if rows else None, units.PRODUCTS)
+    if sums := units.halves(evidence):
+        known.row("short_sums", "fp16 with fp16 accumulation", sums.short, units.TENSORS)
+        known.row("long_sums", "fp16 with fp32 accumulation", sums.long, units.TENSORS)
+    return known
 
 
 def _by_size(evidence: Evidence, dtype: str) -> list[Row]:

@@ -200,7 +200,6 @@ class TopicText(msgspec.Struct, frozen=True):
     """A topic with the figures of one GPU. ``used`` are those in the text, in its order, by slot; ``lacking`` are the
     benchmarks whose figures would add to it."""
 
-    topic: Topic
     headline: Pieces
     paragraphs: tuple[Pieces, ...]
     used: Mapping[str, Figure]
@@ -215,7 +214,7 @@ def compose(topic: Topic, evidence: Evidence) -> TopicText:
     used = {piece.slot: piece for words in (headline, *paragraphs) for piece in words if isinstance(piece, Figure)}
     unknown = (slot for several in topic.paragraphs for passage in several for slot in passage.unknown(known.figures))
     lacking = dict.fromkeys(known.lacking[slot] for slot in unknown if slot in known.lacking)
-    return TopicText(topic, headline, paragraphs, used, tuple(lacking))
+    return TopicText(headline, paragraphs, used, tuple(lacking))
 
 
 def _paragraph(passages: Sequence[Passage], known: TopicFigures) -> Pieces:

@@ -18,7 +18,20 @@ def figures(evidence: Evidence) -> TopicFigures:
     known = TopicFigures(evidence)
     facts = links.link_facts(evidence)
     if links.shares_memory(evidence, facts) is None:
-        _link(known, facts)
+        now, most = facts.now if not facts.idle else None, links.gpu_speed(evidence, facts)
+        for slot, what, speed, names in (
+            ("now", "the link under load", now, NOW),
+            ("most", "the GPU supports", most, MOST),
+        ):
+            words = word(f"PCIe {speed.words}") if speed is not None else word("")
+            known.reported(slot, what, speed.raw_rate if speed else None, words, *names, benchmark=STATE)
+        points = links.copies(evidence, links.DEVICE, "h2d", "pinned")
+        row = points[-1][1] if points else None
+        limit = evidence.ceiling(row) if row is not None else None
+        known.row("rate", "pinned copies to the GPU", row, COPY)
+        ceiling = limit.value if limit is not None else None
+        known.reported("ceiling", "the link carries of payload", ceiling, in_unit("B/s"), "GPU link", benchmark=COPY)
+        known.computed("share", "copies reach of that", "bandwidth / ceiling", percent, truediv, "rate", "ceiling")
     switches = counted("switch", "switches")
     known.reported("switches", "switches on the path", facts.number("switches"), switches, "switches")
     known.reported("node", "the GPU's NUMA node", links.own_node(evidence), count, "numa_node")
@@ -26,32 +39,6 @@ def figures(evidence: Evidence) -> TopicFigures:
     known.reported("hidden", "a virtual machine hides the path", hidden, word("hidden"), "virtual_bus")
     reads = links.host_reads(evidence)
     known.row("read", "the GPU reads a word of host memory", reads[0][1] if reads else None, LATENCY)
-    _contention(known)
-    _peers(known, facts)
-    return known
-
-
-def _link(known: TopicFigures, facts: links.LinkFacts) -> None:
-    """What the link runs at, and what copies reach of its ceiling."""
-    evidence = known.evidence
-    now, most = facts.now if not facts.idle else None, links.gpu_speed(evidence, facts)
-    for slot, what, speed, names in (
-        ("now", "the link under load", now, NOW),
-        ("most", "the GPU supports", most, MOST),
-    ):
-        words = word(f"PCIe {speed.words}") if speed is not None else word("")
-        known.reported(slot, what, speed.raw_rate if speed else None, words, *names, benchmark=STATE)
-    points = links.copies(evidence, links.DEVICE, "h2d", "pinned")
-    row = points[-1][1] if points else None
-    limit = evidence.ceiling(row) if row is not None else None
-    known.row("rate", "pinned copies to the GPU", row, COPY)
-    ceiling = limit.value if limit is not None else None
-    known.reported("ceiling", "the link carries of payload", ceiling, in_unit("B/s"), "GPU link", benchmark=COPY)
-    known.computed("share", "copies reach of that", "bandwidth / ceiling", percent, truediv, "rate", "ceiling")
-
-
-def _contention(known: TopicFigures) -> None:
-    """Copies while other GPUs copy as well; with one GPU there is nothing to run."""
     gpus, gpu = known.evidence.environment.gpus, known.evidence.gpu
     wanted = (gpu.index if gpu is not None else 0, links.EVERYBODY, "h2d")
     matches = [
@@ -61,11 +48,6 @@ def _contention(known: TopicFigures) -> None:
         known.row("alone", "copies to the GPU, alone", matches[0].alone if matches else None, TOGETHER)
         known.row("together", "while all others copy", matches[0].together if matches else None, TOGETHER)
     known.computed("left", "left while others copy", "together / alone", percent, truediv, "together", "alone")
-
-
-def _peers(known: TopicFigures, facts: links.LinkFacts) -> None:
-    """Copies between two GPUs, with peer access and without."""
-    evidence = known.evidence
     way = links.usual_way(evidence) or ""
     on, off = links.pairs(evidence, way), links.pairs(evidence, way, "off")
     pair = next(iter(on), None)
@@ -75,6 +57,7 @@ def _peers(known: TopicFigures, facts: links.LinkFacts) -> None:
     known.computed("gain", "peer access brings", "on / off", times, truediv, "peer", "staged")
     nvlinks = facts.number("nvlinks") or None
     known.reported("nvlinks", "NVLinks of the GPU", nvlinks, counted("NVLink", "NVLinks"), "nvlinks")
+    return known
 
 
 TOPIC = Topic(

@@ -37,18 +37,13 @@ def figures(evidence: Evidence) -> TopicFigures:
     link = link_rate(gpu.link) if gpu is not None and not (gpu.integrated or gpu.link.coherent) else None
     known.reported("link", "the link, headers included", link, in_unit("B/s"), "GPU link")
     known.computed("share", "that as a share of the link", "rate / link", percent, truediv, "rate", "link")
-    _graph(known)
-    known.measured("checked", "counted for each byte of a copy", TRAFFIC, "received_per_byte", work="pinned_h2d")
-    return known
-
-
-def _graph(known: TopicFigures) -> None:
-    """A replay, and the same kernels launched one by one."""
-    measured = ((nodes, known.evidence.row(TRAFFIC, "received", work=f"graph_{nodes}")) for nodes in GRAPHS)
+    measured = ((nodes, evidence.row(TRAFFIC, "received", work=f"graph_{nodes}")) for nodes in GRAPHS)
     nodes, row = next(((nodes, row) for nodes, row in measured if row is not None), (None, None))
     known.row("replay", f"a replay of {nodes} kernels", row, TRAFFIC)
     known.parameter("nodes", "kernels of the graph", nodes, count, TRAFFIC, "work")
     known.computed("one_by_one", "launched one by one", "received × kernels", in_unit("B"), mul, "received", "nodes")
+    known.measured("checked", "counted for each byte of a copy", TRAFFIC, "received_per_byte", work="pinned_h2d")
+    return known
 
 
 def _pace(launches_per_s: float) -> str:

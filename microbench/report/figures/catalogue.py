@@ -106,7 +106,6 @@ def _step(evidence: Evidence) -> Gathered:
 
 
 def _panels(*pictures: Curve | TimeLine | Bars | None, words: tuple[Words, Words] = (str, str)) -> list[Panel]:
-    """The pictures that the run has rows for."""
     return [Panel(picture, *words) for picture in pictures if picture is not None]
 
 

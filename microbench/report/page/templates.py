@@ -188,7 +188,6 @@ def _heard(picture: Drawing) -> str:
 
 
 def _longest(picture: Bars | Stacks) -> float:
-    """The length of its longest bar."""
     if isinstance(picture, Bars):
         return max((max(bar.value, bar.beyond or 0.0) for bar in picture.bars), default=0.0)
     return max((sum(portion.value for portion in stack.portions) for stack in picture.stacks), default=0.0)

@@ -55,7 +55,10 @@ def sheet(comparison: Comparison, base: Side, new: Side, *, everything: bool = F
         pictures += [*_table("Unclear", unclear), *_table("Within 10 %", comparison.of("within 10 %"))]
         pictures += _table("Same", comparison.of("same"))
     section = Section(SUITE, "compare: NEW against BASE", tuple(pictures), (), tuple(findings(comparison, base, new)))
-    differences = (*_missing(comparison), *_differences(comparison))
+    columns = (Column("", "left"), Column("BASE", "left"), Column("NEW", "left"))
+    facts = ((fact.name, fact_words(fact.base), fact_words(fact.new)) for fact in comparison.differences)
+    rows = [(Cell(name), Cell(before[:LONGEST]), Cell(after[:LONGEST])) for name, before, after in facts]
+    differences = (*_missing(comparison), *_short_table("The machines", columns, rows))
     others = Section("both", "both: other differences between the runs", differences, (), ())
     verdict = summary(comparison)
     banners = [Banner(verdict.title, verdict.text, tone=verdict.severity)]
@@ -185,13 +188,6 @@ def _missing(comparison: Comparison) -> list[Table]:
     rows = [(Cell(name), *(Cell(str(count) if count else MISSING) for count in both)) for name, both in counts.items()]
     columns = (Column("benchmark", "left"), Column("only in BASE"), Column("only in NEW"))
     return _short_table("Figures that only one run has", columns, rows)
-
-
-def _differences(comparison: Comparison) -> list[Table]:
-    columns = (Column("", "left"), Column("BASE", "left"), Column("NEW", "left"))
-    facts = ((fact.name, fact_words(fact.base), fact_words(fact.new)) for fact in comparison.differences)
-    rows = [(Cell(name), Cell(before[:LONGEST]), Cell(after[:LONGEST])) for name, before, after in facts]
-    return _short_table("The machines", columns, rows)
 
 
 def _short_table(title: str, columns: tuple[Column, ...], rows: Sequence[tuple[Cell, ...]]) -> list[Table]:

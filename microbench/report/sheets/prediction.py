@@ -60,12 +60,10 @@ class Side(msgspec.Struct, frozen=True):
 
     @property
     def run(self) -> Run:
-        """The run of the rows."""
         return self.evidence.run
 
     @property
     def gpu(self) -> GpuInfo | None:
-        """The GPU of the rows."""
         return self.evidence.gpu
 
 
@@ -105,7 +103,6 @@ def sheet(side: Side) -> Report:
 
 
 def _predictions(forecast: Forecast) -> tuple[Prediction, ...]:
-    """The prediction for the stream and, if the step can be one, for the graph."""
     return (forecast.stream, *([forecast.graph] if forecast.graph is not None else []))
 
 

@@ -53,7 +53,13 @@ def sheet(topic: Topic, run: Run, *, reference: bool = False, adding: Sequence[s
     pictures: list[Picture] = [Prose(plain_words(text.headline), "", tuple(paragraphs))]
     pictures += [drawn] if drawn is not None else []
     pictures += [_figures_table(text.used.values())] if text.used else []
-    pictures.append(_next_table(topic, reference))
+    rows = [(f"microbench run {' '.join(topic.suites)}", "measures this machine, for a text of its own")]
+    rows = [*(rows if reference else ()), *topic.commands]
+    for name in topic.related:
+        title = find(name).title
+        rows.append((f"microbench explain {name}", title[:1].lower() + title[1:]))
+    columns = (Column("command", "left"), Column("what it does", "left"))
+    pictures.append(Table(NEXT, "", columns, tuple((Cell(command, tone="note"), Cell(what)) for command, what in rows)))
     section = Section("explain", f"{topic.name}: {topic.title}", tuple(pictures), (), ())
     seen = {figure.row.trust for figure in text.used.values() if figure.row is not None}
     grades = tuple(grade for grade in GRADES if grade in seen)
@@ -69,7 +75,6 @@ def listing() -> Table:
 
 
 def _evidence(topic: Topic, run: Run) -> Evidence:
-    """The GPU with the most of the topic's figures."""
     return max(evidence_by_device(run), key=lambda one: len(topic.figures(one).figures))
 
 
@@ -98,14 +103,3 @@ def _figures_table(figures: Iterable[Figure]) -> Table:
     )
     columns = (Column("what", "left"), Column("figure"), Column("from", "left"), Column("case", "left", drop=1))
     return Table(FIGURES, "", columns, rows)
-
-
-def _next_table(topic: Topic, reference: bool) -> Table:
-    """How to measure this machine if another one's figures are shown, further commands, and related topics."""
-    rows = [(f"microbench run {' '.join(topic.suites)}", "measures this machine, for a text of its own")]
-    rows = [*(rows if reference else ()), *topic.commands]
-    for name in topic.related:
-        title = find(name).title
-        rows.append((f"microbench explain {name}", title[:1].lower() + title[1:]))
-    columns = (Column("command", "left"), Column("what it does", "left"))
-    return Table(NEXT, "", columns, tuple((Cell(command, tone="note"), Cell(what)) for command, what in rows))

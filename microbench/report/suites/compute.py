@@ -46,7 +46,6 @@ def by_type(evidence: Evidence) -> Table | None:
 
 
 def _clock(product: units.Reached) -> Cell:
-    """The SM clock meanwhile, and which share of the ceiling at that clock was reached."""
     if product.clock_hz is None:
         return NOTHING
     return Cell(quantity(product.clock_hz, "Hz"), percent(product.fed) if product.fed is not None else "")

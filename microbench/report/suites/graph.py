@@ -152,11 +152,12 @@ def libraries(evidence: Evidence) -> Bars | None:
 
 def kinds(evidence: Evidence) -> Bars | None:
     """The GPU time of a node of each kind, and of the same call in a stream; host functions take the host's time."""
-    nodes = graph_facts.node_rows(evidence)
+    nodes = [row for row in evidence.rows("graph_nodes", "node") if row.value > 0 and "kind" in row.params]
     if not nodes:
         return None
     bars = []
-    for node, stream in nodes:
+    for node in sorted(nodes, key=lambda row: row.value):
+        stream = evidence.row("graph_nodes", "stream", kind=node.params["kind"])
         beyond, others = None, (NOTHING, Cell(""))
         if stream is not None:
             beyond = stream.value
@@ -170,10 +171,10 @@ def kinds(evidence: Evidence) -> Bars | None:
 
 def deciders(evidence: Evidence) -> Bars | None:
     """The time of an iteration, by who decides whether there is another."""
-    iterations = graph_facts.iteration_rows(evidence)
+    iterations = [row for row in evidence.rows("graph_nodes", "iteration") if row.value > 0]
     if len(iterations) < 2:
         return None
-    titled = [(graph_facts.title(row), row) for row in iterations]
+    titled = [(graph_facts.title(row), row) for row in sorted(iterations, key=lambda row: row.value)]
     bars = tuple(
         Bar(title, row.value, None, (figure(row),), "second" if title.startswith("device") else "first")
         for title, row in titled

@@ -44,7 +44,7 @@ def hierarchy(evidence: Evidence) -> Curve | None:
         for one in levels
     }
     marks = [
-        Mark(float(one.last_bytes), f"{one.level} to {size(one.last_bytes)}")
+        Mark(float(one.last_bytes), f"{one.name} to {size(one.last_bytes)}")
         for one in memory_levels.ends(points, levels)
     ]
     about = "all SMs read the same working set repeatedly"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from microbench.analysis.evidence import Evidence, whole
+from microbench.analysis.evidence import Evidence, facts_of, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, quantity, round_percent, times
 from microbench.explain import compute_units as units
 from microbench.explain.compute_power import lasting
 from microbench.explain.compute_products import Held, Shaped, bandwidth_roof, compute_roof, shaped
-from microbench.explain.compute_units import MAIN_DTYPE, accumulator, dtype_of, figure, same_case
+from microbench.explain.compute_units import MAIN_DTYPE, dtype_of, figure, same_case
 from microbench.report.curves import ticks
 from microbench.report.document import Cell, Column, Curve, Line, Mark, Table, Tone
 from microbench.report.tables import matrix, row_cell
@@ -37,7 +37,9 @@ def rates_over_time(evidence: Evidence) -> Curve | None:
         lines.insert(0, _line(row, "rate", f"rate, 100 % is {figure(burst)}", burst.value, "first"))
     marks = (Mark(turn.value, f"half of the loss after {as_time(turn.value)}"),) if turn is not None else ()
     title = f"Sustained {dtype_of(row)} products: rate and clock"
-    return _panel(title, f"from idle{accumulator(row)}; the axis of time is logarithmic", lines, marks)
+    names = [value for value in facts_of(row, "accumulator") if isinstance(value, str)]
+    accumulator = f", accumulator {names[-1]}" if names else ""
+    return _panel(title, f"from idle{accumulator}; the axis of time is logarithmic", lines, marks)
 
 
 def state_over_time(evidence: Evidence) -> Curve | None:
@@ -75,6 +77,11 @@ def _panel(title: str, about: str, lines: list[Line | None], marks: tuple[Mark, 
     shares = [share for line in drawn for _, share in line.points]
     begin_s = min(line.points[0][0] for line in drawn)
     end_s = max(line.points[-1][0] for line in drawn)
+    for step in STEPS:  # with marks, one tick more above the lines, into whose room they may reach a little
+        low = math.floor(min(shares) / step + 1e-9)
+        high = math.ceil(max(shares) / step - (REACH if marks else 1e-9)) + bool(marks)
+        if high - low <= MOST_STEPS:
+            break
     return Curve(
         title=title,
         about=about,
@@ -83,19 +90,10 @@ def _panel(title: str, about: str, lines: list[Line | None], marks: tuple[Mark, 
         x_ticks=tuple(
             Mark(one, f"{one:g} s" if one >= 1 else f"{one * 1e3:g} ms") for one in TICKS_S if begin_s <= one <= end_s
         ),
-        y_ticks=_share_ticks(min(shares), max(shares), room=bool(marks)),
+        y_ticks=tuple(Mark(one * step, round_percent(one * step)) for one in range(low, high + 1)),
         y_log=False,
         marks=tuple(mark for mark in marks if begin_s < mark.at < end_s),
     )
-
-
-def _share_ticks(least: float, most: float, *, room: bool) -> tuple[Mark, ...]:
-    """Round shares around the lines; ``room`` adds one above for marks, into which a line may reach a little."""
-    for step in STEPS:
-        low, high = math.floor(least / step + 1e-9), math.ceil(most / step - (REACH if room else 1e-9)) + room
-        if high - low <= MOST_STEPS:
-            break
-    return tuple(Mark(one * step, round_percent(one * step)) for one in range(low, high + 1))
 
 
 # Products of models under this run's own roofs: points in a roofline, and a table of what bounds each.

@@ -46,7 +46,6 @@ class Canvas:
                 self._cells[cell] = (mark, tone)
 
     def row(self, row: int) -> list[Piece]:
-        """One line of the canvas."""
         return joined([self._cells.get((column, row), (" ", "plain")) for column in range(self.width)])
 
 

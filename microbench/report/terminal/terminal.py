@@ -329,7 +329,6 @@ class Painter:
         self._indented(self.text(f"{finding.text} {finding.advice}".strip()), 3)
 
     def _headline(self, finding: Finding, mark: str = "") -> None:
-        """A finding's title behind the sign of its severity."""
         head = self.text(f" {SEVERITY_MARKS[finding.severity]} ", finding.severity)
         line = head + self.text(finding.title, "strong")
         self._indented(line + Text("  ") + self.text(mark, "warning") if mark else line, 0)
@@ -407,7 +406,6 @@ class Painter:
         self.print(joined(start, row))
 
     def _grade(self, trust: str | None) -> Text:
-        """The mark of a grade behind a blank; nothing for None."""
         return self.text(f" {TRUST_MARKS[trust][0]}", TRUST_MARKS[trust][1]) if trust else Text()
 
     def _short(self, finding: Finding, before: str = "") -> None:
