@@ -3,11 +3,11 @@
     python lab/mutation.py --choose lab/mutation.json --seed 38
     python lab/mutation.py --run lab/mutation.json --coverage /tmp/before/lines.jsonl -o before.csv
 
-``--choose`` writes mutations of this checkout. ``--run`` finds them again in this checkout, which may be a later one:
-first in the same function, then anywhere in the room, then in another room. A mutation whose statement is gone is
-replaced by another of its room and kind. The file of ``--coverage`` holds which test executes which lines; the package
-coverage measures it first. Both steps go on where they were interrupted, and the tests run in a copy of the checkout
-beside that file. What runs only in other processes counts as not executed.
+``--choose`` writes mutations of this checkout. ``--run`` finds them in this checkout, which may be a later one: first
+in the same function, then in the room, then in another. If a statement is gone, one of its room and kind replaces it.
+``--coverage`` holds which test executes which lines; the package coverage measures it first, one test file at a time. A
+run that was interrupted goes on, and tests run in a copy of the checkout beside that file, so no file stays mutated.
+What runs only in other processes counts as not executed.
 """
 
 import argparse
@@ -37,7 +37,7 @@ SWAPS |= {"FloorDiv": "Mult", "Mod": "Mult", "Pow": "Mult"}
 LEFT_OUT = "browser|campaign|crashes|fleet|interruptions|kernels_compile|library_imports|notebook|packaging|pictures"
 LEFT_OUT += "|scripts|test_cuda|test_layers.py|test_twin|watch_injection"
 # Of a test file, when lines are recorded; of the tests of one mutant, as recorded; of one mutant, on a busy machine.
-FILE_LIMIT_S, TESTS_S, MUTANT_LIMIT_S = 300, 60, 180
+FILE_LIMIT_S, TESTS_S, MUTANT_LIMIT_S = 300, 200, 600
 Mutation = dict[str, Any]
 
 
@@ -117,8 +117,7 @@ def find(mutation: Mutation, every: list[Mutation]) -> Mutation | None:
     there = [each for each in same if last and each["function"].rpartition(".")[2] == last]
     near = there + [each for each in same if each["room"] == mutation["room"]]
     found = [each for each in near if each["statement"] == mutation["statement"]]
-    found = found or (there if len(there) == 1 else [])
-    keys = ("function", "file", "room", "nth")
+    found, keys = found or (there if len(there) == 1 else []), ("function", "file", "room", "nth")
     return max(found, key=lambda each: [each[key] == mutation[key] for key in keys], default=None)
 
 
@@ -213,26 +212,26 @@ def main() -> None:
     for names in (["--choose"], ["--run"], ["--coverage"], ["-o", "--output"]):
         parser.add_argument(*names, type=Path)
     options = parser.parse_args()
-    # Files of words only choose phrases.
-    files = [path for path in sorted(ROOT.glob("microbench/*/**/*.py")) if path.name != "words.py"]
+    files = [path for path in sorted(ROOT.glob("microbench/*/**/*.py")) if path.name != "words.py"]  # no phrases
     every = [mutation for path in files if "_kernels" not in path.parts for mutation in mutations(path)]
     if options.choose:
         chosen = [each for room in ROOMS for each in choose(every, room, KINDS, f"{options.seed} {room}", set())]
-        noted = [{"id": str(number), **each, "note": ""} for number, each in enumerate(chosen, 1)]
-        noted = [{key: value for key, value in each.items() if key not in ("at", "lines", "where")} for each in noted]
-        options.choose.write_text(json.dumps(noted, indent=1, ensure_ascii=False) + "\n")
+        chosen = [{"id": str(number), **each, "note": ""} for number, each in enumerate(chosen, 1)]
+        options.choose.write_text(json.dumps(chosen, indent=1, ensure_ascii=False) + "\n")
         return
     chosen = list(located(json.loads(options.run.read_text()), every))
-    data, tree = options.coverage.resolve(), options.coverage.resolve().with_suffix(".tree")
+    tree = (data := options.coverage.resolve()).with_suffix(".tree")
     # Times of files stay, so that compiled loops and bytecode stay valid.
     left_out = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache")
+    (tree / "microbench/_kernels").unlink(missing_ok=True)  # a link, which is not replaced
     shutil.copytree(ROOT, tree, symlinks=True, ignore=left_out, dirs_exist_ok=True)
     recorded = record(data, tree, {place["file"] for _, place in chosen if place})
     rows = list(csv.DictReader(options.output.open())) if options.output.exists() else []
     for mutation, place in chosen[len(rows) :]:
         start = time.monotonic()
         found, test = outcome(place, tree, batches(place, recorded)) if place else ("gone", "")
-        row = {"id": mutation["id"], **{key: (place or mutation)[key] for key in ("room", "file", "function")}}
+        at = mutation | (place or {}) | {"room": mutation["room"]}
+        row = {key: at[key] for key in ("id", "room", "file", "function")}
         row |= {"mutation": f"{mutation['before']} -> {mutation['after']}", "found": found}
         row |= {"seconds": f"{time.monotonic() - start:.0f}", "test": test, "note": mutation.get("note", "")}
         rows.append(row)
