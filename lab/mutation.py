@@ -37,7 +37,7 @@ SWAPS |= {"FloorDiv": "Mult", "Mod": "Mult", "Pow": "Mult"}
 LEFT_OUT = "browser|campaign|crashes|fleet|interruptions|kernels_compile|library_imports|notebook|packaging|pictures"
 LEFT_OUT += "|scripts|test_cuda|test_layers.py|test_twin|watch_injection"
 # Of a test file, when lines are recorded; of the tests of one mutant, as recorded; of one mutant, on a busy machine.
-FILE_LIMIT_S, TESTS_S, MUTANT_LIMIT_S = 300, 60, 180
+FILE_LIMIT_S, TESTS_S, MUTANT_LIMIT_S = 300, 200, 600
 Mutation = dict[str, Any]
 
 
@@ -212,8 +212,7 @@ def main() -> None:
     for names in (["--choose"], ["--run"], ["--coverage"], ["-o", "--output"]):
         parser.add_argument(*names, type=Path)
     options = parser.parse_args()
-    # Files of words only choose phrases.
-    files = [path for path in sorted(ROOT.glob("microbench/*/**/*.py")) if path.name != "words.py"]
+    files = [path for path in sorted(ROOT.glob("microbench/*/**/*.py")) if path.name != "words.py"]  # no phrases
     every = [mutation for path in files if "_kernels" not in path.parts for mutation in mutations(path)]
     if options.choose:
         chosen = [each for room in ROOMS for each in choose(every, room, KINDS, f"{options.seed} {room}", set())]
@@ -221,7 +220,7 @@ def main() -> None:
         options.choose.write_text(json.dumps(chosen, indent=1, ensure_ascii=False) + "\n")
         return
     chosen = list(located(json.loads(options.run.read_text()), every))
-    data, tree = options.coverage.resolve(), options.coverage.resolve().with_suffix(".tree")
+    tree = (data := options.coverage.resolve()).with_suffix(".tree")
     # Times of files stay, so that compiled loops and bytecode stay valid.
     left_out = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache")
     (tree / "microbench/_kernels").unlink(missing_ok=True)  # a link, which is not replaced
@@ -231,7 +230,8 @@ def main() -> None:
     for mutation, place in chosen[len(rows) :]:
         start = time.monotonic()
         found, test = outcome(place, tree, batches(place, recorded)) if place else ("gone", "")
-        row = {"id": mutation["id"], **{key: (place or mutation)[key] for key in ("room", "file", "function")}}
+        at = mutation | (place or {}) | {"room": mutation["room"]}
+        row = {key: at[key] for key in ("id", "room", "file", "function")}
         row |= {"mutation": f"{mutation['before']} -> {mutation['after']}", "found": found}
         row |= {"seconds": f"{time.monotonic() - start:.0f}", "test": test, "note": mutation.get("note", "")}
         rows.append(row)

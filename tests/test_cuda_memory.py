@@ -108,7 +108,7 @@ def test_the_l2_takes_writes_faster_than_dram(gpu: Gpu) -> None:
 
     for access in get_args(WriteAccess):
         within, beyond = (rate(written_set(gpu, access, size)) for size in (3 * l2_bytes // 8, 8 * l2_bytes))
-        assert within > 1.1 * beyond
+        assert within > 1.03 * beyond  # writes alone gain 6 to 8 % on an H200
         assert beyond > 0.6 * rate(read_set(gpu, "global", 8 * l2_bytes))
         assert within < 2.2 * rate(read_set(gpu, "global", 3 * l2_bytes // 8))
 
