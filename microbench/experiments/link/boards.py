@@ -24,7 +24,7 @@ def gpus(case: Case) -> Sequence[int]:
     return range(int(check(driver.cuDeviceGetCount())))
 
 
-class Board:
+class LinkedGpu:
     """One GPU with a case of its own, or the GPU under test with its case; current inside ``current()`` only.
 
     ``node`` is the NUMA node that the GPU is on, None if the firmware does not say.
@@ -59,10 +59,10 @@ class Boards:
 
     def __init__(self, case: Case) -> None:
         self._case = case
-        self._boards: dict[int, Board] = {}
+        self._boards: dict[int, LinkedGpu] = {}
         self._peers: set[tuple[int, int]] = set()
 
-    def board(self, index: int) -> Board:
+    def board(self, index: int) -> LinkedGpu:
         """The GPU with that index. Raises Skip if there is none."""
         count = len(gpus(self._case))
         if not 0 <= index < count:
@@ -71,11 +71,11 @@ class Boards:
             self._boards[index] = self._open(index)
         return self._boards[index]
 
-    def _open(self, index: int) -> Board:
+    def _open(self, index: int) -> LinkedGpu:
         home = self._case
         device = check(driver.cuDeviceGet(index))
         if int(device) == int(home.context.device):
-            return Board(home, home)
+            return LinkedGpu(home, home)
         try:
             case = Case(Context(device_uuid(device)))
         except MeasurementError as error:
@@ -92,7 +92,7 @@ class Boards:
                 home.context.make_current()
 
         home.own(close)
-        return Board(case, home)
+        return LinkedGpu(case, home)
 
     def enable_peers(self, first: int, second: int) -> None:
         """Let ``first`` access the memory of ``second`` until the case ends. Raises Skip if it cannot, saying why."""

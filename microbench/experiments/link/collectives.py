@@ -16,7 +16,7 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
 from microbench.core.ops import IntArray
 from microbench.core.units import plain
-from microbench.experiments.link.boards import Board, Boards, gpus, require_gpus
+from microbench.experiments.link.boards import Boards, LinkedGpu, gpus, require_gpus
 from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, check_code, entry_point
@@ -106,7 +106,7 @@ class Library:
 class Rank:
     """One GPU of a ring with its communicator, its stream and its buffers."""
 
-    def __init__(self, board: Board, send_count: int, receive_count: int) -> None:
+    def __init__(self, board: LinkedGpu, send_count: int, receive_count: int) -> None:
         self.board = board
         self.communicator = 0
         self.send_count, self.receive_count = send_count, receive_count

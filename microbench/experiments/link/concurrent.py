@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from microbench.experiments.link.boards import Board, Boards, require_gpus
+from microbench.experiments.link.boards import Boards, LinkedGpu, require_gpus
 from microbench.experiments.link.copies import Ends, copy_submit
 from microbench.experiments.link.simulated_wires import Movements, from_gpu, to_gpu
 from microbench.gpu.cuda import driver
@@ -23,7 +23,7 @@ from microbench.gpu.protocol.transfer import Direction, FloatArray
 class Traveller:
     """One GPU's copies, with buffers, stream, events and gate of its own."""
 
-    def __init__(self, board: Board, direction: Direction, size_bytes: int) -> None:
+    def __init__(self, board: LinkedGpu, direction: Direction, size_bytes: int) -> None:
         self.board = board
         with board.current():
             # Near its own GPU: otherwise several GPUs would share the link between the processors.

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from microbench.core.ops import IntArray
-from microbench.experiments.link.boards import Board, Boards, require_pair
+from microbench.experiments.link.boards import Boards, LinkedGpu, require_pair
 from microbench.experiments.link.chase import WORD_BYTES, Chase, SimulatedChase, chain, order_of_lines
 from microbench.experiments.link.copies import copy_by_sms
 from microbench.experiments.link.simulated_wires import Movements, between
@@ -29,7 +29,7 @@ SM_WIDTH_BYTES = 16
 class Flow:
     """Movements of one buffer from one GPU's memory to another's, submitted by ``mover``."""
 
-    def __init__(self, mover: Board, source: Board, target: Board, size_bytes: int) -> None:
+    def __init__(self, mover: LinkedGpu, source: LinkedGpu, target: LinkedGpu, size_bytes: int) -> None:
         self._mover, self._source, self._target = mover, source, target
         self._size_bytes = size_bytes
         self._seed = 0
@@ -125,7 +125,7 @@ class Peer:
         return "every byte compared by the GPU that holds it"
 
 
-def _flow(mover: Board, other: Board, way: PeerWay, size_bytes: int) -> Flow:
+def _flow(mover: LinkedGpu, other: LinkedGpu, way: PeerWay, size_bytes: int) -> Flow:
     source, target = (other, mover) if way in READS else (mover, other)
     return Flow(mover, source, target, size_bytes)
 
