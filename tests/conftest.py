@@ -122,7 +122,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Where programs that are recorded find a GPU package, which takes seconds to make."""
     from watched import Place

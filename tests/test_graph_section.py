@@ -4,9 +4,11 @@ import io
 
 import pytest
 from changed_run import bundled, in_one_round
+from make_fake_run import make_fake_run
 from sections import drawn, headings, lines_of, study, suite_report
 
 from microbench.core.bench import discover
+from microbench.gpu.fake.costs import FakeCosts
 from microbench.report.document import Curve, Line, Mark
 from microbench.report.sheets import listing
 from microbench.report.terminal import terminal
@@ -17,7 +19,8 @@ WHOLE = in_one_round(bundled("graph"))
 
 @pytest.mark.slow
 def test_a_full_grid_fits_a_narrow_page_by_its_columns() -> None:
-    lines = drawn(suite_report("graph", "full"), 80).splitlines()
+    cases = [(case.benchmark, case.params) for case in discover()["graph_gain"].cases("full")]
+    lines = drawn(make_fake_run(FakeCosts(), cases), 80).splitlines()
     heads = [line for line in lines if line.startswith(" kernels  empty")]
     assert len(heads) == 1
     assert "201 µs" in heads[0]

@@ -125,7 +125,7 @@ def test_a_figure_opens_its_details(tab: Any) -> None:
 def test_a_finding_leads_to_what_it_rests_on(tab: Any) -> None:
     nameless = "all => all.filter(one => !one.textContent.trim() && !one.ariaLabel).length"
     assert tab.locator("button").evaluate_all(nameless) == 0
-    finding = tab.locator("details.finding", has_text="A launch costs the host").first
+    finding = tab.locator("details.finding", has_text="are launch-bound").first
     finding.locator("summary").press("Enter")
     finding.get_by_role("button", name="launch_cost submit").click()
     tab.get_by_role("dialog", name="launch_cost: submit").wait_for()
@@ -215,7 +215,7 @@ def test_without_scripts_all_words_and_tables_are_there(browser: Any, path: Path
     with browser.new_context(offline=True, java_script_enabled=False, viewport=WIDE) as context:
         tab = context.new_page()
         tab.goto(path.as_uri(), timeout=PATIENCE_MS)
-        assert tab.get_by_text("A launch costs the host").first.is_visible()
+        assert tab.get_by_text("are launch-bound").first.is_visible()
         table = layers(tab)
         assert len(column(table, "layer")) == table.locator("tbody tr").count()
 
