@@ -33,7 +33,7 @@ ROOMS: dict[str, str] = {
     "cli": "library fleet report diagnosis traces session archive explain model experiments gpu recorder analysis core",
 }
 MOST_ROOMS, MOST_ARROWS = 19, 81
-# Lines of each room at most: whoever adds more deletes as much, or raises the number and says why.
+# The most lines that a room may have. Who adds more deletes as many, or raises the number and says why.
 LINES = {
     "core": 1500,
     "analysis": 1450,

@@ -183,7 +183,7 @@ def simulated_changes(machine: Machine, way: ChangeWay, nodes: int, changed: int
 
 
 def refuses(costs: FakeCosts, update_ns: float | None = 0.0) -> str | None:
-    """Why the driver refuses to update a graph of such nodes, or None. ``update_ns`` is their NodeCosts.update_ns."""
+    """Why the simulated driver refuses to update a graph, or None. ``update_ns`` is what a node of it adds, if it may."""
     if update_ns is None:
         return f"{REFUSED} (ERROR_NOT_SUPPORTED)"
     return f"{REFUSED} (ERROR_TOPOLOGY_CHANGED)" if costs.refuses_updates else None

@@ -113,7 +113,7 @@ def _fits(case: Case, shape: Shape, kernel: StreamKernel) -> bool:
 
 
 class CudaStream:
-    """A Transfer by a kernel of kernels/memory_stream.cu in one launch shape."""
+    """A streaming kernel of kernels/memory_stream.cu in one launch shape."""
 
     blocks = False
 

@@ -435,7 +435,7 @@ class FakeCosts(msgspec.Struct, frozen=True):
     memory: MemoryCosts = MemoryCosts()
     compute: ComputeCosts = ComputeCosts()
     signals: SignalCosts = SignalCosts()
-    experiments: tuple[Any, ...] = ()  # structs that experiments declare beside what they measure
+    experiments: tuple[Any, ...] = ()  # costs that experiments declare themselves
     # The host: how long each call keeps the submitting thread busy.
     timer_call_ns: float = 25.0
     timer_step_ns: int = 1
