@@ -183,7 +183,7 @@ def simulated_changes(machine: Machine, way: ChangeWay, nodes: int, changed: int
 
 
 def refuses(costs: FakeCosts, update_ns: float | None = 0.0) -> str | None:
-    """Why the simulated driver refuses to update a graph, or None. ``update_ns`` is what a node of it adds, if it may."""
+    """Why the simulated driver refuses to update a graph, or None. A node that adds no ``update_ns`` is refused."""
     if update_ns is None:
         return f"{REFUSED} (ERROR_NOT_SUPPORTED)"
     return f"{REFUSED} (ERROR_TOPOLOGY_CHANGED)" if costs.refuses_updates else None
