@@ -1,4 +1,4 @@
-"""Finds the steps of a trace: from annotations of the program, or as the sequence of calls that repeats."""
+"""Finds the steps of a trace: from annotations of the program, turns of its loop, or the calls that repeat."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.diagnosis.events import stream_waits
+from microbench.diagnosis.turns import iteration, loops_of
 from microbench.traces.trace import NONE, RANGE_KINDS, Trace, name_of
 
 IntArray = npt.NDArray[np.int64]
@@ -29,6 +30,9 @@ NUMBER = re.compile(r"\d+")
 PAUSE_S = 1e-3
 
 
+Source = Literal["annotations", "loop", "repetition"]
+
+
 class Steps(msgspec.Struct, frozen=True):
     """The whole steps of a trace, without the first, which often pays for what happens once, and without the last.
 
@@ -36,7 +40,8 @@ class Steps(msgspec.Struct, frozen=True):
     than there are steps. ``calls`` are the places in Trace.calls at which these steps begin. ``every`` is the number of
     steps after which they are most alike: 4 where four shapes take turns. ``likeness`` is the share of a step's calls
     that the step ``every`` later repeats, with the same sizes; ``alike_next`` is that share for the next step.
-    ``found`` says by what the steps were found, and ``name`` is that of their annotations without its number.
+    ``found`` says by what the steps were found, and ``name`` is that of their annotations without its number, or the
+    place of the loop. ``loops`` are the places of the other loops that submit work, and the time of a turn in s.
     """
 
     begins_ns: IntArray
@@ -44,8 +49,9 @@ class Steps(msgspec.Struct, frozen=True):
     every: int
     likeness: float
     alike_next: float
-    found: Literal["annotations", "repetition"]
+    found: Source
     name: str = ""
+    loops: tuple[tuple[str, float], ...] = ()
 
     @property
     def count(self) -> int:
@@ -67,11 +73,18 @@ class Steps(msgspec.Struct, frozen=True):
 
 def find_steps(trace: Trace) -> Steps | None:
     """The steps of the process that submits most work; None if nothing repeats."""
-    tokens = _Tokens(trace)
-    for begins, found, name in (*_annotated(trace), *_repeated(trace, tokens)):
+    tokens, loops = _Tokens(trace), loops_of(trace)
+    turns = iteration(trace, tokens.names[tokens.submits], loops)
+    candidates = _annotated(trace)
+    if turns is not None:
+        begins = np.searchsorted(trace.calls["begin_ns"], turns.ends_ns)
+        first = np.searchsorted(np.flatnonzero(tokens.submits), begins)
+        candidates.append((begins[np.append(True, np.diff(first) > 0)], "loop", turns.place))
+    for begins, found, name in (*candidates, *_repeated(trace, tokens)):
         steps = _steps(trace, tokens, begins, found, name)
         if steps is not None:
-            return steps
+            others = tuple((one.place, one.turn_s) for one in loops if (found, name) != ("loop", one.place))
+            return msgspec.structs.replace(steps, loops=others)
     return None
 
 
@@ -104,7 +117,7 @@ def _mixed(values: IntArray) -> IntArray:
     return product ^ (product >> 29)
 
 
-Found = tuple[IntArray, Literal["annotations", "repetition"], str]
+Found = tuple[IntArray, Source, str]
 
 
 def _annotated(trace: Trace) -> list[Found]:
@@ -223,9 +236,7 @@ def _stretch(values: IntArray, length: int) -> tuple[int, int]:
     return int(begins[longest]), int(ends[longest] - 1 + 2 * length)
 
 
-def _steps(
-    trace: Trace, tokens: _Tokens, begins: IntArray, found: Literal["annotations", "repetition"], name: str
-) -> Steps | None:
+def _steps(trace: Trace, tokens: _Tokens, begins: IntArray, found: Source, name: str) -> Steps | None:
     """The steps that begin at these calls, each at the first work that one of its calls submitted."""
     submitting = np.flatnonzero(tokens.submits)
     begins = begins[1:] if len(begins) > FEWEST + 1 else begins  # without the first step
