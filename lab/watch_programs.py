@@ -73,8 +73,8 @@ def run(job: Job, asked: argparse.Namespace, ends_s: float) -> dict[str, Any]:
     left_s = min(asked.each, ends_s - began)
     if left_s < asked.least:
         return {"program": job.name, "style": job.style, "code": None, "seconds": 0.0, "why": "out of time"}
-    environment = {**os.environ, "PYTHONPATH": f"{LAB.parent}:{os.environ.get('PYTHONPATH', '')}", "NO_COLOR": "1"}
-    environment |= {"COLUMNS": "160", "OMP_NUM_THREADS": str(asked.threads)}
+    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "160", "OMP_NUM_THREADS": str(asked.threads)}
+    environment["PYTHONPATH"] = f"{LAB.parent}:{os.environ.get('PYTHONPATH', '')}"
     why = ""
     with (asked.out / f"{job.stem}.txt").open("w") as output:
         process = subprocess.Popen(
@@ -137,14 +137,13 @@ def main() -> None:
     styles = ["each"] if asked.graph else asked.styles.split(",")
     endings = {style: "graph" if asked.graph else f"{style}_plain" if asked.plain else style for style in styles}
     jobs = [Job(name, style, ending) for name in chosen(asked.programs) for style, ending in endings.items()]
-    found = []
+    found: list[dict[str, Any]] = []
     with ThreadPoolExecutor(asked.jobs) as pool:
         for number, one in enumerate(pool.map(lambda job: run(job, asked, ends_s), jobs), 1):
-            found.append(one)
+            found += [one]
             print(line(number, len(jobs), one), flush=True)
             (asked.out / "summary.json").write_text(json.dumps(found, indent=1))
-    failed = sum(one["code"] != 0 for one in found)
-    print(f"{len(found) - failed} of {len(found)} ended well; {asked.out / 'summary.json'}")
+    print(f"{sum(one['code'] == 0 for one in found)} of {len(found)} ended well; {asked.out / 'summary.json'}")
 
 
 if __name__ == "__main__":

@@ -149,7 +149,8 @@ def torch_graph(step: Callable[[], object], it: Iterations) -> None:
         graph.instantiate()
         replayed = timed(graph.replay, torch.cuda.synchronize, REPLAYS)
     except Exception as error:  # noqa: BLE001 - whatever the library says is the answer
-        it.found["graph_reason"] = f"{type(error).__name__}: {error}"[:600]
+        first = error.__context__ or error  # the end of a capture that broke fails too
+        it.found["graph_reason"] = f"{type(first).__name__}: {first}"[:600]
         return
     it.found |= dict(zip(("graph_seconds", "graph_back_to_back_seconds"), replayed, strict=True))
     with contextlib.suppress(Exception):

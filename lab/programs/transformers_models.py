@@ -264,33 +264,45 @@ def llama_decode(it: Iterations) -> None:
                 break
 
 
-def llama_static(it: Iterations) -> None:
-    """Decoding into a static cache, always at the same place: the step that can be a graph."""
-    model = small_llama(it.device)
-    cache = StaticCache(config=model.config, max_cache_len=128)
-    prompt = torch.randint(0, 16_000, (1, 32), device=it.device)
-    it.unit = "one token"
-    with torch.inference_mode():
-        model(prompt, past_key_values=cache, cache_position=torch.arange(32, device=it.device))
-        token = torch.zeros(1, 1, dtype=torch.long, device=it.device)
-        place = torch.tensor([32], device=it.device)
-        ids = place.unsqueeze(0)
+class Decoder:
+    """Writes into a static cache, so that each token is the same work."""
 
-        def decode() -> torch.Tensor:
-            out = model(token, past_key_values=cache, cache_position=place, position_ids=ids)
-            token.copy_(out.logits[:, -1:].argmax(-1))
-            return token
+    def __init__(self, it: Iterations) -> None:
+        self.it, self.model = it, small_llama(it.device)
+        self.cache = StaticCache(config=self.model.config, max_cache_len=2048)
+        self.token = torch.zeros(1, 1, dtype=torch.long, device=it.device)
 
-        it.capture(decode)
-        while True:
-            decode()
-            if it.reads:
+    def prefill(self, prompt: torch.Tensor) -> None:
+        self.cache.reset()
+        self.token.copy_(self.model(prompt, past_key_values=self.cache).logits[:, -1:].argmax(-1))
+
+    def decode(self) -> torch.Tensor:
+        return self.token.copy_(self.model(self.token, past_key_values=self.cache).logits[:, -1:].argmax(-1))
+
+    def answer(self, prompt: torch.Tensor, length: int) -> bool:
+        self.prefill(prompt)
+        for _ in range(length):
+            token = self.decode()
+            if self.it.reads:
                 token.item()
-            elif it.waits():
+            elif self.it.waits():
                 torch.cuda.synchronize()
-            it.end()
-            if it.enough():
-                break
+            self.it.end()
+            if self.it.enough():
+                return False
+        return True
+
+
+@torch.inference_mode()
+def llama_static(it: Iterations) -> None:
+    """Decoding into a static cache in a class; a prompt of 32 tokens begins each 64 tokens."""
+    decoder = Decoder(it)
+    prompt = torch.randint(0, 16_000, (1, 32), device=it.device)
+    it.unit, it.group = "one token", 64
+    decoder.prefill(prompt)
+    it.capture(decoder.decode)
+    while decoder.answer(prompt, it.group):
+        pass
 
 
 def t5(it: Iterations) -> None:
