@@ -35,7 +35,7 @@ class Turns(NamedTuple):
 
 
 def loops_of(trace: Trace) -> list[Turns]:
-    """The loops that submit work in each turn, outside of PyTorch's modules, the longest turn first."""
+    """The loops that submit work in most turns, outside of PyTorch's modules, the longest turn first."""
     submits_ns = trace.calls["begin_ns"][np.unique(trace.work["call"][trace.work["call"] != NONE])]
     found = []
     for number, loop in enumerate(trace.loops):
@@ -48,7 +48,7 @@ def loops_of(trace: Trace) -> list[Turns]:
         stretch = max(_stretches(inside), key=len)
         submits = np.diff(np.searchsorted(submits_ns, stretch["at_ns"]))
         times_ns = np.concatenate([np.diff(one["at_ns"]) for one in _stretches(rows)])
-        if len(times_ns) and (not len(submits) or submits.mean() >= 1):
+        if len(times_ns) and (not len(submits) or np.median(submits) >= 1):
             turn_s = float(np.median(times_ns)) * 1e-9
             cut = bool(len(stretch) and stretch["last"][-1])
             thread = int(rows["thread"][0])
