@@ -51,7 +51,7 @@ MOST_GPUS = 64
 READINGS = 3
 # Without --window the recording pauses now and then: the first window and the first pause, each twice as long as the
 # one before it, and the longest of each. Pauses show the step without the recorder.
-FIRST_WINDOW_S, FIRST_PAUSE_S, LONGEST_WINDOW_S, LONGEST_PAUSE_S = 1.0, 0.5, 8.0, 60.0
+FIRST_WINDOW_S, FIRST_PAUSE_S, LONGEST_WINDOW_S, LONGEST_PAUSE_S = 0.5, 0.25, 8.0, 60.0
 # At the end of a window kernels that were launched in it may still run. How long they are waited for, at most and while
 # none ends, and how often that is looked at.
 LONGEST_DRAIN_S, STALLED_S, LOOK_S = 10.0, 1.0, 0.05
@@ -291,17 +291,18 @@ class Recorder:
                 os.unlink(self.path)
 
     def _begun(self) -> bool:
-        """Whether the program has launched a kernel, or the recording has ended."""
+        """Whether the program has launched a kernel in this window, or the recording has ended."""
         return self._file < 0 or self._word(state.LAUNCHED).value > 0
 
     def take_turns(self, window_s: float | None, every_s: float | None) -> None:
-        """Begin and end one window after the other, until the recording ends. The first one has begun with it."""
+        """Begin and end one window after the other, until the recording ends. The first one has begun with it. The time
+        of a window counts from its first kernel, so that a program that is idle meanwhile is not missed."""
         growing = window_s is None or every_s is None
         window_s = FIRST_WINDOW_S if window_s is None else window_s
         pause_s = FIRST_PAUSE_S if every_s is None else every_s - window_s
-        while not self._begun():
-            time.sleep(LOOK_S)
         while self._file >= 0:
+            while not self._begun():
+                time.sleep(LOOK_S)
             time.sleep(window_s)
             waits = {one for one in self._chosen() if "Synchronize" in self._calls[one[0]][one[1]]}
             if not self._end_window(waits):
