@@ -338,9 +338,10 @@ def waits(begin_us: float, end_us: float, every_us: float) -> bytes:
 
 
 def windows(*each_us: tuple[float, float | None]) -> dict[str, str]:
-    """The facts that say which parts were recorded whole; the last one may have no end."""
+    """The facts that say which parts were recorded whole, and when CUPTI was off; the last part may have no end."""
     stamps = [(BEGIN_NS + round(begin * 1e3), end and BEGIN_NS + round(end * 1e3)) for begin, end in each_us]
-    return {f"window.{number}": f"{begin}-{end or ''}" for number, (begin, end) in enumerate(stamps)}
+    found = {f"window.{number}": f"{begin}-{end or ''}" for number, (begin, end) in enumerate(stamps)}
+    return found | {f"quiet.{number}": str(end + 1000) for number, (_, end) in enumerate(stamps) if end}
 
 
 def test_a_recording_of_windows_has_waits_alone_between_them(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_records_that_cupti_dropped_are_counted(place: Place, tmp_path: Path) ->
 ])  # fmt: skip
 def test_a_killed_program_loses_its_last_buffer_alone(place: Place, tmp_path: Path, end: str, code: int) -> None:
     steps = "torch.steps(500)\ntorch.library.stand_in_settle()"
-    done = place.recorded(f"import ctypes, os, signal, torch\n{steps}\n{end}", tmp_path)
+    done = place.recorded(f"import ctypes, os, signal, torch\n{steps}\n{end}", tmp_path, STAND_IN_KEEPS="1")
     assert done.code == code
     (trace,) = done.traces
     sound(trace)

@@ -15,7 +15,7 @@ from microbench.recorder import cells
 from microbench.recorder.program import How
 from microbench.traces.trace import RANGE_KINDS, Trace
 
-STACKS = How(stacks=True)
+STACKS = How(stacks=True, whole=True)
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorder is for x86-64 alone")
 
@@ -170,7 +170,7 @@ while torch.library.stand_in_subscribed() or len(sys._current_frames()) > 1:
     time.sleep(0.01)
 train(3)
 """
-    trace = only(place.recorded(text, tmp_path, how=How(for_s=1, stacks=True)))
+    trace = only(place.recorded(text, tmp_path, how=How(for_s=1, stacks=True, whole=True)))
     assert len(trace.work) == 60
     assert LOADING in lines(trace)
 

@@ -16,6 +16,7 @@ from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Tab
 
 IntArray = npt.NDArray[np.int64]
 
+DIFFERENT = 8  # calls that a step has if it is found without the waits of the program
 FEWEST = 3  # the fewest steps that count as a repetition
 COVERED = 0.6  # the share of the trace that annotated steps must cover
 LIKE = 0.9  # the share of a step's calls that the next one must repeat
@@ -146,7 +147,7 @@ def _annotated(trace: Trace) -> list[Found]:
 
 def _repeated(trace: Trace, tokens: _Tokens) -> list[Found]:
     """The longest stretch of calls that repeat. If without waits and copies to the host a part of it repeats by itself,
-    and is no row of one call, that part is the step: a program may wait or read a number in some steps alone.
+    with so many different calls that it is no layer, it is the step: a program may wait or read a number in some alone.
     """
     work = trace.work
     looks = _waits(trace)
@@ -158,7 +159,7 @@ def _repeated(trace: Trace, tokens: _Tokens) -> list[Found]:
         submits = np.append(0, np.cumsum(tokens.submits & ~looks))
         more, fewer = (float(np.median(np.diff(submits[begins]))) for begins in (longer, shorter))
         step = tokens.names[shorter[0] : shorter[1]][tokens.submits[shorter[0] : shorter[1]]]
-        if more >= 2 * fewer > 0 and more % fewer == 0 and len(np.unique(step)) > 1:
+        if more >= 2 * fewer > 0 and more % fewer == 0 and len(np.unique(step)) >= DIFFERENT:
             return parts
     return whole or parts
 

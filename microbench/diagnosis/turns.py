@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from microbench.traces.trace import NONE, Table, Trace
+from microbench.traces.trace import NONE, Pause, Table, Trace
 
 IntArray = npt.NDArray[np.int64]
 
@@ -16,7 +16,6 @@ FEWEST = 4  # ends of turns that count as a repetition
 # submits at least this share of its work; the outer one is then one over epochs, prompts or requests.
 OFTEN, MOST_OF = 5, 0.8
 COVERED = 0.5  # the share of the trace's work that must be submitted while a loop turns
-FIRST_NS = 100_000_000  # of a pause, in which the recorder still finishes its window
 AT_ONCE = 10  # turns whose mean is one time of a step
 
 
@@ -94,22 +93,19 @@ def _is_iteration(outer: Turns, inner: Turns) -> bool:
     return len(others) > 0 and often >= OFTEN and bool(others.mean() >= MOST_OF * inner.submits.mean())
 
 
-def unrecorded(trace: Trace, place: str, every: int) -> IntArray:
+def in_pauses(trace: Trace, pauses: list[Pause], place: str, every: int) -> list[npt.NDArray[np.float64]]:
     """Times in ns of one turn of the loop at a place in pauses of the recording, each the mean of several turns: a
     multiple of ``every``."""
-    closed = [end for _, end in trace.windows]
-    opened = [*(begin for begin, _ in trace.windows[1:]), np.iinfo(np.int64).max]
     several = -(-AT_ONCE // every) * every
-    found = [np.empty(0)]
+    found = []
     numbers = [number for number, loop in enumerate(trace.loops) if loop.place == place]
     for number in numbers[:1]:
         rows = trace.turns[trace.turns["loop"] == number]
         threads, counts = np.unique(rows["thread"], return_counts=True)
         rows = rows[rows["thread"] == threads[np.argmax(counts)]] if len(threads) else rows
-        for closed_ns, opened_ns in zip(closed, opened, strict=True):
-            inside = rows[(rows["at_ns"] > closed_ns + FIRST_NS) & (rows["at_ns"] < opened_ns)]
+        for pause in pauses:
+            inside = rows[(rows["at_ns"] > pause.begin_ns) & (rows["at_ns"] < pause.end_ns)]
             for stretch in _stretches(inside):
                 at_once = several if len(stretch) > several else every
                 found.append(np.diff(stretch["at_ns"][::at_once]) / at_once)
-    times_ns: IntArray = np.concatenate(found)
-    return times_ns
+    return found

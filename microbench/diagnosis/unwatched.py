@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from microbench.diagnosis.recorded import Recorded
 from microbench.diagnosis.steps import Steps
-from microbench.diagnosis.turns import unrecorded
+from microbench.diagnosis.turns import in_pauses
 from microbench.model.constants import Constant, Fit, around, stand_in
 from microbench.model.model import call_name, copy_name
 from microbench.model.workload import Copies, Kernels, Part, Workload
-from microbench.traces.trace import SYNC_KINDS, Format, Trace
+from microbench.traces.trace import SYNC_KINDS, Format, Pause, Trace
 
 # What PyTorch's profiler adds to a call, an operator and a Python function, in s, where the run has not measured it:
 # eleven programs on two H200 machines with busy hosts, each timed without a profiler and with each of its modes.
@@ -35,6 +35,9 @@ ON_GPU = SYNC_KINDS.index("stream_wait_event")
 MOST = 0.8
 
 
+# What CUPTI takes of a call while the recorder's callbacks do nothing: loops of PyTorch's additions on a busy H100 host
+# took 0.8 to 1.2 us longer for each.
+CALLED_S = 1e-6
 # Stretches of so many steps between two windows give one time of a step each.
 STEPS_AT_ONCE = 5
 
@@ -73,37 +76,38 @@ def recorder_costs(step: Recorded, fit: Fit, format: Format) -> dict[str, Consta
 
 
 def between_windows(whole: Trace, window: Trace, steps: Steps) -> Known | None:
-    """The time of a step outside of the recorded windows, from the turns of the steps' own loop, else from the host's
-    waits; None if there are too few.
+    """The time of a step in pauses of the recording, from the turns of the steps' own loop, else from the host's waits;
+    None if there are too few. In ``window`` the steps show how many waits and calls a step has.
 
-    In ``window`` the steps show how many waits a step has. The interval holds nine stretches in ten.
+    The interval holds nine stretches in ten. Where CUPTI was on in the pauses, what it takes is taken off.
     """
-    if steps.found == "loop" and whole.windows:
-        times_s = unrecorded(whole, steps.name, steps.every) * 1e-9
-        if len(times_s):
-            return _known(times_s)
+    quiet = [pause for pause in whole.pauses if pause.quiet]
+    pauses = quiet or list(whole.pauses)
+    if steps.found == "loop":
+        times_ns = in_pauses(whole, pauses, steps.name, steps.every)
+    else:
+        times_ns = _between_waits(whole, pauses, window, steps)
+    times_s = np.concatenate([np.empty(0), *times_ns]) * 1e-9
+    if not len(times_s):
+        return None
+    low_s, middle_s, high_s = np.quantile(times_s, (0.05, 0.5, 0.95)).tolist()
+    taken_s = 0.0 if quiet else CALLED_S * float(steps.calls[-1] - steps.calls[0]) / steps.count
+    less_s, more_s = (taken_s * (1 + sign * UNCERTAIN) for sign in (1, -1))
+    return Known(max(middle_s - taken_s, 0.0), max(low_s - less_s, 0.0), max(high_s - more_s, 0.0), measured=True)
+
+
+def _between_waits(whole: Trace, pauses: list[Pause], window: Trace, steps: Steps) -> list[npt.NDArray[np.float64]]:
+    """Times in ns of a step in pauses, each the mean of several steps."""
     begin_ns, end_ns = steps.begins_ns[0], steps.begins_ns[-1]
     ends_ns = window.syncs["end_ns"][window.syncs["kind"] != ON_GPU]
     waits = np.count_nonzero((ends_ns >= begin_ns) & (ends_ns < end_ns)) / steps.count
     at_once = math.ceil(STEPS_AT_ONCE * waits)
-    if not at_once or not whole.windows:
-        return None
-    times_ns: list[np.ndarray] = []
     others_ns = np.array(whole.other_waits_ns, np.int64)
-    closed = [end for _, end in whole.windows]
-    opened = [*(begin for begin, _ in whole.windows[1:]), np.iinfo(np.int64).max]
-    for first_ns, last_ns in zip(closed, opened, strict=True):
-        own_ns = others_ns[(others_ns > first_ns) & (others_ns < last_ns)]
-        times_ns.append(np.diff(own_ns[::at_once]) * (waits / at_once))
-    times_s = np.concatenate(times_ns) * 1e-9
-    if not len(times_s):
-        return None
-    return _known(times_s)
-
-
-def _known(times_s: npt.NDArray[np.floating]) -> Known:
-    low_s, middle_s, high_s = np.quantile(times_s, (0.05, 0.5, 0.95))
-    return Known(float(middle_s), float(low_s), float(high_s), measured=True)
+    return [
+        np.diff(others_ns[(others_ns > pause.begin_ns) & (others_ns < pause.end_ns)][::at_once]) * (waits / at_once)
+        for pause in pauses
+        if at_once
+    ]
 
 
 def _counts(step: Recorded) -> dict[str, float]:

@@ -36,6 +36,7 @@ from microbench.recorder.cells import (
     TEXT_BYTES,
     WAITS_FOR_ALL,
     WAITS_FOR_EVENT,
+    WAITS_FOR_STREAM,
 )
 from microbench.recorder.state import (
     ACTIONS,
@@ -50,10 +51,11 @@ from microbench.recorder.state import (
     FILE,
     FINISHED,
     FIRST_LAUNCH,
+    FIRST_THREAD,
     FUNCTIONS,
     HANDED_OUT_BYTES,
+    LAST_CALL,
     LAST_COUNTED,
-    LAST_LAUNCH,
     LAUNCHED,
     LEAST_FREE_BYTES,
     LOCKED_OUT,
@@ -202,6 +204,8 @@ def called(user, domain, number, data, unused, state):  # type: ignore[no-untype
         put64(kept, 0)
         if domain == RUNTIME_DOMAIN:
             put64(begun, correlation)
+        if u64(state + LAST_COUNTED) != 0 and not _waits(state, domain, number):
+            return
         if domain == RUNTIME_DOMAIN or u64(begun) != correlation:
             call(state + STAMP, kept, 0, 0)
         return
@@ -212,11 +216,15 @@ def called(user, domain, number, data, unused, state):  # type: ignore[no-untype
         return
     call(state + STAMP, kept, 0, 0)
     end_ns = u64(kept)
-    action = u8(state + ACTIONS + (domain - 1) * MOST_CALLS + number)
+    action, paused = u8(state + ACTIONS + (domain - 1) * MOST_CALLS + number), u64(state + LAST_COUNTED) != 0
+    if paused and not _waits(state, domain, number):
+        return
     stream, event = _stream_and_event(state, action, data, kept)
     if not _lock_calls(state):
         add(state + DROPPED_CALLS, 1)
         return
+    if not paused:
+        put64(state + LAST_CALL, max(u64(state + LAST_CALL), correlation))
     kind = RUNTIME if domain == RUNTIME_DOMAIN else DRIVER
     thread = call(state + SELF, 0, 0, 0)
     _call_row(state, kind, number, begin_ns, end_ns, correlation, thread, 0, 0)
@@ -226,13 +234,21 @@ def called(user, domain, number, data, unused, state):  # type: ignore[no-untype
     elif action & LAUNCHES:
         if u64(state + FIRST_LAUNCH) == 0:
             put64(state + FIRST_LAUNCH, correlation)
-        put64(state + LAST_LAUNCH, correlation)
+        if u64(state + FIRST_THREAD) == 0:
+            put64(state + FIRST_THREAD, thread & LOW)
         add(state + LAUNCHED, 1)
     elif type != 0:
         _call_row(state, SYNC, type, begin_ns, end_ns, correlation, 0, stream, event)
     if u64(state + WAITING_CALLS) > CALL_ROWS - 2:
         _write_calls(state)
     call(state + UNLOCK, state + CALLS_MUTEX, 0, 0)
+
+
+@njit
+def _waits(state, domain, number):  # type: ignore[no-untyped-def]
+    """Whether the host waits in a call, so that it is recorded in pauses too."""
+    type = u8(state + ACTIONS + (domain - 1) * MOST_CALLS + number) & 15 if number < MOST_CALLS else 0
+    return type in (WAITS_FOR_EVENT, WAITS_FOR_STREAM, WAITS_FOR_ALL)
 
 
 @njit
@@ -329,7 +345,10 @@ def _keep(state, buffer, valid_bytes):  # type: ignore[no-untyped-def]
         if u32(record) == KERNEL:
             cells = _name(state, u64(record + 104), cells)
             _count(state, u32(record + 92), u32(record + 156))
-        cells += _row(state + ROWS + (cells << 6), record, u64(state + ENDING))
+        row = state + ROWS + (cells << 6)
+        if _row(row, record, u64(state + ENDING)):
+            last = u64(state + LAST_COUNTED)
+            cells += int(last == 0 or u32(row + 24) <= last)
         if cells >= FULL_CELLS:
             _write(state, cells)
             cells = 0

@@ -35,6 +35,7 @@ KINDS = (KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, OVERHEAD)
 WAITS_FOR_EVENT, STREAM_WAITS, WAITS_FOR_STREAM, WAITS_FOR_ALL = 1, 2, 3, 4
 RECORDS_EVENT, PER_THREAD, RECORDED = 8, 16, 32
 LAUNCHES = 64  # one kernel
+HOST_WAITS = (WAITS_FOR_EVENT, WAITS_FOR_STREAM, WAITS_FOR_ALL)
 
 # A row of this kind represents consecutive samples that found a thread in one line of Python. CUPTI does not make it.
 # ``begin_ns`` and ``end_ns`` are the times of the first and the last of them, ``size`` is their number, ``flags`` how

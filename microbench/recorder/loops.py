@@ -36,6 +36,10 @@ class Loops:
         self._write, self._ahead_ns = write, ahead_ns
         self._lock = _thread.allocate_lock()
         self._ended = False
+        self.seen = False  # a turn has ended
+        # What the thread that ``is_main`` knows is to call at the end of its next turn; None when it has.
+        self.at_turn: Any = None
+        self._is_main: Any = None
         self._monitoring: Any = getattr(sys, "monitoring", None)
         self._tool = -1
         self._places = Places()
@@ -47,8 +51,12 @@ class Loops:
         self._turns: list[tuple[int, int, int, int]] = []
         self._texts: list[bytes] = []
 
-    def run(self, begun: Any) -> None:
-        """Observe loops from when ``begun`` is true until ``finish``. What goes wrong ends this and not the program."""
+    def run(self, begun: Any, is_main: Any) -> None:
+        """Observe loops from when ``begun`` is true until ``finish``. What goes wrong ends this and not the program.
+
+        ``is_main`` says whether the thread of a number calls ``at_turn``.
+        """
+        self._is_main = is_main
         monitoring = self._monitoring
         if monitoring is None:
             return
@@ -118,6 +126,11 @@ class Loops:
         """The program jumps within a function."""
         if target > offset or len(self._turns) > MOST_WAITING:
             return self._monitoring.DISABLE
+        self.seen = True
+        if self.at_turn is not None and self._is_main(_thread.get_ident() & THREAD):
+            switch, self.at_turn = self.at_turn, None
+            with contextlib.suppress(Exception):
+                switch()
         now_ns = time.time_ns()
         loop = self._loops.get((id(code), target)) or self._new(code, offset, target)
         if loop[1] == 0:
@@ -136,11 +149,13 @@ class Loops:
             if other == id(code) and first < second <= end < later and not iterates and not loop[5]:
                 self._loops[other, target] = loop
                 return loop
-        line = next((line for begin, end, line in code.co_lines() if begin <= target < end and line), 0)
+        # The jump of a while loop is at its condition, and the target is its body.
+        places = (target,) if iterates else (target, offset)
+        lines = [line for begin, end, line in code.co_lines() for at in places if begin <= at < end and line]
         file = code.co_filename
         kind = cells.BENEATH if id(code) in self._beneath else cells.OWN if self._places.is_own(file) else ""
         loop = self._loops[id(code), target] = [len(self._loops) + 1, 0, 0, target, offset, iterates]
-        place = f"{self._places.short(file)}:{line or code.co_firstlineno} {code.co_name}"
+        place = f"{self._places.short(file)}:{min(lines, default=code.co_firstlineno)} {code.co_name}"
         self._texts.append(cells.text(cells.LOOP, loop[0], kind + place))
         return loop
 

@@ -55,6 +55,10 @@ FIRST_WINDOW_S, FIRST_PAUSE_S, LONGEST_WINDOW_S, LONGEST_PAUSE_S = 0.5, 0.25, 8.
 # At the end of a window kernels that were launched in it may still run. How long they are waited for, at most and while
 # none ends, and how often that is looked at.
 LONGEST_DRAIN_S, STALLED_S, LOOK_S = 10.0, 1.0, 0.05
+ALL = 0xFFFFFFFF  # correlations
+WITHIN_S = 0.001  # in which a callback that has begun ends
+LONGEST_TURN_S = 2.0  # that the end of a turn is waited for
+WITH_THREADS = ("jax", "jaxlib", "tensorflow")  # submit work from threads of their own
 READ_WRITE, READ_EXECUTE, PRIVATE_ANONYMOUS, DONT_NEED = 3, 5, 0x22, 4  # of mmap, mprotect and madvise
 PAGE_BYTES = 4096
 SET_SIXTH_ARGUMENT = b"\x49\xb9"  # x86-64: mov r9, the 8 bytes that follow
@@ -96,6 +100,7 @@ class Recorder:
         self._file, self.path, self._identity = -1, "", (0, 0)
         self._state = 0  # the address of what the callbacks share with this object
         self._windows, self._window_begin_ns, self._open_window = 0, 0, True
+        self._quiet = False  # CUPTI is off
         self._given: Any = None  # the compiled function that writes cells
         self._sampler: Sampler | None = None
         self._loops = Loops(self._take, self._ahead_ns)
@@ -121,7 +126,7 @@ class Recorder:
         self._cupti.cuptiActivityFlushPeriod(ctypes.c_uint32(FLUSH_MS))
         if self._sampler is not None:
             start_thread(self._sampler.run)
-        start_thread(self._loops.run, self._begun)
+        start_thread(self._loops.run, self._begun, lambda thread: thread == self._word(state.FIRST_THREAD).value)
 
     def _load(self, code: str) -> list[ctypes.c_void_p]:
         """The addresses of the compiled functions. Their memory is never given back, because CUPTI may call them until
@@ -304,31 +309,39 @@ class Recorder:
             while not self._begun():
                 time.sleep(LOOK_S)
             time.sleep(window_s)
-            waits = {one for one in self._chosen() if "Synchronize" in self._calls[one[0]][one[1]]}
-            if not self._end_window(waits):
+            if not self._end_window() or not self._at_turn(self._turn_off):
                 return
+            self._loops.restart()
             time.sleep(pause_s)
-            with self._lock, contextlib.suppress(NotRecorded):
+            if self._quiet and not self._at_turn(self._turn_on):
+                return
+            with self._lock:
                 if self._file < 0:
                     return
                 for word in (state.LAUNCHED, state.FINISHED, state.FIRST_LAUNCH, state.LAST_COUNTED):
                     self._word(word).value = 0
-                self._enable()
                 self._windows, self._window_begin_ns, self._open_window = self._windows + 1, self._now_ns(), True
                 self._take(self._window_cell())
                 self._loops.restart()
             if growing:
                 window_s, pause_s = min(2 * window_s, LONGEST_WINDOW_S), min(2 * pause_s, LONGEST_PAUSE_S)
 
-    def _end_window(self, calls: set[tuple[int, int]]) -> bool:
-        """Record only these calls from now on, and everything else no more as soon as the kernels that were launched by
-        now have ended. Returns False if the recording has ended."""
+    def _end_window(self) -> bool:
+        """Record only waits from now on, and return as soon as the kernels that were launched by now have ended.
+
+        Returns False if the recording has ended.
+
+        CUPTI goes on and the callbacks do nothing, because it is not safe to end it in any moment (H100, CUPTI 13.0): a
+        callback that is switched while a thread is within the call gives this thread wrong correlations for good, and
+        to flush records while XLA's kernels run made them fail.
+        """
         with self._lock:
             if self._file < 0 or not self._open_window:
                 return self._file >= 0
             end, self._open_window = str(self._now_ns()), False
-            self._record_calls(calls)
-            self._word(state.LAST_COUNTED).value = self._word(state.LAST_LAUNCH).value
+            self._word(state.LAST_COUNTED).value = ALL
+            time.sleep(WITHIN_S)
+            self._word(state.LAST_COUNTED).value = max(self._word(state.LAST_CALL).value, 1)
         until_s, finished, seen_s = time.monotonic() + LONGEST_DRAIN_S, -1, 0.0
         while (now_s := time.monotonic()) < until_s and self._file >= 0:
             if (found := self._word(state.FINISHED).value) != finished:
@@ -336,15 +349,39 @@ class Recorder:
             if finished >= self._word(state.LAUNCHED).value or now_s - seen_s > STALLED_S:
                 break
             time.sleep(LOOK_S)
-            self._cupti.cuptiActivityFlushAll(ctypes.c_uint32(0))
         with self._lock:
             if self._file < 0:
                 return False
-            self._disable(calls)
             self._take(self._window_cell(end))
-            self._cupti.cuptiActivityFlushAll(ctypes.c_uint32(0))
-            self._loops.restart()
         return True
+
+    def _at_turn(self, switch: Any) -> bool:
+        """Let the program's thread call this at the end of a turn of a Python loop, when it is in no call of CUDA; not
+        at all where other threads submit its work, or no loop is seen. Returns False if the recording has ended."""
+        if not any(name in sys.modules for name in WITH_THREADS) and self._loops.seen:
+            self._loops.at_turn = switch
+            self._loops.restart()
+            until_s = time.monotonic() + LONGEST_TURN_S
+            while self._loops.at_turn is not None and self._file >= 0:
+                if switch == self._turn_off and time.monotonic() > until_s:
+                    self._loops.at_turn = None
+                time.sleep(LOOK_S)
+        return self._file >= 0
+
+    def _turn_off(self) -> None:
+        """End the records of kernels and the callbacks, but for waits."""
+        for kind in self._enabled:
+            self._cupti.cuptiActivityDisable(kind)
+        chosen = self._chosen()
+        self._record_calls({one for one in chosen if action(self._calls[one[0]][one[1]]) & 15 in cells.HOST_WAITS})
+        self._quiet = True
+        self._take(cells.fact(f"quiet.{self._windows}", self._now_ns()))
+
+    def _turn_on(self) -> None:
+        for kind in self._enabled:
+            self._cupti.cuptiActivityEnable(kind)
+        self._record_calls(set(self._chosen()))
+        self._quiet = False
 
     def _window_cell(self, end: str = "") -> bytes:
         """The fact that a window has begun, or when it ended; the later of two facts with one name counts."""
@@ -355,8 +392,8 @@ class Recorder:
         while not self._begun():
             time.sleep(LOOK_S)
         time.sleep(seconds)
-        self._end_window(set())
-        self._stop()
+        self._end_window()
+        self._stop(flushed=True)
         self._cupti.cuptiUnsubscribe(self._subscriber)
 
     def end(self) -> None:
@@ -382,8 +419,8 @@ class Recorder:
             with contextlib.suppress(KeyboardInterrupt):
                 self._stop()
 
-    def _stop(self) -> None:
-        """Flush CUPTI's records, and write the facts that are known only at the end."""
+    def _stop(self, *, flushed: bool = False) -> None:
+        """Flush CUPTI's records, unless that is done, and write the facts that are known only at the end."""
         with self._lock:
             if self._file < 0:
                 return
@@ -392,7 +429,8 @@ class Recorder:
             self._loops.finish()
             self._word(state.ENDING).value = 1
             self._disable(set())
-            self._cupti.cuptiActivityFlushAll(ctypes.c_uint32(FORCED))
+            if not flushed:
+                self._cupti.cuptiActivityFlushAll(ctypes.c_uint32(FORCED))
             self._take(self._last_cells())
             self._word(state.STOPPED).value = 1
             self._given(b"", 0, 0, 0, 0)  # returns when no callback writes any more

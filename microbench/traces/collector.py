@@ -30,6 +30,7 @@ from microbench.traces.trace import (
     WORK,
     Format,
     Loop,
+    Pause,
     Table,
     Thread,
     Trace,
@@ -183,6 +184,7 @@ class Facts:
     base_ns: int | None = None
     rank: int | None = None
     windows: tuple[tuple[int, int], ...] = ()
+    pauses: tuple[Pause, ...] = ()
     other_waits_ns: tuple[int, ...] = ()
     loops: tuple[Loop, ...] = ()
     turns: Table = field(default_factory=lambda: np.empty(0, TURNS))
@@ -363,6 +365,7 @@ class Collector:
             has_operators=bool(self.range_counts["operator"] or self.range_counts["python"]),
             rank=facts.rank,
             windows=tuple((begin - first, end - first) for begin, end in facts.windows),
+            pauses=tuple(Pause(begin - first, end - first, quiet) for begin, end, quiet in facts.pauses),
             other_waits_ns=tuple(end - first for end in facts.other_waits_ns),
             loops=facts.loops,
             turns=facts.turns,

@@ -20,7 +20,7 @@ from microbench.recorder import cells
 from microbench.traces.collector import MAX_NAME, MAX_TIME_NS, NO_ROW, Category, Collector, Facts, Field, Integers
 from microbench.traces.samples import counted, filled, in_order, lines, within
 from microbench.traces.stream import open_trace
-from microbench.traces.trace import MEMORIES, NONE, TURNS, Loop, Memory, Samples, Table, Trace
+from microbench.traces.trace import MEMORIES, NONE, TURNS, Loop, Memory, Pause, Samples, Table, Trace
 
 MOST_ROWS = 4_000_000  # that are kept
 AT_ONCE = 1 << 16  # cells
@@ -56,6 +56,8 @@ MANGLED = re.compile(r"_Z(N[KVrRO]*)?(?=\d)")
 PART_OF_NAME = re.compile(r"(\d{1,4})(?=[A-Za-z_])")
 GPU_NUMBER = re.compile(r"[0-9]{1,4}")
 WINDOW = re.compile(r"([0-9]{1,19})-([0-9]{0,19})")
+TIME = re.compile(r"[0-9]{1,19}")
+SETTLING_NS = 100_000_000  # in which the recorder still finishes its window, where it does not say when it has
 UNNAMED = "(unnamed)"
 TEXTS = (cells.FACT, cells.NAME, cells.LINE, cells.LOOP)
 FIRST_CELLS = 1 << 12  # of a file; the names of all calls are among them
@@ -331,6 +333,7 @@ class _Reader:
             base_ns=ahead_ns if known and abs(ahead_ns) > SAME_CLOCK_NS else None,
             rank=None if texts.number("rank") == NONE else texts.number("rank"),
             windows=windows,
+            pauses=_pauses(texts, windows),
             other_waits_ns=other_waits_ns,
             loops=tuple(texts.loops.values()),
             turns=self._read_turns(),
@@ -424,6 +427,19 @@ def _windows(texts: _Texts) -> tuple[tuple[int, int], ...]:
     """The parts of the time that were recorded whole; the last one has no end if it was open at the end."""
     found = (WINDOW.fullmatch(value) for value in texts.starting("window.").values())
     return tuple(sorted((int(one[1]), min(int(one[2] or MAX_TIME_NS), MAX_TIME_NS)) for one in found if one))
+
+
+def _pauses(texts: _Texts, windows: tuple[tuple[int, int], ...]) -> tuple[Pause, ...]:
+    """The pauses behind windows that have ended."""
+    quiet_ns = sorted(int(time) for time in texts.starting("quiet.").values() if TIME.fullmatch(time))
+    found = []
+    for place, (_, end_ns) in enumerate(windows):
+        next_ns = windows[place + 1][0] if place + 1 < len(windows) else MAX_TIME_NS
+        quiet = next((time for time in quiet_ns if end_ns < time < next_ns), None)
+        begin_ns = end_ns + SETTLING_NS if quiet is None else quiet
+        if begin_ns < next_ns and end_ns < MAX_TIME_NS:
+            found.append(Pause(begin_ns, next_ns, quiet is not None))
+    return tuple(found)
 
 
 def _without_others(trace: Trace) -> Trace:

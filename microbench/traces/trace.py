@@ -73,6 +73,15 @@ class Samples(NamedTuple):
     every_ns: int
 
 
+class Pause(NamedTuple):
+    """A pause between two windows, from when the recorder had ended the first one; in ns. In a ``quiet`` one CUPTI was
+    off; in another one it still called the recorder, which did nothing."""
+
+    begin_ns: int
+    end_ns: int
+    quiet: bool
+
+
 class Loop(NamedTuple):
     """A loop of Python code: "train.py:88 main", whether it is the program's ``own`` code, and whether a module of
     PyTorch calls it, so that it is inside of a model."""
@@ -91,7 +100,8 @@ class Trace(msgspec.Struct, frozen=True):
     those that this reader left out although they may matter. ``has_syncs`` and ``has_operators`` say whether such
     records were asked for at all. ``rank`` is the number of this process in a distributed program. A recording of
     ``windows`` (begin and end in ns) has only their records, and of the rest ``other_waits_ns``, the ends of the host's
-    waits; without windows all of it was recorded. ``turns`` of ``loops`` are of all the time. ``samples`` are those
+    waits; without windows all of it was recorded. ``pauses`` are between them. ``turns`` of ``loops`` are of all time,
+    and ``samples`` are those
     that became ranges.
     """
 
@@ -114,6 +124,7 @@ class Trace(msgspec.Struct, frozen=True):
     has_operators: bool = False
     rank: int | None = None
     windows: tuple[tuple[int, int], ...] = ()
+    pauses: tuple[Pause, ...] = ()
     other_waits_ns: tuple[int, ...] = ()
     samples: Samples | None = None
     loops: tuple[Loop, ...] = ()
