@@ -343,13 +343,13 @@ def test_host_time_behind_a_wait_may_stay_in_front_of_the_next_graph() -> None:
         return diagnosed(made, step.watched_s)
 
     short, long = (found(between_ns).graph for between_ns in (0, 80_000))
-    assert long.step_s == pytest.approx(short.step_s, rel=0.02)
-    assert long.high_s - short.high_s == pytest.approx(40e-6, rel=0.2)
-    assert long.low_s == pytest.approx(short.low_s, rel=0.05)
+    assert long.step_s - short.step_s == pytest.approx(40e-6, rel=0.1), "half of it is likely"
+    assert long.high_s - short.high_s == pytest.approx(80e-6, rel=0.2)
+    assert long.low_s == pytest.approx(short.low_s, rel=0.1)
 
 
 def test_no_graph_is_advised_if_it_saves_less_than_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = steps_of(count=12, kernels=50, duration_ns=18_000, between_ns=20_000)
+    made = steps_of(count=12, kernels=50, duration_ns=17_000, between_ns=20_000)
     assert diagnosed(made).graph is not None
     monkeypatch.setattr("microbench.diagnosis.diagnosis._unknown", lambda workload, fit, step_s: (0.0, 300e-6))
     found = diagnosed(made)

@@ -33,6 +33,7 @@ from microbench.model.constants import (
     own_s,
     scattering_s,
     stand_in,
+    transitions,
     watched,
 )
 from microbench.model.model import WAYS, Way, call_name, needed, replay_name
@@ -328,7 +329,7 @@ SHOWN_BY = {
     "wide_graph": "launch_gap", "wide_blocks": "launch_gap",
     "replay_way": "graph_gain", "make": "graph_lifecycle",
     "make_node": "graph_lifecycle", "front_end": "graph_shape", "replay_root": "graph_shape",
-    "memory": "memory_stream",
+    "memory": "memory_stream", "memset_graph": "graph_transitions", "h2d_small_graph": "graph_transitions",
     "h2d_call": "link_latency", "d2h_call": "link_latency", "h2d_way": "link_latency", "d2h_way": "link_latency",
 }  # fmt: skip
 # A call is known no better than this share if only one other count of arguments was measured.
@@ -358,6 +359,7 @@ def fit(evidence: Evidence) -> Fit:
     constants |= _settled(constants, measured, calibration)
     constants |= dict(front_end(evidence, constants)) | dict(further_roots(evidence))
     constants |= dict(copies(evidence, constants)) | dict(memory(evidence)) | dict(watched(evidence))
+    constants |= dict(transitions(evidence, constants))
     return Fit(
         constants=constants,
         layers=tuple(dict.fromkeys(layer for layer, _ in map(_called, constants) if layer)),

@@ -305,7 +305,7 @@ def _own_s(workload: Workload, values: Mapping[str, float], way: Way) -> float:
     dealt = itertools.cycle(range(workload.streams))
     for part in workload.parts:
         if isinstance(part, Kernels):
-            early_s = values["wide_graph"] if way == "graph" and wide(part, values) else 0.0
+            early_s = values["wide_graph"] if way == "graph" and wide(workload, part, values) else 0.0
             for duration_s in itertools.islice(itertools.cycle(part.durations_s), part.count):
                 stream = next(dealt) if part.stream is None else part.stream % workload.streams
                 streams[stream] += duration_s - early_s - overlap_s
