@@ -468,7 +468,11 @@ def _graph(
     """The step as graphs, with its interval, and what making them takes."""
     shortest, replayed, longest = (_replayed(workload, typical, fit, end) for end in ("low", "typical", "high"))
     workload = filled(workload, fit)
-    found = predict(replayed, fit, "graph")
+    pauses = typical.changes.get("pauses", {})
+    own_s = sum(
+        part.seconds for place, part in enumerate(workload.parts) if place in pauses and isinstance(part, HostWork)
+    )
+    found = predict(replayed, fit, "graph", own_s)
     less_s, more_s = _unknown(replayed, fit, found.step_s)
     host_s = (found.step_s - step_time(shortest, fit, "graph"), step_time(longest, fit, "graph") - found.step_s)
     less_s += math.hypot(found.step_s - found.low_s, off * found.step_s, host_s[0]) + beyond * found.step_s
