@@ -28,8 +28,8 @@ KEPT_BYTES = 64 << 10  # CUDA's guide says that a pageable copy of up to so many
 # comes at its own pace. The fewest steps that show this, and the most (the last ones of the trace) that are examined.
 PACED, FEWEST_PACED, MOST_PACED = 0.5, 6, 500
 # A pause that is so many times the longest other time between two calls is the program's own. A shorter one may as well
-# be the framework's, of which a graph has none: on a slow host the time before an optimizer step passes 1 ms.
-STANDS_OUT = 4.0
+# be the framework's, of which a graph has none: on a slow host its time between two launches may pass 1 ms.
+STANDS_OUT = 2.0
 # Kernels for which a framework may choose others while a stream captures.
 ATTENTION = re.compile(r"flash|fmha|sdpa|attention|mem_eff", re.IGNORECASE)
 # Blockers end a graph: what a stream capture refuses, or what the host must see before it can go on.
