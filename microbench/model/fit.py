@@ -17,6 +17,7 @@ from microbench.core.model import GpuInfo, Run
 from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
 from microbench.core.units import about_size
 from microbench.model.constants import (
+    AROUND,
     WRITING,
     Constant,
     Fit,
@@ -329,9 +330,11 @@ SHOWN_BY = {
     "wide_graph": "launch_gap", "wide_blocks": "launch_gap",
     "replay_way": "graph_gain", "make": "graph_lifecycle",
     "make_node": "graph_lifecycle", "front_end": "graph_shape", "replay_root": "graph_shape",
-    "memory": "memory_stream", "memset_graph": "graph_transitions", "h2d_small_graph": "graph_transitions",
+    "memory": "memory_stream",
     "h2d_call": "link_latency", "d2h_call": "link_latency", "h2d_way": "link_latency", "d2h_way": "link_latency",
 }  # fmt: skip
+# What stands around the nodes of a graph is assumed where its gap is known.
+SHOWN_BY |= dict.fromkeys(AROUND, SHOWN_BY["gap_graph"])
 # A call is known no better than this share if only one other count of arguments was measured.
 UNLIKE = 0.1
 # Steps settle a constant that something else stood in for when they narrow its interval to this share.
