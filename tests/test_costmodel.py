@@ -18,7 +18,8 @@ KNOWN = {
     "way": 3e-6, "empty": 0.0, "complete": 2.5e-6, "sync": 0.2e-6, "gap_stream": 1.4e-6, "gap_graph": 0.6e-6,
     "replay_node": 2e-9, "write_stream": 0.11e-6, "write_graph": 0.13e-6, "code_graph": 0.19e-6,
     "one_stream_stream": 0.15e-6, "one_stream_graph": 0.17e-6, "wide_graph": 0.21e-6, "wide_blocks": 1056.0,
-    "replay_way": 3.5e-6, "replay_root": 0.7e-6,
+    "replay_way": 3.5e-6, "replay_root": 0.7e-6, "memset_graph": 1.2e-6, "h2d_graph": 6.8e-6, "h2d_small_graph": 0.8e-6,
+    "d2h_graph": 7.4e-6, "branch_graph": 0.12e-6,
     "make": 30e-6, "make_node": 1.1e-6, "queue": 1000.0, "front_end": 0.25e-6, "memory": MEMORY,
     "h2d_call": 1.9e-6, "h2d_way": 1.3e-6, "h2d_latency": 1.1e-6, "h2d_rate": LINK,
     "d2h_call": 1.7e-6, "d2h_way": 1.5e-6, "d2h_latency": 1.2e-6, "d2h_rate": LINK * 1.1,
@@ -32,7 +33,7 @@ CLOSE_S = 1e-12
 GAPS = {way: KNOWN[f"gap_{way}"] + KNOWN[f"write_{way}"] - KNOWN[f"one_stream_{way}"] for way in model.WAYS}
 
 seconds = st.floats(0, 1e-3)
-zeros = (st.just(0.0),) * 3
+zeros = (st.just(0.0),) * 4
 kernel_work = st.builds(model.Work, st.just("gpu"), seconds, seconds, st.integers(0, 3), st.booleans(), *zeros)
 copy_work = st.builds(
     model.Work, st.sampled_from(("h2d", "d2h")), seconds, st.just(0.0), st.just(0), st.booleans(), *zeros
@@ -464,6 +465,39 @@ def test_the_gap_behind_a_large_grid_is_shorter_in_a_graph() -> None:
     for blocks, less_s in ((None, 0.0), (1055, 0.0), (1056, KNOWN["wide_graph"]), (9999, KNOWN["wide_graph"])):
         assert gap_s("graph", blocks) == pytest.approx(GAPS["graph"] - less_s)
         assert gap_s("stream", blocks) == pytest.approx(GAPS["stream"])
+
+
+def test_large_grids_of_a_framework_are_in_the_gaps_of_its_code() -> None:
+    def step_s(blocks: int | None) -> float:
+        return played(step(Kernels(9, (9e-6,), blocks=blocks, layer="torch_eager"), Wait()), "graph").end_s
+
+    assert step_s(9999) == step_s(None)
+
+
+BETWEEN: tuple[tuple[Part, str, float], ...] = (
+    (Kernels(1, (0.8e-6,), memset=True), "memset_graph", 0.8e-6),
+    (Copies("h2d", model.SMALL_COPY - 1), "h2d_small_graph", 1.1e-6 + (model.SMALL_COPY - 1) / LINK),
+    (Copies("h2d", model.SMALL_COPY), "h2d_graph", 1.1e-6 + model.SMALL_COPY / LINK),
+    (Copies("d2h", 8), "d2h_graph", 1.2e-6 + 8 / (LINK * 1.1)),
+)
+
+
+@pytest.mark.parametrize(("part", "around", "own_s"), BETWEEN, ids=[name for _, name, _ in BETWEEN])
+def test_a_graph_takes_longer_to_a_memset_or_copy_and_back(part: Part, around: str, own_s: float) -> None:
+    """Half of it lies on either side, and none of it in a stream. A first or last node has one side."""
+    assert around in model.needed(step(part, Wait()), "graph")
+    assert around not in model.needed(step(part, Wait()), "stream")
+    kernel = Kernels(1, (4e-6,))
+    before, node, behind = played(step(kernel, part, kernel, Wait()), "graph").work
+    assert node.end_s - node.begin_s == pytest.approx(own_s)
+    gap_s = GAPS["graph"] if isinstance(part, Kernels) else 0.0
+    assert node.begin_s - before.end_s == pytest.approx(gap_s + KNOWN[around] / 2)
+    assert behind.begin_s - node.end_s == pytest.approx(GAPS["graph"] + KNOWN[around] / 2)
+    alone = played(step(part, Wait()), "graph")
+    assert alone.end_s == pytest.approx(alone.work[0].end_s + KNOWN["complete"])
+    longer = {around: KNOWN[around] + 1e-6}
+    streamed = [played(step(kernel, part, kernel, Wait()), "stream", **more).end_s for more in ({}, longer)]
+    assert streamed[0] == streamed[1]
 
 
 def test_a_pageable_copy_waits_for_the_work_before_it_and_keeps_the_host() -> None:

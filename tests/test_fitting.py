@@ -17,7 +17,21 @@ from read_findings import evidence as evidence_of
 
 from microbench.analysis.evidence import Evidence, row_name
 from microbench.core.model import Fact, Measurement, Outcome, Run, Session, Work
-from microbench.model.constants import Constant, Fit, Misfit, combined, middle, of_row, of_rows, own_s, straight
+from microbench.model.constants import (
+    AROUND,
+    MEMSET,
+    Constant,
+    Fit,
+    Misfit,
+    _spread,
+    combined,
+    middle,
+    of_row,
+    of_rows,
+    own_s,
+    straight,
+    transitions,
+)
 from microbench.model.fit import (
     ASSUMED,
     Calibrated,
@@ -166,6 +180,32 @@ def test_gaps_behind_kernels_that_write_and_of_one_stream_are_measured(fitted: F
     assert gap_s("cupy_raw") - gap_s("loop") == pytest.approx(ONE_STREAM, abs=0.01e-6)
     assert gap_s("torch_eager") - gap_s("cupy_raw") == pytest.approx(values["code_graph"] - values["write_graph"])
     assert gap_s("loop") - gap_s("loop", writes=False) == pytest.approx(values["write_graph"])
+
+
+def test_what_stands_around_memsets_and_copies_in_a_graph_is_measured_or_assumed(run: Run) -> None:
+    """graph_transitions has the time between two kernels, with the node and one more gap in it."""
+    times_s = {"kernel": 0.8e-6, "memset": 2.7e-6, "copy_h2d": 4.9e-6}
+    rows = [
+        outcome("graph_transitions", [measurement("around", seconds)], transition=kind, submitted="graph")
+        for kind, seconds in times_s.items()
+    ]
+    known = {name: Constant(value, value, value) for name, value in (("gap_graph", 0.1e-6), ("h2d_latency", 2.4e-6))}
+    measured = with_suite(run, ["graph_transitions"], "full", rows)
+    ours, none = (dict(transitions(evidence_of(one), known)) for one in (measured, run))
+    assert ours["memset_graph"].value == pytest.approx(2.7e-6 - 0.8e-6 - MEMSET.value - 0.1e-6, rel=0.05)
+    assert ours["h2d_small_graph"].value == pytest.approx(4.9e-6 - 0.8e-6 - 2.4e-6 - 0.1e-6, rel=0.05)
+    assert all(ours[name].rests_on and not ours[name].assumed for name in ("memset_graph", "h2d_small_graph"))
+    assert ours["d2h_graph"] == AROUND["d2h_graph"], "nothing measures it"
+    assert none == AROUND
+    assert all(constant.assumed for constant in none.values())
+    assert dict(transitions(evidence_of(run), {})) == {}, "a run that shows no graph shows no node of one"
+
+
+def test_gaps_of_model_code_lie_between_those_of_its_examples() -> None:
+    """The chain of equal kernels says nothing of them, and another program may lie beside all examples."""
+    own, examples = Constant(0.1e-6, 0.1e-6, 0.1e-6), [Constant(gap, gap, gap) for gap in (0.3e-6, 0.2e-6)]
+    found = _spread(examples, own)
+    assert [found.value, found.low, found.high] == pytest.approx([0.15e-6, 0.05e-6, 0.25e-6])
 
 
 def test_a_large_grid_is_eight_blocks_for_each_sm(run: Run, fitted: Fit) -> None:

@@ -44,7 +44,7 @@ LINES = {
     "experiments": 11100,
     "benchmarks": 5500,
     "comparison": 1850,
-    "model": 4150,
+    "model": 4250,
     "explain": 7550,
     "archive": 2000,
     "traces": 3800,

@@ -78,6 +78,15 @@ def test_a_copy_may_have_host_time_of_its_own() -> None:
         parsed('[[part]]\nkernels = 1\ncopy = "d2h"\nsize = 64\nhost = "4us"', "both.toml")
 
 
+def test_memsets_are_told_from_kernels() -> None:
+    memset = 'kernels = 2\nduration = "0.8us"\nmemset = '
+    found = parsed(f"[[part]]\n{memset}true\n[[part]]\n{memset}false", "memset.toml")
+    assert found.parts == (Kernels(2, (0.8e-6,), memset=True), Kernels(2, (0.8e-6,)))
+    assert parsed(step_file.written(found), "again.toml").parts == found.parts
+    with pytest.raises(UsageError, match="memset is neither true nor false"):
+        parsed(f"[[part]]\n{memset}1", "memset.toml")
+
+
 def test_keys_that_are_left_out_have_defaults() -> None:
     found = parsed('[[part]]\nkernels = 5\nduration = "6us"', "short.toml")
     assert found == Workload((Kernels(5, (6e-6,)),), title="short.toml")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
@@ -22,7 +23,7 @@ from microbench.model.constants import Constant, Fit, around
 from microbench.model.fit import missing, with_calls
 from microbench.model.forecast import making, predict, step_time
 from microbench.model.model import WAYS, Way, call_name, copy_name, graphs, needed
-from microbench.model.unknowns import filled
+from microbench.model.unknowns import End, filled
 from microbench.model.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 from microbench.traces.trace import Trace
 
@@ -336,7 +337,7 @@ def _foreseen(
     if all(one.name != "graph" for one in worth):
         why = f"a graph would save less than {round_percent(WORTH)} of the step"
         return Foreseen(step, why, remedies=worth, workload=described)
-    graph = _graph(filled(workload, fit), typical, fit, step, longer, off, beyond)
+    graph = _graph(workload, typical, fit, step, longer, off, beyond)
     if graph.high_s >= step.unwatched_s:
         rest = tuple(one for one in worth if one.name != "graph")
         why = "what a graph would save is less than the prediction's uncertainty"
@@ -383,8 +384,10 @@ def _free_calls(fit: Fit, workload: Workload) -> Fit:
     names = {call_name(workload.layer, part.arguments) for part in workload.parts if isinstance(part, Kernels)}
     names.update(copy_name(part) for part in workload.parts if isinstance(part, Copies))
     free = {name: msgspec.structs.replace(fit.constants[name], value=0.0, low=0.0, high=0.0) for name in names}
-    # A program's kernels are model code, also where no framework launches them.
-    gaps = {"write_graph": fit.constants["code_graph"]} if "code_graph" in fit.constants else {}
+    # A program's kernels are model code, also where no framework launches them: its gaps hold those of large grids.
+    gaps = {"wide_graph": around(0.0, 0.0, ())}
+    if "code_graph" in fit.constants:
+        gaps["write_graph"] = fit.constants["code_graph"]
     return msgspec.structs.replace(fit, constants={**fit.constants, **free, **gaps})
 
 
@@ -422,7 +425,7 @@ def _remedies(workload: Workload, typical: Recorded, fit: Fit) -> Iterator[tuple
 
     Kernels side by side share the SMs of a graph. In a stream they were as slow as they were recorded.
     """
-    yield "graph", "capture the step and replay it as a graph", filled(workload, fit), "graph"
+    yield "graph", "capture the step and replay it as a graph", _replayed(workload, typical, fit), "graph"
     for name, what in CHANGES.items():
         changes = typical.changes.get(name, {})
         parts = (changes.get(place, part) for place, part in enumerate(workload.parts))
@@ -463,10 +466,17 @@ def _graph(
     workload: Workload, typical: Recorded, fit: Fit, step: Step, longer: float, off: float, beyond: float
 ) -> Graph:
     """The step as graphs, with its interval, and what making them takes."""
-    found = predict(workload, fit, "graph")
-    less_s, more_s = _unknown(workload, fit, found.step_s)
-    less_s += math.hypot(found.step_s - found.low_s, off * found.step_s) + beyond * found.step_s
-    more_s += math.hypot(found.high_s - found.step_s, off * found.step_s) + beyond * found.step_s
+    shortest, replayed, longest = (_replayed(workload, typical, fit, end) for end in ("low", "typical", "high"))
+    workload = filled(workload, fit)
+    pauses = typical.changes.get("pauses", {})
+    own_s = sum(
+        part.seconds for place, part in enumerate(workload.parts) if place in pauses and isinstance(part, HostWork)
+    )
+    found = predict(replayed, fit, "graph", own_s)
+    less_s, more_s = _unknown(replayed, fit, found.step_s)
+    host_s = (found.step_s - step_time(shortest, fit, "graph"), step_time(longest, fit, "graph") - found.step_s)
+    less_s += math.hypot(found.step_s - found.low_s, off * found.step_s, host_s[0]) + beyond * found.step_s
+    more_s += math.hypot(found.high_s - found.step_s, off * found.step_s, host_s[1]) + beyond * found.step_s
     ends = found.step_s, max(found.step_s - less_s, 0.0), found.step_s + more_s
     step_s, low_s, high_s = (each * longer / typical.steps for each in ends)
     making_s = sum(making(workload, fit, step.unwatched_s * typical.steps))
@@ -487,21 +497,36 @@ def _graph(
     )
 
 
-def _unknown(workload: Workload, fit: Fit, step_s: float) -> tuple[float, float]:
-    """By how many seconds the graphs may be shorter and longer because a trace does not show two things.
+def _replayed(workload: Workload, typical: Recorded, fit: Fit, end: End = "typical") -> Workload:
+    """The step as it is submitted by graphs: with the host's time between a wait and the next graph, and at one end of
+    what is not known of the host.
 
-    How much kernels side by side slow each other down: the SMs that they share make it the least, so it may be twice as
-    much, or half. And what the host still does between a wait and the next graph: half of its time before the first
-    launch there.
+    Behind a wait the first launch takes longer than a usual one. A graph has none of what the framework does there, and
+    all of what the program does. So half of that is likely; the ends are none, and all of it or half of the launch.
+    """
+    workload = filled(workload, fit)
+    launches_s = [part.host_s or 0.0 for part in workload.parts if isinstance(part, Kernels)]
+    usual_s = statistics.median(launches_s) if launches_s else 0.0
+    parts: list[Part] = []
+    for place, part in enumerate(workload.parts):
+        if isinstance(part, Kernels | Copies) and isinstance(workload.parts[place - 1], Wait):
+            host_s = part.host_s or 0.0
+            beyond_s = max(host_s - usual_s, 0.0)
+            parts.append(HostWork({"low": 0.0, "typical": beyond_s / 2, "high": max(beyond_s, host_s / 2)}[end]))
+        elif isinstance(part, HostWork) and place in typical.unsure:
+            likely_s, least_s = typical.unsure[place]
+            part = HostWork({"low": least_s, "typical": likely_s, "high": part.seconds}[end])
+        parts.append(part)
+    return msgspec.structs.replace(workload, parts=tuple(parts))
+
+
+def _unknown(workload: Workload, fit: Fit, step_s: float) -> tuple[float, float]:
+    """By how many seconds the graphs may be shorter and longer because kernels side by side slow each other down.
+
+    The SMs that they share make it the least, so it may be twice as much, or half.
     """
     alone = [
         msgspec.structs.replace(part, sm_share=0.0) if isinstance(part, Kernels) else part for part in workload.parts
     ]
     less_s = (step_s - step_time(msgspec.structs.replace(workload, parts=tuple(alone)), fit, "graph")) / 2
-    parts: list[Part] = []
-    for before, part in zip((workload.parts[-1], *workload.parts), workload.parts, strict=False):
-        if isinstance(part, Kernels) and isinstance(before, Wait):
-            parts.append(HostWork((part.host_s or 0.0) / 2))
-        parts.append(part)
-    kept_s = step_time(msgspec.structs.replace(workload, parts=tuple(parts)), fit, "graph")
-    return max(less_s, 0.0), max(2 * less_s, 0.0) + max(kept_s - step_s, 0.0)
+    return max(less_s, 0.0), max(2 * less_s, 0.0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -14,7 +15,7 @@ from microbench.core.ops import LOOP_LAYER
 from microbench.diagnosis.events import stream_waits
 from microbench.diagnosis.host_time import DOINGS, Doing, by_name, doing, slices, without_number
 from microbench.diagnosis.steps import PAUSE_S, Steps
-from microbench.model.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
+from microbench.model.workload import KERNEL_MEMSET, Copies, Event, HostWork, Kernels, Part, Wait, Workload
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, RangeKind, Table, Trace, name_of
 
 # With this many launches outstanding, a launch call may wait for room in the queue, so it counts with the median time.
@@ -26,6 +27,11 @@ KEPT_BYTES = 64 << 10  # CUDA's guide says that a pageable copy of up to so many
 # If pauses shrink by so many seconds for each second that the rest of the step grows, they wait for something that
 # comes at its own pace. The fewest steps that show this, and the most (the last ones of the trace) that are examined.
 PACED, FEWEST_PACED, MOST_PACED = 0.5, 6, 500
+# A pause that is so many times the longest other time between two calls is the program's own. A shorter one may as well
+# be the framework's, of which a graph has none: on a slow host its time between two launches may pass 1 ms.
+STANDS_OUT = 2.0
+# Kernels for which a framework may choose others while a stream captures.
+ATTENTION = re.compile(r"flash|fmha|sdpa|attention|mem_eff", re.IGNORECASE)
 # Blockers end a graph: what a stream capture refuses, or what the host must see before it can go on.
 BLOCKING: Mapping[Doing, str] = {"wait": "waits for the GPU", "allocation": "allocates", "module": "loads code"}
 
@@ -53,7 +59,9 @@ class Recorded(msgspec.Struct, frozen=True):
     counts launches of graphs, ``launches`` those of kernels. ``threads`` is how many threads submit. ``pauses_s`` is
     host time in a step that no graph removes; ``paced_s`` is the time from one step to the next where the pauses wait
     for something that comes at its own pace, like batches of a loader, None where they do not. ``changes`` has the
-    replaced parts of each remedy by their places in the workload; None stands for a part that is removed.
+    replaced parts of each remedy by their places in the workload; None stands for a part that is removed. ``unsure``
+    is host work that may be shorter beside graphs: by its place the likely and the least time in s. ``replaceable``:
+    PyTorch may submit other kernels than these while it captures.
     """
 
     workload: Workload
@@ -70,6 +78,8 @@ class Recorded(msgspec.Struct, frozen=True):
     pauses_s: float
     paced_s: float | None
     changes: Mapping[Change, Mapping[int, Part | None]]
+    unsure: Mapping[int, tuple[float, float]]
+    replaceable: bool
 
 
 class _Call(msgspec.Struct):
@@ -102,81 +112,118 @@ class _Work(msgspec.Struct, frozen=True):
 def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
     """The typical step; the mean of ``steps.every`` steps where kinds of steps take turns."""
     calls, paced_s = _typical(trace, steps, device)
-    numbers = dict.fromkeys(work.stream for call in calls for work in call.work)
-    several = len(numbers) > 1
-    if several:
-        numbers |= dict.fromkeys(event.stream for call in calls for event in call.events)
-    of = {stream: place for place, stream in enumerate(numbers)} if several else {}
-    parts: list[Part] = []
-    changes: dict[Change, dict[int, Part | None]] = {}
-    host_s, pauses_s = 0.0, 0.0
-
-    def host(seconds: float) -> None:
-        """The host's time since the last part, as a part of its own."""
-        if seconds > 0:
-            parts.append(HostWork(seconds))
-
-    def changed(change: Change, place: int, part: Part | None) -> None:
-        changes.setdefault(change, {})[place] = part
-
+    step = _Parts(calls)
     for call in calls:
-        host_s += call.before_s
-        parts += [msgspec.structs.replace(event, stream=of[event.stream]) for event in call.events if several]
-        if call.pause:
-            changed("pauses", len(parts), None)
-            host(host_s)
-            host_s, pauses_s = 0.0, pauses_s + call.before_s
-        kernels = [work for work in call.work if work.kind != "copy" or work.source == work.target == "device"]
-        if call.doing == "wait":
-            host(host_s)
-            changed("waits", len(parts), None)
-            parts.append(Wait())
-            host_s = 0.0
-        elif _pageable(call.work):
-            host(host_s)
-            to_gpu = call.work[0].target == "device"
-            if _waits_for_work(call.work[0]):
-                changed("pinned" if to_gpu else "waits", len(parts), None)
-                parts.append(Wait())
-            if to_gpu:
-                changed("pinned", len(parts), _copy(call.work[0], of))
-            parts.append(HostWork(call.own_s))
-            host_s = 0.0
-        elif call.doing in BLOCKING:
-            if call.doing == "allocation":
-                changed("allocation", len(parts), HostWork(host_s))
-            parts.append(HostWork(host_s + call.own_s))
-            host_s = 0.0
-        elif kernels:
-            for work in kernels:
-                parts.append(_kernel(work, of, host_s + call.own_s if work is kernels[0] else 0.0))
-            host_s = 0.0
-        elif call.work:
-            parts.append(msgspec.structs.replace(_copy(call.work[0], of), host_s=host_s + call.own_s))
-            host_s = 0.0
-        else:
-            host_s += call.own_s
-    host(host_s)
+        step.add(call)
+    step.end()
     begin, end = int(steps.calls[0]), int(steps.calls[-1])
     names = [name_of(trace, name) for name in trace.calls["name"][begin:end]]
     replays = sum("GraphLaunch" in name for name in names)
-    two, streams = _two_streams(trace, device), max(len(of), 1)
+    two, streams, works = (
+        _two_streams(trace, device),
+        max(len(step.of), 1),
+        [work for call in calls for work in call.work],
+    )
     return Recorded(
-        workload=Workload(tuple(parts), layer=layer, streams=streams, title=trace.source, second_stream=two),
+        workload=Workload(tuple(step.parts), layer=layer, streams=streams, title=trace.source, second_stream=two),
         steps=steps.every,
         blockers=tuple(_blockers(trace, steps)),
         calls=(end - begin) / steps.count,
         operators=_ranges(trace, steps, "operator"),
         functions=_ranges(trace, steps, "python"),
-        work=sum(len(call.work) for call in calls) / steps.every,
-        kernels=sum(work.kind == "kernel" for call in calls for work in call.work) / steps.every,
+        work=len(works) / steps.every,
+        kernels=sum(work.kind == "kernel" for work in works) / steps.every,
         launches=(sum(doing(name) == "launch" for name in names) - replays) / steps.count,
         replays=replays / steps.count,
         threads=len(np.unique(trace.calls["thread"][begin:end])),
-        pauses_s=pauses_s / steps.every,
+        pauses_s=step.pauses_s / steps.every,
         paced_s=paced_s,
-        changes=changes,
+        changes=step.changes,
+        unsure=step.unsure,
+        replaceable=layer == "torch_eager" and any(one.kind == "memset" or ATTENTION.search(one.name) for one in works),
     )
+
+
+class _Parts:
+    """The parts of a workload, made of the step's calls one after another, with ``changes`` and ``unsure`` of Recorded.
+
+    ``of`` has the workload's numbers of streams, empty for a single one.
+    """
+
+    def __init__(self, calls: Sequence[_Call]) -> None:
+        numbers = dict.fromkeys(work.stream for call in calls for work in call.work)
+        several = len(numbers) > 1
+        if several:
+            numbers |= dict.fromkeys(event.stream for call in calls for event in call.events)
+        self.of: Mapping[int, int] = {stream: place for place, stream in enumerate(numbers)} if several else {}
+        self.parts: list[Part] = []
+        self.changes: dict[Change, dict[int, Part | None]] = {}
+        self.unsure: dict[int, tuple[float, float]] = {}
+        self.pauses_s = 0.0
+        self._host_s = 0.0  # since the last part
+        self._ordinary_s = max((call.before_s for call in calls if not call.pause), default=0.0)
+
+    def add(self, call: _Call) -> None:
+        """The parts of the next call."""
+        self._host_s += call.before_s
+        if self.of:
+            self.parts += [msgspec.structs.replace(event, stream=self.of[event.stream]) for event in call.events]
+        if call.pause:
+            self._pause(call.before_s)
+        kernels = [work for work in call.work if work.kind != "copy" or work.source == work.target == "device"]
+        if call.doing == "wait":
+            self.end()
+            self._wait("waits")
+        elif _pageable(call.work):
+            self.end()
+            self._pageable(call)
+        elif call.doing in BLOCKING:
+            if call.doing == "allocation":
+                self._changed("allocation", HostWork(self._host_s))
+            self.parts.append(HostWork(self._taken() + call.own_s))
+        elif kernels:
+            for work in kernels:
+                self.parts.append(_kernel(work, self.of, self._taken() + call.own_s if work is kernels[0] else 0.0))
+        elif call.work:
+            self.parts.append(msgspec.structs.replace(_copy(call.work[0], self.of), host_s=self._taken() + call.own_s))
+        else:
+            self._host_s += call.own_s
+
+    def end(self) -> None:
+        """The host's time since the last part, as a part of its own."""
+        seconds = self._taken()
+        if seconds > 0:
+            self.parts.append(HostWork(seconds))
+
+    def _taken(self) -> float:
+        seconds, self._host_s = self._host_s, 0.0
+        return seconds
+
+    def _changed(self, change: Change, part: Part | None) -> None:
+        self.changes.setdefault(change, {})[len(self.parts)] = part
+
+    def _wait(self, change: Change) -> None:
+        self._changed(change, None)
+        self.parts.append(Wait())
+
+    def _pause(self, pause_s: float) -> None:
+        self._changed("pauses", None)
+        if pause_s < STANDS_OUT * self._ordinary_s:
+            self.unsure[len(self.parts)] = (self._host_s - pause_s / 2, self._host_s - pause_s)
+        self.pauses_s += pause_s
+        self.end()
+
+    def _pageable(self, call: _Call) -> None:
+        """A pageable copy is the host's own work. Beside graphs it may take no longer than the GPU was at it."""
+        copy = call.work[0]
+        to_gpu = copy.target == "device"
+        if _waits_for_work(copy):
+            self._wait("pinned" if to_gpu else "waits")
+        if to_gpu:
+            self._changed("pinned", _copy(copy, self.of))
+            least_s = min(copy.duration_s, call.own_s)
+            self.unsure[len(self.parts)] = (least_s, least_s)
+        self.parts.append(HostWork(call.own_s))
 
 
 def _two_streams(trace: Trace, device: int) -> bool:
@@ -210,6 +257,7 @@ def _kernel(work: _Work, streams: Mapping[int, int], host_s: float) -> Kernels:
         host_s=host_s,
         stream=streams.get(work.stream),
         blocks=work.blocks if work.blocks > 0 else None,
+        memset=work.kind == "memset" and work.bytes < KERNEL_MEMSET,
     )
 
 

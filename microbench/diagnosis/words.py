@@ -206,6 +206,8 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
         return
     how = "as a graph" if graph.graphs <= 1 else f"as {graph.graphs} graphs"
     pays = f"Capture takes {as_time(graph.making_s)}; it is {faster_from(graph)}"
+    unknown = "A trace cannot tell whether tensors keep their addresses; capturing the step does."
+    unknown += f" {REPLACED}" if diagnosis.recorded.replaceable else ""
     shapes = f" {step.every} kinds of steps take turns, and each needs a graph of its own." if step.every > 1 else ""
     yield Finding(
         rule="diagnose.graph",
@@ -214,7 +216,7 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
             f"Replayed {how} a step takes {as_time(graph.step_s)} ({two_times(graph.low_s, graph.high_s)}), "
             f"{speedup(graph)} as fast"
         ),
-        text=f"{pays}.{shapes} A trace cannot tell whether tensors keep their addresses; capturing the step does.",
+        text=f"{pays}.{shapes} {unknown}",
         threshold=f"a graph saves at least {round_percent(WORTH)} of the step",
         advice=f"Capture the step{HOW.get(layer_of(diagnosis.trace), '')}{_except(graph.blockers)}",
     )
@@ -227,6 +229,7 @@ def _no_graph(diagnosis: Diagnosis, recorded: Recorded) -> str:
     return "What a graph would give is not predicted"
 
 
+REPLACED = "A capture may replace kernels, such as attention's; `microbench measure` captures the step for real."
 # How a framework's program captures a step.
 HOW = {"torch_eager": " by torch.cuda.graph, or compile it by torch.compile(mode='reduce-overhead')"}
 

@@ -17,6 +17,7 @@ from microbench.core.model import GpuInfo, Run
 from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
 from microbench.core.units import about_size
 from microbench.model.constants import (
+    AROUND,
     WRITING,
     Constant,
     Fit,
@@ -33,6 +34,7 @@ from microbench.model.constants import (
     own_s,
     scattering_s,
     stand_in,
+    transitions,
     watched,
 )
 from microbench.model.model import WAYS, Way, call_name, needed, replay_name
@@ -331,6 +333,8 @@ SHOWN_BY = {
     "memory": "memory_stream",
     "h2d_call": "link_latency", "d2h_call": "link_latency", "h2d_way": "link_latency", "d2h_way": "link_latency",
 }  # fmt: skip
+# What stands around the nodes of a graph is assumed where its gap is known.
+SHOWN_BY |= dict.fromkeys(AROUND, SHOWN_BY["gap_graph"])
 # A call is known no better than this share if only one other count of arguments was measured.
 UNLIKE = 0.1
 # Steps settle a constant that something else stood in for when they narrow its interval to this share.
@@ -358,6 +362,7 @@ def fit(evidence: Evidence) -> Fit:
     constants |= _settled(constants, measured, calibration)
     constants |= dict(front_end(evidence, constants)) | dict(further_roots(evidence))
     constants |= dict(copies(evidence, constants)) | dict(memory(evidence)) | dict(watched(evidence))
+    constants |= dict(transitions(evidence, constants))
     return Fit(
         constants=constants,
         layers=tuple(dict.fromkeys(layer for layer, _ in map(_called, constants) if layer)),

@@ -261,9 +261,10 @@ def warm_ups(workload: Workload) -> int:
     return WARM_UPS.get(workload.layer, 0)
 
 
-def predict(workload: Workload, fit: Fit, way: Way) -> Prediction:
+def predict(workload: Workload, fit: Fit, way: Way, host_s: float = 0.0) -> Prediction:
     """One way. The interval is the root of the sum of squares of the constants' intervals and of the model's misfit on
-    the part of the step that scatters. Raises UsageError where the fit lacks a constant."""
+    the part of the step that scatters, which ``host_s`` of its host work does as little as kernels. Raises UsageError
+    where the fit lacks a constant."""
     names = needed(workload, way)
     absent = [name for name in names if name not in fit.constants]
     if absent:
@@ -272,7 +273,7 @@ def predict(workload: Workload, fit: Fit, way: Way) -> Prediction:
     flow = _flow(workload, values, way)
     shares = flow.shares()
     regime = "host" if max(shares, key=lambda name: shares[name], default="kernel") == "host" else "gpu"
-    own_s = shares.get("kernel", 0.0) + shares.get("link", 0.0)
+    own_s = shares.get("kernel", 0.0) + shares.get("link", 0.0) + min(host_s, shares.get("host", 0.0))
     misfit_s = fit.misfit[way, regime].most * scattering_s(flow.step_s, own_s)
     half_s = math.hypot(misfit_s, flow.step_s * _perturbed(workload, fit, names, way))
     return Prediction(
@@ -305,7 +306,7 @@ def _own_s(workload: Workload, values: Mapping[str, float], way: Way) -> float:
     dealt = itertools.cycle(range(workload.streams))
     for part in workload.parts:
         if isinstance(part, Kernels):
-            early_s = values["wide_graph"] if way == "graph" and wide(part, values) else 0.0
+            early_s = values["wide_graph"] if way == "graph" and wide(workload, part, values) else 0.0
             for duration_s in itertools.islice(itertools.cycle(part.durations_s), part.count):
                 stream = next(dealt) if part.stream is None else part.stream % workload.streams
                 streams[stream] += duration_s - early_s - overlap_s

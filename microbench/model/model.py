@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import itemgetter
@@ -28,7 +29,7 @@ class Work(NamedTuple):
     ``branch`` is counted from the call's stream: the branches of a graph run side by side. Work that ``joins`` waits
     for all streams, and all later work waits for it. ``memory_s`` is how long its bytes keep the GPU's memory, and
     ``sms_s`` how long it would take if it filled all SMs: all streams share both. ``early_s`` is how long before the
-    return of its call the work was handed to the GPU.
+    return of its call the work was handed to the GPU, ``behind_s`` what the gap after it is longer.
     """
 
     lane: Lane
@@ -39,6 +40,7 @@ class Work(NamedTuple):
     memory_s: float = 0.0
     sms_s: float = 0.0
     early_s: float = 0.0
+    behind_s: float = 0.0
 
 
 class Act(NamedTuple):
@@ -177,7 +179,7 @@ class _State:
             if isinstance(work, Event):
                 self._event(work)
                 continue
-            lane, duration_s, gap_s, branch, joins, memory_s, sms_s, early_s = work
+            lane, duration_s, gap_s, branch, joins, memory_s, sms_s, early_s, behind_s = work
             stream, ready = act.stream + branch, arrived
             if early_s > 0:
                 handed_over: Moment = (called[0] + max(act.host_s - early_s, 0.0), called, _spent(act))
@@ -199,11 +201,12 @@ class _State:
             if sms_s > 0:
                 end = _later(end, self._served("SMs", ready, begin, sms_s))
             self.work.append((begin[0], end[0], index, lane))
-            self._ends[stream] = end
             if self._last is None or end[0] > self._last[0]:
                 self._last = end
+            left: Moment = (end[0] + behind_s, end, "front end") if behind_s else end
+            self._ends[stream] = left
             if joins:
-                self._ends, self._joined = {}, end
+                self._ends, self._joined = {}, left
             if lane != "gpu":
                 self._engines[lane] = end
 
@@ -270,9 +273,14 @@ CONSTANTS: Mapping[str, tuple[str, str]] = {
     "gap_graph": ("s", "graph gap: period of nodes less profiled duration"),
     "write_graph": ("s", "graph gap, extra behind a kernel that writes"),
     "code_graph": ("s", "graph gap, extra between kernels of model code"),
+    "branch_graph": ("s", "graph gap, extra for each further branch of model code"),
     "wide_graph": ("s", "graph gap, less behind a large grid"),
     "wide_blocks": ("block", "grid from which that is so"),
     "one_stream_graph": ("s", "graph gap, less in a program of one stream"),
+    "memset_graph": ("s", "graph gaps, extra before and behind a memset"),
+    "h2d_graph": ("s", "graph gaps, extra before and behind a copy to the GPU"),
+    "h2d_small_graph": ("s", "the same of a copy of a few bytes"),
+    "d2h_graph": ("s", "graph gaps, extra before and behind a copy from the GPU"),
     "replay_node": ("s", "time that each node adds to the replay call"),
     "replay_way": ("s", "replay call's return to its first kernel"),
     "replay_root": ("s", "time that each further root of a graph adds to the replay call"),
@@ -317,6 +325,16 @@ def copy_name(part: Copies) -> str:
     return f"{part.direction}_call"
 
 
+# The GPU gets so few bytes with the call, without its copy engine: up to 1 KiB, but not 4 KiB (H100).
+SMALL_COPY = 4096
+
+
+def around_copy(part: Copies) -> str:
+    """The constant of the gaps around a copy in a graph."""
+    small = part.direction == "h2d" and part.size_bytes < SMALL_COPY
+    return "h2d_small_graph" if small else f"{part.direction}_graph"
+
+
 def replay_name(layer: str) -> str:
     """The constant of a replay call."""
     return f"replay.{layer}"
@@ -335,8 +353,12 @@ def _longer(workload: Workload, part: Kernels, way: Way) -> str:
     """The constant that writing kernels add to the gap behind them; in graphs, frameworks' kernels have one of their
     own.
     """
-    in_graph = way == "graph" and (part.layer or workload.layer) in ARRAY_LAYERS
-    return "code_graph" if in_graph else f"write_{way}"
+    return "code_graph" if way == "graph" and _code(workload, part) else f"write_{way}"
+
+
+def _code(workload: Workload, part: Kernels) -> bool:
+    """Whether a framework launches them: such a graph's gaps are known from whole steps, large grids among them."""
+    return (part.layer or workload.layer) in ARRAY_LAYERS
 
 
 def needed(workload: Workload, way: Way) -> tuple[str, ...]:
@@ -346,8 +368,10 @@ def needed(workload: Workload, way: Way) -> tuple[str, ...]:
         if isinstance(part, Kernels):
             if part.writes:
                 names.append(_longer(workload, part, way))
-            if way == "graph" and part.blocks is not None:
+            if way == "graph" and part.blocks is not None and not _code(workload, part):
                 names += ["wide_graph", "wide_blocks"]
+            if way == "graph" and part.memset:
+                names.append("memset_graph")
             if way == "stream":
                 names.append(call_name(part.layer or workload.layer, part.arguments))
             if part.bytes:
@@ -356,10 +380,13 @@ def needed(workload: Workload, way: Way) -> tuple[str, ...]:
             prefix = part.direction if part.memory == "pinned" else f"{part.direction}_pageable"
             own = ("call", "way", "latency", "rate") if part.memory == "pinned" else ("latency", "rate")
             names += [f"{prefix}_{name}" for name in own]
+            if way == "graph" and part.memory == "pinned":
+                names.append(around_copy(part))
     if one_stream(workload, way):
         names.append(f"one_stream_{way}")
     if way == "graph":
         names += [*IN_GRAPHS, replay_name(workload.layer), *(("replay_root",) if workload.streams > 1 else ())]
+        names += ["branch_graph"] if _further_branches(workload) else []
     return tuple(dict.fromkeys(names))
 
 
@@ -373,6 +400,8 @@ def acts(workload: Workload, constants: Mapping[str, float], way: Way) -> list[A
     gap = f"gap_{way}"
     if one_stream(workload, way):
         constants = {**constants, gap: constants[gap] - constants[f"one_stream_{way}"]}
+    if way == "graph" and (further := _further_branches(workload)):
+        constants = {**constants, "code_graph": constants["code_graph"] + further * constants["branch_graph"]}
     stream = itertools.cycle(range(workload.streams))
     for captured, parts in itertools.groupby(workload.parts, key=_capturable):
         if captured and way == "graph":
@@ -396,6 +425,26 @@ def graphs(workload: Workload) -> list[int]:
 
 def _capturable(part: Part) -> bool:
     return isinstance(part, Kernels | Event) or (isinstance(part, Copies) and part.memory == "pinned")
+
+
+# A stream with a smaller share of the kernels is no branch to the others, and no more branches were measured.
+SIDE, MOST_BRANCHES = 0.1, 8
+
+
+def _further_branches(workload: Workload) -> int:
+    """How many branches of a framework's graph run beside each other, less one."""
+    if workload.streams == 1:
+        return 0
+    counts: Counter[int] = Counter()
+    dealt = itertools.cycle(range(workload.streams))
+    for part in workload.parts:
+        if isinstance(part, Kernels) and _code(workload, part) and part.writes:
+            if part.stream is None:
+                counts.update(itertools.islice(dealt, part.count))
+            else:
+                counts[part.stream] += part.count
+    branches = sum(count >= SIDE * counts.total() for count in counts.values())
+    return max(min(branches, MOST_BRANCHES) - 1, 0)
 
 
 Repeated = TypeVar("Repeated", Act, Work)
@@ -444,7 +493,8 @@ def _replay(workload: Workload, parts: list[Part], constants: Mapping[str, float
             else:
                 work += _repeated(kernels, part)
         elif isinstance(part, Copies):
-            work += [_copy(part, constants)] * part.count
+            around_s = constants[around_copy(part)] / 2
+            work += [_copy(part, constants)._replace(gap_s=around_s, behind_s=around_s)] * part.count
         elif isinstance(part, Event) and not part.earlier:  # a replay comes after all of the one before
             work.append(part)
     nodes = sum(isinstance(one, Work) for one in work)
@@ -495,21 +545,23 @@ def _kernels(workload: Workload, part: Kernels, constants: Mapping[str, float], 
     Its gap is the one behind it; the durations are those that profilers report.
     """
     gap_s = constants[f"gap_{way}"] + (constants[_longer(workload, part, way)] if part.writes else 0.0)
-    if way == "graph" and wide(part, constants):
+    if way == "graph" and wide(workload, part, constants):
         gap_s -= constants["wide_graph"]
+    around_s = constants["memset_graph"] / 2 if part.memset and way == "graph" else 0.0
     memory_s = part.bytes / constants["memory"] if part.bytes else 0.0
     least_s = max(constants["empty"], memory_s)
     share = (part.sm_share or 0.0) if workload.streams > 1 else 0.0
     branch = _stream_of(workload, part) or 0 if way == "graph" else 0
     durations = (max(duration_s, least_s) for duration_s in part.durations_s[: part.count])
     return [
-        Work("gpu", duration_s, gap_s, branch, memory_s=memory_s, sms_s=duration_s * share) for duration_s in durations
+        Work("gpu", duration_s, gap_s + around_s, branch, False, memory_s, duration_s * share, 0.0, around_s)
+        for duration_s in durations
     ]
 
 
-def wide(part: Kernels, constants: Mapping[str, float]) -> bool:
+def wide(workload: Workload, part: Kernels, constants: Mapping[str, float]) -> bool:
     """Whether the kernels' grid is so large that in a graph the next node begins while it ends."""
-    return part.blocks is not None and part.blocks >= constants["wide_blocks"]
+    return part.blocks is not None and not _code(workload, part) and part.blocks >= constants["wide_blocks"]
 
 
 def _copy(part: Copies, constants: Mapping[str, float]) -> Work:

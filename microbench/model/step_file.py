@@ -177,7 +177,7 @@ def changes(options: ChangeOptions, layers: LayerNames) -> Changes:
 Table = Mapping[str, object]
 # The key that says what kind of part a table is, and the other keys it may have.
 KINDS: Mapping[str, tuple[str, ...]] = {
-    "kernels": ("duration", "bytes", "arguments", "host", "layer", "stream", "blocks", "sm_share"),
+    "kernels": ("duration", "bytes", "arguments", "host", "layer", "stream", "blocks", "sm_share", "memset"),
     "copy": ("size", "count", "memory", "stream", "host"),
     "sync": (),
     "repeat": ("parts",),
@@ -239,11 +239,7 @@ def _part(table: Table, where: str, layers: LayerNames) -> Iterator[Part]:
             if "stream" not in table:
                 raise UsageError(f"{where}: nothing says which stream", f"{kind} = 1, stream = 0")
             number = whole(table[kind], f"{where}, {kind}", 0, MOST_KERNELS)
-            earlier = table.get("earlier", False)
-            if not isinstance(earlier, bool):
-                raise UsageError(
-                    f"{where}, earlier is neither true nor false", "wait_event = 1, stream = 0, earlier = true"
-                )
+            earlier = _flag(table, "earlier", where, "wait_event = 1, stream = 0, earlier = true")
             yield Event(number, _stream(table, where), awaited=kind == "wait_event", earlier=earlier)
 
 
@@ -256,6 +252,13 @@ def _kind(table: Table, where: str) -> str:
         cause = f"is both {' and '.join(kinds)}" if kinds else "does not say what it is"
         raise UsageError(f"{where} {cause}", WHAT_A_PART_IS)
     return kinds[0]
+
+
+def _flag(table: Table, key: str, where: str, example: str) -> bool:
+    value = table.get(key, False)
+    if not isinstance(value, bool):
+        raise UsageError(f"{where}, {key} is neither true nor false", example)
+    return value
 
 
 def _kernels(table: Table, where: str, layers: LayerNames) -> Kernels:
@@ -273,6 +276,7 @@ def _kernels(table: Table, where: str, layers: LayerNames) -> Kernels:
         stream=_stream(table, where) if "stream" in table else None,
         blocks=whole(table["blocks"], f"{where}, blocks", 1, MOST_BLOCKS) if "blocks" in table else None,
         sm_share=number(table["sm_share"], f"{where}, sm_share", 1.0) if "sm_share" in table else None,
+        memset=_flag(table, "memset", where, 'kernels = 1, duration = "0.8us", memset = true'),
     )
 
 
@@ -501,6 +505,8 @@ def _keys(part: Part) -> Iterator[tuple[str, object]]:
             if part.host_s is not None:
                 yield "host", _time(part.host_s)
             yield from _given(part, "layer", "stream", "blocks", "sm_share")
+            if part.memset:
+                yield "memset", True
         case Copies():
             yield from (("copy", part.direction), ("size", part.size_bytes), ("count", part.count))
             yield "memory", part.memory

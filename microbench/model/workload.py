@@ -15,6 +15,9 @@ HostMemory = Literal["pinned", "pageable"]
 MOST_KERNELS = 100_000
 MOST_STREAMS = 128
 MOST_BYTES = 1 << 50
+# The driver sets so many bytes or more by a kernel, which is a node like any other: in graphs of an H100 memsets of 4 B
+# and 4 KiB took 1 us beyond their own time, those of 64 KiB nothing (lab/measurements/transitions.csv).
+KERNEL_MEMSET = 64 << 10
 
 
 class Kernels(msgspec.Struct, frozen=True):
@@ -26,7 +29,8 @@ class Kernels(msgspec.Struct, frozen=True):
     if nobody said. ``layer`` launches them if it is not the workload's; ``stream`` (from 0) takes them all instead of
     the streams in turn. ``sm_share`` is the share of the GPU's SMs that one kernel fills, from 0 to 1, and ``blocks``
     how many blocks it has, from which that share follows; with neither, nobody said. Kernels
-    with ``writes`` write memory and have a longer gap behind them.
+    with ``writes`` write memory and have a longer gap behind them. ``memset``: not kernels but memsets, which the GPU
+    does without one and which a graph reaches and leaves more slowly; see KERNEL_MEMSET.
     """
 
     count: int
@@ -39,6 +43,7 @@ class Kernels(msgspec.Struct, frozen=True):
     blocks: int | None = None
     sm_share: float | None = None
     writes: bool = True
+    memset: bool = False
 
 
 class Copies(msgspec.Struct, frozen=True):
