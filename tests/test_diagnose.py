@@ -17,6 +17,7 @@ from microbench.analysis.evidence import Finding
 from microbench.core.errors import UsageError
 from microbench.core.units import times
 from microbench.diagnosis import lanes, ranks, window, words
+from microbench.diagnosis.communication import kind_of
 from microbench.diagnosis.diagnosis import ELSEWHERE, PROCESSES, Diagnosis, Graph, Step, diagnose
 from microbench.diagnosis.events import held_by_events
 from microbench.diagnosis.health import checks
@@ -723,6 +724,100 @@ def test_the_costs_of_another_machine_widen_the_interval_of_the_graph() -> None:
         assert beyond_s == pytest.approx([ELSEWHERE * own.graph.step_s] * 2)
         assert other.graph.speedup_low < own.graph.speedup_low
         assert other.step == own.step
+
+
+# Communication
+
+
+@pytest.mark.parametrize(("name", "kind"), [
+    ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all-reduce"),
+    ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", "send and receive"),
+    ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "reduce-scatter"),
+    ("ncclSymkDevKernel_AllGather_LL(ncclSymkDevWorkArgs4K)", "all-gather"),
+    ("void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>(vllm::RankData*)", "all-reduce"),
+    ("void tensorrt_llm::kernels::oneShotAllReduceKernel<__half, 8, true>(AllReduceParams)", "all-reduce"),
+    ("void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*, long*)", "all-to-all"),
+    ("void nvshmemi_transfer_rma_kernel()", "communication"),
+    ("void mscclpp::allgather(char*)", "all-gather"),
+    ("triton_poi_fused_all_reduce_relu_0", ""),
+    ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>", ""),
+    ("void softmax_warp_forward<WarpAllReduce>", ""),
+    ("sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n", ""),
+])  # fmt: skip
+def test_communication_is_told_by_the_names_of_kernels(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
+
+
+def training(
+    *, comes_ns: int = 0, collective_ns: int = 400_000, beside_ns: int = 0, stream: int = 20, computes_ns: int = 100_000
+) -> Recorder:
+    """Steps of ten kernels and one collective, beside which the last of them runs for ``beside_ns``."""
+    made = Recorder()
+    for _ in range(12):
+        made.runs(comes_ns)
+        for kernel in range(10):
+            made.launch(f"kernel_{kernel}", computes_ns)
+        made.runs(max(made.ends_ns[7] - made.now_ns, 0))
+        made.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", collective_ns, stream=stream)
+        if beside_ns:
+            made.launch("beside", beside_ns)
+        made.wait(ns=2000)
+    return made
+
+
+def test_communication_that_nothing_hides_is_no_work() -> None:
+    found = diagnosed(training())
+    assert found.bound == "communication-bound"
+    assert (
+        found.idle.exposed_s
+        == pytest.approx(found.idle.communication_s)
+        == pytest.approx(400e-6 * found.steps.count, rel=0.01)
+    )
+    (all_reduce,) = found.idle.collectives
+    assert (all_reduce.name, all_reduce.pieces, all_reduce.in_turn) == ("all-reduce", found.steps.count, False)
+    assert all_reduce.exposed_s == pytest.approx(found.idle.exposed_s)
+    verdict, advice = words.findings(found)[0], finding(found, "diagnose.communication")
+    assert (verdict.severity, verdict.rule) == ("warning", "diagnose.bound")
+    assert "communication that no other work hides" in verdict.title
+    assert advice.title == "No other work hides 400 µs of 400 µs of communication: all-reduce 400 µs"
+    assert "buckets" in advice.advice
+
+
+def test_communication_beside_other_work_is_hidden() -> None:
+    found = diagnosed(training(beside_ns=380_000))
+    assert found.idle.communication_s == pytest.approx(400e-6 * found.steps.count, rel=0.01)
+    assert found.idle.exposed_s == pytest.approx(20e-6 * found.steps.count, rel=0.01)
+    assert found.bound == "GPU-bound"
+    assert "diagnose.communication" not in rules(found)
+
+
+def test_communication_in_the_stream_of_other_work_needs_a_stream_of_its_own() -> None:
+    found = diagnosed(training(stream=7))
+    assert "a stream of its own" in finding(found, "diagnose.communication").advice
+
+
+def test_copies_in_a_stream_of_collectives_are_communication() -> None:
+    made = training()
+    made.submit(made.call("cudaMemcpyAsync", 3000), "Memcpy DtoD", 50_000, 20, kind="copy")
+    trace = made.trace()
+    assert sorted(one.name for one in idle(trace, 0, int(trace.work["end_ns"].max()), 0).collectives) == [
+        "all-reduce", "communication"
+    ]  # fmt: skip
+
+
+def test_the_rank_whose_collectives_are_shortest_comes_late() -> None:
+    def rank(number: int, late_ns: int) -> Diagnosis:
+        made = training(comes_ns=late_ns, collective_ns=500_000 - late_ns)
+        return diagnose(made.trace(rank=number), costs())
+
+    several = [rank(0, 0), rank(1, 0), rank(2, 300_000), rank(3, 10_000)]
+    assert ranks.late_rank(several) == ("rank 2", pytest.approx(300e-6, rel=0.01))
+    found = ranks.finding(several)
+    assert (found.rule, found.severity) == ("diagnose.late_rank", "warning")
+    assert "rank 2 comes late: the others wait about 300 µs of each step for it" in found.title
+    assert ranks.late_rank(several[1:3]) is not None
+    assert ranks.late_rank([several[0], several[1], several[3]]) is None
+    assert ranks.late_rank([diagnosed(training()), *several]) is None  # which rank that is nobody knows
 
 
 # Ranks

@@ -62,7 +62,11 @@ PROCESSES = 0.25
 # (lab/measurements/diagnosis.csv).
 ELSEWHERE = 0.04
 
-Bound = Literal["launch-bound", "host-bound", "wait-bound", "copy-bound", "GPU-bound", "allocation-bound", "mixed"]
+
+Bound = Literal[
+    "launch-bound", "host-bound", "wait-bound", "copy-bound", "communication-bound", "GPU-bound", "allocation-bound",
+    "mixed",
+]  # fmt: skip
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -228,12 +232,13 @@ def _bound(
 
     ``pauses_s`` is the program's own work in the window, ``recorder_s`` what the recorder took of the time between
     calls. If removing waits saves most, late launches count as wait-bound, because the host launched late after a wait.
-    If faster copies save most, time in which only copies run counts as idle. If no cause has half of the idle time, but
-    a graph saves that much, the step is launch-bound: the recorder's costs then hide the launches.
+    If faster copies save most, time in which only copies run counts as idle. Communication that no other work hides is
+    no work: the step is communication-bound if no cause of idle time takes more. If no cause has half of the idle time,
+    but a graph saves that much, the step is launch-bound: the recorder's costs then hide the launches.
     """
     if found is None or found.span_s <= 0:
         return None
-    if found.busy_s >= BUSY * found.span_s:
+    if found.busy_s - found.exposed_s >= BUSY * found.span_s:
         return "copy-bound" if found.copies_s > found.busy_s / 2 else "GPU-bound"
     own_s = min(pauses_s, found.causes["Python and framework time between CUDA calls"])
     remedy = best.name if best is not None else ""
@@ -248,6 +253,8 @@ def _bound(
     if remedy == "waits":
         shares["wait-bound"] += shares.pop("launch-bound")
     largest = max(shares, key=lambda name: shares[name])
+    if found.exposed_s > shares[largest]:
+        return "communication-bound"
     half_s = (found.idle_s + copies_s - recorder_s) / 2
     if shares[largest] >= half_s > 0:
         return largest

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from microbench.diagnosis.communication import Collective, collectives, kinds_of_work
 from microbench.diagnosis.events import held_by_events
 from microbench.diagnosis.host_time import DOINGS, Doing, Slices, overlaps, slices, without_number
 from microbench.traces.trace import NONE, WORK_KINDS, Table, Trace, name_of
@@ -47,7 +48,9 @@ class Idle(msgspec.Struct, frozen=True):
 
     ``span_s`` is the whole window and ``busy_s`` the time in which at least one kernel, copy or memset ran, both in s;
     ``copies_s`` is the part of it in which nothing but copies ran. ``causes`` add up to the rest. ``places`` are its
-    named parts, the longest first. ``gaps`` is the number of idle intervals.
+    named parts, the longest first. ``gaps`` is the number of idle intervals. ``communication_s`` is the part of
+    ``busy_s`` in which the GPU exchanged data with others, or waited for them to do so, and ``exposed_s`` that of it in
+    which it did nothing else; ``collectives`` are its kinds, the most exposed first.
     """
 
     device: int
@@ -57,6 +60,9 @@ class Idle(msgspec.Struct, frozen=True):
     places: tuple[Where, ...]
     gaps: int
     copies_s: float = 0.0
+    communication_s: float = 0.0
+    exposed_s: float = 0.0
+    collectives: tuple[Collective, ...] = ()
 
     @property
     def idle_s(self) -> float:
@@ -134,7 +140,15 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
                 named[CAUSES[cause], words] = named.get((CAUSES[cause], words), 0) + ns
     places = [Where(cause, name, ns * 1e-9) for (cause, name), ns in named.items()]
     idle_ns = _length(gaps)
-    others = gaps_of(trace.work[trace.work["kind"] != WORK_KINDS.index("copy")], device, begin_ns, end_ns)
+    copies = trace.work["kind"] == WORK_KINDS.index("copy")
+    exchanged, communication = kinds_of_work(trace)
+
+    def without(work: BoolArray) -> Gaps:
+        """When nothing but this work ran."""
+        return gaps_of(trace.work[~work], device, begin_ns, end_ns)
+
+    alone = without(communication != NONE)
+    own = trace.work["device"] == device
     return Idle(
         device=device,
         span_s=(end_ns - begin_ns) * 1e-9,
@@ -142,7 +156,12 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
         causes={cause: ns * 1e-9 for cause, ns in causes.items()},
         places=tuple(sorted(places, key=lambda where: -where.seconds)),
         gaps=len(gaps.begin_ns),
-        copies_s=(_length(others) - idle_ns) * 1e-9,
+        copies_s=(_length(without(copies)) - idle_ns) * 1e-9,
+        communication_s=(end_ns - begin_ns - _length(without(communication == NONE))) * 1e-9,
+        exposed_s=(_length(alone) - idle_ns) * 1e-9,
+        collectives=collectives(
+            trace.work[own], exchanged, communication[own], (alone.begin_ns, alone.end_ns), (begin_ns, end_ns)
+        ),
     )
 
 

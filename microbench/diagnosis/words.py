@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.core.units import as_time, ordinal, percent, plain, round_percent, times, two_times
-from microbench.diagnosis.diagnosis import BUSY, SUBMISSION, WORTH, Bound, Diagnosis, Graph, Step, another_gpu
+from microbench.diagnosis.communication import Collective
+from microbench.diagnosis.diagnosis import (
+    BUSY,
+    SUBMISSION,
+    WORTH,
+    Bound,
+    Diagnosis,
+    Graph,
+    Step,
+    another_gpu,
+)
 from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import BETWEEN, Cause
 from microbench.diagnosis.recorded import Blocker, Recorded, layer_of
@@ -31,6 +41,7 @@ BOUNDS: dict[Bound, str] = {
     "host-bound": "the GPU waits for other work of the host",
     "wait-bound": "the GPU runs dry while the host or a stream waits",
     "copy-bound": "the GPU waits for copies",
+    "communication-bound": "the GPU exchanges data with other GPUs, or waits for them, and computes nothing meanwhile",
     "allocation-bound": "the GPU waits for memory to be allocated and freed",
     "GPU-bound": "the GPU is busy",
     "mixed": "no cause takes half of the idle time",
@@ -39,8 +50,9 @@ BOUNDS: dict[Bound, str] = {
 
 def findings(diagnosis: Diagnosis) -> list[Finding]:
     """All findings; the first is the verdict, if the trace can carry one."""
-    best, graph, pauses = (list(of(diagnosis)) for of in (_best, _of_graph, _pauses))
+    best, graph, pauses, exchange = (list(of(diagnosis)) for of in (_best, _of_graph, _pauses, _communication))
     remedies = [*best, *pauses, *graph] if diagnosis.bound == "host-bound" else [*best, *graph, *pauses]
+    remedies = [*exchange, *remedies] if diagnosis.bound == "communication-bound" else [*remedies, *exchange]
     return [*_verdict(diagnosis), *_health(diagnosis), *_machine(diagnosis), *remedies, *_causes(diagnosis)]
 
 
@@ -74,13 +86,17 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     if idle is None or bound is None:
         return
     share = idle.idle_s / idle.span_s
+    exposed = idle.exposed_s / idle.span_s
+    lost = share + exposed
     causes = sorted(idle.causes, key=lambda cause: -idle.causes[cause])
     named = [cause_words(diagnosis, cause) for cause in causes if idle.causes[cause] > NAMED * idle.span_s][:3]
     span = "each recorded step" if diagnosis.steps is not None else "the trace"
     severity: Severity = (
-        "good" if bound == "GPU-bound" else "problem" if share > PROBLEM else "warning" if share > WARNING else "note"
+        "good" if bound == "GPU-bound" else "problem" if lost > PROBLEM else "warning" if lost > WARNING else "note"
     )
     title = f"{bound}: the GPU works {percent(1 - share)} of {span} of {as_time(each(diagnosis, idle.span_s))}"
+    if bound == "communication-bound":
+        title += f", but {percent(exposed)} is communication that no other work hides"
     if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:
         title += f", because the host takes {as_time(launch_s)} a launch"
     if bound == "wait-bound" and diagnosis.recorded is not None and (waits := waits_of(diagnosis.recorded)):
@@ -294,16 +310,59 @@ def blocker_words(blocker: Blocker) -> str:
 
 def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     """The program's own work, if it takes a share worth naming."""
-    recorded, step = diagnosis.recorded, diagnosis.step
-    if recorded is not None and step is not None and recorded.pauses_s > NAMED * step.watched_s:
+    recorded, step, idle = diagnosis.recorded, diagnosis.step, diagnosis.idle
+    if recorded is None or step is None or idle is None:
+        return
+    # What the GPU spends working costs the step nothing.
+    if min(recorded.pauses_s, each(diagnosis, idle.causes[BETWEEN])) > NAMED * step.watched_s:
         yield Finding(
             rule="diagnose.pauses",
             severity="advice",
             title=f"The program's own work between launches takes {as_time(recorded.pauses_s)} of each step",
             text="The host calls nothing of CUDA for more than 1 ms. No graph shortens that.",
-            threshold=f"pauses of more than 1 ms between two calls of one thread, {round_percent(NAMED)} of the step",
+            threshold=f"pauses of more than 1 ms between two calls of one thread, {round_percent(NAMED)} of the step, "
+            "while the GPU idles",
             advice="Prepare data ahead of the step in another process or thread; if one does, make that one faster",
         )
+
+
+# How to hide each kind of communication behind other work.
+HIDE = {
+    "all-reduce": "Start it while gradients are still computed: smaller buckets (DDP's bucket_cap_mb), or in fewer "
+    "steps by gradient accumulation",
+    "all-gather": "Gather parameters one layer ahead (FSDP's forward_prefetch and backward_prefetch)",
+    "reduce-scatter": "Start it while gradients are still computed (FSDP's backward_prefetch), or in fewer steps by "
+    "gradient accumulation",
+    "all-to-all": "Split the batch in two, and compute one half while the other half's data travels",
+    "send and receive": "Split the batch in two, and compute one half while the other half's data travels",
+}
+OTHERWISE = "Start it sooner, so that it runs beside other work"
+OWN_STREAM = "Submit it to a stream of its own (async_op=True, with work that does not need it before wait())"
+
+
+def kinds_words(diagnosis: Diagnosis, kinds: Sequence[Collective]) -> str:
+    """Kinds of communication with the time of each that nothing hides: "all-reduce 20.1 ms"."""
+    return ", ".join(f"{one.name} {as_time(each(diagnosis, one.exposed_s))}" for one in kinds)
+
+
+def _communication(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Communication that no other work hides, if it takes a share worth naming."""
+    idle = diagnosis.idle
+    if idle is None or (diagnosis.bound != "communication-bound" and idle.exposed_s <= WARNING * idle.span_s):
+        return
+    most = [one for one in idle.collectives if one.exposed_s > NAMED * idle.span_s][:3] or idle.collectives[:1]
+    beside = OWN_STREAM if most[0].in_turn else HIDE.get(most[0].name, OTHERWISE)
+    yield Finding(
+        rule="diagnose.communication",
+        severity="advice",
+        title=(
+            f"No other work hides {as_time(each(diagnosis, idle.exposed_s))} of "
+            f"{as_time(each(diagnosis, idle.communication_s))} of communication: {kinds_words(diagnosis, most)}"
+        ),
+        text="A part of it may be waiting for a rank that comes late: diagnose the traces of all ranks together.",
+        threshold=f"communication beside which nothing else runs takes more than {round_percent(WARNING)} of the time",
+        advice=beside,
+    )
 
 
 def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
