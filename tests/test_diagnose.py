@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from microbench.analysis.evidence import Finding
 from microbench.core.errors import UsageError
-from microbench.core.units import times
+from microbench.core.units import as_time, times
 from microbench.diagnosis import lanes, ranks, window, words
 from microbench.diagnosis.communication import kind_of
 from microbench.diagnosis.diagnosis import ELSEWHERE, PROCESSES, Diagnosis, Graph, Step, diagnose
@@ -394,6 +394,49 @@ def test_the_time_of_the_step_may_be_given() -> None:
     assert "diagnose.watched" not in rules(found)
     with pytest.raises(UsageError, match="50 kernels that repeats"):
         diagnosed(made, 8e-3)
+
+
+def turns(kinds: int) -> Recorder:
+    """Steps of several kinds that take turns, each behind a longer pause."""
+    made = Recorder()
+    for _ in range(12):
+        for kind in range(kinds):
+            made.runs(60_000)
+            for kernel in range(8):
+                made.runs(20_000)
+                made.launch(f"kernel_{kernel}", 2000, blocks=4 + kind)
+    return made
+
+
+@pytest.mark.parametrize(("kinds", "part"), [(2, "half"), (3, "a third"), (4, "a quarter")])
+def test_the_time_of_one_of_several_kinds_of_steps_is_a_part_of_what_repeats(kinds: int, part: str) -> None:
+    made = turns(kinds)
+    found = diagnosed(made, 200e-6)
+    assert found.step.watched_s == pytest.approx(kinds * 244e-6)
+    assert (found.step.holds, found.step.unwatched_s) == (kinds, pytest.approx(kinds * 200e-6))
+    assert found.graph.speedup == pytest.approx(kinds * 200e-6 / found.graph.step_s)
+    title = finding(found, "diagnose.given").title
+    assert title.startswith(f"200 µs is {part} of the {as_time(kinds * 244e-6)} that repeats: {kinds} kinds of steps")
+    (steps,) = (line for line in screen(found, "", "").blocks[0].lines if line.name == "repeats")
+    assert steps.parts[-1].text == f"unprofiled step time {as_time(kinds * 200e-6)}, from the 200 µs that were given"
+
+
+def test_the_time_of_what_repeats_is_no_part_of_it() -> None:
+    found = diagnosed(turns(3), 600e-6)
+    assert (found.step.holds, found.step.parts, found.step.unwatched_s) == (1, 1, 600e-6)
+    assert "diagnose.given" not in rules(found)
+
+
+def test_a_step_may_hold_several_of_what_repeats() -> None:
+    found = diagnosed(steps_of(count=24, kernels=8, duration_ns=4000, between_ns=20_000), 540e-6)
+    assert found.step.watched_s == pytest.approx(184e-6)
+    assert (found.step.parts, found.step.unwatched_s) == (4, pytest.approx(135e-6))
+    assert finding(found, "diagnose.given").title.startswith("540 µs is 4 times the 184 µs that repeats")
+
+
+def test_a_step_cannot_be_shorter_than_the_work_of_the_gpu() -> None:
+    with pytest.raises(UsageError, match="20 kernels that repeats"):
+        diagnosed(steps_of(count=12, kernels=20, duration_ns=200_000, between_ns=10_000), 2e-3)
 
 
 def test_a_gpu_bound_step_is_left_alone() -> None:

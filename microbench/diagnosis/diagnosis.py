@@ -11,6 +11,7 @@ import msgspec
 from microbench.core.errors import UsageError, run_command
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, round_percent
+from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
 from microbench.diagnosis.health import Check, checks, forbidden
 from microbench.diagnosis.idle import Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
@@ -52,8 +53,8 @@ CHANGES: Mapping[Change, str] = {
 # Bisection steps in the search for the share of the host time at which the played step takes the given time.
 HALVINGS = 16
 LOOP_CALL = call_name(LOOP_LAYER, 0)
-# A given time of the step beyond these shares of the recorded one belongs to another step.
-LEAST_GIVEN, MOST_GIVEN = 0.25, 1.25
+# A recording makes the GPU's own work longer by no more than this share.
+LONGER_WORK = 0.1
 # The host time of a program differs by about this share between two processes on one machine: nineteen programs on two
 # H200 machines with busy hosts.
 PROCESSES = 0.25
@@ -74,7 +75,8 @@ class Step(msgspec.Struct, frozen=True):
 
     ``kernels`` and ``work`` count its kernels and its pieces of work of all kinds. ``costs`` is what the recorder is
     assumed to add to each "call", "operator" and "function" of the step. They are not used if the time without the
-    recorder is ``given``, or ``measured`` between the windows of a recording.
+    recorder is ``given``, or ``measured`` between the windows of a recording. The time may have been given for a part
+    of this step, which ``holds`` several of them, or for one that has so many ``parts`` like this step.
     """
 
     count: int
@@ -90,6 +92,8 @@ class Step(msgspec.Struct, frozen=True):
     given: bool = False
     measured: bool = False
     costs: Mapping[str, Constant] = {}
+    holds: int = 1
+    parts: int = 1
 
 
 class Remedy(msgspec.Struct, frozen=True):
@@ -179,15 +183,21 @@ def diagnose(
     stopped = forbidden(health, "idle time")
     found = idle(trace, begin_ns, end_ns, device) if stopped is None else None
     typical = recorded(trace, steps, layer_of(trace), device) if steps is not None else None
-    known = Known(step_s, step_s, step_s) if step_s is not None else None
-    if known is None and steps is not None:
-        known = between_windows(whole, trace, steps)
     costs = recorder_costs(typical, fit, trace.format) if typical is not None else {}
+    known, given = None, None
+    if step_s is not None and steps is not None and typical is not None:
+        given = _given(trace, steps, typical, costs, found, step_s)
+        known = Known(given.step_s, given.step_s, given.step_s)
+    elif steps is not None:
+        known = between_windows(whole, trace, steps)
     beyond = ELSEWHERE if elsewhere or another_gpu(trace, costs_of) else 0.0
     pauses_s, free = 0.0, None
     if steps is not None and typical is not None:
         foreseen = _foreseen(steps, typical, fit, health, costs, known, recorded_latencies(trace, device), beyond)
         pauses_s, free = typical.pauses_s * steps.count, foreseen.workload
+        if given is not None and foreseen.step is not None:
+            told = msgspec.structs.replace(foreseen.step, holds=given.holds, parts=given.parts)
+            foreseen = foreseen._replace(step=told)
         if free is not None:
             about = f"recorded by {trace.format}, {steps.count} steps; without the recorder's costs"
             free = msgspec.structs.replace(free, about=about, per_step=float(typical.steps))
@@ -223,6 +233,20 @@ def _window(trace: Trace, steps: Steps | None) -> tuple[int, int]:
     if steps is not None:
         return int(steps.begins_ns[0]), int(steps.begins_ns[-1])
     return int(trace.work["begin_ns"][0]), int(trace.work["end_ns"].max())
+
+
+def _given(
+    trace: Trace, steps: Steps, typical: Recorded, costs: Mapping[str, Constant], found: Idle | None, given_s: float
+) -> Given:
+    """The step whose time was given, which lasts at least as long as the GPU works, and as the recorder's costs leave
+    of it.
+
+    Raises UsageError if there is none.
+    """
+    free, watched_s = unwatched(typical, costs), steps.step_s
+    works_s = (found.busy_s - found.exposed_s) / steps.count / (1 + LONGER_WORK) if found is not None else 0.0
+    least_s, likely_s = (max(watched_s - cost_s, works_s) for cost_s in (free.high_s, free.cost_s))
+    return meant(trace, steps, typical.kernels, given_s, works_s, least_s, likely_s)
 
 
 def _bound(
@@ -323,7 +347,7 @@ def _foreseen(
             step = msgspec.structs.replace(step, unwatched_s=paced_s, low_s=paced_s, high_s=paced_s)
         return Foreseen(step, why)
     free = unwatched(typical, costs)
-    workload = free.workload if known is None else _lasting(typical, fit, known.step_s, watched_s)
+    workload = free.workload if known is None else _lasting(typical, fit, known.step_s)
     alone_s = step_time(workload, fit, "stream") / typical.steps
     if known is None:
         step = _with_interval(step, typical, fit, workload, (free.high_s - free.low_s) / 2, off)
@@ -404,16 +428,8 @@ def _with_values(fit: Fit, values: Mapping[str, float]) -> Fit:
     return msgspec.structs.replace(fit, constants={**fit.constants, **known})
 
 
-def _lasting(typical: Recorded, fit: Fit, step_s: float, watched_s: float) -> Workload:
-    """The workload with its host time scaled so that a step takes ``step_s``.
-
-    Raises UsageError if that cannot be the time of the step that was found.
-    """
-    if not LEAST_GIVEN * watched_s <= step_s <= MOST_GIVEN * watched_s:
-        raise UsageError(
-            f"the step of {typical.kernels:.0f} kernels that repeats in this trace takes {as_time(watched_s)} there",
-            "give --step the time of one such step without a profiler",
-        )
+def _lasting(typical: Recorded, fit: Fit, step_s: float) -> Workload:
+    """The workload with its host time scaled so that a step takes ``step_s``."""
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2

@@ -50,10 +50,18 @@ BOUNDS: dict[Bound, str] = {
 
 def findings(diagnosis: Diagnosis) -> list[Finding]:
     """All findings; the first is the verdict, if the trace can carry one."""
-    best, graph, pauses, exchange = (list(of(diagnosis)) for of in (_best, _of_graph, _pauses, _communication))
+    best, graph, pauses = (list(of(diagnosis)) for of in (_best, _of_graph, _pauses))
+    exchange = list(_communication(diagnosis))
     remedies = [*best, *pauses, *graph] if diagnosis.bound == "host-bound" else [*best, *graph, *pauses]
     remedies = [*exchange, *remedies] if diagnosis.bound == "communication-bound" else [*remedies, *exchange]
-    return [*_verdict(diagnosis), *_health(diagnosis), *_machine(diagnosis), *remedies, *_causes(diagnosis)]
+    return [
+        *_verdict(diagnosis),
+        *_given(diagnosis),
+        *_health(diagnosis),
+        *_machine(diagnosis),
+        *remedies,
+        *_causes(diagnosis),
+    ]
 
 
 def each(diagnosis: Diagnosis, seconds: float) -> float:
@@ -109,6 +117,35 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         title=title[0].upper() + title[1:],
         text=f"In short, {BOUNDS[bound]}. It idles for: {', '.join(named) if named else 'no cause of note'}.",
         threshold=f"what takes at least half of the idle time; GPU-bound from {round_percent(BUSY)} of the time on",
+    )
+
+
+FRACTIONS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth"}
+
+
+def _given(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Which step a given time is of, if that is not the one that repeats."""
+    step = diagnosis.step
+    if step is None or step.holds == step.parts == 1:
+        return
+    repeats = f"the {as_time(step.watched_s)} that {'is annotated' if step.found == 'annotations' else 'repeats'}"
+    if step.holds > 1:
+        part = FRACTIONS.get(step.holds, f"1/{step.holds}")
+        title = (
+            f"{as_time(step.unwatched_s / step.holds)} is {part} of {repeats}: {step.holds} kinds of steps take turns, "
+            "and a step here is all of them"
+        )
+    else:
+        title = (
+            f"{as_time(step.unwatched_s * step.parts)} is {step.parts} times {repeats}: a step here is one of "
+            f"{step.parts} equal parts of yours"
+        )
+    yield Finding(
+        rule="diagnose.given",
+        severity="note",
+        title=title,
+        text="",
+        threshold="--step is shorter than the step can be without the recorder, or longer than it was recorded",
     )
 
 

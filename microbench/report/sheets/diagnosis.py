@@ -51,7 +51,9 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     parts = [Cell(f"{step.count} of {pieces}, {alike}")]
     parts.append(Cell(f"{as_time(step.watched_s)} as recorded"))
     if step.given:
-        parts.append(Cell(f"unprofiled step time {as_time(step.unwatched_s)}, as given"))
+        given = as_time(step.unwatched_s * step.parts / step.holds)
+        how = "as given" if step.holds == step.parts == 1 else f"from the {given} that were given"
+        parts.append(Cell(f"unprofiled step time {as_time(step.unwatched_s)}, {how}"))
     elif step.measured:
         range_ = two_times(step.low_s, step.high_s)
         parts.append(Cell(f"unprofiled step time {as_time(step.unwatched_s)}, between the recorded windows ({range_})"))
