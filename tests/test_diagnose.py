@@ -30,7 +30,7 @@ from microbench.library.runs import load
 from microbench.model.constants import Constant, Fit
 from microbench.model.fit import fit_for
 from microbench.model.workload import Kernels, Wait, Workload
-from microbench.report.sheets.diagnosis import screen
+from microbench.report.sheets.diagnosis import encoded, screen
 from microbench.traces.trace import NONE, RANGE_KINDS, Memory, RangeKind, Trace
 
 
@@ -755,6 +755,14 @@ def test_costs_of_another_gpu_are_said() -> None:
     assert "diagnose.machine" in rules(diagnose(made.trace(), costs(), costs_of="NVIDIA B200"))
 
 
+def test_a_cut_file_is_called_cut() -> None:
+    found = diagnose(steps_of().trace(lost={"cut tail": 1}), costs())
+    (cut,) = (one for one in words.findings(found) if one.rule == "diagnose.health")
+    assert cut.title == "The file is cut off inside an event"
+    assert cut.advice == "Copy the file again, or let the program end its profiler"
+    assert found.why_no_idle == found.why_no_graph == "the file is cut off inside an event"
+
+
 def test_the_costs_of_another_machine_widen_the_interval_of_the_graph() -> None:
     trace = steps_of(count=12, kernels=50, duration_ns=4000).trace()
     own, *others = (
@@ -767,6 +775,28 @@ def test_the_costs_of_another_machine_widen_the_interval_of_the_graph() -> None:
         assert beyond_s == pytest.approx([ELSEWHERE * own.graph.step_s] * 2)
         assert other.graph.speedup_low < own.graph.speedup_low
         assert other.step == own.step
+
+
+def phases(seed: int) -> Recorder:
+    """Up to three loops, each of other kernels, of which some come out of turn."""
+    random, made = np.random.default_rng(seed), Recorder()
+    for phase in range(int(random.integers(1, 4))):
+        kinds = int(random.integers(1, 30))
+        for _ in range(int(random.integers(1, 12))):
+            for kind in range(kinds):
+                made.runs(int(random.integers(50_000)))
+                name = int(random.integers(kinds)) if random.random() < 0.2 else kind
+                made.launch(f"kernel_{phase}_{name}", int(random.integers(9000)))
+            if random.random() < 0.5:
+                made.wait()
+    return made
+
+
+@pytest.mark.parametrize("seed", [*range(40, 55), 114, 184])
+def test_no_trace_makes_numpy_warn(seed: int) -> None:
+    found = diagnosed(phases(seed))  # warnings are errors in tests
+    assert encoded([found])
+    assert screen(found, "", "", everything=True).blocks
 
 
 # Communication

@@ -216,7 +216,7 @@ def diagnose(
         steps=steps,
         step=step,
         idle=found,
-        why_no_idle="" if stopped is None else f"{stopped.count} {stopped.name}: {stopped.meaning}",
+        why_no_idle="" if stopped is None else stopped.why,
         bound=next((bound for bound in bounds if bound != "mixed"), "mixed"),
         recorded=typical,
         graph=foreseen.graph,
@@ -394,7 +394,7 @@ def _why_no_graph(typical: Recorded, health: tuple[Check, ...], off: float) -> s
     """Why nothing is predicted; empty if something is. ``off`` is how much too long the recorded step is played."""
     stopped = forbidden(health, "prediction")
     if stopped is not None:
-        return f"{stopped.count} {stopped.name}: {stopped.meaning}"
+        return stopped.why
     if typical.replays:
         return "the step replays graphs already"
     if not typical.launches:

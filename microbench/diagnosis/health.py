@@ -12,7 +12,7 @@ import numpy.typing as npt
 from microbench.core.units import as_time
 from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.steps import Steps
-from microbench.traces.events import CUT_TAIL
+from microbench.traces.events import COPY_AGAIN, CUT_TAIL
 from microbench.traces.trace import NONE, WORK_KINDS, Trace
 
 IntArray = npt.NDArray[np.int64]
@@ -23,13 +23,23 @@ MOST_UNKNOWN = 0.05
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Something odd in a trace: how many records, their share, what it means, and which verdicts it forbids."""
+    """Something odd in a trace: how many records, their share, what it means, and which verdicts it forbids.
+
+    ``title`` says it in words where a count of records does not. ``advice`` says what to do.
+    """
 
     name: str
     count: int
     share: float
     meaning: str
     forbids: tuple[Verdict, ...] = ()
+    title: str = ""
+    advice: str = "Record again without what is odd"
+
+    @property
+    def why(self) -> str:
+        """Why a verdict is not given."""
+        return self.title[0].lower() + self.title[1:] if self.title else f"{self.count} {self.name}: {self.meaning}"
 
 
 def checks(trace: Trace, steps: Steps | None) -> tuple[Check, ...]:
@@ -78,11 +88,13 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             "the file ends inside an event: copy it again, or let the program end its profiler" if cut
             else "the recorder says that it lost records",
             ("idle time", "prediction"),
+            *(("The file is cut off inside an event", COPY_AGAIN[0].upper() + COPY_AGAIN[1:]) if cut else ()),
         )  # fmt: skip
     if trace.resolution_ns >= 1000:
         yield Check(
             "times in whole microseconds", len(work), 1.0, "gaps of a few µs are rounded away; newer PyTorch writes ns",
             ("short gaps", "prediction"),
+            advice="Record again with a newer PyTorch, which writes ns",
         )  # fmt: skip
     begins = np.append(calls["begin_ns"], np.iinfo(np.int64).min)[work["call"]]
     if early := int((own & (work["begin_ns"] < begins)).sum()):

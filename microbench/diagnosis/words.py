@@ -158,7 +158,7 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
                 title=_check_words(check),
                 text=f"{check.meaning[0].upper()}{check.meaning[1:]}. No {' and no '.join(check.forbids)} is given.",
                 threshold="a check that forbids a verdict",
-                advice="Record again without what is odd",
+                advice=check.advice,
             )
     step = diagnosis.step
     if (
@@ -218,6 +218,8 @@ def _machine(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _check_words(check: Check) -> str:
+    if check.title:
+        return check.title
     return f"{check.count} {check.name} ({percent(check.share)})" if check.share else f"{check.count} {check.name}"
 
 
