@@ -448,6 +448,27 @@ def test_a_gpu_bound_step_is_left_alone() -> None:
     assert words.findings(found)[0].severity == "good"
 
 
+def test_a_step_that_only_the_profiler_slows_is_gpu_bound() -> None:
+    found = diagnosed(steps_of(count=12, kernels=20, duration_ns=20_400, between_ns=20_000))
+    busy = found.idle.busy_s / found.idle.span_s
+    assert 0.88 < busy < 0.89
+    assert found.bound == "GPU-bound"
+    assert words.findings(found)[0].title.endswith("% without the profiler")
+    assert "diagnose.pauses" not in rules(found)
+
+
+def test_the_programs_own_work_beside_a_busy_gpu_is_no_loss() -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.runs(2_000_000)  # the GPU still works on what was submitted before
+        for kernel in range(10):
+            made.launch(f"kernel_{kernel}", 300_000)
+    found = diagnosed(made)
+    assert found.recorded.pauses_s > 0.5 * found.step.watched_s
+    assert found.bound == "GPU-bound"
+    assert "diagnose.pauses" not in rules(found)
+
+
 def test_a_step_that_replays_a_graph_gets_no_graph() -> None:
     made = Recorder()
     for _ in range(12):
@@ -753,6 +774,71 @@ def test_costs_of_another_gpu_are_said() -> None:
     made = steps_of(count=12, kernels=50, duration_ns=4000)
     assert "diagnose.machine" not in rules(diagnose(made.trace(), costs(), costs_of="NVIDIA H200"))
     assert "diagnose.machine" in rules(diagnose(made.trace(), costs(), costs_of="NVIDIA B200"))
+
+
+def test_a_few_pieces_of_work_have_no_verdict() -> None:
+    made = Recorder()
+    made.launch("kernel", 1760)
+    found = diagnosed(made)
+    assert (found.bound, found.idle) == (None, None)
+    assert found.why_no_idle == "the trace has only 1 piece of work of the GPU"
+    assert [finding.rule for finding in words.findings(found)] == ["diagnose.health"]
+
+
+def test_steps_that_differ_are_not_predicted() -> None:
+    made = Recorder()
+    for step in range(6):
+        with made.range(f"ProfilerStep#{step}", "annotation"):
+            made.runs(20_000)
+            for kernel in range(20):
+                made.runs(20_000)
+                made.launch(f"kernel_{kernel}" if kernel < 4 else f"kernel_{kernel}_of_{step}", 2000)
+    found = diagnosed(made)
+    assert found.step.likeness == pytest.approx(0.2, abs=0.01)
+    assert found.graph is None
+    assert "steps differ: only 20" in found.why_no_graph
+    assert found.bound == "launch-bound"
+
+
+def test_launches_into_a_capture_have_no_work() -> None:
+    """PyTorch warms up in a stream of its own, which the other waits for, captures, and replays."""
+    made = Recorder()
+    for stream in (7, 20):
+        made.wait_event(made.record_event(27 - stream), stream)
+        for kernel in range(3):
+            made.launch(f"kernel_{kernel}", 3000, stream=stream)
+    made.call("cudaStreamBeginCapture", 3000)
+    for _ in range(30):
+        made.call("cudaLaunchKernel", 3000)
+    made.call("cudaStreamEndCapture", 9000)
+    for _ in range(12):
+        call = made.call("cudaGraphLaunch", 5000)
+        for node in range(30):
+            made.submit(call, f"kernel_{node % 3}", 3000, node=node)
+        made.wait()
+    trace = made.trace()
+    assert "launches without work" not in {check.name for check in checks(trace, find_steps(trace))}
+    assert diagnosed(made).idle is not None
+    made.call("cudaLaunchKernel", 3000)
+    made.launch("kernel", 3000)
+    assert [one.count for one in checks(made.trace(), None) if one.name == "launches without work"] == [1]
+
+
+def test_what_happens_once_is_the_programs_start() -> None:
+    def program(*, first: bool) -> Recorder:
+        made = Recorder()
+        for kernel in range(40):
+            if (kernel < 8) == first:
+                made.call("cudaMalloc", 4_000_000)
+            made.runs(5000 + 1000 * kernel)
+            made.launch(f"kernel_{kernel}", 3000)
+        return made
+
+    found = diagnosed(program(first=True))
+    assert found.bound == "start-up"
+    assert "diagnose.start_up" in rules(found)
+    assert "diagnose.allocation" not in rules(found)
+    assert diagnosed(program(first=False)).bound == "allocation-bound"
 
 
 def test_a_cut_file_is_called_cut() -> None:

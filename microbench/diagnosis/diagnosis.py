@@ -66,7 +66,7 @@ ELSEWHERE = 0.04
 
 Bound = Literal[
     "launch-bound", "host-bound", "wait-bound", "copy-bound", "communication-bound", "GPU-bound", "allocation-bound",
-    "mixed",
+    "start-up", "mixed",
 ]  # fmt: skip
 
 
@@ -258,11 +258,14 @@ def _bound(
     calls. If removing waits saves most, late launches count as wait-bound, because the host launched late after a wait.
     If faster copies save most, time in which only copies run counts as idle. Communication that no other work hides is
     no work: the step is communication-bound if no cause of idle time takes more. If no cause has half of the idle time,
-    but a graph saves that much, the step is launch-bound: the recorder's costs then hide the launches.
+    but a graph saves that much, the step is launch-bound: the recorder's costs then hide the launches. Without steps,
+    calls that do something for the first time are the program's start.
     """
     if found is None or found.span_s <= 0:
         return None
-    if found.busy_s - found.exposed_s >= BUSY * found.span_s:
+    if step is None and found.first_use_s >= found.idle_s / 2 > 0:
+        return "start-up"
+    if found.busy_s - found.exposed_s >= BUSY * (found.span_s - recorder_s):
         return "copy-bound" if found.copies_s > found.busy_s / 2 else "GPU-bound"
     own_s = min(pauses_s, found.causes["Python and framework time between CUDA calls"])
     remedy = best.name if best is not None else ""

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.units import as_time
+from microbench.core.units import as_time, percent
 from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.steps import Steps
 from microbench.traces.events import COPY_AGAIN, CUT_TAIL
@@ -20,6 +20,10 @@ Verdict = Literal["idle time", "short gaps", "prediction"]
 
 # Shares of the work or the calls above which a verdict is not given.
 MOST_UNKNOWN = 0.05
+# With fewer pieces of work that repeat nowhere, a trace shows no program at work.
+FEWEST_WORK = 10
+# Steps of which less recurs are no steps that a graph could replace.
+ALIKE = 0.5
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -68,6 +72,7 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
     # Memsets are no launches: recorders leave out many that a driver makes in another way. A host function is no work.
     launches = np.array(["Launch" in name and doing(name) == "launch" for name in (*trace.names, "")])[calls["name"]]
     submits[np.flatnonzero(submits).max(initial=-1) + 1 :] = True
+    launches &= ~_captured(trace)  # a captured launch runs when its graph does
     if lost := int((launches & ~submits).sum()):
         share = lost / max(int(launches.sum()), 1)
         yield Check(
@@ -80,6 +85,19 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             "graphs without their kernels", graphs, graphs / len(work),
             "each replay is one row; record with --cuda-graph-trace=node to see its kernels",
             ("prediction",),
+        )  # fmt: skip
+    if steps is None and len(work) < FEWEST_WORK:
+        yield Check(
+            "pieces of work in all", len(work), 0.0, "too few to say what the GPU waits for",
+            ("idle time", "prediction"),
+            f"The trace has only {len(work)} piece{'' if len(work) == 1 else 's'} of work of the GPU",
+            "Record some steps of the program",
+        )  # fmt: skip
+    if steps is not None and steps.likeness < ALIKE:
+        yield Check(
+            "steps that differ", steps.count, 0.0, f"only {percent(steps.likeness)} of a step recurs in another",
+            ("prediction",), f"The {steps.count} steps differ: only {percent(steps.likeness)} of one recurs in another",
+            "Record more steps, after the first ones, which often differ",
         )  # fmt: skip
     for kind, count in trace.lost.items():
         cut = kind == CUT_TAIL
@@ -131,6 +149,18 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
         )  # fmt: skip
     for kind, count in trace.unread.items():
         yield Check(f"left out: {kind}", count, 0.0, "too many to keep, so they are not part of the diagnosis")
+
+
+def _captured(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Which calls a thread makes while it captures a stream into a graph."""
+    calls, change = trace.calls, np.zeros(len(trace.calls), np.int64)
+    for part, sign in (("StreamBeginCapture", 1), ("StreamEndCapture", -1)):
+        change[np.array([part in name for name in (*trace.names, "")])[calls["name"]]] = sign
+    captured = np.zeros(len(calls), dtype=bool)
+    for thread in np.unique(calls["thread"][change != 0]):
+        own = calls["thread"] == thread
+        captured[own] = np.cumsum(change[own]) > 0
+    return captured
 
 
 def _first_own_ns(trace: Trace) -> IntArray:

@@ -44,6 +44,7 @@ BOUNDS: dict[Bound, str] = {
     "communication-bound": "the GPU exchanges data with other GPUs, or waits for them, and computes nothing meanwhile",
     "allocation-bound": "the GPU waits for memory to be allocated and freed",
     "GPU-bound": "the GPU is busy",
+    "start-up": "the program loads code and gets memory for the first time",
     "mixed": "no cause takes half of the idle time",
 }
 
@@ -103,6 +104,9 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         "good" if bound == "GPU-bound" else "problem" if lost > PROBLEM else "warning" if lost > WARNING else "note"
     )
     title = f"{bound}: the GPU works {percent(1 - share)} of {span} of {as_time(each(diagnosis, idle.span_s))}"
+    step = diagnosis.step
+    if bound == "GPU-bound" and 1 - share < BUSY and step is not None:
+        title += f", and {percent(min(each(diagnosis, idle.busy_s) / step.unwatched_s, 1.0))} without the profiler"
     if bound == "communication-bound":
         title += f", but {percent(exposed)} is communication that no other work hides"
     if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:
@@ -412,6 +416,16 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
         ("waits", "diagnose.waits", "Wait less often"),
         ("module load", "diagnose.module_load", "Run each kernel once before what is timed"),
     )
+    if diagnosis.bound == "start-up":
+        yield Finding(
+            rule="diagnose.start_up",
+            severity="advice",
+            title="The trace shows the program's start, of which later steps have nothing",
+            text="",
+            threshold="no step repeats, and half of the idle time lies in calls of more than 500 µs of the first half",
+            advice="Run some steps first, then record some more",
+        )
+        return
     for cause, rule, advice in causes:
         share = diagnosis.share(cause)
         if share > WARNING:
