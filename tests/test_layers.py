@@ -48,7 +48,7 @@ LINES = {
     "explain": 7550,
     "archive": 2000,
     "traces": 3750,
-    "diagnosis": 3450,  # communication, starts and short traces have verdicts; a given time is compared with several steps
+    "diagnosis": 3450,  # starts, communication and short traces have verdicts; a given time may be of several steps
     "session": 2200,
     "report": 8050,
     "fleet": 3200,
