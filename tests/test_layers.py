@@ -38,7 +38,7 @@ LINES = {
     "core": 1500,
     "analysis": 1450,
     "host": 1900,
-    "recorder": 1700,
+    "recorder": 1950,
     "gpu": 8700,
     "meter": 1050,
     "experiments": 11100,
@@ -47,8 +47,8 @@ LINES = {
     "model": 4150,
     "explain": 7550,
     "archive": 2000,
-    "traces": 3750,
-    "diagnosis": 3450,  # starts, communication and short traces have verdicts; a given time may be of several steps
+    "traces": 3800,
+    "diagnosis": 3750,  # communication, starts and short traces have verdicts; a given time may be of several steps
     "session": 2200,
     "report": 8050,
     "fleet": 3200,

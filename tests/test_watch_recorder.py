@@ -171,8 +171,9 @@ while time.monotonic() - begin < 2:
     inside = np.zeros(len(trace.work), bool)
     for begin_ns, end_ns in trace.windows:
         inside |= (trace.work["end_ns"] >= begin_ns) & (trace.work["begin_ns"] <= end_ns + A_STEP_NS)
-    # The made-up clock stands still while the machine runs something else, so the step at each end may look earlier.
-    assert np.count_nonzero(~inside) <= 2 * KERNELS * len(trace.windows)
+    # Kernels that run behind a window belong to calls within it. The made-up clock stands still while the machine runs
+    # something else, so the step at each end may look earlier.
+    assert np.count_nonzero(~inside & (trace.work["call"] != NONE)) <= 2 * KERNELS * len(trace.windows)
     assert len(trace.syncs)
     assert len(trace.other_waits_ns) > 10
     assert (trace.work["call"] != NONE).mean() > 0.99

@@ -1,6 +1,7 @@
 """Nineteen small programs on which `microbench diagnose` is tried: what each is, without importing what it needs.
 
 The diagnosis was developed on other programs; those of lab/real_steps.py are other ones too.
+The programs that run.py names are apart: they are whole scripts around public models, for lab/watch_programs.py.
 """
 
 from __future__ import annotations

@@ -44,11 +44,14 @@ def watch(
     out: Path | None = option(
         "FOLDER", "Record into this new folder, a file a process; default: recording-1, recording-2, …", "-o", "--out"
     ),
-    for_: str | None = option("TIME", "End the recording of a process this long after its begin: 60s. It runs on."),
+    for_: str | None = option(
+        "TIME", "End the recording of a process so long after its first kernel: 60s. It runs on."
+    ),
     window: str | None = option(
-        "TIME", "Record only this long at a time, and then pause: 2s. The pauses show the true step."
+        "TIME", "Record only this long at a time, and then pause: 2s. Default: longer and longer."
     ),
     every: str | None = option("TIME", "From the begin of one window to that of the next; default: 10 windows."),
+    whole: bool = flag("Record without pauses, as a short program of long steps needs."),
     stacks: bool = flag("Name the lines of your Python code in which the GPU waits, from samples every 2 ms."),
     utilisation: bool = flag("Also say what NVML and GPM say meanwhile, beside the time in which kernels ran."),
     pid: int | None = option("PID", "Record nothing: say what NVML says of this running process, until it ends."),
@@ -61,9 +64,9 @@ def watch(
     compiler must be installed. Meanwhile the terminal's title shows the step time and how busy the GPU is; if the
     output goes elsewhere, the right end of the terminal's row does.
 
-    Recording makes each CUDA call and each kernel slower. Only one profiler can record a process: torch.profiler in the
-    command sees no GPU, and under nsys nothing is recorded. With --window the program runs unrecorded most of the time,
-    and the diagnosis uses the time of a step there.
+    Recording makes each CUDA call and each kernel slower, so it pauses now and then; the time of a step is taken from
+    the pauses. Only one profiler can record a process: torch.profiler in the command sees no GPU, and under nsys
+    nothing is recorded.
     """
     from microbench.recorder import program
 
@@ -79,7 +82,7 @@ def watch(
 
             sampler = Sampler()
     if pid is not None:
-        if command or out is not None or utilisation or stacks or window is not None or every is not None:
+        if command or out is not None or utilisation or stacks or whole or window is not None or every is not None:
             raise UsageError(
                 "--pid records nothing and samples a process that runs already",
                 "leave out the command and all options but --for, or --pid",
@@ -96,7 +99,7 @@ def watch(
         return ExitCode.MEASURED
     if not command:
         raise UsageError("no command is given", "microbench watch -- python train.py")
-    how = program.How(for_s, *_windows(window_s, every_s), stacks)
+    how = program.How(for_s, *_windows(window_s, every_s), stacks, whole)
     folder = _new_folder(out)
     try:
         with sampler or contextlib.nullcontext(), LiveLine(folder) as live:

@@ -16,7 +16,7 @@ from microbench.diagnosis.health import Check, checks, forbidden
 from microbench.diagnosis.idle import Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.recorded import Blocker, Change, Recorded, layer_of, recorded
-from microbench.diagnosis.steps import Steps, find_steps
+from microbench.diagnosis.steps import Source, Steps, find_steps
 from microbench.diagnosis.unwatched import Known, between_windows, beyond_calls, recorder_costs, scaled, unwatched
 from microbench.diagnosis.window import middle, one_window
 from microbench.model.constants import Constant, Fit, around
@@ -80,7 +80,8 @@ class Step(msgspec.Struct, frozen=True):
     """
 
     count: int
-    found: str
+    found: Source
+    name: str
     kernels: float
     work: float
     likeness: float
@@ -306,6 +307,7 @@ def _step_of(steps: Steps, typical: Recorded, costs: Mapping[str, Constant], kno
     return Step(
         count=steps.count,
         found=steps.found,
+        name=steps.name,
         kernels=typical.kernels,
         work=typical.work,
         likeness=steps.likeness,

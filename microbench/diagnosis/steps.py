@@ -1,9 +1,9 @@
-"""Finds the steps of a trace: from annotations of the program, or as the sequence of calls that repeats."""
+"""Finds the steps of a trace: from annotations of the program, turns of its loop, or the calls that repeat."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Literal
 
 import msgspec
@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.diagnosis.events import stream_waits
-from microbench.traces.trace import NONE, RANGE_KINDS, Trace, name_of
+from microbench.diagnosis.turns import iteration, loops_of
+from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Table, Trace, name_of
 
 IntArray = npt.NDArray[np.int64]
 
@@ -29,6 +30,9 @@ NUMBER = re.compile(r"\d+")
 PAUSE_S = 1e-3
 
 
+Source = Literal["annotations", "loop", "repetition"]
+
+
 class Steps(msgspec.Struct, frozen=True):
     """The whole steps of a trace, without the first, which often pays for what happens once, and without the last.
 
@@ -36,7 +40,8 @@ class Steps(msgspec.Struct, frozen=True):
     than there are steps. ``calls`` are the places in Trace.calls at which these steps begin. ``every`` is the number of
     steps after which they are most alike: 4 where four shapes take turns. ``likeness`` is the share of a step's calls
     that the step ``every`` later repeats, with the same sizes; ``alike_next`` is that share for the next step.
-    ``found`` says by what the steps were found, and ``name`` is that of their annotations without its number.
+    ``found`` says by what the steps were found, and ``name`` is that of their annotations without its number, or the
+    place of the loop. ``loops`` are the places of the other loops that submit work, and the time of a turn in s.
     """
 
     begins_ns: IntArray
@@ -44,8 +49,9 @@ class Steps(msgspec.Struct, frozen=True):
     every: int
     likeness: float
     alike_next: float
-    found: Literal["annotations", "repetition"]
+    found: Source
     name: str = ""
+    loops: tuple[tuple[str, float], ...] = ()
 
     @property
     def count(self) -> int:
@@ -67,11 +73,18 @@ class Steps(msgspec.Struct, frozen=True):
 
 def find_steps(trace: Trace) -> Steps | None:
     """The steps of the process that submits most work; None if nothing repeats."""
-    tokens = _Tokens(trace)
-    for begins, found, name in (*_annotated(trace), *_repeated(trace, tokens)):
+    tokens, loops = _Tokens(trace), loops_of(trace)
+    turns = iteration(trace, tokens.names[tokens.submits], loops)
+    candidates = _annotated(trace)
+    if turns is not None:
+        begins = np.searchsorted(trace.calls["begin_ns"], turns.ends_ns)
+        first = np.searchsorted(np.flatnonzero(tokens.submits), begins)
+        candidates.append((begins[np.append(True, np.diff(first) > 0)], "loop", turns.place))
+    for begins, found, name in (*candidates, *_repeated(trace, tokens)):
         steps = _steps(trace, tokens, begins, found, name)
         if steps is not None:
-            return steps
+            others = tuple((one.place, one.turn_s) for one in loops if (found, name) != ("loop", one.place))
+            return msgspec.structs.replace(steps, loops=others)
     return None
 
 
@@ -104,7 +117,7 @@ def _mixed(values: IntArray) -> IntArray:
     return product ^ (product >> 29)
 
 
-Found = tuple[IntArray, Literal["annotations", "repetition"], str]
+Found = tuple[IntArray, Source, str]
 
 
 def _annotated(trace: Trace) -> list[Found]:
@@ -132,17 +145,42 @@ def _annotated(trace: Trace) -> list[Found]:
 
 
 def _repeated(trace: Trace, tokens: _Tokens) -> list[Found]:
-    """The longest stretch of calls that repeat, cut behind the wait or at the pause that comes once in each step.
+    """The longest stretch of calls that repeat. If without waits and copies to the host a part of it repeats by itself,
+    and is no row of one call, that part is the step: a program may wait or read a number in some steps alone.
+    """
+    work = trace.work
+    looks = _waits(trace)
+    looks[work["call"][(work["kind"] == WORK_KINDS.index("copy")) & _to_host(work) & (work["call"] != NONE)]] = True
+    whole = _repeating(trace, tokens, looks, np.arange(len(trace.calls)))
+    parts = _repeating(trace, tokens, looks, np.flatnonzero(~looks)) if looks.any() else []
+    if whole and parts:
+        (longer, *_), (shorter, *_) = whole[0], parts[0]
+        submits = np.append(0, np.cumsum(tokens.submits & ~looks))
+        more, fewer = (float(np.median(np.diff(submits[begins]))) for begins in (longer, shorter))
+        step = tokens.names[shorter[0] : shorter[1]][tokens.submits[shorter[0] : shorter[1]]]
+        if more >= 2 * fewer > 0 and more % fewer == 0 and len(np.unique(step)) > 1:
+            return parts
+    return whole or parts
+
+
+def _repeating(trace: Trace, tokens: _Tokens, looks: npt.NDArray[np.bool_], places: IntArray) -> list[Found]:
+    """The longest stretch of the calls at these places that repeat, cut behind the wait or at the pause that comes once
+    in each step.
 
     Where streams wait for each other, the cut is where as few of them as possible are between an event and the work
     that waits for it. Where long pauses come after every so many repetitions, these are one step.
     """
     calls = trace.calls
+    if len(places) < FEWEST:
+        return []
+    before = np.append(0, places[:-1] + 1)  # of each place the first call behind the one before it
     pauses_ns = np.zeros(len(calls))
     pauses_ns[1:] = calls["begin_ns"][1:] - np.maximum.accumulate(calls["end_ns"])[:-1]
-    waits, between = _waits(trace), _between_streams(trace)
+    pauses_ns = np.maximum.reduceat(pauses_ns, before)
+    waited = np.append(0, np.cumsum(looks))
+    waits, between = waited[places] > waited[np.append(0, places[:-1])], _between_streams(trace)[places]
     found: list[Found] = []
-    for values in (tokens.whole, tokens.names):
+    for values in (tokens.whole[places], tokens.names[places]):
         length = _period(values)
         if length is None:
             continue
@@ -152,11 +190,17 @@ def _repeated(trace: Trace, tokens: _Tokens) -> list[Found]:
         if not offsets:
             continue
         pause = {offset: float(np.median(pauses_ns[offset:end:length])) for offset in offsets}
-        behind = {offset: bool(offset and waits[offset - 1 : end : length].mean() > 1 - LIKE) for offset in offsets}
+        behind = {offset: bool(waits[offset:end:length].mean() > 1 - LIKE) for offset in offsets}
         open_ = {offset: float(np.median(between[offset:end:length])) for offset in offsets}
         first = max(offsets, key=lambda offset: (behind[offset], -open_[offset], pause[offset]))
-        found.append((np.arange(first, end, length), "repetition", ""))
+        found.append((places[first:end:length], "repetition", ""))
     return found
+
+
+def _to_host(work: Table) -> npt.NDArray[np.bool_]:
+    """Which copies are not to a GPU."""
+    to_host: npt.NDArray[np.bool_] = np.isin(work["target"], [MEMORIES.index("pageable"), MEMORIES.index("pinned")])
+    return to_host
 
 
 def _between_streams(trace: Trace) -> IntArray:
@@ -201,6 +245,13 @@ def _period(values: IntArray) -> int | None:
     )
     distances, counts = np.unique(apart[apart <= len(values) // FEWEST], return_counts=True)
     likely = distances[np.argsort(-counts, kind="stable")[:CANDIDATES]]
+    # A call that comes once in a step says its length better than those of a part that a step repeats.
+    usual: dict[int, Counter[int]] = {}
+    for place in np.flatnonzero(np.diff(values[order]) == 0).tolist():
+        usual.setdefault(int(values[order[place]]), Counter())[int(order[place + 1] - order[place])] += 1
+    votes = Counter(max(own, key=lambda length: own[length]) for own in usual.values())
+    voted = [length for length, _ in votes.most_common(CANDIDATES) if length <= len(values) // FEWEST]
+    likely = np.union1d(likely, np.array(voted, np.int64))
     unlike = {int(length): float(np.mean(values[:-length] != values[length:])) for length in likely}
     if not unlike or min(unlike.values()) > 1 - REPEATED:
         return None
@@ -227,9 +278,7 @@ def _stretch(values: IntArray, length: int) -> tuple[int, int]:
     return int(begins[longest]), int(ends[longest] - 1 + 2 * length)
 
 
-def _steps(
-    trace: Trace, tokens: _Tokens, begins: IntArray, found: Literal["annotations", "repetition"], name: str
-) -> Steps | None:
+def _steps(trace: Trace, tokens: _Tokens, begins: IntArray, found: Source, name: str) -> Steps | None:
     """The steps that begin at these calls, each at the first work that one of its calls submitted."""
     submitting = np.flatnonzero(tokens.submits)
     begins = begins[1:] if len(begins) > FEWEST + 1 else begins  # without the first step

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from microbench.diagnosis.recorded import Recorded
 from microbench.diagnosis.steps import Steps
+from microbench.diagnosis.turns import unrecorded
 from microbench.model.constants import Constant, Fit, around, stand_in
 from microbench.model.model import call_name, copy_name
 from microbench.model.workload import Copies, Kernels, Part, Workload
@@ -71,10 +73,15 @@ def recorder_costs(step: Recorded, fit: Fit, format: Format) -> dict[str, Consta
 
 
 def between_windows(whole: Trace, window: Trace, steps: Steps) -> Known | None:
-    """The time of a step outside of the recorded windows, from the host's waits there; None if there are too few.
+    """The time of a step outside of the recorded windows, from the turns of the steps' own loop, else from the host's
+    waits; None if there are too few.
 
     In ``window`` the steps show how many waits a step has. The interval holds nine stretches in ten.
     """
+    if steps.found == "loop" and whole.windows:
+        times_s = unrecorded(whole, steps.name, steps.every) * 1e-9
+        if len(times_s):
+            return _known(times_s)
     begin_ns, end_ns = steps.begins_ns[0], steps.begins_ns[-1]
     ends_ns = window.syncs["end_ns"][window.syncs["kind"] != ON_GPU]
     waits = np.count_nonzero((ends_ns >= begin_ns) & (ends_ns < end_ns)) / steps.count
@@ -91,6 +98,10 @@ def between_windows(whole: Trace, window: Trace, steps: Steps) -> Known | None:
     times_s = np.concatenate(times_ns) * 1e-9
     if not len(times_s):
         return None
+    return _known(times_s)
+
+
+def _known(times_s: npt.NDArray[np.floating]) -> Known:
     low_s, middle_s, high_s = np.quantile(times_s, (0.05, 0.5, 0.95))
     return Known(float(middle_s), float(low_s), float(high_s), measured=True)
 

@@ -21,6 +21,7 @@ from microbench.recorder.cells import (
     CUDA_EVENT,
     DRIVER,
     KERNEL,
+    LAUNCHES,
     LONGEST_TEXT,
     MEMCPY,
     MEMSET,
@@ -47,8 +48,13 @@ from microbench.recorder.state import (
     ENDING,
     ERROR,
     FILE,
+    FINISHED,
+    FIRST_LAUNCH,
     FUNCTIONS,
     HANDED_OUT_BYTES,
+    LAST_COUNTED,
+    LAST_LAUNCH,
+    LAUNCHED,
     LEAST_FREE_BYTES,
     LOCKED_OUT,
     MOST_CALLS,
@@ -217,6 +223,11 @@ def called(user, domain, number, data, unused, state):  # type: ignore[no-untype
     type = action & 15
     if type == RECORDS_EVENT:
         _call_row(state, CUDA_EVENT, 0, 0, 1, correlation, 0, stream, event)
+    elif action & LAUNCHES:
+        if u64(state + FIRST_LAUNCH) == 0:
+            put64(state + FIRST_LAUNCH, correlation)
+        put64(state + LAST_LAUNCH, correlation)
+        add(state + LAUNCHED, 1)
     elif type != 0:
         _call_row(state, SYNC, type, begin_ns, end_ns, correlation, 0, stream, event)
     if u64(state + WAITING_CALLS) > CALL_ROWS - 2:
@@ -317,12 +328,21 @@ def _keep(state, buffer, valid_bytes):  # type: ignore[no-untyped-def]
         record = u64(place)
         if u32(record) == KERNEL:
             cells = _name(state, u64(record + 104), cells)
+            _count(state, u32(record + 92), u32(record + 156))
         cells += _row(state + ROWS + (cells << 6), record, u64(state + ENDING))
         if cells >= FULL_CELLS:
             _write(state, cells)
             cells = 0
     _write(state, cells)
     call(state + FREE, place, 0, 0)
+
+
+@njit
+def _count(state, correlation, graph):  # type: ignore[no-untyped-def]
+    """Count a kernel that was launched in this window and by itself."""
+    first, last = u64(state + FIRST_LAUNCH), u64(state + LAST_COUNTED)
+    if graph == 0 and first != 0 and correlation >= first and (last == 0 or correlation <= last):
+        add(state + FINISHED, 1)
 
 
 @njit

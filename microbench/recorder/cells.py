@@ -34,6 +34,7 @@ KINDS = (KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, OVERHEAD)
 # calls of the variant with a default stream for each thread.
 WAITS_FOR_EVENT, STREAM_WAITS, WAITS_FOR_STREAM, WAITS_FOR_ALL = 1, 2, 3, 4
 RECORDS_EVENT, PER_THREAD, RECORDED = 8, 16, 32
+LAUNCHES = 64  # one kernel
 
 # A row of this kind represents consecutive samples that found a thread in one line of Python. CUPTI does not make it.
 # ``begin_ns`` and ``end_ns`` are the times of the first and the last of them, ``size`` is their number, ``flags`` how
@@ -43,10 +44,15 @@ SAMPLE_NS = 2_000_000  # from one sample to the next, as intended
 FOLLOWING_NS = 10_000_000  # samples further apart are not consecutive
 SAMPLES_ROW = struct.Struct("<HHIqqIIIIQQQ")
 
+# A row of this kind is the end of a turn of a loop of Python, at ``begin_ns``; ``place`` is the thread and ``name`` the
+# key of the loop, whose text begins with OWN, BENEATH or neither. ``flags`` is 1 if the next turns are not noted.
+TURN = 0xFF06
+OWN, BENEATH = "own ", "beneath "  # code of the program outside of PyTorch's modules; anything inside of them
+
 # A text: its kind, the number of this part, the bytes of the whole text, its key, and TEXT_BYTES of it.
 TEXT = struct.Struct("<HHIQ48s")
 TEXT_BYTES = 48
-FACT, NAME, LINE = 0xFF01, 0xFF02, 0xFF04
+FACT, NAME, LINE, LOOP = 0xFF01, 0xFF02, 0xFF04, 0xFF05
 LONGEST_TEXT = 16384  # bytes; the rest is left out
 
 HEADER = struct.Struct("<16sII40x")
@@ -68,6 +74,11 @@ def text(kind: int, key: int, content: str) -> bytes:
 def samples(thread: int, line: int, begin_ns: int, end_ns: int, count: int, late: int) -> bytes:
     """The row of samples that follow each other."""
     return SAMPLES_ROW.pack(SAMPLES, 0, late, begin_ns, end_ns, 0, thread, 0, 0, count, line, 0)
+
+
+def turn(thread: int, loop: int, at_ns: int, last: int) -> bytes:
+    """The row of the end of a turn."""
+    return SAMPLES_ROW.pack(TURN, 0, last, at_ns, at_ns, 0, thread, 0, 0, 0, loop, 0)
 
 
 def fact(name: str, value: object) -> bytes:

@@ -48,19 +48,22 @@ OTHERS_INJECTION = Reason(
 
 
 class How(NamedTuple):
-    """How processes are recorded. ``for_s`` is the time after which a process ends its recording, in s.
+    """How processes are recorded. ``for_s`` is the time after its first work on the GPU at which a process ends its
+    recording, in s.
 
     With ``window_s`` and ``every_s`` a Python process records everything in the first ``window_s`` of each ``every_s``,
-    and only waits in the rest. With ``stacks`` its recording also says which lines of Python the threads were in.
+    and only waits and the turns of its loops in the rest. With neither it pauses now and then, unless it is recorded
+    ``whole``. With ``stacks`` its recording also says which lines of Python the threads were in.
     """
 
     for_s: float | None = None
     window_s: float | None = None
     every_s: float | None = None
     stacks: bool = False
+    whole: bool = False
 
 
-WHOLE = How()  # everything, from the begin to the end
+WHOLE = How(whole=True)  # everything, from the begin to the end
 
 
 def begin_here(
@@ -74,7 +77,7 @@ def begin_here(
     code.write_bytes(machine_code.callbacks())
     settings = {
         "folder": str(folder), "file": None if file is None else str(file), "code": str(code), "stacks": stacks,
-        "for_s": None, "window_s": None, "every_s": None,
+        "for_s": None, "window_s": None, "every_s": None, "whole": True,
     }  # fmt: skip
     return recorder.begin("", settings, tell)
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from . import cells, state
 from .cupti import NotRecorded, checked, load
+from .loops import Loops
 from .sampler import THREAD, Sampler, start_thread
 
 # Parts of the names of calls that are recorded: calls that submit, wait, allocate or load code. Others take too little
@@ -35,6 +36,7 @@ PARTS_OF_CALLS = (
 ACTIONS = (
     ("EventSynchronize", cells.WAITS_FOR_EVENT), ("StreamSynchronize", cells.WAITS_FOR_STREAM),
     ("Synchronize", cells.WAITS_FOR_ALL), ("WaitEvent", cells.STREAM_WAITS), ("EventRecord", cells.RECORDS_EVENT),
+    ("LaunchKernel", cells.LAUNCHES), ("LaunchCooperativeKernel", cells.LAUNCHES),
 )  # fmt: skip
 PER_THREAD = ("_ptsz", "_ptds")  # endings of the calls whose default stream is the thread's own
 APIS = ((1, "driver"), (2, "runtime"))  # CUPTI's domains of callbacks
@@ -47,6 +49,12 @@ FAR_FILE = 900  # file descriptors from here on, which programs seldom use
 MOST_RESERVE_BYTES = 1 << 30  # that stay free on the disk, or a twentieth of a smaller disk
 MOST_GPUS = 64
 READINGS = 3
+# Without --window the recording pauses now and then: the first window and the first pause, each twice as long as the
+# one before it, and the longest of each. Pauses show the step without the recorder.
+FIRST_WINDOW_S, FIRST_PAUSE_S, LONGEST_WINDOW_S, LONGEST_PAUSE_S = 0.5, 0.25, 8.0, 60.0
+# At the end of a window kernels that were launched in it may still run. How long they are waited for, at most and while
+# none ends, and how often that is looked at.
+LONGEST_DRAIN_S, STALLED_S, LOOK_S = 10.0, 1.0, 0.05
 READ_WRITE, READ_EXECUTE, PRIVATE_ANONYMOUS, DONT_NEED = 3, 5, 0x22, 4  # of mmap, mprotect and madvise
 PAGE_BYTES = 4096
 SET_SIXTH_ARGUMENT = b"\x49\xb9"  # x86-64: mov r9, the 8 bytes that follow
@@ -57,8 +65,9 @@ def begin(package: str, settings: dict[str, Any], tell: Any) -> Recorder:
     """Record from now on, because the program imports this package.
 
     ``settings`` are those of program.watch: "folder" for the recording or "file" its whole path, "code" the file of the
-    compiled callbacks, "for_s" the time after which the recording ends, or None. With "window_s" everything is recorded
-    in the first "window_s" of each "every_s" seconds, and only waits in the rest. With "stacks" the lines that Python
+    compiled callbacks, "for_s" the time after its first work on the GPU at which the recording ends, or None. With
+    "window_s" everything is recorded in the first "window_s" of each "every_s" seconds, and only waits and the turns of
+    loops in the rest. With neither it pauses now and then, unless "whole" is true. With "stacks" the lines that Python
     is in are sampled too. ``tell`` is called with a cause and a next step if the recording ends early. Raises
     NotRecorded and OSError.
     """
@@ -68,7 +77,7 @@ def begin(package: str, settings: dict[str, Any], tell: Any) -> Recorder:
         recorder.start(package, settings)
         failed.pop_all()
     atexit.register(recorder.stop_at_exit)
-    if settings["window_s"] is not None:
+    if not settings["whole"]:
         start_thread(recorder.take_turns, settings["window_s"], settings["every_s"])
     if settings["for_s"] is not None:
         start_thread(recorder.stop_after, settings["for_s"])
@@ -86,9 +95,10 @@ class Recorder:
         self._enabled: list[int] = []
         self._file, self.path, self._identity = -1, "", (0, 0)
         self._state = 0  # the address of what the callbacks share with this object
-        self._windows, self._window_begin_ns = 0, 0
+        self._windows, self._window_begin_ns, self._open_window = 0, 0, True
         self._given: Any = None  # the compiled function that writes cells
         self._sampler: Sampler | None = None
+        self._loops = Loops(self._take, self._ahead_ns)
         self._libc = ctypes.CDLL(None)
         self._cupti, self._version = load()
         self._calls = {domain: self._names_of_calls(domain) for domain, _ in APIS}
@@ -111,6 +121,7 @@ class Recorder:
         self._cupti.cuptiActivityFlushPeriod(ctypes.c_uint32(FLUSH_MS))
         if self._sampler is not None:
             start_thread(self._sampler.run)
+        start_thread(self._loops.run, self._begun)
 
     def _load(self, code: str) -> list[ctypes.c_void_p]:
         """The addresses of the compiled functions. Their memory is never given back, because CUPTI may call them until
@@ -268,6 +279,7 @@ class Recorder:
         """Give CUPTI back after a failed start, and remove the file."""
         if self._sampler is not None:
             self._sampler.finish()
+        self._loops.finish()
         if self._state:
             self._word(state.STOPPED).value = 1
         if self._subscriber:
@@ -278,25 +290,61 @@ class Recorder:
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
 
-    def take_turns(self, window_s: float, every_s: float) -> None:
-        """Begin and end one window after the other, until the recording ends. The first one has begun with it."""
-        waits = {(domain, number) for domain, number in self._chosen() if "Synchronize" in self._calls[domain][number]}
+    def _begun(self) -> bool:
+        """Whether the program has launched a kernel in this window, or the recording has ended."""
+        return self._file < 0 or self._word(state.LAUNCHED).value > 0
+
+    def take_turns(self, window_s: float | None, every_s: float | None) -> None:
+        """Begin and end one window after the other, until the recording ends. The first one has begun with it. The time
+        of a window counts from its first kernel, so that a program that is idle meanwhile is not missed."""
+        growing = window_s is None or every_s is None
+        window_s = FIRST_WINDOW_S if window_s is None else window_s
+        pause_s = FIRST_PAUSE_S if every_s is None else every_s - window_s
         while self._file >= 0:
+            while not self._begun():
+                time.sleep(LOOK_S)
             time.sleep(window_s)
-            with self._lock:
-                if self._file < 0:
-                    return
-                end = str(self._now_ns())
-                self._disable(waits)
-                self._take(self._window_cell(end))
-                self._cupti.cuptiActivityFlushAll(ctypes.c_uint32(0))
-            time.sleep(every_s - window_s)
+            waits = {one for one in self._chosen() if "Synchronize" in self._calls[one[0]][one[1]]}
+            if not self._end_window(waits):
+                return
+            time.sleep(pause_s)
             with self._lock, contextlib.suppress(NotRecorded):
                 if self._file < 0:
                     return
+                for word in (state.LAUNCHED, state.FINISHED, state.FIRST_LAUNCH, state.LAST_COUNTED):
+                    self._word(word).value = 0
                 self._enable()
-                self._windows, self._window_begin_ns = self._windows + 1, self._now_ns()
+                self._windows, self._window_begin_ns, self._open_window = self._windows + 1, self._now_ns(), True
                 self._take(self._window_cell())
+                self._loops.restart()
+            if growing:
+                window_s, pause_s = min(2 * window_s, LONGEST_WINDOW_S), min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _end_window(self, calls: set[tuple[int, int]]) -> bool:
+        """Record only these calls from now on, and everything else no more as soon as the kernels that were launched by
+        now have ended. Returns False if the recording has ended."""
+        with self._lock:
+            if self._file < 0 or not self._open_window:
+                return self._file >= 0
+            end, self._open_window = str(self._now_ns()), False
+            self._record_calls(calls)
+            self._word(state.LAST_COUNTED).value = self._word(state.LAST_LAUNCH).value
+        until_s, finished, seen_s = time.monotonic() + LONGEST_DRAIN_S, -1, 0.0
+        while (now_s := time.monotonic()) < until_s and self._file >= 0:
+            if (found := self._word(state.FINISHED).value) != finished:
+                finished, seen_s = found, now_s
+            if finished >= self._word(state.LAUNCHED).value or now_s - seen_s > STALLED_S:
+                break
+            time.sleep(LOOK_S)
+            self._cupti.cuptiActivityFlushAll(ctypes.c_uint32(0))
+        with self._lock:
+            if self._file < 0:
+                return False
+            self._disable(calls)
+            self._take(self._window_cell(end))
+            self._cupti.cuptiActivityFlushAll(ctypes.c_uint32(0))
+            self._loops.restart()
+        return True
 
     def _window_cell(self, end: str = "") -> bytes:
         """The fact that a window has begun, or when it ended; the later of two facts with one name counts."""
@@ -304,7 +352,10 @@ class Recorder:
 
     def stop_after(self, seconds: float) -> None:
         """End the recording while the program runs on. A profiler of the program's own may use CUPTI afterwards."""
+        while not self._begun():
+            time.sleep(LOOK_S)
         time.sleep(seconds)
+        self._end_window(set())
         self._stop()
         self._cupti.cuptiUnsubscribe(self._subscriber)
 
@@ -338,6 +389,7 @@ class Recorder:
                 return
             if self._sampler is not None:
                 self._sampler.finish()
+            self._loops.finish()
             self._word(state.ENDING).value = 1
             self._disable(set())
             self._cupti.cuptiActivityFlushAll(ctypes.c_uint32(FORCED))

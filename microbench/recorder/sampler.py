@@ -45,6 +45,36 @@ def start_thread(function: Any, *arguments: Any) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+class Places:
+    """Files of Python code: whether they are the program's own, and their names without the program's folder."""
+
+    def __init__(self) -> None:
+        self._own: dict[str, bool] = {}
+        self._roots: list[str] = []  # the folder of the program, then the working folder: left out of names of files
+        with contextlib.suppress(OSError):  # the working folder may be gone
+            program = os.path.abspath(next(iter(getattr(sys, "argv", ())), ""))
+            self._roots = [os.path.join(folder, "") for folder in (os.path.dirname(program), os.getcwd())]
+
+    def is_own(self, file: str) -> bool:
+        """Whether a file is of the program's own code."""
+        own = self._own.get(file)
+        if own is None:
+            if len(self._own) >= MOST_LINES:  # code that is made at run time has new names again and again
+                self._own.clear()
+            own = PACKAGES not in file and not file.startswith(OTHERS)
+            own = self._own[file] = own and (not file.startswith("<") or file.startswith(TYPED))
+        return own
+
+    def short(self, file: str) -> str:
+        """A file's path below the folder of packages or of the program, else with the folder that it is in."""
+        if PACKAGES in file:
+            return file.rpartition(PACKAGES)[2]
+        for root in self._roots:
+            if file.startswith(root):
+                return file[len(root) :]
+        return os.sep.join(file.split(os.sep)[-2:])
+
+
 class Sampler:
     """Makes rows of samples. ``write`` takes cells and says whether the recording goes on; ``ahead_ns`` says how far
     CUPTI's clock is ahead of Unix time, and is asked before each write because clocks drift."""
@@ -58,12 +88,8 @@ class Sampler:
         self._written_ns = time.monotonic_ns()
         self._cells: list[bytes] = []
         self._lines: dict[tuple[str, int, str], int] = {}
-        self._own: dict[str, bool] = {}
+        self._places = Places()
         self._open: dict[int, list[int]] = {}  # by thread: line, first and last time, samples and late ones
-        self._roots: list[str] = []  # the folder of the program, then the working folder: left out of names of files
-        with contextlib.suppress(OSError):  # the working folder may be gone
-            program = os.path.abspath(next(iter(getattr(sys, "argv", ())), ""))
-            self._roots = [os.path.join(folder, "") for folder in (os.path.dirname(program), os.getcwd())]
 
     def run(self) -> None:
         """Sample until ``finish``. Whatever goes wrong ends the samples and not the program."""
@@ -115,7 +141,7 @@ class Sampler:
         """The key of the innermost line of the program's own code; without any of the innermost line at all."""
         frame = innermost
         for _ in range(MOST_FRAMES):
-            if frame is None or self._is_own(frame.f_code.co_filename):
+            if frame is None or self._places.is_own(frame.f_code.co_filename):
                 break
             frame = frame.f_back
         else:
@@ -128,27 +154,8 @@ class Sampler:
             if len(self._lines) >= MOST_LINES:
                 return 0
             key = self._lines[place] = len(self._lines) + 1
-            self._cells.append(cells.text(cells.LINE, key, f"{self._short(place[0])}:{place[1]} {place[2]}"))
+            self._cells.append(cells.text(cells.LINE, key, f"{self._places.short(place[0])}:{place[1]} {place[2]}"))
         return key
-
-    def _is_own(self, file: str) -> bool:
-        """Whether a file is of the program's own code."""
-        own = self._own.get(file)
-        if own is None:
-            if len(self._own) >= MOST_LINES:  # code that is made at run time has new names again and again
-                self._own.clear()
-            own = PACKAGES not in file and not file.startswith(OTHERS)
-            own = self._own[file] = own and (not file.startswith("<") or file.startswith(TYPED))
-        return own
-
-    def _short(self, file: str) -> str:
-        """A file's path below the folder of packages or of the program, else with the folder that it is in."""
-        if PACKAGES in file:
-            return file.rpartition(PACKAGES)[2]
-        for root in self._roots:
-            if file.startswith(root):
-                return file[len(root) :]
-        return os.sep.join(file.split(os.sep)[-2:])
 
     def _flush(self) -> bool:
         """Write all rows, also of samples that may go on. Returns whether the recording goes on."""

@@ -6,6 +6,9 @@ rows to be written, the action for each call, the runtime calls that have begun,
 
 FILE, STOPPED, ENDING, PROCESS, WRITTEN_BYTES, HANDED_OUT_BYTES, ERROR, LEAST_FREE_BYTES = range(0, 64, 8)
 WAITING_CALLS, DROPPED_CALLS, LOCKED_OUT = 320, 328, 336
+# Of this window: kernels launched, how many of them have a record by now, the correlations of the first and the last
+# launch, and the last one whose kernel counts (0: all).
+LAUNCHED, FINISHED, FIRST_LAUNCH, LAST_LAUNCH, LAST_COUNTED = 344, 352, 360, 368, 376
 MUTEX, CALLS_MUTEX, DISK, SEEN_NAMES, ROWS = 256, 384, 512, 1024, 1024 + (1 << 19)
 NAME_SLOTS = 1 << 16
 ROWS_BYTES = 1 << 19

@@ -26,8 +26,10 @@ from microbench.traces.trace import (
     RANGES,
     SYNC_KINDS,
     SYNCS,
+    TURNS,
     WORK,
     Format,
+    Loop,
     Table,
     Thread,
     Trace,
@@ -182,6 +184,8 @@ class Facts:
     rank: int | None = None
     windows: tuple[tuple[int, int], ...] = ()
     other_waits_ns: tuple[int, ...] = ()
+    loops: tuple[Loop, ...] = ()
+    turns: Table = field(default_factory=lambda: np.empty(0, TURNS))
 
 
 class Collector:
@@ -338,6 +342,7 @@ class Collector:
         for table in kept:
             table["begin_ns"] -= first
             table["end_ns"] -= first
+        facts.turns["at_ns"] -= first
         return Trace(
             source=source,
             format=facts.format,
@@ -359,6 +364,8 @@ class Collector:
             rank=facts.rank,
             windows=tuple((begin - first, end - first) for begin, end in facts.windows),
             other_waits_ns=tuple(end - first for end in facts.other_waits_ns),
+            loops=facts.loops,
+            turns=facts.turns,
         )
 
     def _threads(self) -> list[Thread]:

@@ -20,7 +20,7 @@ from microbench.recorder import cells
 from microbench.traces.collector import MAX_NAME, MAX_TIME_NS, NO_ROW, Category, Collector, Facts, Field, Integers
 from microbench.traces.samples import counted, filled, in_order, lines, within
 from microbench.traces.stream import open_trace
-from microbench.traces.trace import MEMORIES, NONE, Memory, Samples, Table, Trace
+from microbench.traces.trace import MEMORIES, NONE, TURNS, Loop, Memory, Samples, Table, Trace
 
 MOST_ROWS = 4_000_000  # that are kept
 AT_ONCE = 1 << 16  # cells
@@ -57,7 +57,7 @@ PART_OF_NAME = re.compile(r"(\d{1,4})(?=[A-Za-z_])")
 GPU_NUMBER = re.compile(r"[0-9]{1,4}")
 WINDOW = re.compile(r"([0-9]{1,19})-([0-9]{0,19})")
 UNNAMED = "(unnamed)"
-TEXTS = (cells.FACT, cells.NAME, cells.LINE)
+TEXTS = (cells.FACT, cells.NAME, cells.LINE, cells.LOOP)
 FIRST_CELLS = 1 << 12  # of a file; the names of all calls are among them
 LAST_CELLS = 1 << 20  # of a growing file, in which texts are looked for; few are written between two windows
 
@@ -155,6 +155,7 @@ class _Texts:
         self.facts: dict[str, str] = {}
         self.kernels: dict[int, str] = {}
         self.lines: dict[int, str] = {}
+        self.loops: dict[int, Loop] = {}
         self.left_out = 0
         self._open = (0, 0, 0)  # kind, key and length of the text that goes on
         self._content = bytearray()
@@ -171,12 +172,16 @@ class _Texts:
         if len(self._content) < min(length, cells.LONGEST_TEXT):
             return
         text = self._content[:length].decode("utf-8", "replace")
-        if len(self.facts) + len(self.kernels) + len(self.lines) >= MOST_TEXTS:
+        if len(self.facts) + len(self.kernels) + len(self.lines) + len(self.loops) >= MOST_TEXTS:
             self.left_out += 1
         elif kind == cells.NAME:
             self.kernels[key] = self._kernel(text)
         elif kind == cells.LINE:
             self.lines[key] = plain(text, MAX_NAME)
+        elif kind == cells.LOOP:
+            own, beneath = text.startswith(cells.OWN), text.startswith(cells.BENEATH)
+            place = text.removeprefix(cells.OWN if own else cells.BENEATH)
+            self.loops[key] = Loop(plain(place, MAX_NAME), own, beneath)
         else:
             name, _, value = text.partition("=")
             self.facts[name[:MOST_FACT]] = plain(value[:MOST_FACT])
@@ -214,6 +219,7 @@ class _Reader:
         self._taken = 0
         self._texts = texts or _Texts()
         self._samples: list[Table] = []
+        self._turns: list[Table] = []
         self._syncs: list[Integers] = []
         self._events: list[Integers] = []  # columns: the number of an event, the correlation of its record, its stream
 
@@ -233,6 +239,8 @@ class _Reader:
                 self._events.append(np.stack(columns, axis=1))
             elif kind == cells.SAMPLES:
                 self._samples.append(rows)
+            elif kind == cells.TURN:
+                self._turns.append(rows)
             elif kind not in TEXTS:
                 self._leave_out("cells of an unknown kind", len(rows))
 
@@ -324,8 +332,21 @@ class _Reader:
             rank=None if texts.number("rank") == NONE else texts.number("rank"),
             windows=windows,
             other_waits_ns=other_waits_ns,
+            loops=tuple(texts.loops.values()),
+            turns=self._read_turns(),
         )
-        return msgspec.structs.replace(collector.finish(self._name, facts), samples=samples)
+        trace = msgspec.structs.replace(collector.finish(self._name, facts), samples=samples)
+        return _without_others(trace) if windows else trace
+
+    def _read_turns(self) -> Table:
+        """The turns of loops whose texts are known, sorted by time."""
+        rows = np.concatenate([np.empty(0, ROW), *self._turns])
+        known = list(self._texts.loops)
+        rows = rows[np.isin(rows["name"], known) & (rows["begin_ns"] >= 0) & (rows["begin_ns"] <= MAX_TIME_NS)]
+        turns = np.zeros(len(rows), TURNS)
+        turns["at_ns"], turns["last"] = rows["begin_ns"], rows["flags"] != 0
+        turns["loop"], turns["thread"] = _each(rows["name"], known.index), self._threads(rows)
+        return turns[np.argsort(turns["at_ns"], kind="stable")]
 
     def _read_samples(self) -> Samples | None:
         """Make ranges of the samples of each thread that submits work; of many threads, only of those with most calls.
@@ -403,6 +424,14 @@ def _windows(texts: _Texts) -> tuple[tuple[int, int], ...]:
     """The parts of the time that were recorded whole; the last one has no end if it was open at the end."""
     found = (WINDOW.fullmatch(value) for value in texts.starting("window.").values())
     return tuple(sorted((int(one[1]), min(int(one[2] or MAX_TIME_NS), MAX_TIME_NS)) for one in found if one))
+
+
+def _without_others(trace: Trace) -> Trace:
+    """Leave out work of later calls, which is recorded while the work of a window ends."""
+    begins_ns, ends_ns = np.array(trace.windows, np.int64).T
+    window = np.searchsorted(begins_ns, trace.work["begin_ns"], "right") - 1
+    inside = (window >= 0) & (trace.work["begin_ns"] < ends_ns[window])
+    return msgspec.structs.replace(trace, work=trace.work[inside | (trace.work["call"] != NONE)])
 
 
 def _sorted(events: list[Integers]) -> Integers:

@@ -44,6 +44,8 @@ WORK = np.dtype(
 CALLS = np.dtype([("begin_ns", "i8"), ("end_ns", "i8"), ("name", "i4"), ("thread", "i4")])
 # What host code was doing: operators, Python functions, annotations (NVTX too), and the profiler's own overhead.
 RANGES = np.dtype([("begin_ns", "i8"), ("end_ns", "i8"), ("name", "i4"), ("thread", "i4"), ("kind", "i1")])
+# Ends of turns of Python loops: ``loop`` is a place in Trace.loops. The turns behind a ``last`` one are not noted.
+TURNS = np.dtype([("at_ns", "i8"), ("loop", "i4"), ("thread", "i4"), ("last", "?")])
 # What a call waited for, where the recorder says so: ``stream`` (NONE: the host) waits for ``on_stream`` (NONE: all) up
 # to the event that the call ``on_call`` recorded.
 SYNCS = np.dtype(
@@ -71,6 +73,15 @@ class Samples(NamedTuple):
     every_ns: int
 
 
+class Loop(NamedTuple):
+    """A loop of Python code: "train.py:88 main", whether it is the program's ``own`` code, and whether a module of
+    PyTorch calls it, so that it is inside of a model."""
+
+    place: str
+    own: bool
+    beneath: bool
+
+
 class Trace(msgspec.Struct, frozen=True):
     """One file's recording, of one process or several.
 
@@ -80,7 +91,8 @@ class Trace(msgspec.Struct, frozen=True):
     those that this reader left out although they may matter. ``has_syncs`` and ``has_operators`` say whether such
     records were asked for at all. ``rank`` is the number of this process in a distributed program. A recording of
     ``windows`` (begin and end in ns) has only their records, and of the rest ``other_waits_ns``, the ends of the host's
-    waits; without windows all of it was recorded. ``samples`` are those that became ranges.
+    waits; without windows all of it was recorded. ``turns`` of ``loops`` are of all the time. ``samples`` are those
+    that became ranges.
     """
 
     source: str
@@ -104,6 +116,8 @@ class Trace(msgspec.Struct, frozen=True):
     windows: tuple[tuple[int, int], ...] = ()
     other_waits_ns: tuple[int, ...] = ()
     samples: Samples | None = None
+    loops: tuple[Loop, ...] = ()
+    turns: Table = np.empty(0, TURNS)
 
 
 def name_of(trace: Trace, name: int) -> str:

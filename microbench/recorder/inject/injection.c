@@ -42,7 +42,8 @@ enum {
 static const int KINDS[] = {KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, OVERHEAD};
 /* What is done about a call. */
 enum {
-    WAITS_FOR_EVENT = 1, STREAM_WAITS, WAITS_FOR_STREAM, WAITS_FOR_ALL, RECORDS_EVENT = 8, PER_THREAD = 16, RECORDED = 32
+    WAITS_FOR_EVENT = 1, STREAM_WAITS, WAITS_FOR_STREAM, WAITS_FOR_ALL, RECORDS_EVENT = 8, PER_THREAD = 16, RECORDED = 32,
+    LAUNCHES = 64
 };
 
 typedef struct {
@@ -98,7 +99,8 @@ static const struct {
     uint8_t more;
 } ACTIONS[] = {
     {"EventSynchronize", WAITS_FOR_EVENT}, {"StreamSynchronize", WAITS_FOR_STREAM}, {"Synchronize", WAITS_FOR_ALL},
-    {"WaitEvent", STREAM_WAITS}, {"EventRecord", RECORDS_EVENT},
+    {"WaitEvent", STREAM_WAITS}, {"EventRecord", RECORDS_EVENT}, {"LaunchKernel", LAUNCHES},
+    {"LaunchCooperativeKernel", LAUNCHES},
 };
 static const char *const RANKS[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"};
 static const struct {
@@ -159,7 +161,7 @@ static bool enabled[SYNC + 1];        /* by kind */
 static char path[MOST_PATH], reasons[MOST_PATH];
 static uint64_t for_ms;
 static struct stat identity;          /* of the file, which the program may close */
-static atomic_bool stopped, ending;
+static atomic_bool stopped, ending, launched;
 static _Atomic uint64_t handed_out_bytes;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
@@ -434,6 +436,7 @@ static void called(void *unused, uint32_t domain, uint32_t number, const void *a
     calls[waiting_calls++] = (Row){
         .kind = runtime ? RUNTIME : DRIVER, .detail = number, .begin_ns = begin_ns, .end_ns = end_ns,
         .correlation = data->correlation, .place = (uint32_t)pthread_self()};
+    if (action & LAUNCHES) launched = true;
     if (type == RECORDS_EVENT)
         calls[waiting_calls++] = (Row){
             .kind = CUDA_EVENT, .end_ns = 1, .correlation = data->correlation, .stream = stream, .size = event};
@@ -730,8 +733,10 @@ static void stop_at_exit(void) {
     if (getpid() == process) stop();
 }
 
-/* End the recording while the program runs on, whose own profiler may then have CUPTI. */
+/* End the recording a time after the first kernel. The program runs on, and its own profiler may then have CUPTI. */
 static void *stop_after(void *unused) {
+    const struct timespec look = {0, 50000000};
+    while (!launched && file >= 0) nanosleep(&look, NULL);
     struct timespec left = {for_ms / 1000, for_ms % 1000 * 1000000};
     while (nanosleep(&left, &left) && errno == EINTR) {}
     stop();

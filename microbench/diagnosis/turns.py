@@ -1,0 +1,115 @@
+"""Finds the loop of Python whose turns are the program's own steps, and the time of a turn while nothing records."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from microbench.traces.trace import NONE, Table, Trace
+
+IntArray = npt.NDArray[np.int64]
+
+FEWEST = 4  # ends of turns that count as a repetition
+# A loop within another one is the program's iteration if it turns at least so often in each turn of the outer one, and
+# submits at least this share of its work; the outer one is then one over epochs, prompts or requests.
+OFTEN, MOST_OF = 5, 0.8
+COVERED = 0.5  # the share of the trace's work that must be submitted while a loop turns
+FIRST_NS = 100_000_000  # of a pause, in which the recorder still finishes its window
+AT_ONCE = 10  # turns whose mean is one time of a step
+
+
+class Turns(NamedTuple):
+    """A loop that submits work: where it is, the ends in ns of the turns that follow one another in the trace, the
+    number of submitting calls in each turn between them, and the median time of a turn in s, recorded or not."""
+
+    loop: int
+    thread: int
+    place: str
+    own: bool
+    ends_ns: IntArray
+    submits: IntArray
+    turn_s: float
+    cut: bool  # of a fast loop only some turns are noted
+
+
+def loops_of(trace: Trace) -> list[Turns]:
+    """The loops that submit work in most turns, outside of PyTorch's modules, the longest turn first."""
+    submits_ns = trace.calls["begin_ns"][np.unique(trace.work["call"][trace.work["call"] != NONE])]
+    found = []
+    for number, loop in enumerate(trace.loops):
+        rows = trace.turns[trace.turns["loop"] == number]
+        if loop.beneath or not len(submits_ns) or not len(rows):
+            continue
+        threads, counts = np.unique(rows["thread"], return_counts=True)
+        rows = rows[rows["thread"] == threads[np.argmax(counts)]]
+        inside = rows[(rows["at_ns"] >= submits_ns[0]) & (rows["at_ns"] <= submits_ns[-1])]
+        stretch = max(_stretches(inside), key=len)
+        submits = np.diff(np.searchsorted(submits_ns, stretch["at_ns"]))
+        times_ns = np.concatenate([np.diff(one["at_ns"]) for one in _stretches(rows)])
+        if len(times_ns) and (not len(submits) or np.median(submits) >= 1):
+            turn_s = float(np.median(times_ns)) * 1e-9
+            cut = bool(len(stretch) and stretch["last"][-1])
+            thread = int(rows["thread"][0])
+            found.append(Turns(number, thread, loop.place, loop.own, stretch["at_ns"], submits, turn_s, cut))
+    return sorted(found, key=lambda one: -one.turn_s)
+
+
+def _stretches(rows: Table) -> list[Table]:
+    """Turns that follow one another."""
+    return np.split(rows, np.flatnonzero(rows["last"]) + 1)
+
+
+def iteration(trace: Trace, names: IntArray, loops: list[Turns]) -> Turns | None:
+    """The loop whose turns are the program's steps; its own code comes before that of packages.
+
+    ``names`` are numbers of the submitting calls that are equal for equal calls.
+    """
+    for own in (True, False):
+        chosen = None
+        for loop in (one for one in loops if one.own == own and len(one.submits)):
+            if _covered(names, loop) and (chosen is None or _is_iteration(chosen, loop)):
+                chosen = loop
+        if chosen is not None and len(chosen.ends_ns) >= FEWEST:
+            return chosen
+    return None
+
+
+def _covered(names: IntArray, loop: Turns) -> bool:
+    """Whether the loop submits most of the work. A loop of which only some turns are noted does if the calls of a turn
+    repeat everywhere."""
+    turn = int(np.median(loop.submits))
+    if loop.cut and 0 < turn < len(names):
+        return bool(np.mean(names[:-turn] == names[turn:]) >= COVERED)
+    return bool(loop.submits.sum() >= COVERED * len(names))
+
+
+def _is_iteration(outer: Turns, inner: Turns) -> bool:
+    """Whether the turns of the inner loop, and not those of the outer one, are the program's iterations."""
+    ends = np.searchsorted(inner.ends_ns, outer.ends_ns)
+    last = np.unique(ends[(ends > 0) & (ends < len(inner.ends_ns))]) - 1  # turns with an end of the outer loop
+    others = np.delete(inner.submits, last)
+    often = len(others) / max(len(last), 1) + 1
+    return len(others) > 0 and often >= OFTEN and bool(others.mean() >= MOST_OF * inner.submits.mean())
+
+
+def unrecorded(trace: Trace, place: str, every: int) -> IntArray:
+    """Times in ns of one turn of the loop at a place in pauses of the recording, each the mean of several turns: a
+    multiple of ``every``."""
+    closed = [end for _, end in trace.windows]
+    opened = [*(begin for begin, _ in trace.windows[1:]), np.iinfo(np.int64).max]
+    several = -(-AT_ONCE // every) * every
+    found = [np.empty(0)]
+    numbers = [number for number, loop in enumerate(trace.loops) if loop.place == place]
+    for number in numbers[:1]:
+        rows = trace.turns[trace.turns["loop"] == number]
+        threads, counts = np.unique(rows["thread"], return_counts=True)
+        rows = rows[rows["thread"] == threads[np.argmax(counts)]] if len(threads) else rows
+        for closed_ns, opened_ns in zip(closed, opened, strict=True):
+            inside = rows[(rows["at_ns"] > closed_ns + FIRST_NS) & (rows["at_ns"] < opened_ns)]
+            for stretch in _stretches(inside):
+                at_once = several if len(stretch) > several else every
+                found.append(np.diff(stretch["at_ns"][::at_once]) / at_once)
+    times_ns: IntArray = np.concatenate(found)
+    return times_ns

@@ -1,0 +1,153 @@
+"""Notes when each turn of a Python loop ends in which the program submits work, by sys.monitoring (Python 3.12 on).
+
+A thread of its own looks at the stacks of the other threads a few times a second, and asks Python to report the jumps
+in the code that it finds there. Python reports a jump forward once and a jump backward, which ends a turn, each time
+(0.4 us). Of a loop with more than FASTEST turns a second only MOST_TURNS are noted after each ``restart``.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import sys
+import time
+from opcode import opmap
+from typing import Any
+
+from . import cells
+from .sampler import MOST_FRAMES, THREAD, Places
+
+TOOLS = (4, 3)  # numbers of sys.monitoring that no other tool has reserved
+EVERY_S = 0.05
+WRITE_NS = 500_000_000
+MOST_CODE = 2000  # functions that are observed
+MOST_TURNS, FASTEST = 256, 400
+MOST_WAITING = 100_000  # turns; in a forked child nobody writes them
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+MODULES = os.path.join("torch", "nn", "modules", "module.py")  # calls the code of PyTorch's modules
+
+
+class Loops:
+    """Makes rows of the turns of loops. ``write`` takes cells and says whether the recording goes on; ``ahead_ns`` says
+    how far CUPTI's clock is ahead of Unix time."""
+
+    def __init__(self, write: Any, ahead_ns: Any) -> None:
+        self._write, self._ahead_ns = write, ahead_ns
+        self._lock = _thread.allocate_lock()
+        self._ended = False
+        self._monitoring: Any = getattr(sys, "monitoring", None)
+        self._tool = -1
+        self._places = Places()
+        self._observed: dict[int, Any] = {}  # code by its id, which stays its own as long as it is kept
+        self._beneath: set[int] = set()
+        # By code and target of a jump: key, turns, the time of their first one, target, place of the first jump, and
+        # whether it is a for loop.
+        self._loops: dict[tuple[int, int], list[int]] = {}
+        self._turns: list[tuple[int, int, int, int]] = []
+        self._texts: list[bytes] = []
+
+    def run(self, begun: Any) -> None:
+        """Observe loops from when ``begun`` is true until ``finish``. What goes wrong ends this and not the program."""
+        monitoring = self._monitoring
+        if monitoring is None:
+            return
+        with contextlib.suppress(Exception):
+            while not begun():
+                time.sleep(EVERY_S)
+                if self._ended:
+                    return
+            self._tool = next(tool for tool in TOOLS if monitoring.get_tool(tool) is None)
+            monitoring.use_tool_id(self._tool, "microbench")
+            monitoring.register_callback(self._tool, monitoring.events.JUMP, self._jumped)
+            written_ns = time.monotonic_ns()
+            while True:
+                with self._lock:
+                    if self._ended:
+                        return
+                    self._observe()
+                    if time.monotonic_ns() - written_ns > WRITE_NS:
+                        written_ns = time.monotonic_ns()
+                        self._ended = not self._flush()
+                time.sleep(EVERY_S)
+
+    def restart(self) -> None:
+        """Note the turns of fast loops anew, because a window begins or ends."""
+        if self._tool >= 0:
+            with self._lock, contextlib.suppress(Exception):
+                for (code, _), loop in list(self._loops.items()):
+                    if loop[1] >= MOST_TURNS:
+                        for events in (0, self._monitoring.events.JUMP):
+                            self._monitoring.set_local_events(self._tool, self._observed[code], events)
+                    loop[1] = 0
+
+    def finish(self) -> None:
+        """End the observation and write what waits."""
+        with self._lock:
+            self._ended = True
+            with contextlib.suppress(Exception):
+                if self._tool >= 0:
+                    for code in self._observed.values():
+                        self._monitoring.set_local_events(self._tool, code, 0)
+                    self._monitoring.free_tool_id(self._tool)
+                    self._flush()
+
+    def _observe(self) -> None:
+        """Observe all code that a thread is in now."""
+        own = _thread.get_ident()
+        for thread, innermost in sys._current_frames().items():
+            if thread == own:
+                continue
+            stack: list[Any] = []
+            frame: Any = innermost
+            while frame is not None and len(stack) < MOST_FRAMES:
+                stack.append(frame.f_code)
+                frame = frame.f_back
+            beneath = False
+            for code in reversed(stack):
+                beneath = beneath or code.co_filename.endswith(MODULES)
+                if code.co_filename.startswith(HERE) or len(self._observed) >= MOST_CODE:
+                    continue
+                if id(code) not in self._observed:
+                    self._observed[id(code)] = code
+                    if beneath:
+                        self._beneath.add(id(code))
+                    self._monitoring.set_local_events(self._tool, code, self._monitoring.events.JUMP)
+
+    def _jumped(self, code: Any, offset: int, target: int) -> Any:
+        """The program jumps within a function."""
+        if target > offset or len(self._turns) > MOST_WAITING:
+            return self._monitoring.DISABLE
+        now_ns = time.time_ns()
+        loop = self._loops.get((id(code), target)) or self._new(code, offset, target)
+        if loop[1] == 0:
+            loop[2] = now_ns
+        loop[1] += 1
+        fast = loop[1] >= MOST_TURNS and (now_ns - loop[2]) * FASTEST < loop[1] * 1_000_000_000
+        self._turns.append((loop[0], _thread.get_ident(), now_ns, int(fast)))
+        return self._monitoring.DISABLE if fast else None
+
+    def _new(self, code: Any, offset: int, target: int) -> list[int]:
+        """A loop that turns for the first time, or that has a second jump: a while loop with ``continue`` has two that
+        overlap. Loops within each other seldom do."""
+        iterates = code.co_code[target] == opmap["FOR_ITER"]
+        for (other, _), loop in self._loops.items():
+            (first, end), (second, later) = sorted(((loop[3], loop[4]), (target, offset)))
+            if other == id(code) and first < second <= end < later and not iterates and not loop[5]:
+                self._loops[other, target] = loop
+                return loop
+        line = next((line for begin, end, line in code.co_lines() if begin <= target < end and line), 0)
+        file = code.co_filename
+        kind = cells.BENEATH if id(code) in self._beneath else cells.OWN if self._places.is_own(file) else ""
+        loop = self._loops[id(code), target] = [len(self._loops) + 1, 0, 0, target, offset, iterates]
+        place = f"{self._places.short(file)}:{line or code.co_firstlineno} {code.co_name}"
+        self._texts.append(cells.text(cells.LOOP, loop[0], kind + place))
+        return loop
+
+    def _flush(self) -> bool:
+        """Write what waits. Returns whether the recording goes on."""
+        texts, self._texts = self._texts, []
+        turns, self._turns = self._turns, []
+        ahead_ns = self._ahead_ns()
+        rows = (cells.turn(thread & THREAD, loop, at_ns + ahead_ns, last) for loop, thread, at_ns, last in turns)
+        return bool(self._write(b"".join((*texts, *rows))))

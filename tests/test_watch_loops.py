@@ -1,0 +1,165 @@
+"""Tests of the turns of Python loops that a recording holds: in programs, and what the diagnosis makes of them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from watched import Place, Recorded
+
+from microbench.diagnosis.steps import Steps, find_steps
+from microbench.diagnosis.turns import loops_of
+from microbench.recorder.program import WHOLE, How
+
+# Pythons with sys.monitoring that may be on this machine.
+PYTHONS = (
+    sys.executable, "python3.12", "python3.13", "python3.14",
+    *map(str, sorted(Path.home().glob(".pyenv/versions/3.1[2-9]*/bin/python"))),
+)  # fmt: skip
+IS_NEW = "import sys; sys.exit(sys.version_info < (3, 12))"
+
+
+def new_python() -> str | None:
+    for name in filter(shutil.which, PYTHONS):
+        found = subprocess.run([name, "-c", IS_NEW], capture_output=True, check=False)
+        if found.returncode == 0:
+            return name
+    return None
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    found = new_python()
+    if found is None:
+        pytest.skip("no Python 3.12 here")
+    return found
+
+
+def recorded(place: Place, python: str, text: str, folder: Path, how: How = WHOLE) -> Recorded:
+    (folder / "program.py").write_text(text)
+    done = place.ran([python, "program.py"], folder, None, how)
+    assert (done.code, done.errors, done.reasons) == (0, "", [])
+    return done
+
+
+def steps_of(done: Recorded) -> Steps:
+    (trace,) = done.traces
+    steps = find_steps(trace)
+    assert steps is not None
+    return steps
+
+
+EPOCHS = """
+import time, torch
+
+def train():
+    for epoch in range(6):
+        for batch in range(20):
+            torch.library.stand_in_now()
+            for layer in range(3):
+                torch.steps(1, 7)
+            torch.steps(1, 4)
+            time.sleep(0.004)
+
+train()
+"""
+
+
+def test_the_step_is_a_turn_of_the_loop_over_batches(place: Place, tmp_path: Path, python: str) -> None:
+    steps = steps_of(recorded(place, python, EPOCHS, tmp_path))
+    assert (steps.found, steps.name) == ("loop", "program.py:6 train")
+    assert steps.count > 80
+    assert set(np.diff(steps.calls)) == {3 * 8 + 5}
+    assert [place for place, _ in steps.loops] == ["program.py:5 train", "program.py:8 train"]
+    assert steps.loops[0][1] > 15 * steps.step_s
+
+
+def test_two_parts_that_each_turn_a_few_times_are_one_step(place: Place, tmp_path: Path, python: str) -> None:
+    text = EPOCHS.replace("range(20)", "range(4)").replace("range(6)", "range(30)")
+    assert steps_of(recorded(place, python, text, tmp_path)).name == "program.py:5 train"
+
+
+def test_a_loop_in_a_function_that_submits_little_is_no_step(place: Place, tmp_path: Path, python: str) -> None:
+    text = """
+import time, torch
+
+def update():
+    for parameter in range(10):
+        torch.steps(1, 1)
+
+step = 0
+while step < 60:
+    step += 1
+    torch.library.stand_in_now()
+    torch.steps(1, 40)
+    update()
+    time.sleep(0.004)
+    if step % 2:
+        continue
+"""
+    steps = steps_of(recorded(place, python, text, tmp_path))
+    assert steps.name.startswith("program.py:"), steps.name
+    assert steps.name.endswith(" <module>")
+    assert set(np.diff(steps.calls)) == {41 + 10 * 2}
+
+
+def test_of_a_fast_loop_some_turns_of_each_window_are_noted(place: Place, tmp_path: Path, python: str) -> None:
+    text = """
+import time, torch
+begin = time.monotonic()
+while time.monotonic() - begin < 1.6:
+    torch.library.stand_in_now()
+    torch.steps(1, 3)
+    time.sleep(0.0005)
+"""
+    done = recorded(place, python, text, tmp_path, How(window_s=0.2, every_s=0.5))
+    (trace,) = done.traces
+    assert len(trace.windows) >= 2
+    (loop,) = loops_of(trace)
+    assert (loop.cut, len(loop.ends_ns), set(loop.submits)) == (True, 256, {3})
+    assert np.count_nonzero(trace.turns["last"]) >= 2 * len(trace.windows) - 1
+    in_pauses = [
+        np.count_nonzero((trace.turns["at_ns"] > end) & (trace.turns["at_ns"] < begin))
+        for (_, end), (begin, _) in zip(trace.windows, trace.windows[1:], strict=False)
+    ]
+    assert min(in_pauses) >= 256
+
+
+def test_without_a_window_the_recording_pauses_by_itself(place: Place, tmp_path: Path, python: str) -> None:
+    text = """
+import time, torch
+time.sleep(0.3)
+begin = time.monotonic()
+while time.monotonic() - begin < 2:
+    torch.library.stand_in_now()
+    torch.steps(1)
+    time.sleep(0.004)
+"""
+    (trace,) = recorded(place, python, text, tmp_path, How()).traces
+    assert [end - begin < 1.2e9 for begin, end in trace.windows[1:2]] == [False], "the second window is twice as long"
+    assert trace.windows[0][1] > 1e9, "it begins with the first kernel"
+
+
+def test_a_tool_of_the_program_keeps_its_own_events(place: Place, tmp_path: Path, python: str) -> None:
+    text = """
+import sys, time, torch
+monitoring, seen = sys.monitoring, []
+for tool in (3, 4):
+    monitoring.use_tool_id(tool, "mine")
+monitoring.register_callback(4, monitoring.events.PY_START, lambda code, offset: seen.append(code.co_name))
+monitoring.set_events(4, monitoring.events.PY_START)
+def step():
+    torch.library.stand_in_now()
+    torch.steps(1)
+    time.sleep(0.002)
+for turn in range(50):
+    step()
+print(seen.count("step"))
+"""
+    done = recorded(place, python, text, tmp_path)
+    assert done.output == "50\n"
+    assert len(done.traces[0].turns) == 0
