@@ -31,7 +31,7 @@ from microbench.model.constants import Constant, Fit
 from microbench.model.fit import fit_for
 from microbench.model.workload import Kernels, Wait, Workload
 from microbench.report.sheets.diagnosis import encoded, screen
-from microbench.traces.trace import NONE, RANGE_KINDS, Memory, RangeKind, Trace
+from microbench.traces.trace import MIGRATION, NONE, RANGE_KINDS, Memory, RangeKind, Trace
 
 
 @cache
@@ -839,6 +839,67 @@ def test_what_happens_once_is_the_programs_start() -> None:
     assert "diagnose.start_up" in rules(found)
     assert "diagnose.allocation" not in rules(found)
     assert diagnosed(program(first=False)).bound == "allocation-bound"
+
+
+def test_idle_time_that_the_recorder_does_not_explain_makes_no_gpu_busy() -> None:
+    """A GPU that works 87 % waits for something unknown; the played step lacks that time, but no record took it."""
+    made = Recorder()
+    for _ in range(12):
+        call = made.call("cudaLaunchKernel", 3000)
+        made.submit(call, "kernel", 870_000)
+        made.ends_ns[7] += 130_000
+        made.wait()
+    found = diagnosed(made)
+    assert found.idle.busy_s / found.idle.span_s == pytest.approx(0.87, abs=0.01)
+    assert found.bound != "GPU-bound"
+
+
+def test_a_gpu_that_only_copies_is_told_what_to_do() -> None:
+    made = Recorder()
+    for step in range(12):
+        with made.range(f"step#{step}", "annotation"):
+            call = made.call("cudaMemcpyAsync", 3000)
+            made.submit(call, "Memcpy", 900_000, kind="copy", memories=("pinned", "device"), size=1 << 24)
+            made.launch("kernel", 50_000)
+    found = diagnosed(made)
+    assert (found.bound, words.findings(found)[0].severity) == ("copy-bound", "problem")
+    advice = finding(found, "diagnose.copies_alone")
+    assert advice.title.startswith("The GPU does nothing but copy for 900 µs (94")
+    assert "pinned" not in advice.advice
+
+
+@pytest.mark.parametrize(("size", "advice"), [(4, "Read values back less often"), (1 << 20, "Pin the memory")])
+def test_a_value_that_the_host_reads_is_not_to_be_copied_ahead(size: int, advice: str) -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.launch("kernel", 3000)
+        call, begin_ns = made.call("cudaMemcpy", 30_000), made.now_ns - 12_000
+        made.work_at(call, begin_ns, 2000, size, ("device", "pageable"))
+    assert finding(diagnosed(made), "diagnose.copies").advice.startswith(advice)
+
+
+def test_launches_without_any_record_of_the_gpu_say_so() -> None:
+    made = steps_of(count=2, kernels=3)
+    made.work.clear()
+    with pytest.raises(UsageError, match="6 launches, but the profiler got no record of what the GPU did"):
+        diagnosed(made)
+
+
+def test_records_that_only_name_host_code_and_the_drivers_own_copies_forbid_nothing() -> None:
+    made = steps_of()
+    trace = made.trace(lost={"NVTX events": 1})
+    assert [check.forbids for check in checks(trace, None) if check.name == "lost: NVTX events"] == [()]
+    for place in range(40):
+        made.work.append(
+            (1000 * place, 1000 * place + 400, 7, 4096, 0, NONE, NONE, made.name(MIGRATION), 0, 0, 1, 0, 0)
+        )
+    assert "pieces of work without a call" not in {check.name for check in checks(made.trace(), None)}
+
+
+@pytest.mark.parametrize(("resolution_ns", "forbids"), [(1, ("idle time", "prediction")), (1000, ())])
+def test_work_of_no_length_is_short_in_whole_microseconds(resolution_ns: int, forbids: tuple[str, ...]) -> None:
+    trace = steps_of(duration_ns=0).trace(resolution_ns=resolution_ns)
+    assert [one.forbids for one in checks(trace, None) if one.name == "pieces of work without a length"] == [forbids]
 
 
 def test_a_cut_file_is_called_cut() -> None:

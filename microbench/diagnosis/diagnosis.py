@@ -13,6 +13,7 @@ from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, round_percent
 from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
 from microbench.diagnosis.health import Check, checks, forbidden
+from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.idle import Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.recorded import Blocker, Change, Recorded, layer_of, recorded
@@ -25,10 +26,12 @@ from microbench.model.forecast import making, predict, step_time
 from microbench.model.model import WAYS, Way, call_name, copy_name, graphs, needed
 from microbench.model.unknowns import filled
 from microbench.model.workload import Copies, HostWork, Kernels, Part, Wait, Workload
-from microbench.traces.trace import Trace
+from microbench.traces.trace import Trace, name_of
 
 # Where host and GPU time are this close, neither alone is the limit.
 BUSY = 0.9
+# The recorder's likely costs are no reason to call a GPU busy that was recorded as less busy than this.
+NEARLY_BUSY = 0.85
 # Idle time for these causes ends when the host submits sooner: the step is launch-bound if they are most of it.
 SUBMISSION: tuple[Cause, ...] = (
     "Python and framework time between CUDA calls",
@@ -174,6 +177,12 @@ def diagnose(
     Raises UsageError for a trace without work of a GPU.
     """
     if not len(trace.work):
+        launches = sum(doing(name_of(trace, name)) == "launch" for name in trace.calls["name"].tolist())
+        if launches:
+            raise UsageError(
+                f"{trace.source} has {launches} launches, but the profiler got no record of what the GPU did",
+                "let one profiler alone record, with the right to read the GPU's counters, and not under WSL",
+            )
         raise UsageError(f"{trace.source} has no work of a GPU", "record with CUDA activities")
     whole = trace
     trace = middle(one_window(trace))
@@ -264,10 +273,12 @@ def _bound(
     """
     if found is None or found.span_s <= 0:
         return None
+    recorder_s = min(recorder_s, sum(found.causes[cause] for cause in SUBMISSION))
+    works_s = found.busy_s - found.exposed_s
+    if works_s >= NEARLY_BUSY * found.span_s and works_s >= BUSY * (found.span_s - recorder_s):
+        return "copy-bound" if found.copies_s > found.busy_s / 2 else "GPU-bound"
     if step is None and found.first_use_s >= found.idle_s / 2 > 0:
         return "start-up"
-    if found.busy_s - found.exposed_s >= BUSY * (found.span_s - recorder_s):
-        return "copy-bound" if found.copies_s > found.busy_s / 2 else "GPU-bound"
     own_s = min(pauses_s, found.causes["Python and framework time between CUDA calls"])
     remedy = best.name if best is not None else ""
     copies_s = found.copies_s if remedy == "pinned" else 0.0

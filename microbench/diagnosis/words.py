@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.core.units import as_time, ordinal, percent, plain, round_percent, times, two_times
 from microbench.diagnosis.communication import Collective
@@ -21,7 +24,7 @@ from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import BETWEEN, Cause
 from microbench.diagnosis.recorded import Blocker, Recorded, layer_of
 from microbench.model.workload import Kernels
-from microbench.traces.trace import WORK_KINDS, Format, Trace
+from microbench.traces.trace import MEMORIES, WORK_KINDS, Format, Trace
 
 SUITE = "diagnose"
 
@@ -96,7 +99,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
         return
     share = idle.idle_s / idle.span_s
     exposed = idle.exposed_s / idle.span_s
-    lost = share + exposed
+    lost = share + exposed + (idle.copies_s / idle.span_s if bound == "copy-bound" else 0.0)
     causes = sorted(idle.causes, key=lambda cause: -idle.causes[cause])
     named = [cause_words(diagnosis, cause) for cause in causes if idle.causes[cause] > NAMED * idle.span_s][:3]
     span = "each recorded step" if diagnosis.steps is not None else "the trace"
@@ -114,7 +117,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     if bound == "wait-bound" and diagnosis.recorded is not None and (waits := waits_of(diagnosis.recorded)):
         title += f", because the host waits {waits:.0f} time{'s' if waits > 1 else ''} in it"
     if bound == "host-bound" and diagnosis.recorded is not None:
-        title += f", because the program's own work takes {as_time(diagnosis.recorded.pauses_s)} of it"
+        title += f", because the program's own work takes {as_time(_own_s(diagnosis))} of it"
     yield Finding(
         rule="diagnose.bound",
         severity=severity,
@@ -351,17 +354,22 @@ def blocker_words(blocker: Blocker) -> str:
     return f"{blocker.call}{place} ({count} a step)"
 
 
+def _own_s(diagnosis: Diagnosis) -> float:
+    """The time of a step in which the program does its own work and the GPU idles: beside the GPU's, it costs none."""
+    recorded, idle = diagnosis.recorded, diagnosis.idle
+    if recorded is None or idle is None:
+        return 0.0
+    return min(recorded.pauses_s, each(diagnosis, idle.causes[BETWEEN]))
+
+
 def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     """The program's own work, if it takes a share worth naming."""
-    recorded, step, idle = diagnosis.recorded, diagnosis.step, diagnosis.idle
-    if recorded is None or step is None or idle is None:
-        return
-    # What the GPU spends working costs the step nothing.
-    if min(recorded.pauses_s, each(diagnosis, idle.causes[BETWEEN])) > NAMED * step.watched_s:
+    step, pauses_s = diagnosis.step, _own_s(diagnosis)
+    if step is not None and pauses_s > NAMED * step.watched_s and diagnosis.bound != "GPU-bound":
         yield Finding(
             rule="diagnose.pauses",
             severity="advice",
-            title=f"The program's own work between launches takes {as_time(recorded.pauses_s)} of each step",
+            title=f"The program's own work between launches takes {as_time(pauses_s)} of each step",
             text="The host calls nothing of CUDA for more than 1 ms. No graph shortens that.",
             threshold=f"pauses of more than 1 ms between two calls of one thread, {round_percent(NAMED)} of the step, "
             "while the GPU idles",
@@ -408,14 +416,51 @@ def _communication(diagnosis: Diagnosis) -> Iterator[Finding]:
     )
 
 
+# A copy of so few bytes to the host is a value that the host looks at.
+VALUE_BYTES = 4096
+
+
+def _to_host(trace: Trace) -> npt.NDArray[np.bool_]:
+    copies, device = trace.work["kind"] == WORK_KINDS.index("copy"), MEMORIES.index("device")
+    to_host: npt.NDArray[np.bool_] = copies & (trace.work["source"] == device) & (trace.work["target"] != device)
+    return to_host
+
+
+def _pageable(trace: Trace) -> bool:
+    """Whether copies use pageable memory."""
+    pageable = MEMORIES.index("pageable")
+    return bool(((trace.work["source"] == pageable) | (trace.work["target"] == pageable)).any())
+
+
+def _copying(trace: Trace) -> str:
+    """What to do about copies that the GPU waits for."""
+    copies, values = trace.work["kind"] == WORK_KINDS.index("copy"), _to_host(trace)
+    values &= (trace.work["bytes"] >= 0) & (trace.work["bytes"] <= VALUE_BYTES)
+    if 2 * np.count_nonzero(values) > np.count_nonzero(copies):
+        return "Read values back less often, once in several steps, or decide on the GPU: the host waits for each"
+    return "Pin the memory and copy ahead of the step, in another stream"
+
+
 def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Other causes that take a share worth naming."""
     causes: tuple[tuple[Cause, str, str], ...] = (
         ("allocation", "diagnose.allocation", "Allocate before the step, or from a memory pool"),
-        ("copies", "diagnose.copies", "Pin the memory and copy ahead of the step, in another stream"),
+        ("copies", "diagnose.copies", _copying(diagnosis.trace)),
         ("waits", "diagnose.waits", "Wait less often"),
         ("module load", "diagnose.module_load", "Run each kernel once before what is timed"),
     )
+    alone_s = idle.copies_s if (idle := diagnosis.idle) is not None else 0.0
+    if diagnosis.bound == "copy-bound" and idle is not None and alone_s > WARNING * idle.span_s:
+        takes = f"{as_time(each(diagnosis, alone_s))} ({percent(alone_s / idle.span_s)})"
+        yield Finding(
+            rule="diagnose.copies_alone",
+            severity="advice",
+            title=f"The GPU does nothing but copy for {takes}",
+            text="",
+            threshold=f"copy-bound, and copies alone take more than {round_percent(WARNING)} of the time",
+            advice="Keep on the GPU what the next kernels need, and copy the rest while they run"
+            + (", from pinned memory" if _pageable(diagnosis.trace) else ""),
+        )
     if diagnosis.bound == "start-up":
         yield Finding(
             rule="diagnose.start_up",
