@@ -1036,6 +1036,7 @@ def test_the_rank_whose_collectives_are_shortest_comes_late() -> None:
     assert (found.rule, found.severity) == ("diagnose.late_rank", "warning")
     assert "rank 2 comes late: the others wait about 300 µs of each step for it" in found.title
     assert ranks.late_rank(several[1:3]) is not None
+    assert ranks.late_rank([*several, rank(4, 290_000)]) is None  # two are late
     assert ranks.late_rank([several[0], several[1], several[3]]) is None
     assert ranks.late_rank([diagnosed(training()), *several]) is None  # which rank that is nobody knows
 

@@ -17,6 +17,8 @@ FEWEST = 3
 # A rank is odd if it lies this many median deviations, and this share, from the median of all ranks. 1.4826 times the
 # median deviation is the standard deviation of normal noise.
 DEVIATIONS, LEAST_SHARE = 3.5 * 1.4826, 0.05
+# One rank is late if the next one waits for it at least this part of the time that the ranks wait in the median.
+APART = 4
 
 
 class Odd(msgspec.Struct, frozen=True):
@@ -82,11 +84,11 @@ def late_rank(several: Sequence[Diagnosis]) -> tuple[str, float] | None:
         return None
     ordered = sorted((communication_s(one) or 0.0, name) for name, one in zip(names(several), several, strict=True))
     (shortest_s, name), others_s = ordered[0], [seconds for seconds, _ in ordered[1:]]
-    # The others wait: the next one must be as far away as the ranks differ among themselves.
+    # Where the next one comes about as late, no single rank is the last.
     late_s = statistics.median(others_s) - shortest_s
     spans_s = [words.each(one, one.idle.span_s) for one in several if one.idle is not None]
     apart_s = others_s[0] - shortest_s
-    if late_s <= LEAST_SHARE * statistics.median(spans_s) or 2 * apart_s < late_s:
+    if late_s <= LEAST_SHARE * statistics.median(spans_s) or APART * apart_s < late_s:
         return None
     return name, late_s
 
