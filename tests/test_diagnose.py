@@ -896,6 +896,20 @@ def test_records_that_only_name_host_code_and_the_drivers_own_copies_forbid_noth
     assert "pieces of work without a call" not in {check.name for check in checks(made.trace(), None)}
 
 
+def test_pages_that_the_driver_moves_are_named() -> None:
+    made = Recorder()
+    for step in range(12):
+        made.launch("kernel", 3000)
+        name = made.name(f"{MIGRATION}Memcpy HtoD")
+        for page in range(10):
+            begin_ns = made.now_ns + 8000 + 3000 * page
+            made.work.append((begin_ns, begin_ns + 2000, 7, 65536, 0, NONE, NONE, name, 0, 0, 1, 0, 0))
+        made.runs(50_000 + step)
+    advice = finding(diagnosed(made), "diagnose.migrations")
+    assert advice.title == "The driver moves pages of managed memory 120 times, when they are touched"
+    assert "diagnose.migrations" not in rules(diagnosed(steps_of()))
+
+
 @pytest.mark.parametrize(("resolution_ns", "forbids"), [(1, ("idle time", "prediction")), (1000, ())])
 def test_work_of_no_length_is_short_in_whole_microseconds(resolution_ns: int, forbids: tuple[str, ...]) -> None:
     trace = steps_of(duration_ns=0).trace(resolution_ns=resolution_ns)

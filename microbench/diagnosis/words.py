@@ -24,7 +24,7 @@ from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import BETWEEN, Cause
 from microbench.diagnosis.recorded import Blocker, Recorded, layer_of
 from microbench.model.workload import Kernels
-from microbench.traces.trace import MEMORIES, WORK_KINDS, Format, Trace
+from microbench.traces.trace import MEMORIES, MIGRATION, NONE, WORK_KINDS, Format, Trace
 
 SUITE = "diagnose"
 
@@ -441,6 +441,25 @@ def _copying(trace: Trace) -> str:
     return "Pin the memory and copy ahead of the step, in another stream"
 
 
+def _migrations(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """The driver's own copies of managed memory, if they and the waits for them take a share worth naming."""
+    idle, work = diagnosis.idle, diagnosis.trace.work
+    named = np.array([name.startswith(MIGRATION) for name in (*diagnosis.trace.names, "")])
+    pages = work[named[work["name"]] & (work["call"] == NONE)]
+    if idle is None or not len(pages):
+        return
+    takes_s = float((pages["end_ns"] - pages["begin_ns"]).sum()) * 1e-9 + idle.causes["unknown"]
+    if takes_s > WARNING * idle.span_s:
+        yield Finding(
+            rule="diagnose.migrations",
+            severity="advice",
+            title=f"The driver moves pages of managed memory {len(pages)} times, when they are touched",
+            text="",
+            threshold=f"such copies and the idle time before them take more than {round_percent(WARNING)} of the time",
+            advice="Prefetch the memory before it is used (cudaMemPrefetchAsync), or allocate it on the GPU",
+        )
+
+
 def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Other causes that take a share worth naming."""
     causes: tuple[tuple[Cause, str, str], ...] = (
@@ -449,6 +468,7 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
         ("waits", "diagnose.waits", "Wait less often"),
         ("module load", "diagnose.module_load", "Run each kernel once before what is timed"),
     )
+    yield from _migrations(diagnosis)
     alone_s = idle.copies_s if (idle := diagnosis.idle) is not None else 0.0
     if diagnosis.bound == "copy-bound" and idle is not None and alone_s > WARNING * idle.span_s:
         takes = f"{as_time(each(diagnosis, alone_s))} ({percent(alone_s / idle.span_s)})"
