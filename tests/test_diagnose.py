@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from microbench.analysis.evidence import Finding
 from microbench.core.errors import UsageError
-from microbench.core.units import times
+from microbench.core.units import as_time, times
 from microbench.diagnosis import lanes, ranks, window, words
+from microbench.diagnosis.communication import kind_of
 from microbench.diagnosis.diagnosis import ELSEWHERE, PROCESSES, Diagnosis, Graph, Step, diagnose
 from microbench.diagnosis.events import held_by_events
 from microbench.diagnosis.health import checks
@@ -29,8 +30,8 @@ from microbench.library.runs import load
 from microbench.model.constants import Constant, Fit
 from microbench.model.fit import fit_for
 from microbench.model.workload import Kernels, Wait, Workload
-from microbench.report.sheets.diagnosis import screen
-from microbench.traces.trace import NONE, RANGE_KINDS, Memory, RangeKind, Trace
+from microbench.report.sheets.diagnosis import encoded, screen
+from microbench.traces.trace import MIGRATION, NONE, RANGE_KINDS, Memory, RangeKind, Trace
 
 
 @cache
@@ -395,6 +396,49 @@ def test_the_time_of_the_step_may_be_given() -> None:
         diagnosed(made, 8e-3)
 
 
+def turns(kinds: int) -> Recorder:
+    """Steps of several kinds that take turns, each behind a longer pause."""
+    made = Recorder()
+    for _ in range(12):
+        for kind in range(kinds):
+            made.runs(60_000)
+            for kernel in range(8):
+                made.runs(20_000)
+                made.launch(f"kernel_{kernel}", 2000, blocks=4 + kind)
+    return made
+
+
+@pytest.mark.parametrize(("kinds", "part"), [(2, "half"), (3, "a third"), (4, "a quarter")])
+def test_the_time_of_one_of_several_kinds_of_steps_is_a_part_of_what_repeats(kinds: int, part: str) -> None:
+    made = turns(kinds)
+    found = diagnosed(made, 200e-6)
+    assert found.step.watched_s == pytest.approx(kinds * 244e-6)
+    assert (found.step.holds, found.step.unwatched_s) == (kinds, pytest.approx(kinds * 200e-6))
+    assert found.graph.speedup == pytest.approx(kinds * 200e-6 / found.graph.step_s)
+    title = finding(found, "diagnose.given").title
+    assert title.startswith(f"200 µs is {part} of the {as_time(kinds * 244e-6)} that repeats: {kinds} kinds of steps")
+    (steps,) = (line for line in screen(found, "", "").blocks[0].lines if line.name == "repeats")
+    assert steps.parts[-1].text == f"unprofiled step time {as_time(kinds * 200e-6)}, from the 200 µs that were given"
+
+
+def test_the_time_of_what_repeats_is_no_part_of_it() -> None:
+    found = diagnosed(turns(3), 600e-6)
+    assert (found.step.holds, found.step.parts, found.step.unwatched_s) == (1, 1, 600e-6)
+    assert "diagnose.given" not in rules(found)
+
+
+def test_a_step_may_hold_several_of_what_repeats() -> None:
+    found = diagnosed(steps_of(count=24, kernels=8, duration_ns=4000, between_ns=20_000), 540e-6)
+    assert found.step.watched_s == pytest.approx(184e-6)
+    assert (found.step.parts, found.step.unwatched_s) == (4, pytest.approx(135e-6))
+    assert finding(found, "diagnose.given").title.startswith("540 µs is 4 times the 184 µs that repeats")
+
+
+def test_a_step_cannot_be_shorter_than_the_work_of_the_gpu() -> None:
+    with pytest.raises(UsageError, match="20 kernels that repeats"):
+        diagnosed(steps_of(count=12, kernels=20, duration_ns=200_000, between_ns=10_000), 2e-3)
+
+
 def test_a_gpu_bound_step_is_left_alone() -> None:
     found = diagnosed(steps_of(count=12, kernels=20, duration_ns=200_000, between_ns=10_000))
     assert found.bound == "GPU-bound"
@@ -402,6 +446,27 @@ def test_a_gpu_bound_step_is_left_alone() -> None:
     title = finding(found, "diagnose.no_graph").title
     assert title == "No graph is advised: a graph would save less than 3 % of the step"
     assert words.findings(found)[0].severity == "good"
+
+
+def test_a_step_that_only_the_profiler_slows_is_gpu_bound() -> None:
+    found = diagnosed(steps_of(count=12, kernels=20, duration_ns=20_400, between_ns=20_000))
+    busy = found.idle.busy_s / found.idle.span_s
+    assert 0.88 < busy < 0.89
+    assert found.bound == "GPU-bound"
+    assert words.findings(found)[0].title.endswith("% without the profiler")
+    assert "diagnose.pauses" not in rules(found)
+
+
+def test_the_programs_own_work_beside_a_busy_gpu_is_no_loss() -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.runs(2_000_000)  # the GPU still works on what was submitted before
+        for kernel in range(10):
+            made.launch(f"kernel_{kernel}", 300_000)
+    found = diagnosed(made)
+    assert found.recorded.pauses_s > 0.5 * found.step.watched_s
+    assert found.bound == "GPU-bound"
+    assert "diagnose.pauses" not in rules(found)
 
 
 def test_a_step_that_replays_a_graph_gets_no_graph() -> None:
@@ -711,6 +776,154 @@ def test_costs_of_another_gpu_are_said() -> None:
     assert "diagnose.machine" in rules(diagnose(made.trace(), costs(), costs_of="NVIDIA B200"))
 
 
+def test_a_few_pieces_of_work_have_no_verdict() -> None:
+    made = Recorder()
+    made.launch("kernel", 1760)
+    found = diagnosed(made)
+    assert (found.bound, found.idle) == (None, None)
+    assert found.why_no_idle == "the trace has only 1 piece of work of the GPU"
+    assert [finding.rule for finding in words.findings(found)] == ["diagnose.health"]
+
+
+def test_steps_that_differ_are_not_predicted() -> None:
+    made = Recorder()
+    for step in range(6):
+        with made.range(f"ProfilerStep#{step}", "annotation"):
+            made.runs(20_000)
+            for kernel in range(20):
+                made.runs(20_000)
+                made.launch(f"kernel_{kernel}" if kernel < 4 else f"kernel_{kernel}_of_{step}", 2000)
+    found = diagnosed(made)
+    assert found.step.likeness == pytest.approx(0.2, abs=0.01)
+    assert found.graph is None
+    assert "steps differ: only 20" in found.why_no_graph
+    assert found.bound == "launch-bound"
+
+
+def test_launches_into_a_capture_have_no_work() -> None:
+    """PyTorch warms up in a stream of its own, which the other waits for, captures, and replays."""
+    made = Recorder()
+    for stream in (7, 20):
+        made.wait_event(made.record_event(27 - stream), stream)
+        for kernel in range(3):
+            made.launch(f"kernel_{kernel}", 3000, stream=stream)
+    made.call("cudaStreamBeginCapture", 3000)
+    for _ in range(30):
+        made.call("cudaLaunchKernel", 3000)
+    made.call("cudaStreamEndCapture", 9000)
+    for _ in range(12):
+        call = made.call("cudaGraphLaunch", 5000)
+        for node in range(30):
+            made.submit(call, f"kernel_{node % 3}", 3000, node=node)
+        made.wait()
+    trace = made.trace()
+    assert "launches without work" not in {check.name for check in checks(trace, find_steps(trace))}
+    assert diagnosed(made).idle is not None
+    made.call("cudaLaunchKernel", 3000)
+    made.launch("kernel", 3000)
+    assert [one.count for one in checks(made.trace(), None) if one.name == "launches without work"] == [1]
+
+
+def test_what_happens_once_is_the_programs_start() -> None:
+    def program(*, first: bool) -> Recorder:
+        made = Recorder()
+        for kernel in range(40):
+            if (kernel < 8) == first:
+                made.call("cudaMalloc", 4_000_000)
+            made.runs(5000 + 1000 * kernel)
+            made.launch(f"kernel_{kernel}", 3000)
+        return made
+
+    found = diagnosed(program(first=True))
+    assert found.bound == "start-up"
+    assert "diagnose.start_up" in rules(found)
+    assert "diagnose.allocation" not in rules(found)
+    assert diagnosed(program(first=False)).bound == "allocation-bound"
+
+
+def test_idle_time_that_the_recorder_does_not_explain_makes_no_gpu_busy() -> None:
+    """A GPU that works 87 % waits for something unknown; the played step lacks that time, but no record took it."""
+    made = Recorder()
+    for _ in range(12):
+        call = made.call("cudaLaunchKernel", 3000)
+        made.submit(call, "kernel", 870_000)
+        made.ends_ns[7] += 130_000
+        made.wait()
+    found = diagnosed(made)
+    assert found.idle.busy_s / found.idle.span_s == pytest.approx(0.87, abs=0.01)
+    assert found.bound != "GPU-bound"
+
+
+def test_a_gpu_that_only_copies_is_told_what_to_do() -> None:
+    made = Recorder()
+    for step in range(12):
+        with made.range(f"step#{step}", "annotation"):
+            call = made.call("cudaMemcpyAsync", 3000)
+            made.submit(call, "Memcpy", 900_000, kind="copy", memories=("pinned", "device"), size=1 << 24)
+            made.launch("kernel", 50_000)
+    found = diagnosed(made)
+    assert (found.bound, words.findings(found)[0].severity) == ("copy-bound", "problem")
+    advice = finding(found, "diagnose.copies_alone")
+    assert advice.title.startswith("The GPU does nothing but copy for 900 µs (94")
+    assert "pinned" not in advice.advice
+
+
+@pytest.mark.parametrize(("size", "advice"), [(4, "Read values back less often"), (1 << 20, "Pin the memory")])
+def test_a_value_that_the_host_reads_is_not_to_be_copied_ahead(size: int, advice: str) -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.launch("kernel", 3000)
+        call, begin_ns = made.call("cudaMemcpy", 30_000), made.now_ns - 12_000
+        made.work_at(call, begin_ns, 2000, size, ("device", "pageable"))
+    assert finding(diagnosed(made), "diagnose.copies").advice.startswith(advice)
+
+
+def test_launches_without_any_record_of_the_gpu_say_so() -> None:
+    made = steps_of(count=2, kernels=3)
+    made.work.clear()
+    with pytest.raises(UsageError, match="6 launches, but the profiler got no record of what the GPU did"):
+        diagnosed(made)
+
+
+def test_records_that_only_name_host_code_and_the_drivers_own_copies_forbid_nothing() -> None:
+    made = steps_of()
+    trace = made.trace(lost={"NVTX events": 1})
+    assert [check.forbids for check in checks(trace, None) if check.name == "lost: NVTX events"] == [()]
+    for place in range(40):
+        made.work.append(
+            (1000 * place, 1000 * place + 400, 7, 4096, 0, NONE, NONE, made.name(MIGRATION), 0, 0, 1, 0, 0)
+        )
+    assert "pieces of work without a call" not in {check.name for check in checks(made.trace(), None)}
+
+
+def test_pages_that_the_driver_moves_are_named() -> None:
+    made = Recorder()
+    for step in range(12):
+        made.launch("kernel", 3000)
+        name = made.name(f"{MIGRATION}Memcpy HtoD")
+        for page in range(10):
+            begin_ns = made.now_ns + 8000 + 3000 * page
+            made.work.append((begin_ns, begin_ns + 2000, 7, 65536, 0, NONE, NONE, name, 0, 0, 1, 0, 0))
+        made.runs(50_000 + step)
+    advice = finding(diagnosed(made), "diagnose.migrations")
+    assert advice.title == "The driver moves pages of managed memory 120 times, when they are touched"
+    assert "diagnose.migrations" not in rules(diagnosed(steps_of()))
+
+
+@pytest.mark.parametrize(("resolution_ns", "forbids"), [(1, ("idle time", "prediction")), (1000, ())])
+def test_work_of_no_length_is_short_in_whole_microseconds(resolution_ns: int, forbids: tuple[str, ...]) -> None:
+    trace = steps_of(duration_ns=0).trace(resolution_ns=resolution_ns)
+    assert [one.forbids for one in checks(trace, None) if one.name == "pieces of work without a length"] == [forbids]
+
+
+def test_a_cut_file_is_called_cut() -> None:
+    found = diagnose(steps_of().trace(lost={"cut tail": 1}), costs())
+    (cut,) = (one for one in words.findings(found) if one.rule == "diagnose.health")
+    assert cut.title == "The file is cut off inside an event"
+    assert cut.advice == "Copy the file again, or let the program end its profiler"
+    assert found.why_no_idle == found.why_no_graph == "the file is cut off inside an event"
+
+
 def test_the_costs_of_another_machine_widen_the_interval_of_the_graph() -> None:
     trace = steps_of(count=12, kernels=50, duration_ns=4000).trace()
     own, *others = (
@@ -723,6 +936,123 @@ def test_the_costs_of_another_machine_widen_the_interval_of_the_graph() -> None:
         assert beyond_s == pytest.approx([ELSEWHERE * own.graph.step_s] * 2)
         assert other.graph.speedup_low < own.graph.speedup_low
         assert other.step == own.step
+
+
+def phases(seed: int) -> Recorder:
+    """Up to three loops, each of other kernels, of which some come out of turn."""
+    random, made = np.random.default_rng(seed), Recorder()
+    for phase in range(int(random.integers(1, 4))):
+        kinds = int(random.integers(1, 30))
+        for _ in range(int(random.integers(1, 12))):
+            for kind in range(kinds):
+                made.runs(int(random.integers(50_000)))
+                name = int(random.integers(kinds)) if random.random() < 0.2 else kind
+                made.launch(f"kernel_{phase}_{name}", int(random.integers(9000)))
+            if random.random() < 0.5:
+                made.wait()
+    return made
+
+
+@pytest.mark.parametrize("seed", [*range(40, 55), 114, 184])
+def test_no_trace_makes_numpy_warn(seed: int) -> None:
+    found = diagnosed(phases(seed))  # warnings are errors in tests
+    assert encoded([found])
+    assert screen(found, "", "", everything=True).blocks
+
+
+# Communication
+
+
+@pytest.mark.parametrize(("name", "kind"), [
+    ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all-reduce"),
+    ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", "send and receive"),
+    ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "reduce-scatter"),
+    ("ncclSymkDevKernel_AllGather_LL(ncclSymkDevWorkArgs4K)", "all-gather"),
+    ("void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>(vllm::RankData*)", "all-reduce"),
+    ("void tensorrt_llm::kernels::oneShotAllReduceKernel<__half, 8, true>(AllReduceParams)", "all-reduce"),
+    ("void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*, long*)", "all-to-all"),
+    ("void nvshmemi_transfer_rma_kernel()", "communication"),
+    ("void mscclpp::allgather(char*)", "all-gather"),
+    ("triton_poi_fused_all_reduce_relu_0", ""),
+    ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>", ""),
+    ("void softmax_warp_forward<WarpAllReduce>", ""),
+    ("sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n", ""),
+])  # fmt: skip
+def test_communication_is_told_by_the_names_of_kernels(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
+
+
+def training(
+    *, comes_ns: int = 0, collective_ns: int = 400_000, beside_ns: int = 0, stream: int = 20, computes_ns: int = 100_000
+) -> Recorder:
+    """Steps of ten kernels and one collective, beside which the last of them runs for ``beside_ns``."""
+    made = Recorder()
+    for _ in range(12):
+        made.runs(comes_ns)
+        for kernel in range(10):
+            made.launch(f"kernel_{kernel}", computes_ns)
+        made.runs(max(made.ends_ns[7] - made.now_ns, 0))
+        made.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", collective_ns, stream=stream)
+        if beside_ns:
+            made.launch("beside", beside_ns)
+        made.wait(ns=2000)
+    return made
+
+
+def test_communication_that_nothing_hides_is_no_work() -> None:
+    found = diagnosed(training())
+    assert found.bound == "communication-bound"
+    assert (
+        found.idle.exposed_s
+        == pytest.approx(found.idle.communication_s)
+        == pytest.approx(400e-6 * found.steps.count, rel=0.01)
+    )
+    (all_reduce,) = found.idle.collectives
+    assert (all_reduce.name, all_reduce.pieces, all_reduce.in_turn) == ("all-reduce", found.steps.count, False)
+    assert all_reduce.exposed_s == pytest.approx(found.idle.exposed_s)
+    verdict, advice = words.findings(found)[0], finding(found, "diagnose.communication")
+    assert (verdict.severity, verdict.rule) == ("warning", "diagnose.bound")
+    assert "communication that no other work hides" in verdict.title
+    assert advice.title == "No other work hides 400 µs of 400 µs of communication: all-reduce 400 µs"
+    assert "buckets" in advice.advice
+
+
+def test_communication_beside_other_work_is_hidden() -> None:
+    found = diagnosed(training(beside_ns=380_000))
+    assert found.idle.communication_s == pytest.approx(400e-6 * found.steps.count, rel=0.01)
+    assert found.idle.exposed_s == pytest.approx(20e-6 * found.steps.count, rel=0.01)
+    assert found.bound == "GPU-bound"
+    assert "diagnose.communication" not in rules(found)
+
+
+def test_communication_in_the_stream_of_other_work_needs_a_stream_of_its_own() -> None:
+    found = diagnosed(training(stream=7))
+    assert "a stream of its own" in finding(found, "diagnose.communication").advice
+
+
+def test_copies_in_a_stream_of_collectives_are_communication() -> None:
+    made = training()
+    made.submit(made.call("cudaMemcpyAsync", 3000), "Memcpy DtoD", 50_000, 20, kind="copy")
+    trace = made.trace()
+    assert sorted(one.name for one in idle(trace, 0, int(trace.work["end_ns"].max()), 0).collectives) == [
+        "all-reduce", "communication"
+    ]  # fmt: skip
+
+
+def test_the_rank_whose_collectives_are_shortest_comes_late() -> None:
+    def rank(number: int, late_ns: int) -> Diagnosis:
+        made = training(comes_ns=late_ns, collective_ns=500_000 - late_ns)
+        return diagnose(made.trace(rank=number), costs())
+
+    several = [rank(0, 0), rank(1, 0), rank(2, 300_000), rank(3, 10_000)]
+    assert ranks.late_rank(several) == ("rank 2", pytest.approx(300e-6, rel=0.01))
+    found = ranks.finding(several)
+    assert (found.rule, found.severity) == ("diagnose.late_rank", "warning")
+    assert "rank 2 comes late: the others wait about 300 µs of each step for it" in found.title
+    assert ranks.late_rank(several[1:3]) is not None
+    assert ranks.late_rank([*several, rank(4, 290_000)]) is None  # two are late
+    assert ranks.late_rank([several[0], several[1], several[3]]) is None
+    assert ranks.late_rank([diagnosed(training()), *several]) is None  # which rank that is nobody knows
 
 
 # Ranks

@@ -181,6 +181,18 @@ def test_existing_files_stay_without_force(tmp_path: Path) -> None:
         assert path.read_text(encoding="utf-8") != "mine"
 
 
+@pytest.mark.parametrize(("option", "name", "next_step"), [
+    ("-o", "x.pdf", "name the file x.html; a browser prints it to PDF"), ("-o", "x.json", "name the file x.html"),
+    ("--save", "x.html", "name the file x.toml"),
+])  # fmt: skip
+def test_files_of_another_kind_are_refused(tmp_path: Path, option: str, name: str, next_step: str) -> None:
+    refused = call("diagnose", saved(tmp_path, program()), option, str(tmp_path / name))
+    assert refused.exit_code == ExitCode.USAGE
+    assert f"not as {name}" in refused.output
+    assert next_step in refused.output
+    assert not (tmp_path / name).exists()
+
+
 def test_a_page_may_hold_several_traces_and_one_that_cannot_carry_idle_time(tmp_path: Path) -> None:
     lost = kineto(program().trace(work=program().trace().work[::2]))
     (tmp_path / "lost.json").write_bytes(lost)

@@ -72,6 +72,14 @@ def test_runs_are_listed_newest_first_with_those_that_still_grow(folder: Path) -
     assert store.last() == new
 
 
+def test_a_file_of_another_name_is_as_old_as_its_last_change(folder: Path) -> None:
+    other, new = save(folder / "h100-costs.json", OLD), save(folder / f"{NEW}.json", NEW)
+    for day, newest in ((1, new), (3, other)):
+        changed_s = datetime(2026, 1, day, tzinfo=UTC).timestamp()
+        os.utime(other, (changed_s, changed_s))
+        assert store.last() == newest
+
+
 def test_the_data_folder_is_the_users_or_the_one_of_the_variable(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     assert store.data_folder() == folder
     for missing in (str(folder / "not" / "there"), "~nobody-of-that-name/runs"):

@@ -495,6 +495,18 @@ def test_cut_files(tmp_path: Path) -> None:
     assert reading.read(path).lost == {"cut tail": 1}
 
 
+def test_a_file_cut_before_any_work_is_called_cut() -> None:
+    """PyTorch's profiler writes operators first, so that the first half of a file has no work of a GPU."""
+    events = sorted(sample(), key=lambda event: event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"))
+    data = dumps(document(events))
+    first = data.index(b'"cat": "kernel"')
+    with pytest.raises(UsageError, match="is cut off: it ends inside an event") as refused:
+        scanned(data[: first // 2])
+    assert "copy the file again" in refused.value.next_step
+    with pytest.raises(UsageError, match="is cut off, or is no trace"):
+        scanned(data[: data.index(b'"traceEvents"')])
+
+
 def test_damaged_events_are_counted() -> None:
     data = dumps(document(sample()))
     broken = data.replace(b'"cat": "overhead"', b'"cat" "overhead"').replace(b'"name": "aten::copy_"', b'"name" = 5')
@@ -557,7 +569,7 @@ REFUSED = {
     "empty gzip": (gzip.compress(b""), "it is empty"),
     "gzip of text": (gzip.compress(b"hello"), "no known form"),
     "gzip of sqlite": (gzip.compress(b"SQLite format 3\0" + bytes(99)), "compressed"),
-    "deep": (b'{"traceEvents": ' + b"[" * 200_000, "no CUDA call"),
+    "deep": (b'{"traceEvents": ' + b"[" * 200_000, "is cut off"),
     "deep value": (b'{"a": ' + b'{"a":' * 200_000 + b"}" * 200_000 + b"}", "no trace"),
 }
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import secrets
 import stat
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,7 @@ XZ_MAGIC = b"\xfd7"  # the first two of its six bytes, which no JSON begins with
 LARGEST_BYTES = 1 << 28
 # Sessions and benchmarks come before the outcomes: about 30 kB, more in a run with many sessions.
 HEAD_BYTES, MOST_HEAD_BYTES = 1 << 16, 1 << 24
+RUN_ID = re.compile(r"\d{8}T\d{6}Z-")  # how it begins
 NAMES_COMPARED = 200  # to suggest a similar name; comparing more would take longer than reading a run
 LIST_THEM = "`microbench history` lists the recorded runs, `microbench show --help` the ways to name one"
 
@@ -86,14 +88,29 @@ def is_packed(path: Path) -> bool:
 
 def listing() -> list[Path]:
     """Every run of the data folder, newest first. An unfinished run is listed by its growing file; an empty growing
-    file is only a reserved name and is not listed."""
+    file is only a reserved name and is not listed.
+
+    The name says when a run began. A file of another name is as old as its last change.
+    """
     folder = data_folder()
     try:
         paths = {path.stem: path for path in folder.glob(f"*{FINISHED}")}
         paths |= {path.stem: path for path in folder.glob(f"*{GROWING}") if _size(path)}
     except OSError:
         return []
-    return [paths[stem] for stem in sorted(paths, reverse=True) if not stem.startswith(".")]
+    named = [stem for stem in paths if not stem.startswith(".")]
+    return [paths[stem] for stem in sorted(named, key=lambda stem: (_began(paths[stem]), stem), reverse=True)]
+
+
+def _began(path: Path) -> str:
+    """When a run began, as its id writes it."""
+    if RUN_ID.match(path.stem):
+        return path.stem
+    try:
+        changed_s = path.stat().st_mtime
+    except OSError:
+        return ""
+    return f"{datetime.fromtimestamp(changed_s, UTC):%Y%m%dT%H%M%SZ}"
 
 
 def last() -> Path | None:

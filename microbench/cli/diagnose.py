@@ -11,10 +11,12 @@ from microbench.cli.options import COSTS, WHY, Picture
 from microbench.cli.output import check_new, draw, print_bytes, write_new
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.options import argument, flag, option
+from microbench.core.units import plain
 
 if TYPE_CHECKING:
     from microbench.diagnosis.diagnosis import Diagnosis
 
+PAGES = (".html", ".htm")
 LIMIT = re.compile(r"(launch-bound|idle)\s*>\s*(\d+(?:\.\d+)?)\s*%")
 
 
@@ -54,6 +56,13 @@ def diagnose(
     if fail_on is not None and limit is None:
         raise UsageError(f"--fail-on {fail_on} is not understood", "give launch-bound>30% or idle>50%")
     step_s, from_s, to_s = (typed_seconds(*each) for each in (("--step", step), ("--from", from_), ("--to", to)))
+    for path, endings, written_as in ((page, PAGES, "the page as HTML"), (save, (".toml",), "the step as TOML")):
+        if path is not None and path.suffix.lower() not in ("", *endings):
+            named = plain(path.with_suffix(endings[0]).name, 60)
+            raise UsageError(
+                f"diagnose writes {written_as}, not as {plain(path.name, 60)}",
+                f"name the file {named}{'; a browser prints it to PDF' if path.suffix.lower() == '.pdf' else ''}",
+            )
     for path in (page, save):
         if path is not None:
             check_new(path, force=picture.force)

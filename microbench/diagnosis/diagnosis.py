@@ -12,7 +12,9 @@ import msgspec
 from microbench.core.errors import UsageError, run_command
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, round_percent
+from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
 from microbench.diagnosis.health import Check, checks, forbidden
+from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.idle import Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.recorded import Blocker, Change, Recorded, layer_of, recorded
@@ -25,10 +27,12 @@ from microbench.model.forecast import making, predict, step_time
 from microbench.model.model import WAYS, Way, call_name, copy_name, graphs, needed
 from microbench.model.unknowns import End, filled
 from microbench.model.workload import Copies, HostWork, Kernels, Part, Wait, Workload
-from microbench.traces.trace import Trace
+from microbench.traces.trace import Trace, name_of
 
 # Where host and GPU time are this close, neither alone is the limit.
 BUSY = 0.9
+# The recorder's likely costs are no reason to call a GPU busy that was recorded as less busy than this.
+NEARLY_BUSY = 0.85
 # Idle time for these causes ends when the host submits sooner: the step is launch-bound if they are most of it.
 SUBMISSION: tuple[Cause, ...] = (
     "Python and framework time between CUDA calls",
@@ -53,8 +57,8 @@ CHANGES: Mapping[Change, str] = {
 # Bisection steps in the search for the share of the host time at which the played step takes the given time.
 HALVINGS = 16
 LOOP_CALL = call_name(LOOP_LAYER, 0)
-# A given time of the step beyond these shares of the recorded one belongs to another step.
-LEAST_GIVEN, MOST_GIVEN = 0.25, 1.25
+# A recording makes the GPU's own work longer by no more than this share.
+LONGER_WORK = 0.1
 # The host time of a program differs by about this share between two processes on one machine: nineteen programs on two
 # H200 machines with busy hosts.
 PROCESSES = 0.25
@@ -63,7 +67,11 @@ PROCESSES = 0.25
 # (lab/measurements/diagnosis.csv).
 ELSEWHERE = 0.04
 
-Bound = Literal["launch-bound", "host-bound", "wait-bound", "copy-bound", "GPU-bound", "allocation-bound", "mixed"]
+
+Bound = Literal[
+    "launch-bound", "host-bound", "wait-bound", "copy-bound", "communication-bound", "GPU-bound", "allocation-bound",
+    "start-up", "mixed",
+]  # fmt: skip
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -71,7 +79,8 @@ class Step(msgspec.Struct, frozen=True):
 
     ``kernels`` and ``work`` count its kernels and its pieces of work of all kinds. ``costs`` is what the recorder is
     assumed to add to each "call", "operator" and "function" of the step. They are not used if the time without the
-    recorder is ``given``, or ``measured`` between the windows of a recording.
+    recorder is ``given``, or ``measured`` between the windows of a recording. The time may have been given for a part
+    of this step, which ``holds`` several of them, or for one that has so many ``parts`` like this step.
     """
 
     count: int
@@ -88,6 +97,8 @@ class Step(msgspec.Struct, frozen=True):
     given: bool = False
     measured: bool = False
     costs: Mapping[str, Constant] = {}
+    holds: int = 1
+    parts: int = 1
 
 
 class Remedy(msgspec.Struct, frozen=True):
@@ -167,6 +178,12 @@ def diagnose(
     Raises UsageError for a trace without work of a GPU.
     """
     if not len(trace.work):
+        launches = sum(doing(name_of(trace, name)) == "launch" for name in trace.calls["name"].tolist())
+        if launches:
+            raise UsageError(
+                f"{trace.source} has {launches} launches, but the profiler got no record of what the GPU did",
+                "let one profiler alone record, with the right to read the GPU's counters, and not under WSL",
+            )
         raise UsageError(f"{trace.source} has no work of a GPU", "record with CUDA activities")
     whole = trace
     trace = middle(one_window(trace))
@@ -177,15 +194,21 @@ def diagnose(
     stopped = forbidden(health, "idle time")
     found = idle(trace, begin_ns, end_ns, device) if stopped is None else None
     typical = recorded(trace, steps, layer_of(trace), device) if steps is not None else None
-    known = Known(step_s, step_s, step_s) if step_s is not None else None
-    if known is None and steps is not None:
-        known = between_windows(whole, trace, steps)
     costs = recorder_costs(typical, fit, trace.format) if typical is not None else {}
+    known, given = None, None
+    if step_s is not None and steps is not None and typical is not None:
+        given = _given(trace, steps, typical, costs, found, step_s)
+        known = Known(given.step_s, given.step_s, given.step_s)
+    elif steps is not None:
+        known = between_windows(whole, trace, steps)
     beyond = ELSEWHERE if elsewhere or another_gpu(trace, costs_of) else 0.0
     pauses_s, free = 0.0, None
     if steps is not None and typical is not None:
         foreseen = _foreseen(steps, typical, fit, health, costs, known, recorded_latencies(trace, device), beyond)
         pauses_s, free = typical.pauses_s * steps.count, foreseen.workload
+        if given is not None and foreseen.step is not None:
+            told = msgspec.structs.replace(foreseen.step, holds=given.holds, parts=given.parts)
+            foreseen = foreseen._replace(step=told)
         if free is not None:
             about = f"recorded by {trace.format}, {steps.count} steps; without the recorder's costs"
             free = msgspec.structs.replace(free, about=about, per_step=float(typical.steps))
@@ -204,7 +227,7 @@ def diagnose(
         steps=steps,
         step=step,
         idle=found,
-        why_no_idle="" if stopped is None else f"{stopped.count} {stopped.name}: {stopped.meaning}",
+        why_no_idle="" if stopped is None else stopped.why,
         bound=next((bound for bound in bounds if bound != "mixed"), "mixed"),
         recorded=typical,
         graph=foreseen.graph,
@@ -223,6 +246,20 @@ def _window(trace: Trace, steps: Steps | None) -> tuple[int, int]:
     return int(trace.work["begin_ns"][0]), int(trace.work["end_ns"].max())
 
 
+def _given(
+    trace: Trace, steps: Steps, typical: Recorded, costs: Mapping[str, Constant], found: Idle | None, given_s: float
+) -> Given:
+    """The step whose time was given, which lasts at least as long as the GPU works, and as the recorder's costs leave
+    of it.
+
+    Raises UsageError if there is none.
+    """
+    free, watched_s = unwatched(typical, costs), steps.step_s
+    works_s = (found.busy_s - found.exposed_s) / steps.count / (1 + LONGER_WORK) if found is not None else 0.0
+    least_s, likely_s = (max(watched_s - cost_s, works_s) for cost_s in (free.high_s, free.cost_s))
+    return meant(trace, steps, typical.kernels, given_s, works_s, least_s, likely_s)
+
+
 def _bound(
     found: Idle | None, pauses_s: float, recorder_s: float, best: Remedy | None, step: Step | None
 ) -> Bound | None:
@@ -230,13 +267,19 @@ def _bound(
 
     ``pauses_s`` is the program's own work in the window, ``recorder_s`` what the recorder took of the time between
     calls. If removing waits saves most, late launches count as wait-bound, because the host launched late after a wait.
-    If faster copies save most, time in which only copies run counts as idle. If no cause has half of the idle time, but
-    a graph saves that much, the step is launch-bound: the recorder's costs then hide the launches.
+    If faster copies save most, time in which only copies run counts as idle. Communication that no other work hides is
+    no work: the step is communication-bound if no cause of idle time takes more. If no cause has half of the idle time,
+    but a graph saves that much, the step is launch-bound: the recorder's costs then hide the launches. Without steps,
+    calls that do something for the first time are the program's start.
     """
     if found is None or found.span_s <= 0:
         return None
-    if found.busy_s >= BUSY * found.span_s:
+    recorder_s = min(recorder_s, sum(found.causes[cause] for cause in SUBMISSION))
+    works_s = found.busy_s - found.exposed_s
+    if works_s >= NEARLY_BUSY * found.span_s and works_s >= BUSY * (found.span_s - recorder_s):
         return "copy-bound" if found.copies_s > found.busy_s / 2 else "GPU-bound"
+    if step is None and found.first_use_s >= found.idle_s / 2 > 0:
+        return "start-up"
     own_s = min(pauses_s, found.causes["Python and framework time between CUDA calls"])
     remedy = best.name if best is not None else ""
     copies_s = found.copies_s if remedy == "pinned" else 0.0
@@ -250,6 +293,8 @@ def _bound(
     if remedy == "waits":
         shares["wait-bound"] += shares.pop("launch-bound")
     largest = max(shares, key=lambda name: shares[name])
+    if found.exposed_s > shares[largest]:
+        return "communication-bound"
     half_s = (found.idle_s + copies_s - recorder_s) / 2
     if shares[largest] >= half_s > 0:
         return largest
@@ -319,7 +364,7 @@ def _foreseen(
             step = msgspec.structs.replace(step, unwatched_s=paced_s, low_s=paced_s, high_s=paced_s)
         return Foreseen(step, why)
     free = unwatched(typical, costs)
-    workload = free.workload if known is None else _lasting(typical, fit, known.step_s, watched_s)
+    workload = free.workload if known is None else _lasting(typical, fit, known.step_s)
     alone_s = step_time(workload, fit, "stream") / typical.steps
     if known is None:
         step = _with_interval(step, typical, fit, workload, (free.high_s - free.low_s) / 2, off)
@@ -366,7 +411,7 @@ def _why_no_graph(typical: Recorded, health: tuple[Check, ...], off: float) -> s
     """Why nothing is predicted; empty if something is. ``off`` is how much too long the recorded step is played."""
     stopped = forbidden(health, "prediction")
     if stopped is not None:
-        return f"{stopped.count} {stopped.name}: {stopped.meaning}"
+        return stopped.why
     if typical.replays:
         return "the step replays graphs already"
     if not typical.launches:
@@ -402,16 +447,8 @@ def _with_values(fit: Fit, values: Mapping[str, float]) -> Fit:
     return msgspec.structs.replace(fit, constants={**fit.constants, **known})
 
 
-def _lasting(typical: Recorded, fit: Fit, step_s: float, watched_s: float) -> Workload:
-    """The workload with its host time scaled so that a step takes ``step_s``.
-
-    Raises UsageError if that cannot be the time of the step that was found.
-    """
-    if not LEAST_GIVEN * watched_s <= step_s <= MOST_GIVEN * watched_s:
-        raise UsageError(
-            f"the step of {typical.kernels:.0f} kernels that repeats in this trace takes {as_time(watched_s)} there",
-            "give --step the time of one such step without a profiler",
-        )
+def _lasting(typical: Recorded, fit: Fit, step_s: float) -> Workload:
+    """The workload with its host time scaled so that a step takes ``step_s``."""
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2

@@ -9,27 +9,43 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.units import as_time
+from microbench.core.units import as_time, percent
 from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.steps import Steps
-from microbench.traces.events import CUT_TAIL
-from microbench.traces.trace import NONE, WORK_KINDS, Trace
+from microbench.traces.events import COPY_AGAIN, CUT_TAIL
+from microbench.traces.trace import MIGRATION, NONE, WORK_KINDS, Trace
 
 IntArray = npt.NDArray[np.int64]
 Verdict = Literal["idle time", "short gaps", "prediction"]
 
 # Shares of the work or the calls above which a verdict is not given.
 MOST_UNKNOWN = 0.05
+# Lost records that only name what the host does.
+NAMING_ONLY = ("NVTX events", "OS events")
+# With fewer pieces of work that repeat nowhere and take less time together, a trace shows no program at work.
+FEWEST_WORK, LEAST_WORK_S = 10, 10e-3
+# Steps of which less recurs are no steps that a graph could replace.
+ALIKE = 0.5
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Something odd in a trace: how many records, their share, what it means, and which verdicts it forbids."""
+    """Something odd in a trace: how many records, their share, what it means, and which verdicts it forbids.
+
+    ``title`` says it in words where a count of records does not. ``advice`` says what to do.
+    """
 
     name: str
     count: int
     share: float
     meaning: str
     forbids: tuple[Verdict, ...] = ()
+    title: str = ""
+    advice: str = "Record again without what is odd"
+
+    @property
+    def why(self) -> str:
+        """Why a verdict is not given."""
+        return self.title[0].lower() + self.title[1:] if self.title else f"{self.count} {self.name}: {self.meaning}"
 
 
 def checks(trace: Trace, steps: Steps | None) -> tuple[Check, ...]:
@@ -44,7 +60,8 @@ def forbidden(found: tuple[Check, ...], verdict: Verdict) -> Check | None:
 
 def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
     work, calls = trace.work, trace.calls
-    own = work["call"] != NONE
+    # The driver moves pages of managed memory by itself, without a call.
+    own = (work["call"] != NONE) | _migrates(trace)
     # What was queued when the recording began is no loss, and neither are launches that were queued when it ended.
     if missing := int((~own & (work["begin_ns"] > _first_own_ns(trace))).sum()):
         share = missing / len(work)
@@ -54,10 +71,11 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
     submits = np.zeros(len(calls), dtype=bool)
-    submits[work["call"][own]] = True
+    submits[work["call"][work["call"] != NONE]] = True
     # Memsets are no launches: recorders leave out many that a driver makes in another way. A host function is no work.
     launches = np.array(["Launch" in name and doing(name) == "launch" for name in (*trace.names, "")])[calls["name"]]
     submits[np.flatnonzero(submits).max(initial=-1) + 1 :] = True
+    launches &= ~_captured(trace)  # a captured launch runs when its graph does
     if lost := int((launches & ~submits).sum()):
         share = lost / max(int(launches.sum()), 1)
         yield Check(
@@ -71,31 +89,53 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             "each replay is one row; record with --cuda-graph-trace=node to see its kernels",
             ("prediction",),
         )  # fmt: skip
+    works_s = float((work["end_ns"] - work["begin_ns"]).sum()) * 1e-9
+    if steps is None and len(work) < FEWEST_WORK and works_s < LEAST_WORK_S:
+        yield Check(
+            "pieces of work in all", len(work), 0.0, "too few to say what the GPU waits for",
+            ("idle time", "prediction"),
+            f"The trace has only {len(work)} piece{'' if len(work) == 1 else 's'} of work of the GPU",
+            "Record some steps of the program",
+        )  # fmt: skip
+    if steps is not None and steps.likeness < ALIKE:
+        yield Check(
+            "steps that differ", steps.count, 0.0, f"only {percent(steps.likeness)} of a step recurs in another",
+            ("prediction",), f"The {steps.count} steps differ: only {percent(steps.likeness)} of one recurs in another",
+            "Record more steps, after the first ones, which often differ",
+        )  # fmt: skip
     for kind, count in trace.lost.items():
         cut = kind == CUT_TAIL
+        if kind in NAMING_ONLY:
+            yield Check(f"lost: {kind}", count, count / max(len(work), 1), "host code may lack names")
+            continue
         yield Check(
             f"lost: {kind}", count, count / max(len(work), 1),
             "the file ends inside an event: copy it again, or let the program end its profiler" if cut
             else "the recorder says that it lost records",
             ("idle time", "prediction"),
+            *(("The file is cut off inside an event", COPY_AGAIN[0].upper() + COPY_AGAIN[1:]) if cut else ()),
         )  # fmt: skip
     if trace.resolution_ns >= 1000:
         yield Check(
             "times in whole microseconds", len(work), 1.0, "gaps of a few µs are rounded away; newer PyTorch writes ns",
             ("short gaps", "prediction"),
+            advice="Record again with a newer PyTorch, which writes ns",
         )  # fmt: skip
     begins = np.append(calls["begin_ns"], np.iinfo(np.int64).min)[work["call"]]
-    if early := int((own & (work["begin_ns"] < begins)).sum()):
+    if early := int((work["begin_ns"] < begins).sum()):
         share = early / len(work)
         yield Check(
             "pieces of work before their call", early, share, "the clocks of host and GPU are not aligned",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
+    # In whole microseconds short work has no length, which makes the GPU idle by less than its work takes.
+    rounded = trace.resolution_ns >= 1000
     if empty := int((work["end_ns"] <= work["begin_ns"]).sum()):
         share = empty / len(work)
         yield Check(
-            "pieces of work without a length", empty, share, "begin and end are equal, or the end is missing",
-            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
+            "pieces of work without a length", empty, share,
+            "they are shorter than a microsecond" if rounded else "begin and end are equal, or the end is missing",
+            ("idle time", "prediction") if share > MOST_UNKNOWN and not rounded else (),
         )  # fmt: skip
     if overlapping := _overlapping(trace):
         yield Check(
@@ -119,6 +159,25 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
         )  # fmt: skip
     for kind, count in trace.unread.items():
         yield Check(f"left out: {kind}", count, 0.0, "too many to keep, so they are not part of the diagnosis")
+
+
+def _migrates(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Which work is the driver's own copying of managed memory."""
+    named = np.array([name.startswith(MIGRATION) for name in (*trace.names, "")])
+    migrates: npt.NDArray[np.bool_] = named[trace.work["name"]] & (trace.work["call"] == NONE)
+    return migrates
+
+
+def _captured(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Which calls a thread makes while it captures a stream into a graph."""
+    calls, change = trace.calls, np.zeros(len(trace.calls), np.int64)
+    for part, sign in (("StreamBeginCapture", 1), ("StreamEndCapture", -1)):
+        change[np.array([part in name for name in (*trace.names, "")])[calls["name"]]] = sign
+    captured = np.zeros(len(calls), dtype=bool)
+    for thread in np.unique(calls["thread"][change != 0]):
+        own = calls["thread"] == thread
+        captured[own] = np.cumsum(change[own]) > 0
+    return captured
 
 
 def _first_own_ns(trace: Trace) -> IntArray:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from microbench.diagnosis.communication import Collective, collectives, kinds_of_work
 from microbench.diagnosis.events import held_by_events
 from microbench.diagnosis.host_time import DOINGS, Doing, Slices, overlaps, slices, without_number
 from microbench.traces.trace import NONE, WORK_KINDS, Table, Trace, name_of
@@ -32,6 +33,9 @@ BY_DOING: Mapping[Doing, Cause] = {
 LONGEST_GAP_NS = 6000
 # Longer than this after its call returned, the work of a GPU that was free was held back by something else.
 LONGEST_WAY_NS = 20_000
+# A call of these kinds takes longer than this only when it does something for the first time.
+LONGEST_CALL_NS = 500_000
+FIRST_USE: tuple[Cause, ...] = ("allocation", "module load", "launch calls", "other calls")
 
 
 class Where(NamedTuple):
@@ -47,7 +51,10 @@ class Idle(msgspec.Struct, frozen=True):
 
     ``span_s`` is the whole window and ``busy_s`` the time in which at least one kernel, copy or memset ran, both in s;
     ``copies_s`` is the part of it in which nothing but copies ran. ``causes`` add up to the rest. ``places`` are its
-    named parts, the longest first. ``gaps`` is the number of idle intervals.
+    named parts, the longest first. ``gaps`` is the number of idle intervals. ``communication_s`` is the part of
+    ``busy_s`` in which the GPU exchanged data with others, or waited for them to do so, and ``exposed_s`` that of it in
+    which it did nothing else; ``collectives`` are its kinds, the most exposed first. ``first_use_s`` is idle time in
+    calls of the first half that last as long as only those do that load code or get memory for the first time.
     """
 
     device: int
@@ -57,6 +64,10 @@ class Idle(msgspec.Struct, frozen=True):
     places: tuple[Where, ...]
     gaps: int
     copies_s: float = 0.0
+    communication_s: float = 0.0
+    exposed_s: float = 0.0
+    collectives: tuple[Collective, ...] = ()
+    first_use_s: float = 0.0
 
     @property
     def idle_s(self) -> float:
@@ -123,18 +134,31 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
     """The causes of a GPU's idle time between two times."""
     gaps = gaps_of(trace.work, device, begin_ns, end_ns)
     causes, named = dict.fromkeys(CAUSES, 0), dict[tuple[Cause, str], int]()
+    begins_ns = trace.work["begin_ns"][trace.work["device"] == device]
+    half_ns, first_use_ns = np.median(begins_ns) if len(begins_ns) else 0, 0
     for pieces in stretches(trace, gaps):
+        length_ns = pieces.end_ns - pieces.begin_ns
+        first = np.isin(pieces.cause, [CAUSES.index(cause) for cause in FIRST_USE])
+        first_use_ns += int(length_ns[first & (length_ns > LONGEST_CALL_NS) & (pieces.end_ns <= half_ns)].sum())
         kinds, index = np.unique(
             np.stack([pieces.cause, pieces.call, pieces.name], axis=1), axis=0, return_inverse=True
         )
-        totals = np.bincount(index.ravel(), weights=pieces.end_ns - pieces.begin_ns, minlength=len(kinds))
+        totals = np.bincount(index.ravel(), weights=length_ns, minlength=len(kinds))
         for (cause, call, name), ns in zip(kinds.tolist(), totals.astype(np.int64).tolist(), strict=True):
             causes[CAUSES[cause]] += ns
             if ns and (words := place_name(trace, call, name)):
                 named[CAUSES[cause], words] = named.get((CAUSES[cause], words), 0) + ns
     places = [Where(cause, name, ns * 1e-9) for (cause, name), ns in named.items()]
     idle_ns = _length(gaps)
-    others = gaps_of(trace.work[trace.work["kind"] != WORK_KINDS.index("copy")], device, begin_ns, end_ns)
+    copies = trace.work["kind"] == WORK_KINDS.index("copy")
+    exchanged, communication = kinds_of_work(trace)
+
+    def without(work: BoolArray) -> Gaps:
+        """When nothing but this work ran."""
+        return gaps_of(trace.work[~work], device, begin_ns, end_ns)
+
+    alone = without(communication != NONE)
+    own = trace.work["device"] == device
     return Idle(
         device=device,
         span_s=(end_ns - begin_ns) * 1e-9,
@@ -142,7 +166,13 @@ def idle(trace: Trace, begin_ns: int, end_ns: int, device: int) -> Idle:
         causes={cause: ns * 1e-9 for cause, ns in causes.items()},
         places=tuple(sorted(places, key=lambda where: -where.seconds)),
         gaps=len(gaps.begin_ns),
-        copies_s=(_length(others) - idle_ns) * 1e-9,
+        copies_s=(_length(without(copies)) - idle_ns) * 1e-9,
+        first_use_s=first_use_ns * 1e-9,
+        communication_s=(end_ns - begin_ns - _length(without(communication == NONE))) * 1e-9,
+        exposed_s=(_length(alone) - idle_ns) * 1e-9,
+        collectives=collectives(
+            trace.work[own], exchanged, communication[own], (alone.begin_ns, alone.end_ns), (begin_ns, end_ns)
+        ),
     )
 
 

@@ -260,7 +260,11 @@ def _period(values: IntArray) -> int | None:
     begin, end = _stretch(values, best)
     own = values[begin:end] if begin < end else values
     most = float(np.mean(own[:-best] != own[best:])) + 0.5 / max(best, 2)
-    return min(length for length in unlike if length == best or np.mean(own[:-length] != own[length:]) <= most)
+    return min(
+        length
+        for length in unlike
+        if length == best or (length < len(own) and np.mean(own[:-length] != own[length:]) <= most)
+    )
 
 
 def _stretch(values: IntArray, length: int) -> tuple[int, int]:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.core.units import as_time, ordinal, percent, plain, round_percent, times, two_times
-from microbench.diagnosis.diagnosis import BUSY, SUBMISSION, WORTH, Bound, Diagnosis, Graph, Step, another_gpu
+from microbench.diagnosis.communication import Collective
+from microbench.diagnosis.diagnosis import (
+    BUSY,
+    SUBMISSION,
+    WORTH,
+    Bound,
+    Diagnosis,
+    Graph,
+    Step,
+    another_gpu,
+)
 from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import BETWEEN, Cause
 from microbench.diagnosis.recorded import Blocker, Recorded, layer_of
 from microbench.model.workload import Kernels
-from microbench.traces.trace import WORK_KINDS, Format, Trace
+from microbench.traces.trace import MEMORIES, MIGRATION, NONE, WORK_KINDS, Format, Trace
 
 SUITE = "diagnose"
 
@@ -31,8 +44,10 @@ BOUNDS: dict[Bound, str] = {
     "host-bound": "the GPU waits for other work of the host",
     "wait-bound": "the GPU runs dry while the host or a stream waits",
     "copy-bound": "the GPU waits for copies",
+    "communication-bound": "the GPU exchanges data with other GPUs, or waits for them, and computes nothing meanwhile",
     "allocation-bound": "the GPU waits for memory to be allocated and freed",
     "GPU-bound": "the GPU is busy",
+    "start-up": "the program loads code and gets memory for the first time",
     "mixed": "no cause takes half of the idle time",
 }
 
@@ -40,8 +55,17 @@ BOUNDS: dict[Bound, str] = {
 def findings(diagnosis: Diagnosis) -> list[Finding]:
     """All findings; the first is the verdict, if the trace can carry one."""
     best, graph, pauses = (list(of(diagnosis)) for of in (_best, _of_graph, _pauses))
+    exchange = list(_communication(diagnosis))
     remedies = [*best, *pauses, *graph] if diagnosis.bound == "host-bound" else [*best, *graph, *pauses]
-    return [*_verdict(diagnosis), *_health(diagnosis), *_machine(diagnosis), *remedies, *_causes(diagnosis)]
+    remedies = [*exchange, *remedies] if diagnosis.bound == "communication-bound" else [*remedies, *exchange]
+    return [
+        *_verdict(diagnosis),
+        *_given(diagnosis),
+        *_health(diagnosis),
+        *_machine(diagnosis),
+        *remedies,
+        *_causes(diagnosis),
+    ]
 
 
 def each(diagnosis: Diagnosis, seconds: float) -> float:
@@ -74,25 +98,61 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     if idle is None or bound is None:
         return
     share = idle.idle_s / idle.span_s
+    exposed = idle.exposed_s / idle.span_s
+    lost = share + exposed + (idle.copies_s / idle.span_s if bound == "copy-bound" else 0.0)
     causes = sorted(idle.causes, key=lambda cause: -idle.causes[cause])
     named = [cause_words(diagnosis, cause) for cause in causes if idle.causes[cause] > NAMED * idle.span_s][:3]
     span = "each recorded step" if diagnosis.steps is not None else "the trace"
     severity: Severity = (
-        "good" if bound == "GPU-bound" else "problem" if share > PROBLEM else "warning" if share > WARNING else "note"
+        "good" if bound == "GPU-bound" else "problem" if lost > PROBLEM else "warning" if lost > WARNING else "note"
     )
     title = f"{bound}: the GPU works {percent(1 - share)} of {span} of {as_time(each(diagnosis, idle.span_s))}"
+    step = diagnosis.step
+    if bound == "GPU-bound" and 1 - share < BUSY and step is not None:
+        title += f", and {percent(min(each(diagnosis, idle.busy_s) / step.unwatched_s, 1.0))} without the profiler"
+    if bound == "communication-bound":
+        title += f", but {percent(exposed)} is communication that no other work hides"
     if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:
         title += f", because the host takes {as_time(launch_s)} a launch"
     if bound == "wait-bound" and diagnosis.recorded is not None and (waits := waits_of(diagnosis.recorded)):
         title += f", because the host waits {waits:.0f} time{'s' if waits > 1 else ''} in it"
     if bound == "host-bound" and diagnosis.recorded is not None:
-        title += f", because the program's own work takes {as_time(diagnosis.recorded.pauses_s)} of it"
+        title += f", because the program's own work takes {as_time(_own_s(diagnosis))} of it"
     yield Finding(
         rule="diagnose.bound",
         severity=severity,
         title=title[0].upper() + title[1:],
         text=f"In short, {BOUNDS[bound]}. It idles for: {', '.join(named) if named else 'no cause of note'}.",
         threshold=f"what takes at least half of the idle time; GPU-bound from {round_percent(BUSY)} of the time on",
+    )
+
+
+FRACTIONS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth"}
+
+
+def _given(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Which step a given time is of, if that is not the one that repeats."""
+    step = diagnosis.step
+    if step is None or step.holds == step.parts == 1:
+        return
+    repeats = f"the {as_time(step.watched_s)} that {'is annotated' if step.found == 'annotations' else 'repeats'}"
+    if step.holds > 1:
+        part = FRACTIONS.get(step.holds, f"1/{step.holds}")
+        title = (
+            f"{as_time(step.unwatched_s / step.holds)} is {part} of {repeats}: {step.holds} kinds of steps take turns, "
+            "and a step here is all of them"
+        )
+    else:
+        title = (
+            f"{as_time(step.unwatched_s * step.parts)} is {step.parts} times {repeats}: a step here is one of "
+            f"{step.parts} equal parts of yours"
+        )
+    yield Finding(
+        rule="diagnose.given",
+        severity="note",
+        title=title,
+        text="",
+        threshold="--step is shorter than the step can be without the recorder, or longer than it was recorded",
     )
 
 
@@ -105,7 +165,7 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
                 title=_check_words(check),
                 text=f"{check.meaning[0].upper()}{check.meaning[1:]}. No {' and no '.join(check.forbids)} is given.",
                 threshold="a check that forbids a verdict",
-                advice="Record again without what is odd",
+                advice=check.advice,
             )
     step = diagnosis.step
     if (
@@ -165,6 +225,8 @@ def _machine(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _check_words(check: Check) -> str:
+    if check.title:
+        return check.title
     return f"{check.count} {check.name} ({percent(check.share)})" if check.share else f"{check.count} {check.name}"
 
 
@@ -295,17 +357,109 @@ def blocker_words(blocker: Blocker) -> str:
     return f"{blocker.call}{place} ({count} a step)"
 
 
+def _own_s(diagnosis: Diagnosis) -> float:
+    """The time of a step in which the program does its own work and the GPU idles: beside the GPU's, it costs none."""
+    recorded, idle = diagnosis.recorded, diagnosis.idle
+    if recorded is None or idle is None:
+        return 0.0
+    return min(recorded.pauses_s, each(diagnosis, idle.causes[BETWEEN]))
+
+
 def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     """The program's own work, if it takes a share worth naming."""
-    recorded, step = diagnosis.recorded, diagnosis.step
-    if recorded is not None and step is not None and recorded.pauses_s > NAMED * step.watched_s:
+    step, pauses_s = diagnosis.step, _own_s(diagnosis)
+    if step is not None and pauses_s > NAMED * step.watched_s and diagnosis.bound != "GPU-bound":
         yield Finding(
             rule="diagnose.pauses",
             severity="advice",
-            title=f"The program's own work between launches takes {as_time(recorded.pauses_s)} of each step",
+            title=f"The program's own work between launches takes {as_time(pauses_s)} of each step",
             text="The host calls nothing of CUDA for more than 1 ms. No graph shortens that.",
-            threshold=f"pauses of more than 1 ms between two calls of one thread, {round_percent(NAMED)} of the step",
+            threshold=f"pauses of more than 1 ms between two calls of one thread, {round_percent(NAMED)} of the step, "
+            "while the GPU idles",
             advice="Prepare data ahead of the step in another process or thread; if one does, make that one faster",
+        )
+
+
+# How to hide each kind of communication behind other work.
+HIDE = {
+    "all-reduce": "Start it while gradients are still computed: smaller buckets (DDP's bucket_cap_mb), or in fewer "
+    "steps by gradient accumulation",
+    "all-gather": "Gather parameters one layer ahead (FSDP's forward_prefetch and backward_prefetch)",
+    "reduce-scatter": "Start it while gradients are still computed (FSDP's backward_prefetch), or in fewer steps by "
+    "gradient accumulation",
+    "all-to-all": "Split the batch in two, and compute one half while the other half's data travels",
+    "send and receive": "Split the batch in two, and compute one half while the other half's data travels",
+}
+OTHERWISE = "Start it sooner, so that it runs beside other work"
+OWN_STREAM = "Submit it to a stream of its own (async_op=True, with work that does not need it before wait())"
+
+
+def kinds_words(diagnosis: Diagnosis, kinds: Sequence[Collective]) -> str:
+    """Kinds of communication with the time of each that nothing hides: "all-reduce 20.1 ms"."""
+    return ", ".join(f"{one.name} {as_time(each(diagnosis, one.exposed_s))}" for one in kinds)
+
+
+def _communication(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Communication that no other work hides, if it takes a share worth naming."""
+    idle = diagnosis.idle
+    if idle is None or (diagnosis.bound != "communication-bound" and idle.exposed_s <= WARNING * idle.span_s):
+        return
+    most = [one for one in idle.collectives if one.exposed_s > NAMED * idle.span_s][:3] or idle.collectives[:1]
+    beside = OWN_STREAM if most[0].in_turn else HIDE.get(most[0].name, OTHERWISE)
+    yield Finding(
+        rule="diagnose.communication",
+        severity="advice",
+        title=(
+            f"No other work hides {as_time(each(diagnosis, idle.exposed_s))} of "
+            f"{as_time(each(diagnosis, idle.communication_s))} of communication: {kinds_words(diagnosis, most)}"
+        ),
+        text="A part of it may be waiting for a rank that comes late: diagnose the traces of all ranks together.",
+        threshold=f"communication beside which nothing else runs takes more than {round_percent(WARNING)} of the time",
+        advice=beside,
+    )
+
+
+# A copy of so few bytes to the host is a value that the host looks at.
+VALUE_BYTES = 4096
+
+
+def _to_host(trace: Trace) -> npt.NDArray[np.bool_]:
+    copies, device = trace.work["kind"] == WORK_KINDS.index("copy"), MEMORIES.index("device")
+    to_host: npt.NDArray[np.bool_] = copies & (trace.work["source"] == device) & (trace.work["target"] != device)
+    return to_host
+
+
+def _pageable(trace: Trace) -> bool:
+    """Whether copies use pageable memory."""
+    pageable = MEMORIES.index("pageable")
+    return bool(((trace.work["source"] == pageable) | (trace.work["target"] == pageable)).any())
+
+
+def _copying(trace: Trace) -> str:
+    """What to do about copies that the GPU waits for."""
+    copies, values = trace.work["kind"] == WORK_KINDS.index("copy"), _to_host(trace)
+    values &= (trace.work["bytes"] >= 0) & (trace.work["bytes"] <= VALUE_BYTES)
+    if 2 * np.count_nonzero(values) > np.count_nonzero(copies):
+        return "Read values back less often, once in several steps, or decide on the GPU: the host waits for each"
+    return "Pin the memory and copy ahead of the step, in another stream"
+
+
+def _migrations(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """The driver's own copies of managed memory, if they and the waits for them take a share worth naming."""
+    idle, work = diagnosis.idle, diagnosis.trace.work
+    named = np.array([name.startswith(MIGRATION) for name in (*diagnosis.trace.names, "")])
+    pages = work[named[work["name"]] & (work["call"] == NONE)]
+    if idle is None or not len(pages):
+        return
+    takes_s = float((pages["end_ns"] - pages["begin_ns"]).sum()) * 1e-9 + idle.causes["unknown"]
+    if takes_s > WARNING * idle.span_s:
+        yield Finding(
+            rule="diagnose.migrations",
+            severity="advice",
+            title=f"The driver moves pages of managed memory {len(pages)} times, when they are touched",
+            text="",
+            threshold=f"such copies and the idle time before them take more than {round_percent(WARNING)} of the time",
+            advice="Prefetch the memory before it is used (cudaMemPrefetchAsync), or allocate it on the GPU",
         )
 
 
@@ -313,10 +467,33 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Other causes that take a share worth naming."""
     causes: tuple[tuple[Cause, str, str], ...] = (
         ("allocation", "diagnose.allocation", "Allocate before the step, or from a memory pool"),
-        ("copies", "diagnose.copies", "Pin the memory and copy ahead of the step, in another stream"),
+        ("copies", "diagnose.copies", _copying(diagnosis.trace)),
         ("waits", "diagnose.waits", "Wait less often"),
         ("module load", "diagnose.module_load", "Run each kernel once before what is timed"),
     )
+    yield from _migrations(diagnosis)
+    alone_s = idle.copies_s if (idle := diagnosis.idle) is not None else 0.0
+    if diagnosis.bound == "copy-bound" and idle is not None and alone_s > WARNING * idle.span_s:
+        takes = f"{as_time(each(diagnosis, alone_s))} ({percent(alone_s / idle.span_s)})"
+        yield Finding(
+            rule="diagnose.copies_alone",
+            severity="advice",
+            title=f"The GPU does nothing but copy for {takes}",
+            text="",
+            threshold=f"copy-bound, and copies alone take more than {round_percent(WARNING)} of the time",
+            advice="Keep on the GPU what the next kernels need, and copy the rest while they run"
+            + (", from pinned memory" if _pageable(diagnosis.trace) else ""),
+        )
+    if diagnosis.bound == "start-up":
+        yield Finding(
+            rule="diagnose.start_up",
+            severity="advice",
+            title="The trace shows the program's start, of which later steps have nothing",
+            text="",
+            threshold="no step repeats, and half of the idle time lies in calls of more than 500 µs of the first half",
+            advice="Run some steps first, then record some more",
+        )
+        return
     for cause, rule, advice in causes:
         share = diagnosis.share(cause)
         if share > WARNING:

@@ -44,6 +44,7 @@ XLA_DEVICE = re.compile(r"/device:GPU:(\d{1,4})")
 XLA_SIZES = {size: re.compile(rf"\b{size}:(\d+),(\d+),(\d+)") for size in ("grid", "block")}
 XLA_COPY = {word: re.compile(rf"\b{word}:(\w+)") for word in ("kind_src", "kind_dst", "size")}
 CUT_TAIL = "cut tail"
+COPY_AGAIN = "copy the file again, or let the program end its profiler"
 DAMAGED = "damaged events"
 SHORT_ROW = Field.CORRELATION + 1  # rows of calls and of ranges end here
 ROWS_AT_ONCE = 1 << 16
@@ -357,7 +358,13 @@ class ChromeReader:
 
     def finish(self) -> Trace:
         """The recording. Raises UsageError if microbench cannot judge it."""
+        cut = CUT_TAIL in self.collector.lost
         if not self.found_events:
+            if cut:
+                raise UsageError(
+                    f"{self._name} is cut off, or is no trace: it is JSON that ends before any list of trace events",
+                    COPY_AGAIN,
+                )
             raise UsageError(
                 f"{self._name} is no trace: it is JSON without a list of trace events",
                 "give a trace of torch.profiler (export_chrome_trace), Nsight Systems, JAX or microbench; "
@@ -376,6 +383,11 @@ class ChromeReader:
             raise UsageError(
                 f"{self._name} was recorded on an AMD GPU (HIP), whose constants microbench does not know",
                 "give a recording of an NVIDIA GPU",
+            )
+        if cut and not collector.work.count:
+            raise UsageError(
+                f"{self._name} is cut off: it ends inside an event, before any work of a GPU",
+                COPY_AGAIN,
             )
         if not collector.work.count and not collector.calls.count:
             raise UsageError(

@@ -39,6 +39,7 @@ from microbench.traces.tables import (
 from microbench.traces.trace import (
     CALLS,
     MEMORIES,
+    MIGRATION,
     NONE,
     RANGE_KINDS,
     RANGES,
@@ -651,5 +652,5 @@ def _copy_name(copies: Mapping[int, str], memories: Mapping[int, str], copy: int
     short = whole_name.replace("Unified ", "").replace("-to-", "to")
     short = "".join(part[0] if part else "" for part in short.partition("to")[::2])
     way = f"{short[0]}to{short[1]}" if len(short) == 2 else "unknown"
-    managed = "Unified memory: " if whole_name.startswith("Unified") else ""
+    managed = MIGRATION if whole_name.startswith("Unified") else ""
     return f"{managed}Memcpy {way} ({memories.get(source, 'Unknown')} -> {memories.get(target, 'Unknown')})"

@@ -598,7 +598,7 @@ def scan_trace(stream: TraceStream, reader: ChromeReader) -> None:
     """Give the reader all events and facts of a file; a file that ends too early gives what is whole."""
     scanner = _Scanner(stream, reader)
     whole = _document(scanner, reader)
-    if reader.found_events and (not whole or stream.fault):
+    if not whole or stream.fault:
         reader.collector.lost[CUT_TAIL] += 1
 
 

@@ -27,6 +27,7 @@ RANGE_KINDS: tuple[RangeKind, ...] = get_args(RangeKind)
 SyncKind = Literal["event", "stream_wait_event", "stream", "context"]
 SYNC_KINDS: tuple[SyncKind, ...] = get_args(SyncKind)
 
+MIGRATION = "Unified memory: "  # how the name of the driver's own copy of managed memory begins
 NONE = -1  # an index or a number that the trace does not have
 
 # Work of a GPU. ``call`` is the place in CALLS of the call that submitted it (all nodes of a graph have the replay's).

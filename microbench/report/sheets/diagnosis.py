@@ -51,7 +51,9 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     parts = [Cell(f"{step.count} of {pieces}, {alike}")]
     parts.append(Cell(f"{as_time(step.watched_s)} as recorded"))
     if step.given:
-        parts.append(Cell(f"unprofiled step time {as_time(step.unwatched_s)}, as given"))
+        given = as_time(step.unwatched_s * step.parts / step.holds)
+        how = "as given" if step.holds == step.parts == 1 else f"from the {given} that were given"
+        parts.append(Cell(f"unprofiled step time {as_time(step.unwatched_s)}, {how}"))
     elif step.measured:
         range_ = two_times(step.low_s, step.high_s)
         parts.append(Cell(f"unprofiled step time {as_time(step.unwatched_s)}, between the recorded windows ({range_})"))
@@ -84,6 +86,12 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     if places and (nameless := words.nameless(diagnosis)):
         places = (Cell(nameless), *places)
     lines = [AnswerLine("GPU", busy, verdict=verdict)]
+    if idle.communication_s > LEAST_SHOWN * idle.span_s:
+        alone = (
+            f"{as_time(words.each(diagnosis, idle.exposed_s))} of it alone ({percent(idle.exposed_s / idle.span_s)})"
+        )
+        exchange = Cell(f"communicates {as_time(words.each(diagnosis, idle.communication_s))}, {alone}")
+        lines = [AnswerLine("GPU", (*busy, exchange), verdict=verdict)]
     return lines + [AnswerLine(name, cells) for name, cells in (("idle for", parts), ("most in", places)) if cells]
 
 
@@ -101,10 +109,12 @@ def _graph_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
 
 def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
     """Several traces beside each other, and the odd one named if they are of one program."""
+    exchange = any(one.idle is not None and one.idle.collectives for one in several)
     rows = tuple(
         (
             Cell(plain(name, LONGEST_NAME)),
             *(Cell(quantity(figure(one), "s")) for _, figure in ranks.FIGURES),
+            *([Cell(quantity(ranks.communication_s(one), "s"))] if exchange else []),
             Cell(percent(one.idle.idle_s / one.idle.span_s) if one.idle is not None and one.idle.span_s else MISSING),
             Cell(one.bound or MISSING),
             Cell(words.speedup(one.graph).removeprefix("about ") if one.graph is not None else MISSING),
@@ -112,8 +122,9 @@ def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
         for name, one in zip(ranks.names(several), several, strict=True)
     )
     # Enough of them can be dropped that names and verdicts need no second line.
-    drop = {"a step": 1, "as a graph": 2, "GPU idle": 3, "GPU works": 4, "a launch": 5}
-    titles = columns("", "a step", "GPU works", "a launch", "GPU idle", "bound", "as a graph", drop=drop)
+    drop = {"a step": 1, "as a graph": 2, "GPU idle": 3, "GPU works": 4, "a launch": 5, "collectives": 6}
+    own = ("a step", "GPU works", "a launch", *(["collectives"] if exchange else []), "GPU idle")
+    titles = columns("", *own, "bound", "as a graph", drop=drop)
     about = "each step as it was recorded; a launch: the host's time for one"
     table = Table("The traces beside each other", about, titles, rows)
     return Screen(
@@ -131,7 +142,11 @@ def tables(diagnosis: Diagnosis) -> list[Table]:
     idle = diagnosis.idle
     if idle is not None:
         each = "of a step" if diagnosis.steps is not None else "of the trace"
-        parts = [("work", idle.busy_s, TONES["work"]), *((cause, idle.causes[cause], TONES[cause]) for cause in CAUSES)]
+        parts: list[tuple[str, float, Tone]] = [
+            ("work", idle.busy_s - idle.exposed_s, TONES["work"]),
+            ("communication alone", idle.exposed_s, "on_second"),
+            *((cause, idle.causes[cause], TONES[cause]) for cause in CAUSES),
+        ]
         rows = [_row(diagnosis, name, seconds, tone) for name, seconds, tone in parts if seconds > 0]
         about, notes = f"the GPU with most work, {each}", ("The parts add up to the recorded time.",)
         result.append(Table("Where the time goes", about, columns("", "time", "share"), tuple(rows), notes))
@@ -201,6 +216,15 @@ def _object(diagnosis: Diagnosis) -> dict[str, object]:
     if idle is not None:
         whole["idle"] = {cause: words.each(diagnosis, seconds) for cause, seconds in idle.causes.items()}
         whole["busy_s"], whole["span_s"] = (words.each(diagnosis, each) for each in (idle.busy_s, idle.span_s))
+        whole["communication_s"] = words.each(diagnosis, idle.communication_s)
+        whole["exposed_communication_s"] = words.each(diagnosis, idle.exposed_s)
+        whole["collectives"] = [
+            {
+                "name": one.name, "count": words.each(diagnosis, one.pieces),
+                "seconds": words.each(diagnosis, one.seconds), "exposed_s": words.each(diagnosis, one.exposed_s),
+            }
+            for one in idle.collectives
+        ]  # fmt: skip
         whole["places"] = [
             {"cause": one.cause, "name": plain(one.name), "seconds": words.each(diagnosis, one.seconds)}
             for one in idle.places[:LISTED]

@@ -1,0 +1,106 @@
+"""Tells the communication between GPUs from other work, and how much of it no other work hides."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from microbench.traces.trace import NONE, WORK_KINDS, Table, Trace
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+# Kernels of NCCL and RCCL, NVSHMEM, DeepEP, MSCCL++, and the collectives of vLLM, TensorRT-LLM, FlashInfer, SGLang,
+# Transformer Engine and PyTorch's symmetric memory.
+COLLECTIVE = re.compile(
+    r"nccl|rccl|msccl|nvshmem|deep_ep|pplx|userbuffers|cross_device_reduce|quick_?reduce|multimem|lamport"
+    r"|(?<!warp)(?<!block)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all",
+    re.IGNORECASE,
+)
+# Inductor names a kernel after the operators that it computes, which may read what a collective has written.
+COMPUTES = re.compile(r"triton_(poi|red|per|tem|for|mm)_")
+KINDS = re.compile(
+    r"(?P<all_reduce>all_?reduce|cross_device_reduce|quick_?reduce)|(?P<all_gather>all_?gather)"
+    r"|(?P<reduce_scatter>reduce_?scatter)|(?P<all_to_all>all_?to_?all|deep_ep)|(?P<send_and_receive>send_?recv)"
+    r"|(?P<broadcast>broadcast)|(?P<reduce>reduce)",
+    re.IGNORECASE,
+)
+OTHER_KIND = "communication"
+# A stream carries communication alone if collectives are this share of its kernels' time; its copies then belong to it.
+OWN_STREAM = 0.9
+
+
+class Collective(NamedTuple):
+    """One kind of communication: its pieces, their time together and that in which no other work ran, both in s.
+
+    ``in_turn`` says that most of it runs in streams that also compute, so that other work waits for it.
+    """
+
+    name: str
+    pieces: int
+    seconds: float
+    exposed_s: float
+    in_turn: bool
+
+
+def kind_of(name: str) -> str:
+    """What kind of communication a kernel of that name does: "all-reduce"; "" if it does none."""
+    if COMPUTES.match(name) or not COLLECTIVE.search(name):
+        return ""
+    match = KINDS.search(name)
+    word = (match.lastgroup or "") if match else ""
+    return word.replace("_and_", " and ").replace("_", "-") or OTHER_KIND
+
+
+def kinds_of_work(trace: Trace) -> tuple[tuple[str, ...], IntArray]:
+    """The kinds of communication in a trace, and for each piece of work its place among them, or NONE.
+
+    Copies count where they run in a stream of collectives.
+    """
+    work, kernel = trace.work, WORK_KINDS.index("kernel")
+    by_name = [kind_of(name) for name in trace.names]
+    kinds = tuple(sorted({*by_name, OTHER_KIND} - {""}))
+    places = np.array([kinds.index(kind) if kind else NONE for kind in (*by_name, "")])
+    found = np.where(work["kind"] == kernel, places[work["name"]], NONE)
+    if (found == NONE).all():
+        return kinds, found
+    length = (work["end_ns"] - work["begin_ns"]).astype(float)
+    _, stream = np.unique(np.stack([work["device"], work["stream"]], axis=1), axis=0, return_inverse=True)
+    stream = stream.ravel()
+    kernels_ns = np.bincount(stream, weights=length * (work["kind"] == kernel))
+    theirs_ns = np.bincount(stream, weights=length * (found != NONE))
+    own = (theirs_ns > 0) & (theirs_ns >= OWN_STREAM * kernels_ns)
+    return kinds, np.where((found == NONE) & own[stream], kinds.index(OTHER_KIND), found)
+
+
+def collectives(
+    work: Table, kinds: tuple[str, ...], found: IntArray, free_ns: tuple[IntArray, IntArray], ends_ns: tuple[int, int]
+) -> tuple[Collective, ...]:
+    """Each kind of communication between two times; ``free_ns`` are begins and ends of when no other work ran.
+
+    Where several collectives run at once, each has the time.
+    """
+    begins, ends = free_ns
+    before = np.concatenate([[0], np.cumsum(ends - begins)])
+
+    def free_until(times_ns: IntArray) -> IntArray:
+        place = np.searchsorted(begins, times_ns, side="right")
+        last = np.append(begins, 0)[place - 1]
+        length = np.append(ends - begins, 0)[place - 1]
+        until: IntArray = before[np.maximum(place - 1, 0)] + np.minimum(times_ns - last, length)
+        return np.where(place == 0, 0, until)
+
+    computing = np.unique(work["stream"][(found == NONE) & (work["kind"] == WORK_KINDS.index("kernel"))])
+    result = []
+    for place, name in enumerate(kinds):
+        chosen = work[(found == place) & (work["end_ns"] > ends_ns[0]) & (work["begin_ns"] < ends_ns[1])]
+        if len(chosen):
+            begin, end = np.maximum(chosen["begin_ns"], ends_ns[0]), np.minimum(chosen["end_ns"], ends_ns[1])
+            exposed_ns = int((free_until(end) - free_until(begin)).sum())
+            length_ns = int((end - begin).sum())
+            in_turn = 2 * int((end - begin)[np.isin(chosen["stream"], computing)].sum()) > length_ns
+            result.append(Collective(name, len(chosen), length_ns * 1e-9, exposed_ns * 1e-9, in_turn))
+    return tuple(sorted(result, key=lambda one: (-one.exposed_s, -one.seconds)))
