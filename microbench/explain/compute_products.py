@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, whole
 from microbench.analysis.limits import ceiling
 from microbench.analysis.stats import Row
-from microbench.core.units import as_time, percent, round_percent, times
+from microbench.core.units import as_time, counted, percent, round_percent, times
 from microbench.explain import compute_units as units
 from microbench.explain.memory_stream import best_stream
 
@@ -254,7 +254,7 @@ def halved(evidence: Evidence) -> Finding | None:
     return Finding(
         rule="compute.halved",
         severity="warning",
-        title=f"{units.counted(len(every), 'product')} did not fit the free memory: a smaller one was measured",
+        title=f"{counted(len(every), 'product')} did not fit the free memory: a smaller one was measured",
         text=f"{row.case_id} is {fact.value}.",
         advice="Free the memory of this GPU and measure again.",
         threshold="fact shape says that it was halved",
@@ -278,7 +278,7 @@ def bounds(evidence: Evidence) -> Finding | None:
         rule="compute.shapes",
         severity="note",
         title=(
-            f"Of {units.counted(len(every), 'product')} of models: "
+            f"Of {counted(len(every), 'product')} of models: "
             + ", ".join(f"{counts[held]} {held}-bound" for held in HELD if counts[held])
         ),
         text=f"They are {listed(spans)}.",
@@ -292,7 +292,7 @@ def bounds(evidence: Evidence) -> Finding | None:
 
 
 def _span(rows: list[int]) -> str:
-    return units.counted(rows[0], "row") if min(rows) == max(rows) else f"{min(rows)} to {max(rows)} rows"
+    return counted(rows[0], "row") if min(rows) == max(rows) else f"{min(rows)} to {max(rows)} rows"
 
 
 def launches(evidence: Evidence) -> Finding | None:
@@ -305,7 +305,7 @@ def launches(evidence: Evidence) -> Finding | None:
     if not every:
         return None
     worst, factor = max(every, key=lambda pair: pair[1])
-    name = f"{worst.row.params.get('projection')} of {units.counted(whole(worst.row, 'rows'), 'row')}"
+    name = f"{worst.row.params.get('projection')} of {counted(whole(worst.row, 'rows'), 'row')}"
     call = f"a call from Python takes {as_time(worst.call.value)} for " if worst.call is not None else ""
     return Finding(
         rule="compute.launches",

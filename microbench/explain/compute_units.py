@@ -139,11 +139,6 @@ def figure(row: Row) -> str:
     return quantity(row.value, row.metric.unit)
 
 
-def counted(count: int, what: str) -> str:
-    """ "1 type", "9 types"."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
 def typed(row: Row) -> str:
     """A type, and the library that multiplied where it was not cuBLASLt: "bf16", "fp16 by CuPy"."""
     library = LIBRARIES.get(str(row.params.get("library")))
@@ -349,8 +344,4 @@ def accumulate(evidence: Evidence) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (
-    alone,
-    paths,
-    accumulate,
-)
+RULES: tuple[Rule, ...] = (alone, paths, accumulate)

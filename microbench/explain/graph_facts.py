@@ -268,7 +268,6 @@ class Added(NamedTuple):
     ``seconds`` is 0 where the intervals of both overlap.
     """
 
-    way: str
     seconds: float
     most_s: float
     inside: Row
@@ -286,7 +285,7 @@ def added(evidence: Evidence, size_bytes: int) -> dict[str, Added]:
             resolved = not inside.interval.overlaps(outside.interval)
             seconds = max(inside.value - outside.value, 0.0) if resolved else 0.0
             most_s = inside.interval.high - outside.interval.low
-            ways[way] = Added(way, seconds, most_s, inside, outside)
+            ways[way] = Added(seconds, most_s, inside, outside)
     return ways
 
 

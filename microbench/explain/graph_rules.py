@@ -6,7 +6,7 @@ from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_
 from microbench.analysis.graph_steps import layer_titles, title_of, usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
-from microbench.core.units import as_time, percent, size, times
+from microbench.core.units import as_time, counted, percent, size, times
 from microbench.explain import graph_facts as graphs
 from microbench.model.constants import own_s
 from microbench.model.fit import fit
@@ -26,14 +26,6 @@ USUAL_DURATION_NS = 5000
 ROOTS_RATIO = 5.0
 OFTEN = 10
 DONATED_RATIO = 1.2
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'' if count == 1 else 's'}"
-
-
-def _kernels(count: int) -> str:
-    return f"{count} kernel{'' if count == 1 else 's'}"
 
 
 def crossovers(evidence: Evidence) -> Finding | None:
@@ -66,7 +58,9 @@ def library(evidence: Evidence) -> Finding | None:
     slowest = every[-1]
     driver = graphs.of_library(evidence, LOOP_LAYER, slowest.nodes)
     name = title_of(slowest.submitter, layer_titles(evidence.run))
-    title = f"{name} makes a graph of {_kernels(slowest.nodes)} and replays it once in {as_time(slowest.ready_s)}"
+    title = (
+        f"{name} makes a graph of {counted(slowest.nodes, 'kernel')} and replays it once in {as_time(slowest.ready_s)}"
+    )
     text = f"A further replay keeps the host {as_time(slowest.replay.value)}."
     if driver is not None:
         title += f", the driver in {as_time(driver.ready_s)}"
@@ -74,7 +68,7 @@ def library(evidence: Evidence) -> Finding | None:
         text = f"A further replay keeps the host {times(ratio)} as long as the driver's call."
     replays, pair = slowest.replays, slowest.pair
     if pair is not None:
-        pays = "never pays off" if replays is None else f"pays off after {replays} replay{'' if replays == 1 else 's'}"
+        pays = "never pays off" if replays is None else f"pays off after {counted(replays, 'replay')}"
         text += f" With {graphs.kernels_of(pair)} it {pays}."
     once = replays is not None and replays > OFTEN
     return Finding(
@@ -113,10 +107,10 @@ def command_buffers(evidence: Evidence) -> Finding | None:
         return None
     first = next(iter(gains))
     gain = gains[first]
-    title = f"XLA's command buffers make a jitted step of {_kernels(kernels)} "
+    title = f"XLA's command buffers make a jitted step of {counted(kernels, 'kernel')} "
     title += f"{times(max(gain, 1 / gain))} as {'fast' if gain > 1 else 'slow'}"
     if 1 / EQUAL < gain < EQUAL:
-        title = f"XLA's command buffers do not change a jitted step of {_kernels(kernels)}"
+        title = f"XLA's command buffers do not change a jitted step of {counted(kernels, 'kernel')}"
     text, advice = "", ""
     if first == "new" and "donated" in gains:
         text = f"With a donated argument, whose memory the result takes, the gain is {times(gains['donated'])}."
@@ -154,7 +148,8 @@ def upload(evidence: Evidence) -> Finding | None:
         rule="graph.upload",
         severity="advice" if worth else "note",
         title=f"The first launch of a graph takes {as_time(first.value)}, {after} {as_time(against.value)}",
-        text=f"The graph has {_nodes(nodes)}" + (f"; its upload takes {as_time(before.value)}." if before else "."),
+        text=f"The graph has {counted(nodes, 'node')}"
+        + (f"; its upload takes {as_time(before.value)}." if before else "."),
         advice="Call cuGraphUpload before the step that has to be quick." if worth else "",
         threshold=f"advised above {UPLOAD_RATIO:g} times",
         rests_on=rests_on(first, uploaded, again, before),
@@ -181,7 +176,7 @@ def update(evidence: Evidence) -> Finding | None:
         return None
     best = min(whole, key=lambda change: change.seconds)
     ratio = rebuilt.seconds / best.seconds
-    title = f"Changing all of {_nodes(nodes)} takes {as_time(best.seconds)}"
+    title = f"Changing all of {counted(nodes, 'node')} takes {as_time(best.seconds)}"
     text = "Making the graph anew is the cheapest way."
     if best.way != "rebuild":
         title += f", replacing the graph by a new one {as_time(rebuilt.seconds)}"

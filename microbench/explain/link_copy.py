@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, whole
-from microbench.core.units import about_size, percent, quantity, round_percent, size, times
+from microbench.core.units import about_size, counted, percent, quantity, round_percent, size, times
 from microbench.explain import link_facts as links
 
 WIDE = 0.25  # the error at one size above which a fit counts as poor
@@ -77,14 +77,12 @@ def _paid(choice: links.Choice) -> str:
     if not choice.paid:
         return f"{buffer} does not pay."
     if choice.never or len({*choice.paid.values()}) > 1:
-        several = listed([f"{_copies(count)} {links.DIRECTIONS[way]}" for way, count in choice.paid.items()])
+        several = listed(
+            [f"{counted(count, 'copy', 'copies')} {links.DIRECTIONS[way]}" for way, count in choice.paid.items()]
+        )
         never = listed([links.DIRECTIONS[way] for way in choice.never])
         return f"{buffer} has paid after {several}{f', but never {never}' if never else ''}."
-    return f"{buffer} has paid after {_copies(next(iter(choice.paid.values())))}."
-
-
-def _copies(count: int) -> str:
-    return f"{count} {'copy' if count == 1 else 'copies'}"
+    return f"{buffer} has paid after {counted(next(iter(choice.paid.values())), 'copy', 'copies')}."
 
 
 def _pin(choice: links.Choice, priced: Sequence[links.Choice], worst: str) -> str:

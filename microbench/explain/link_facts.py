@@ -595,14 +595,9 @@ def _by_reason(outcomes: Iterable[Outcome]) -> Reasons:
 
 
 class Ring(NamedTuple):
-    """One NCCL operation: the call with the fewest bytes, and its rates over size, ascending.
-
-    ``bus`` is empty for a ring of one GPU, which uses no link; ``ranks`` is None in a run without that fact.
-    """
+    """One NCCL operation and its rates over size, ascending; ``bus`` is empty for one GPU, which uses no link."""
 
     operation: str
-    ranks: int | None
-    call: Row | None
     algorithm: tuple[Point, ...]
     bus: tuple[Point, ...]
 
@@ -621,11 +616,11 @@ def rings(evidence: Evidence) -> list[Ring]:
         if largest is None:
             continue
         chosen["gpus"] = largest.params["gpus"]
-        calls, algorithm, bus = (
+        algorithm, bus = (
             tuple(point for point in evidence.curve("link_nccl", metric, "size_bytes", **chosen) if point[1].value > 0)
-            for metric in ("call", "algorithm_bandwidth", "bus_bandwidth")
+            for metric in ("algorithm_bandwidth", "bus_bandwidth")
         )
-        found.append(Ring(operation, _ranks(largest), calls[0][1] if calls else None, algorithm, bus))
+        found.append(Ring(operation, algorithm, bus))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, listed, rests_on
 from microbench.analysis.limits import ceiling
@@ -131,11 +132,6 @@ def _others(others: Sequence[Cause]) -> str:
     return f" Also seen: {listed([cause.short for cause in others])}." if others else ""
 
 
-def over_limit(evidence: Evidence) -> Finding | None:
-    """Rates above their ceiling: an assumption behind the ceiling is wrong."""
-    return beyond_ceiling(evidence, "link", "a larger payload, a faster link than reported")
-
-
 def errors(evidence: Evidence) -> Finding | None:
     """Error counters that rose while the link was busy."""
     facts = links.link_facts(evidence)
@@ -201,4 +197,5 @@ def settings(evidence: Evidence) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (link_verdict, over_limit, errors, settings)
+OVER_LIMIT = partial(beyond_ceiling, suite="link", perhaps="a larger payload, a faster link than reported")
+RULES: tuple[Rule, ...] = (link_verdict, OVER_LIMIT, errors, settings)

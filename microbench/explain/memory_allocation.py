@@ -133,7 +133,4 @@ def draws(evidence: Evidence) -> list[Draw]:
     return list(by_load.values())
 
 
-RULES: tuple[Rule, ...] = (
-    allocate,
-    capacity,
-)
+RULES: tuple[Rule, ...] = (allocate, capacity)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, listed, rests_on, whole
@@ -181,13 +182,6 @@ def _unjudged(evidence: Evidence) -> Finding | None:
     )
 
 
-def over_limit(evidence: Evidence) -> Finding | None:
-    """Rates that are higher than their limit allows."""
-    return beyond_ceiling(
-        evidence, "memory", "a memory clock or bus width that is misreported, or a nearer cache answers"
-    )
-
-
 def clock(evidence: Evidence) -> Finding | None:
     """The memory's clock stays below its maximum."""
     gpu, seen_hz, lacking = evidence.gpu, memory_clock(evidence), lowered_clock(evidence)
@@ -207,4 +201,6 @@ def clock(evidence: Evidence) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (verdict, over_limit, clock)
+PERHAPS = "a memory clock or bus width that is misreported, or a nearer cache answers"
+OVER_LIMIT = partial(beyond_ceiling, suite="memory", perhaps=PERHAPS)
+RULES: tuple[Rule, ...] = (verdict, OVER_LIMIT, clock)

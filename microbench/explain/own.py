@@ -275,11 +275,8 @@ def _l2_rate(evidence: Evidence, moved_bytes: int) -> float | None:
     return max(rates, default=None)
 
 
-class Words(NamedTuple):
-    """A line of the screen: its name, and its parts with the rows behind them."""
-
-    name: str
-    parts: tuple[tuple[str, Row | None], ...]
+# A line of the screen: its name, and its parts with the rows behind them.
+Words = tuple[str, list[tuple[str, Row | None]]]
 
 
 def lines(evidence: Evidence) -> list[Words]:
@@ -312,7 +309,7 @@ def _step_line(one: Step) -> Words:
         parts.append((f"as a graph {as_time(one.graph.value)}: {times(one.gain)}, {pays}", one.graph))
     elif one.fact("capturable") is False:
         parts.append((f"no graph: {blocked(one)}", None))
-    return Words(name_of(one.submit), tuple(parts))
+    return name_of(one.submit), parts
 
 
 def _is_colder(cold: Row, warm: Row) -> bool:
@@ -344,7 +341,7 @@ def _kernel_line(one: Kernel) -> Words:
     parts.append((f"{one.whole('registers')} registers{spills}", None))
     held = f", limited by {plain(fact(one.duration, 'held_by'), 20)}" if one.occupancy < 1 else ""
     parts.append((f"occupancy {percent(one.occupancy)}{held}", None))
-    return Words(name_of(one.duration), tuple(parts))
+    return name_of(one.duration), parts
 
 
 def launched(one: Step) -> list[tuple[str, str, str, int]]:
@@ -434,8 +431,4 @@ def work_elsewhere(evidence: Evidence) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (
-    cannot_be_captured,
-    work_elsewhere,
-    a_graph_helps,
-)
+RULES: tuple[Rule, ...] = (cannot_be_captured, work_elsewhere, a_graph_helps)

@@ -71,7 +71,7 @@ def latencies(evidence: Evidence) -> Curve | None:
         + (f", {quantity(cycles[one.name], 'cycle')}" if one.name in cycles else ""): one
         for one in levels
     }
-    marks = [Mark(one.reach_bytes, f"TLB reach {about_size(one.reach_bytes)}") for one in memory_levels.steps(evidence)]
+    marks = [Mark(reach_bytes, f"TLB reach {about_size(reach_bytes)}") for reach_bytes in memory_levels.steps(evidence)]
     shared = memory_levels.shared_row(evidence, "memory_latency", memory_levels.LATENCY)
     about = "one thread, in which each read waits for the one before it"
     about += f"; from shared memory {as_time(shared.value)}" if shared is not None else ""
