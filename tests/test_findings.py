@@ -162,7 +162,7 @@ def rules(tree: ast.AST) -> set[str]:
     """Every literal ``rule`` that a Finding is made with."""
     names: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Finding"):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("Finding", "note_or_advice")):
             values = [keyword.value for keyword in node.keywords if keyword.arg == "rule"] or node.args[:1]
             for value in values:
                 names |= {

@@ -43,6 +43,13 @@ class Finding(msgspec.Struct, frozen=True):
         return self.rule.partition(".")[0]
 
 
+def note_or_advice(
+    *, rule: str, title: str, text: str, threshold: str, rests_on: tuple[str, ...] = (), advice: str = ""
+) -> Finding:
+    """A finding that is advice if it gives any, else a note."""
+    return Finding(rule, "advice" if advice else "note", title, text, threshold, rests_on, advice)
+
+
 class Evidence:
     """The newest row of each case and metric on one GPU, and the host's rows.
 

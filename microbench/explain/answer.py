@@ -156,7 +156,7 @@ def link(evidence: Evidence) -> Answer | None:
     for direction, words in (("h2d", "to the GPU"), ("d2h", "from it")):
         best = link_facts.fastest(evidence, direction)
         if best is not None:
-            limit = next((each for each in judged.reached if each.direction == direction), None) if judged else None
+            limit = next((each for each in judged.reached if each.what == direction), None) if judged else None
             share = f" ({percent(limit.share)})" if limit is not None else ""
             parts.append(Part(f"{quantity(best[1].value, 'B/s')} {words}{share}", best[1]))
     both = link_facts.both_total(link_facts.both_directions(evidence))
@@ -174,9 +174,9 @@ def link(evidence: Evidence) -> Answer | None:
 def memory(evidence: Evidence) -> Answer | None:
     """What device memory gives against its ceiling, what Python loses, and how long a read takes."""
     parts = [
-        Part(f"{each.kernel} {quantity(each.row.value, 'B/s')} ({percent(each.share)})", each.row)
+        Part(f"{each.what} {quantity(each.row.value, 'B/s')} ({percent(each.share)})", each.row)
         for each in memory_verdict.reached(evidence)
-        if each.kernel in ("read", "copy", "triad")
+        if each.what in ("read", "copy", "triad")
     ]
     for name, words in memory_stream.IMPLEMENTATIONS.items():
         lost = memory_stream.losses(evidence, name) if name != memory_stream.NATIVE else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal, NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, note_or_advice, rests_on, whole
 from microbench.analysis.limits import ceiling
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, counted, percent, round_percent, times
@@ -223,9 +223,8 @@ def libraries(evidence: Evidence) -> Finding | None:
         kernel = f"{units.LIBRARIES[worst.library]}'s {units.dtype_of(worst.row)} kernel"
         words = [f"Clock for clock {kernel} reaches {percent(worst.per_clock)}."]
     words += [f"Faster than every candidate tried: {listed(ahead)}."] if ahead else []
-    return Finding(
+    return note_or_advice(
         rule="compute.libraries",
-        severity="advice" if heavy else "note",
         title=f"Lowest share of cuBLASLt's {rate}: {', '.join(reach)}",
         text=" ".join(words),
         advice=(
@@ -307,9 +306,8 @@ def launches(evidence: Evidence) -> Finding | None:
     worst, factor = max(every, key=lambda pair: pair[1])
     name = f"{worst.row.params.get('projection')} of {counted(whole(worst.row, 'rows'), 'row')}"
     call = f"a call from Python takes {as_time(worst.call.value)} for " if worst.call is not None else ""
-    return Finding(
+    return note_or_advice(
         rule="compute.launches",
-        severity="advice",
         title=f"A graph makes {name} ({units.dtype_of(worst.row)}) {times(factor)} as fast",
         text=f"The product is launch-bound: {call}{as_time(worst.device_s)} of work.",
         advice="Capture a step of the model in a graph, or batch more rows.",
@@ -341,9 +339,8 @@ def grouped(evidence: Evidence) -> Finding | None:
             f"One by one, {'the GPU waits for the calls from Python' if waits else 'the GPU is never idle for long'}."
         )
     worth = gain >= GRAPH_WORTH
-    return Finding(
+    return note_or_advice(
         rule="compute.grouped",
-        severity="advice" if worth else "note",
         title=(
             f"{products} products of {whole(alone, 'size')} ({units.dtype_of(alone)}) take {took[0]} one by one, "
             f"{took[1]} as a graph, {took[2]} as one batch"

@@ -6,7 +6,7 @@ from math import ceil
 from typing import NamedTuple
 
 from microbench.analysis.clocks import HEAT_WORDS
-from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rests_on, share_of
+from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, note_or_advice, rests_on, share_of
 from microbench.analysis.limits import Ceiling, ceiling_at
 from microbench.analysis.rates import data_sheet_clock_hz
 from microbench.analysis.stats import Row
@@ -299,9 +299,8 @@ def paths(evidence: Evidence) -> Finding | None:
     dtype, wgmma, mma = pairs[0]
     share = mma.value / wgmma.value
     behind = share < LEFT_BEHIND
-    return Finding(
+    return note_or_advice(
         rule="compute.path",
-        severity="advice" if behind else "note",
         title=f"mma.sync gives {percent(share)} of wgmma's rate ({dtype}, clock for clock)",
         text="Kernels written for older GPUs use mma.sync and cannot be faster than that." if behind else "",
         advice="Use wgmma, or a library that does." if behind else "",
@@ -315,9 +314,8 @@ def _one_path(evidence: Evidence) -> Finding | None:
         row = per_clock(evidence, MMA, dtype)
         share = share_of(evidence, row) if row is not None else None
         if share is not None and share < LEFT_BEHIND:
-            return Finding(
+            return note_or_advice(
                 rule="compute.path",
-                severity="advice",
                 title=f"mma.sync reaches {percent(share)} of the tensor cores' rate ({dtype}, clock for clock)",
                 text="Other instructions of this architecture give the rest.",
                 advice="Use a library that is built for this architecture.",
@@ -333,9 +331,8 @@ def accumulate(evidence: Evidence) -> Finding | None:
     if pair is None or pair.ratio <= WHOLE_UP_TO:
         return None
     halved = pair.ratio >= HALVED_FROM
-    return Finding(
+    return note_or_advice(
         rule="compute.accumulate",
-        severity="advice" if halved else "note",
         title=f"fp16 products are {times(pair.ratio)} as fast with fp16 accumulation as with fp32",
         text="This board runs fp32 accumulation at half the rate, as gaming boards do." if halved else "",
         advice="Accumulate in fp16 where its precision is enough." if halved else "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, note_or_advice, rests_on
 from microbench.analysis.graph_steps import layer_titles, title_of, usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
@@ -38,9 +38,8 @@ def crossovers(evidence: Evidence) -> Finding | None:
     title += as_time(measured[-1].duration_s if end_s is None else end_s)
     if end_s == 0:
         title = f"A graph of {kernels} kernels is never {weak:g}× as fast, however short they are"
-    return Finding(
+    return note_or_advice(
         rule="graph.crossover",
-        severity="note",
         title=title,
         text="",
         threshold=(
@@ -71,9 +70,8 @@ def library(evidence: Evidence) -> Finding | None:
         pays = "never pays off" if replays is None else f"pays off after {counted(replays, 'replay')}"
         text += f" With {graphs.kernels_of(pair)} it {pays}."
     once = replays is not None and replays > OFTEN
-    return Finding(
+    return note_or_advice(
         rule="graph.library",
-        severity="advice" if once else "note",
         title=title,
         text=text,
         advice="Make such a graph once and keep it: made anew for a few steps it costs more than it saves."
@@ -118,9 +116,8 @@ def command_buffers(evidence: Evidence) -> Finding | None:
             advice = "Donate what a step replaces (donate_argnums), so that XLA need not update its graph."
     if max(gains.values()) < 1 / EQUAL:
         advice = "Turn them off: XLA_FLAGS=--xla_gpu_enable_command_buffer= (an empty list)."
-    return Finding(
+    return note_or_advice(
         rule="graph.command_buffers",
-        severity="advice" if advice else "note",
         title=title,
         text=text,
         advice=advice,
@@ -144,9 +141,8 @@ def upload(evidence: Evidence) -> Finding | None:
         return None
     worth = first.value > against.value * UPLOAD_RATIO
     after = "after an upload" if uploaded is not None else "a later one"
-    return Finding(
+    return note_or_advice(
         rule="graph.upload",
-        severity="advice" if worth else "note",
         title=f"The first launch of a graph takes {as_time(first.value)}, {after} {as_time(against.value)}",
         text=f"The graph has {counted(nodes, 'node')}"
         + (f"; its upload takes {as_time(before.value)}." if before else "."),
@@ -221,9 +217,8 @@ def one_by_one(evidence: Evidence) -> Finding | None:
     if len(rows) <= MOST_NAMED:
         who = f"{listed([graphs.title(row) for row in rows])} nodes"
     few_bytes = any(row.params.get("kind") in OF_FEW_BYTES for row in rows)
-    return Finding(
+    return note_or_advice(
         rule="graph.one_by_one",
-        severity="advice",
         title=f"Replays of {who} keep the host, up to {as_time(rows[0].value)}",
         text=(
             "The driver submits these one by one at each replay; a chain of as many empty kernels takes it "
@@ -251,9 +246,8 @@ def dependent_launch(evidence: Evidence) -> Finding | None:
     if helps:
         speedups = " and ".join(f"{times(gain.speedup)} as fast in {gain.place}" for gain in several)
         title = f"Programmatic dependent launch makes {whom} {speedups}"
-    return Finding(
+    return note_or_advice(
         rule="graph.pdl",
-        severity="advice" if helps else "note",
         title=title,
         text=(
             "The attribute alone can save the gap; the prologue overlaps the kernel in front only if that one "
@@ -292,9 +286,8 @@ def shapes(evidence: Evidence) -> Finding | None:
     advice = "Put one kernel in front of independent branches: the host submits each first node by itself."
     independent = graphs.branches(evidence, "independent", duration_ns)[-1:]
     rows = [row for point in measured + independent for row in point[1:]]
-    return Finding(
+    return note_or_advice(
         rule="graph.shape",
-        severity="advice" if slow_roots else "note",
         title=title,
         text=f"Measured with {kernels}{more}.",
         advice=advice if slow_roots else "",
@@ -324,9 +317,8 @@ def memory(evidence: Evidence) -> Finding | None:
     text = "The same step with memory allocated before it is subtracted."
     if released is not None:
         text = f"A pool that gives its memory back adds {_added(released)}."
-    return Finding(
+    return note_or_advice(
         rule="graph.memory",
-        severity="advice" if costly else "note",
         title=f"Allocating {size(usual)} in a step adds {', '.join(words)}",
         text=text,
         advice="Raise the pool's release threshold (cuMemPoolSetAttribute) where steps allocate." if costly else "",

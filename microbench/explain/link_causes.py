@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Severity, rests_on
-from microbench.analysis.limits import ASSUMED_PAYLOAD_BYTES, Ceiling, pcie_rate
-from microbench.analysis.stats import Row
+from microbench.analysis.limits import ASSUMED_PAYLOAD_BYTES, Reached, pcie_rate
 from microbench.core.units import about_size, percent, quantity, size
 from microbench.explain import link_facts as links
 
@@ -181,26 +180,8 @@ def _shared_uplink(evidence: Evidence) -> Cause | None:
     return Cause("shared uplink", "the uplink is shared", text, advice, rests_on(worst.alone, worst.together))
 
 
-class Reached(NamedTuple):
-    """The fastest pinned copies in one direction, and the ceiling of their link."""
-
-    direction: str
-    size_bytes: int
-    row: Row
-    limit: Ceiling
-
-    @property
-    def share(self) -> float:
-        """1 is the ceiling."""
-        return self.row.value / self.limit.value
-
-    @property
-    def over(self) -> bool:
-        return self.row.interval.low > self.limit.value
-
-
 class Verdict(NamedTuple):
-    """Copies compared with their ceiling in one or both directions, and what may slow them down."""
+    """The fastest pinned copies against their ceiling in one or both directions, and what may slow them down."""
 
     reached: tuple[Reached, ...]
     causes: tuple[Cause, ...]
@@ -247,5 +228,5 @@ def verdict(evidence: Evidence) -> Verdict | None:
         peak = links.fastest(evidence, direction)
         limit = evidence.ceiling(peak[1]) if peak is not None else None
         if peak is not None and limit is not None:
-            reached.append(Reached(direction, *peak, limit))
+            reached.append(Reached(direction, peak[1], limit))
     return Verdict(tuple(reached), tuple(causes(evidence))) if reached else None

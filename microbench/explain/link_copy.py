@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, note_or_advice, rests_on, whole
 from microbench.core.units import about_size, counted, percent, quantity, round_percent, size, times
 from microbench.explain import link_facts as links
 
@@ -147,9 +147,8 @@ def chunks(evidence: Evidence) -> Finding | None:
         text = f"{'In one stream a copy waits' if streams == 1 else 'Copies wait'} for the kernel before it."
     if plain is not None and 1 - plain[0].value / plain[1].value <= WORTH:
         text += " Copies alone gain nothing from pieces."
-    return Finding(
+    return note_or_advice(
         rule="link.chunks",
-        severity="advice" if pays else "note",
         title=title,
         text=text,
         advice=f"Cut large copies into {count} pieces on {streams} streams, a kernel after each." if pays else "",
@@ -174,9 +173,8 @@ def managed(evidence: Evidence) -> Finding | None:
     ratio = prefetch.value / fault.value
     heavy = 1 - 1 / ratio > FAULTS_LOSE
     title = "Managed memory moves by faults nearly as fast as by a prefetch"
-    return Finding(
+    return note_or_advice(
         rule="link.managed",
-        severity="advice" if heavy else "note",
         title=f"Managed memory takes {times(ratio)} as long by faults as by a prefetch" if heavy else title,
         text=(
             f"Faults move {quantity(fault.value, 'B/s')} to the {'GPU' if target == 'device' else 'host'}, a "
@@ -215,9 +213,8 @@ def zero_copy(evidence: Evidence) -> Finding | None:
         advice = f"Move 16 bytes a thread: narrower accesses cost {access}s up to {percent(share)}."
     else:
         text += " Memory that is touched once can stay on the host."
-    return Finding(
+    return note_or_advice(
         rule="link.zero_copy",
-        severity="advice" if heavy else "note",
         title=f"Kernels {reached} without a copy",
         text=text.strip(),
         advice=advice,

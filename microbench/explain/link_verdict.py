@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, listed, rests_on
+from microbench.analysis.evidence import (
+    Evidence,
+    Finding,
+    Rule,
+    Severity,
+    beyond_ceiling,
+    listed,
+    note_or_advice,
+    rests_on,
+)
 from microbench.analysis.limits import ceiling
 from microbench.core.units import percent, quantity, round_percent, size
 from microbench.explain import link_facts as links
@@ -44,7 +53,7 @@ def _judged(evidence: Evidence, judged: Verdict) -> Finding:
     speed = links.gpu_speed(evidence, links.link_facts(evidence))
     name = f"PCIe {speed.words}" if speed is not None else "PCIe"
     worst, blamed = judged.over or judged.worst, judged.blamed
-    way, share = links.DIRECTIONS[worst.direction], percent(worst.share)
+    way, share = links.DIRECTIONS[worst.what], percent(worst.share)
     reach = f"copies {way} reach {quantity(worst.row.value, 'B/s')}, {share} of the ceiling"
     advice = ""
     if judged.over:
@@ -67,7 +76,7 @@ def _judged(evidence: Evidence, judged: Verdict) -> Finding:
             advice = f"Run `microbench run link_state --into {into}` to look at the path to the GPU."
     else:
         words = [
-            f"Copies {links.DIRECTIONS[reached.direction]} reach {quantity(reached.row.value, 'B/s')}."
+            f"Copies {links.DIRECTIONS[reached.what]} reach {quantity(reached.row.value, 'B/s')}."
             for reached in judged.reached
             if reached is not judged.worst
         ]
@@ -186,9 +195,8 @@ def settings(evidence: Evidence) -> Finding | None:
     if not seen:
         return None
     names, texts, (advice, *_) = zip(*seen, strict=True)
-    return Finding(
+    return note_or_advice(
         rule="link.settings",
-        severity="advice" if advice else "note",
         title=f"On the path to the GPU: {listed(names)}",
         text=" ".join(texts[:2]),
         advice=advice,

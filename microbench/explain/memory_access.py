@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rests_on, sentence, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, note_or_advice, rests_on, sentence, whole
 from microbench.analysis.fits import line
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, percent, quantity, round_percent, size, times
@@ -49,9 +49,8 @@ def atomic(evidence: Evidence) -> Finding | None:
         return None
     worst = max(pairs, key=lambda pair: pair.factor)
     heavy = worst.factor > CONTENDED
-    return Finding(
+    return note_or_advice(
         rule="memory.atomic",
-        severity="advice" if heavy else "note",
         title=(
             f"Atomic additions to one word are {times(worst.factor)} slower than to a word per thread "
             f"({worst.dtype}, {worst.space} memory)"
@@ -109,9 +108,8 @@ def copy(evidence: Evidence) -> Finding | None:
         title = f"cuMemcpyDtoD reaches {percent(share)} of a copy kernel's rate at {size(common)}"
         text = f"{sentence(within)}, a call {formula} for V bytes read and written." if fit is not None else ""
     heavy = share < 1 - LOSS
-    return Finding(
+    return note_or_advice(
         rule="memory.copy",
-        severity="advice" if heavy else "note",
         title=title,
         text=text,
         advice="Copy large arrays with a kernel." if heavy else "",
@@ -130,9 +128,8 @@ def copy_2d(evidence: Evidence) -> Finding | None:
     common = max(plain.keys() & rowwise.keys(), default=None)
     if common is None or rowwise[common].value >= (1 - LOSS) * plain[common].value:
         return None
-    return Finding(
+    return note_or_advice(
         rule="memory.copy_2d",
-        severity="advice",
         title=(
             f"A 2D copy reaches {percent(rowwise[common].value / plain[common].value)} of a plain copy's rate at "
             f"{size(common)}"

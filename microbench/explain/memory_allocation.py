@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, rests_on, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, note_or_advice, rests_on, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, percent, size, times
 
@@ -56,9 +56,8 @@ def allocate(evidence: Evidence) -> Finding | None:
     malloc, pool = mallocs[size_bytes], pools[size_bytes]
     factor = malloc.pair_s / pool.pair_s
     name = "a pool" if pool.way == "pool" else WAYS[pool.way]
-    return Finding(
+    return note_or_advice(
         rule="memory.allocate",
-        severity="advice" if factor > WORTH else "note",
         title=(
             f"cudaMalloc and cudaFree of {size(size_bytes)} take {as_time(malloc.pair_s)}, {name} "
             f"{as_time(pool.pair_s)} ({times(factor)})"
@@ -96,9 +95,8 @@ def capacity(evidence: Evidence) -> Finding | None:
     if holders is not None and holders.value is not None:
         words.append(f"Other holders of memory: {holders.value}.")
     split = block is not None and most is not None and block < FRAGMENTED * most
-    return Finding(
+    return note_or_advice(
         rule="memory.capacity",
-        severity="advice" if split else "note",
         title=title,
         text=" ".join(words),
         advice="Split the largest arrays: no single block can be that large." if split else "",

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Literal, NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, rests_on
+from microbench.analysis.evidence import Evidence, Finding, Rule, note_or_advice, rests_on
 from microbench.analysis.stats import Row
 from microbench.core.model import Scalar
 from microbench.core.units import as_time, ordinal, percent, plain, quantity, times
@@ -403,9 +403,8 @@ def a_graph_helps(evidence: Evidence) -> Finding | None:
         " Where the program does not wait after each call, host and GPU work at the same time and a graph gains less."
     )
     pays = f"; capture included, from the {ordinal(one.pays_after + 1)} replay on" if one.pays_after is not None else ""
-    return Finding(
+    return note_or_advice(
         rule="own.graph",
-        severity="advice",
         title=f"As a CUDA graph, {name_of(one.submit)} is {times(gain)} as fast, each call with one wait{pays}",
         text=text,
         advice="Capture it once and replay it; copy each step's inputs into the same memory.",

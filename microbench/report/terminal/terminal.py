@@ -92,7 +92,7 @@ class QuietConsole(Console):
 
 
 def draw(
-    report: Report,
+    shown: Report | Screen,
     console: Console,
     *,
     brief: bool = False,
@@ -100,15 +100,10 @@ def draw(
     most_lines: int | None = None,
     whole: str = "",
 ) -> None:
-    """Draw the whole report; ``brief`` leaves out the tables of benchmarks, ``why`` adds the rule of each finding. With
-    ``most_lines``, pictures that would make the page longer are left out, and a line names the command ``whole`` that
-    shows them."""
-    Painter(console, why=why, most_lines=most_lines, whole=whole).report(report, brief)
-
-
-def draw_screen(screen: Screen, console: Console, *, why: bool = False) -> None:
-    """Draw the answer on one screen; ``why`` adds the rule of each finding."""
-    Painter(console, why=why).screen(screen)
+    """Draw the answer on one screen, or the whole report; ``brief`` leaves out the tables of benchmarks, ``why`` adds
+    the rule of each finding. With ``most_lines``, pictures that would make the page longer are left out, and a line
+    names the command ``whole`` that shows them."""
+    Painter(console, why=why, most_lines=most_lines, whole=whole).show(shown, brief)
 
 
 def draw_tables(tables: Iterable[Table], console: Console) -> None:
@@ -122,11 +117,7 @@ def pictures(shown: Report | Screen, *, brief: bool = False, why: bool = False) 
     """The report or the screen as SVG pictures of a terminal, each of at most PICTURE_LINES lines."""
     text = io.StringIO()
     console = Console(file=text, width=WIDEST, **COLOURED)
-    painter = Painter(console, fine=True, why=why)
-    if isinstance(shown, Screen):
-        painter.screen(shown)
-    else:
-        painter.report(shown, brief)
+    Painter(console, fine=True, why=why).show(shown, brief)
     lines, made = text.getvalue().splitlines(), []
     for start in range(0, len(lines), PICTURE_LINES):
         console = Console(file=io.StringIO(), record=True, width=WIDEST, **COLOURED)
@@ -195,8 +186,11 @@ class Painter:
                 segments += [*line[:-1], *last, Segment.line()]
             self.console.print(Segments(segments))
 
-    def report(self, report: Report, brief: bool) -> None:
-        """Banners and facts, then each section, then the cases that were not measured."""
+    def show(self, report: Report | Screen, brief: bool) -> None:
+        """Of a report banners and facts, then each section, then the cases that were not measured."""
+        if isinstance(report, Screen):
+            self._screen(report)
+            return
         box = ROUNDED if self.fine else ASCII
         for banner in report.banners:
             body = self.text(f"{banner.word}: ", banner.tone) + self.text(banner.text)
@@ -347,7 +341,7 @@ class Painter:
             line.rstrip()
             yield line
 
-    def screen(self, screen: Screen) -> None:
+    def _screen(self, screen: Screen) -> None:
         """The answer on one screen."""
         for banner in screen.banners:
             self._indented(joined(self.text(f"{banner.word}: ", banner.tone), self.text(banner.text)), 0)
