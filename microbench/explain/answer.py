@@ -20,7 +20,6 @@ from microbench.explain.compute_units import USUAL_VARIANTS, best_products, dtyp
 from microbench.explain.compute_units import reached as product_reached
 from microbench.explain.graph_facts import break_evens
 from microbench.explain.launch_facts import crossover_s, layer, layer_rows, same_kernel_rows, title, unmeasured
-from microbench.explain.link_causes import verdict as link_judged
 from microbench.explain.memory_levels import latency_levels
 from microbench.model.graph_pairs import Pair, pairs
 
@@ -152,12 +151,11 @@ def link(evidence: Evidence) -> Answer | None:
     """How fast copies cross the link, against its ceiling."""
     finding = link_verdict.link_verdict(evidence)
     parts = []
-    judged = link_judged(evidence)
     for direction, words in (("h2d", "to the GPU"), ("d2h", "from it")):
         best = link_facts.fastest(evidence, direction)
         if best is not None:
-            limit = next((each for each in judged.reached if each.what == direction), None) if judged else None
-            share = f" ({percent(limit.share)})" if limit is not None else ""
+            limit = evidence.ceiling(best[1])
+            share = f" ({percent(best[1].value / limit.value)})" if limit is not None else ""
             parts.append(Part(f"{quantity(best[1].value, 'B/s')} {words}{share}", best[1]))
     both = link_facts.both_total(link_facts.both_directions(evidence))
     compared = link_facts.pageable_against_pinned(evidence).get("h2d")

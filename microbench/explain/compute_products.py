@@ -198,24 +198,23 @@ def libraries(evidence: Evidence) -> Finding | None:
     if not every:
         return None
     sustained = all(rival.sustained is not None for rival in every)
-    named = [
-        (rival.sustained if sustained and rival.sustained is not None else rival.per_clock, number)
-        for number, rival in enumerate(every)
-    ]
-    lowest = {
-        name: min(pair for pair in named if every[pair[1]].library == name)
-        for name in dict.fromkeys(rival.library for rival in every)
-    }
-    least, place = min(named)
-    worst, heavy = every[place], least < 1 - HEAVY_LOSS
+
+    def share(rival: Rival) -> float:
+        return rival.sustained if sustained and rival.sustained is not None else rival.per_clock
+
+    worst = min(every, key=share)
+    heavy = share(worst) < 1 - HEAVY_LOSS
     ahead = [
-        f"{units.LIBRARIES[every[number].library]} in {units.dtype_of(every[number].row)}"
-        for ratio, number in named
-        if ratio > 1 + EQUAL
+        f"{units.LIBRARIES[rival.library]} in {units.dtype_of(rival.row)}"
+        for rival in every
+        if share(rival) > 1 + EQUAL
     ]
+    lowest: dict[str, Rival] = {}
+    for rival in every:
+        lowest[rival.library] = min(lowest.get(rival.library, rival), rival, key=share)
     reach = [
-        f"{units.LIBRARIES[name]} {percent(ratio)} ({units.dtype_of(every[number].row)})"
-        for name, (ratio, number) in lowest.items()
+        f"{units.LIBRARIES[name]} {percent(share(rival))} ({units.dtype_of(rival.row)})"
+        for name, rival in lowest.items()
     ]
     rate = "sustained rate" if sustained else "rate, clock for clock"
     words = ["At the power limit a kernel that draws less also gets a higher clock: --full measures that."]

@@ -1,16 +1,14 @@
-"""The verdict on a GPU's link: what copies reach of its ceiling, and what this run saw that may slow them down."""
+"""What a run saw that may slow copies down: the causes that the verdict on a GPU's link names."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Severity, rests_on
-from microbench.analysis.limits import ASSUMED_PAYLOAD_BYTES, Reached, pcie_rate
+from microbench.analysis.evidence import Evidence, rests_on
+from microbench.analysis.limits import ASSUMED_PAYLOAD_BYTES, pcie_rate
 from microbench.core.units import about_size, percent, quantity, size
 from microbench.explain import link_facts as links
 
-HEALTHY = 0.9
-BROKEN = 0.6
 # Where sizes are too few for a fit: 5 us of fixed cost take a tenth of such a copy at 93 GB/s, less on a slower link.
 FILLING_BYTES = 4 << 20
 FASTER_NODE = 1.05
@@ -178,55 +176,3 @@ def _shared_uplink(evidence: Evidence) -> Cause | None:
     text = f"This GPU keeps {percent(worst.share)} of its rate with {worst.others_words} copying."
     advice = "Measure again while no other GPU copies."
     return Cause("shared uplink", "the uplink is shared", text, advice, rests_on(worst.alone, worst.together))
-
-
-class Verdict(NamedTuple):
-    """The fastest pinned copies against their ceiling in one or both directions, and what may slow them down."""
-
-    reached: tuple[Reached, ...]
-    causes: tuple[Cause, ...]
-
-    @property
-    def worst(self) -> Reached:
-        return min(self.reached, key=lambda reached: reached.share)
-
-    @property
-    def over(self) -> Reached | None:
-        """A direction that exceeds its ceiling, which is then wrong."""
-        return next((reached for reached in self.reached if reached.over), None)
-
-    @property
-    def slow(self) -> bool:
-        return self.worst.share < HEALTHY
-
-    @property
-    def small(self) -> Cause | None:
-        """Copies that are too small to judge the link by, where nothing is certainly wrong."""
-        if not self.slow or self.over or any(cause.certain for cause in self.causes):
-            return None
-        return next((cause for cause in self.causes if cause.name == "small copies"), None)
-
-    @property
-    def blamed(self) -> list[Cause]:
-        """The causes of a slow link, certain ones first; of a fast one only certain ones."""
-        certain, others = ([cause for cause in self.causes if cause.certain is known] for known in (True, False))
-        return [*certain, *others] if self.slow else certain
-
-    @property
-    def severity(self) -> Severity:
-        if self.small:
-            return "note"
-        if self.slow or self.over or self.blamed:
-            return "problem" if self.worst.share < BROKEN else "warning"
-        return "good"
-
-
-def verdict(evidence: Evidence) -> Verdict | None:
-    """The verdict on the link; None without pinned copies or without a ceiling."""
-    reached = []
-    for direction in links.DIRECTIONS:
-        peak = links.fastest(evidence, direction)
-        limit = evidence.ceiling(peak[1]) if peak is not None else None
-        if peak is not None and limit is not None:
-            reached.append(Reached(direction, peak[1], limit))
-    return Verdict(tuple(reached), tuple(causes(evidence))) if reached else None

@@ -1,6 +1,6 @@
 """Facts about a GPU's link, in SI units: its state and path, copies over it, kernels on host memory, other GPUs.
 
-link_causes.py draws the verdict from them; the other link files turn them into findings.
+link_causes.py draws causes of slow copies from them; the other link files turn them into findings.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def limits(found: list[Kernel]) -> Table:
     )  # fmt: skip
     rows = []
     for one in found:
-        near = max(one.ceilings, key=lambda ceiling: ceiling.share, default=None)
+        near = one.near
         rows.append((
             Cell(name_of(one.duration), tone="strong"),
             row_cell(one.kernel or one.duration, as_time(one.best_s)),
@@ -139,6 +139,6 @@ def limits(found: list[Kernel]) -> Table:
             Cell(str(one.whole("registers"))),
             Cell(percent(one.occupancy), plain(fact(one.duration, "held_by"), 20)),
             Cell(f"{one.waves:.3g}"),
-            Cell(one.limit),
+            Cell(one.limit[0]),
         ))  # fmt: skip
     return Table("Your kernels under this GPU's measured ceilings", "the nearest ceiling of each", columns, tuple(rows))
