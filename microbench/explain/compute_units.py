@@ -25,44 +25,22 @@ RATES, PER_CLOCK, ENERGIES = ("rate", "integer_rate"), ("per_clock", "integer_pe
 
 
 class Reached(NamedTuple):
-    """A rate against what its units can do at the SM clock they ran at, at the highest and at the data sheet's."""
+    """A rate against what its units can do at the SM clock they ran at, at the highest and at the data sheet's.
+
+    ``fed`` is the share at the measured clock: how well the units are fed. ``units`` are "tensor cores" or "ALUs". What
+    a clock decides is None where that clock is not known.
+    """
 
     row: Row
     clock_hz: float | None
     highest_hz: float | None
     data_sheet_hz: float | None
-    measured: Ceiling | None
     highest: Ceiling | None
-    data_sheet: Ceiling | None
-
-    @property
-    def fed(self) -> float | None:
-        """Share of what the units can do at the measured clock: how well they are fed."""
-        return self._share(self.measured)
-
-    @property
-    def of_highest(self) -> float | None:
-        return self._share(self.highest)
-
-    @property
-    def of_data_sheet(self) -> float | None:
-        """Share of what they can do at the data sheet's clock; None where that clock is not known."""
-        return self._share(self.data_sheet)
-
-    @property
-    def clock_share(self) -> float | None:
-        if self.measured is None or self.highest is None:
-            return None
-        return self.measured.value / self.highest.value
-
-    @property
-    def units(self) -> str:
-        """Which units do the work: "tensor cores" or "ALUs"."""
-        limit = self.highest or self.measured
-        return "ALUs" if limit is not None and limit.source.startswith("ALUs") else "tensor cores"
-
-    def _share(self, limit: Ceiling | None) -> float | None:
-        return self.row.value / limit.value if limit is not None and limit.unit == self.row.metric.unit else None
+    fed: float | None
+    of_highest: float | None
+    of_data_sheet: float | None
+    clock_share: float | None
+    units: str
 
 
 # The variant of each type that short texts mean by the type's name.
@@ -99,8 +77,17 @@ def reached(evidence: Evidence, row: Row) -> Reached:
     clock = same_case(evidence, row, "sm_clock")
     clock_hz, bound, gpu = clock.value if clock is not None else None, row.measurement.bound, evidence.gpu
     highest_hz, data_sheet_hz = gpu.sm_clock_max_hz if gpu is not None else None, data_sheet_clock_hz(bound, gpu)
-    ceilings = (ceiling_at(bound, gpu, hz) for hz in (clock_hz, highest_hz, data_sheet_hz))
-    return Reached(row, clock_hz, highest_hz, data_sheet_hz, *ceilings)
+    measured, highest, data_sheet = (ceiling_at(bound, gpu, hz) for hz in (clock_hz, highest_hz, data_sheet_hz))
+    fed, of_highest, of_data_sheet = (
+        row.value / limit.value if limit is not None and limit.unit == row.metric.unit else None
+        for limit in (measured, highest, data_sheet)
+    )
+    clock_share = measured.value / highest.value if measured is not None and highest is not None else None
+    limit = highest or measured
+    units = "ALUs" if limit is not None and limit.source.startswith("ALUs") else "tensor cores"
+    return Reached(
+        row, clock_hz, highest_hz, data_sheet_hz, highest, fed, of_highest, of_data_sheet, clock_share, units
+    )
 
 
 def dtype_of(row: Row) -> str:

@@ -232,29 +232,16 @@ def title(row: Row) -> str:
     return TITLES.get(kind, kind)
 
 
-class Gain(NamedTuple):
-    """A kernel without PDL, and with it: by the attribute alone, and with an early trigger in the kernel in front."""
-
-    place: str
-    plain: Row
-    attribute: Row | None
-    trigger: Row | None
-
-    @property
-    def speedup(self) -> float:
-        """Of the better way."""
-        return self.plain.value / min(row.value for row in (self.attribute, self.trigger) if row is not None)
-
-
-def gains(evidence: Evidence, case: str) -> list[Gain]:
-    """What PDL saves in a stream and in a graph, for the kinds of node that end in ``case``."""
+def gains(evidence: Evidence, case: str) -> list[tuple[str, float, list[Row]]]:
+    """What PDL saves in a stream and in a graph, for the kinds of node that end in ``case``: the place, the speed-up
+    of the better way, and the rows: without PDL, by the attribute alone, and with an early trigger in front."""
     result = []
     for place, metric in (("a stream", "stream"), ("a graph", "node")):
-        plain, attribute, trigger = (
-            evidence.row("graph_nodes", metric, kind=kind + case) for kind in ("kernel", "pdl", "pdl_trigger")
-        )
-        if plain is not None and (attribute is not None or trigger is not None):
-            result.append(Gain(place, plain, attribute, trigger))
+        plain = evidence.row("graph_nodes", metric, kind=f"kernel{case}")
+        ways = (evidence.row("graph_nodes", metric, kind=kind + case) for kind in ("pdl", "pdl_trigger"))
+        known = [row for row in ways if row is not None]
+        if plain is not None and known:
+            result.append((place, plain.value / min(row.value for row in known), [plain, *known]))
     return result
 
 

@@ -241,10 +241,10 @@ def dependent_launch(evidence: Evidence) -> Finding | None:
         return None
     case, several = measured[0]
     whom = "kernels with a prologue of 1 µs" if case == graphs.PROLOGUE else "dependent kernels"
-    helps = any(gain.speedup > EQUAL for gain in several)
+    helps = any(speedup > EQUAL for _, speedup, _ in several)
     title = f"Programmatic dependent launch does not speed up {whom}"
     if helps:
-        speedups = " and ".join(f"{times(gain.speedup)} as fast in {gain.place}" for gain in several)
+        speedups = " and ".join(f"{times(speedup)} as fast in {place}" for place, speedup, _ in several)
         title = f"Programmatic dependent launch makes {whom} {speedups}"
     return note_or_advice(
         rule="graph.pdl",
@@ -255,7 +255,7 @@ def dependent_launch(evidence: Evidence) -> Finding | None:
         ),
         advice="Call cudaTriggerProgrammaticLaunchCompletion early in the kernel in front." if helps else "",
         threshold=f"without PDL over the better way with it; faster above {EQUAL:.2f} times",
-        rests_on=rests_on(*(row for _, several in measured for gain in several for row in gain[1:])),
+        rests_on=rests_on(*(row for _, several in measured for _, _, rows in several for row in rows)),
     )
 
 

@@ -1,4 +1,4 @@
-"""What memory costs to allocate, how much of it can be allocated, and what moving a byte costs in energy."""
+"""What memory costs to allocate, and how much of it can be allocated."""
 
 from __future__ import annotations
 
@@ -103,32 +103,6 @@ def capacity(evidence: Evidence) -> Finding | None:
         threshold="blocks taken until the driver refuses, then freed at once",
         rests_on=tuple(facts),
     )
-
-
-BENCHMARK, POWER, ENERGY = "memory_energy", "power", "energy"
-IDLE = "idle"
-
-
-class Draw(NamedTuple):
-    """Power under one load, the energy of a byte, and the part of it above idle where idle is known."""
-
-    load: str
-    power: Row
-    energy: Row
-    above_idle: float | None
-
-
-def draws(evidence: Evidence) -> list[Draw]:
-    """Every load, on the largest arrays that it was measured on."""
-    idle = evidence.row(BENCHMARK, POWER, load=IDLE)
-    by_load: dict[str, Draw] = {}
-    for row in sorted(evidence.rows(BENCHMARK, ENERGY), key=lambda row: whole(row, "size_bytes")):
-        load = str(row.params.get("load"))
-        power = evidence.row(BENCHMARK, POWER, load=load, size_bytes=whole(row, "size_bytes"))
-        if power is not None and row.value > 0:
-            share = 1 - idle.value / power.value if idle is not None else 0.0
-            by_load[load] = Draw(load, power, row, row.value * share if share > 0 else None)
-    return list(by_load.values())
 
 
 RULES: tuple[Rule, ...] = (allocate, capacity)

@@ -238,25 +238,4 @@ def levels(evidence: Evidence) -> Finding | None:
     )
 
 
-class Loaded(NamedTuple):
-    """A dependent read under load: the bandwidth that the load got, and both latencies."""
-
-    bandwidth: Row
-    latency: Row
-    idle: Row
-
-
-def loaded(evidence: Evidence, level: str) -> list[Loaded]:
-    """The reads of a level ("dram", "l2") under load, ascending in the load."""
-    bandwidth, latency, idle = (
-        dict(evidence.curve("memory_loaded", metric, "load_percent", level=level))
-        for metric in (BANDWIDTH, LATENCY, "idle")
-    )
-    return [
-        Loaded(bandwidth[share], latency[share], idle[share])
-        for share in sorted(bandwidth.keys() & latency.keys() & idle.keys())
-        if min(bandwidth[share].value, latency[share].value, idle[share].value) > 0
-    ]
-
-
 RULES: tuple[Rule, ...] = (levels,)
