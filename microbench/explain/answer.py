@@ -18,7 +18,7 @@ from microbench.core.units import as_time, ordinal, percent, quantity, times
 from microbench.explain import compute_verdict, link_facts, link_verdict, memory_stream, memory_verdict, own
 from microbench.explain.compute_units import USUAL_VARIANTS, best_products, dtype_of, figure, held_by
 from microbench.explain.compute_units import reached as product_reached
-from microbench.explain.graph_facts import break_evens
+from microbench.explain.graph_facts import break_even
 from microbench.explain.launch_facts import crossover_s, layer, layer_rows, same_kernel_rows, title, unmeasured
 from microbench.explain.memory_levels import latency_levels
 from microbench.model.graph_pairs import Pair, pairs
@@ -126,12 +126,10 @@ def graph(evidence: Evidence) -> Answer | None:
         Part(f"from {_short(title_of(name, layer_titles(evidence.run)))} {times(pair.speedup)}", pair.stream)
         for name, pair in sorted(alike.items(), key=lambda item: item[1].speedup)
     ]
-    chain = next((chain for chain in break_evens(evidence, loop.duration_s) if chain.kernels == kernels), None)
-    if chain is not None:
-        pays = "never faster"
-        if chain.replays is not None:
-            pays = f"faster from the {ordinal(chain.replays + 1)} replay on"
-        parts.append(Part(f"capture takes {as_time(chain.making_s)}; {pays}"))
+    if (even := break_even(evidence, loop)) is not None:
+        making_s, replays = even
+        pays = "never faster" if replays is None else f"faster from the {ordinal(replays + 1)} replay on"
+        parts.append(Part(f"capture takes {as_time(making_s)}; {pays}"))
     return Answer("graph", tuple(parts))
 
 

@@ -20,25 +20,16 @@ HEAVY_LOSS = 0.05
 FAST = "_fast"
 
 
-class Fed(NamedTuple):
-    """The size from which a type's products come near their best rate."""
-
-    dtype: str
-    size: int
-    best: Row
-    points: list[tuple[int, Row]]
-
-
-def fed_sizes(evidence: Evidence) -> list[Fed]:
-    """For each type that was measured at FEWEST_SIZES sizes or more, the main type first."""
-    result = []
-    for dtype in sorted(units.dtypes(evidence, units.PRODUCTS), key=lambda dtype: dtype != units.MAIN_DTYPE):
+def fed_sizes(evidence: Evidence) -> dict[str, tuple[int, list[tuple[int, Row]]]]:
+    """For each type that was measured at FEWEST_SIZES sizes or more: the size from which its products come near their
+    best rate, and its rates by size."""
+    result = {}
+    for dtype in units.dtypes(evidence, units.PRODUCTS):
         rows = units.rates(evidence, units.PRODUCTS, dtype=dtype, library=units.NATIVE)
         points = sorted(((whole(row, "size"), row) for row in rows), key=lambda point: point[0])
         if len(points) >= FEWEST_SIZES:
-            best = max(rows, key=lambda row: row.value)
-            size = next(size for size, row in points if row.value >= FED * best.value)
-            result.append(Fed(dtype, size, best, points))
+            best = max(row.value for row in rows)
+            result[dtype] = next(size for size, row in points if row.value >= FED * best), points
     return result
 
 

@@ -191,24 +191,12 @@ def tensor_dtypes(evidence: Evidence) -> list[str]:
     return sorted(names, key=lambda dtype: dtype != MAIN_DTYPE)
 
 
-class Halves(NamedTuple):
-    """fp16 products accumulated in fp16, and in fp32."""
-
-    short: Row
-    long: Row
-
-    @property
-    def ratio(self) -> float:
-        """2 where accumulation in fp32 runs at half the rate, 1 where it does not."""
-        return self.short.value / self.long.value
-
-
-def halves(evidence: Evidence) -> Halves | None:
-    """By instructions where they were measured, else by products."""
+def halves(evidence: Evidence) -> tuple[Row, Row] | None:
+    """fp16 products accumulated in fp16, and in fp32, by instructions where they were measured, else by products."""
     short, long = (per_clock(evidence, MMA, dtype) for dtype in ("fp16_acc16", "fp16"))
     if short is None or long is None:
         short, long = (best_product(evidence, dtype) for dtype in ("fp16_acc16", "fp16"))
-    return Halves(short, long) if short is not None and long is not None else None
+    return (short, long) if short is not None and long is not None else None
 
 
 WARP_THREADS = 32
@@ -315,12 +303,13 @@ def _one_path(evidence: Evidence) -> Finding | None:
 def accumulate(evidence: Evidence) -> Finding | None:
     """Whether this board accumulates in fp32 at half the rate, as gaming boards do."""
     pair = halves(evidence)
-    if pair is None or pair.ratio <= WHOLE_UP_TO:
+    ratio = pair[0].value / pair[1].value if pair is not None else 0.0
+    if pair is None or ratio <= WHOLE_UP_TO:
         return None
-    halved = pair.ratio >= HALVED_FROM
+    halved = ratio >= HALVED_FROM
     return note_or_advice(
         rule="compute.accumulate",
-        title=f"fp16 products are {times(pair.ratio)} as fast with fp16 accumulation as with fp32",
+        title=f"fp16 products are {times(ratio)} as fast with fp16 accumulation as with fp32",
         text="This board runs fp32 accumulation at half the rate, as gaming boards do." if halved else "",
         advice="Accumulate in fp16 where its precision is enough." if halved else "",
         threshold=f"shown above {times(WHOLE_UP_TO)}; halved from {times(HALVED_FROM)} on",

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence
+from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.fits import Line, line
 from microbench.analysis.graph_steps import MAKING, kernel_counts, usual_kernels
 from microbench.analysis.stats import Row
@@ -50,24 +50,6 @@ def kernels_of(pair: Pair) -> str:
     return "empty kernels" if pair.empty else f"kernels of {as_time(pair.duration_s)}"
 
 
-class BreakEven(NamedTuple):
-    """A chain of kernels as a graph: the rows of making it, and the pair of times that tells what a replay saves."""
-
-    kernels: int
-    pair: Pair
-    making: tuple[Row, ...]
-
-    @property
-    def making_s(self) -> float:
-        return sum(row.value for row in self.making)
-
-    @property
-    def replays(self) -> int | None:
-        """Replays after which the graph has paid; None if a replay saves nothing measurable."""
-        saved_s = self.pair.saved_s * self.kernels
-        return max(math.ceil(self.making_s / saved_s), 1) if saved_s > 0 else None
-
-
 def curve_of(evidence: Evidence, metric: str) -> list[tuple[int, Row]]:
     """A metric of graph_lifecycle over the count of nodes, where it is above 0."""
     return [point for point in evidence.curve("graph_lifecycle", metric, "nodes") if point[1].value > 0]
@@ -79,22 +61,16 @@ def life_line(evidence: Evidence, metric: str) -> Line | None:
     return line((nodes, row.value * (nodes if row.metric.unit == "s/launch" else 1)) for nodes, row in points)
 
 
-def making(evidence: Evidence, nodes: int) -> tuple[Row, ...] | None:
-    """The rows of capture, instantiate and upload of a graph of ``nodes``, if all were measured."""
-    phases = [evidence.row("graph_lifecycle", metric, nodes=nodes) for metric in MAKING]
-    rows = tuple(row for row in phases if row is not None)
-    return rows if len(rows) == len(MAKING) else None
-
-
-def break_evens(evidence: Evidence, shortest_s: float = 0.0) -> list[BreakEven]:
-    """For each count of kernels that both benchmarks measured, with its shortest kernels of at least ``shortest_s``."""
-    chains = []
-    for kernels in kernel_counts(evidence):
-        made = making(evidence, kernels)
-        pair = next((pair for pair in pairs(evidence, LOOP_LAYER, kernels) if pair.duration_s >= shortest_s), None)
-        if made is not None and pair is not None:
-            chains.append(BreakEven(kernels, pair, made))
-    return chains
+def break_even(evidence: Evidence, pair: Pair) -> tuple[float, int | None] | None:
+    """What it takes to capture, instantiate and upload the graph of a pair, if all was measured, and the replays after
+    which the graph has paid: None if a replay saves nothing measurable."""
+    kernels = whole(pair.stream, "kernels")
+    phases = (evidence.row("graph_lifecycle", metric, nodes=kernels) for metric in MAKING)
+    known = [row.value for row in phases if row is not None]
+    if len(known) < len(MAKING):
+        return None
+    saved_s = pair.saved_s * kernels
+    return sum(known), max(math.ceil(sum(known) / saved_s), 1) if saved_s > 0 else None
 
 
 class Library(NamedTuple):

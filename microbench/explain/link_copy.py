@@ -106,17 +106,18 @@ def both(evidence: Evidence) -> Finding | None:
     total = links.both_total(ways)
     if len(ways) < len(links.DIRECTIONS) or total is None:
         return None
-    alone = sum(way.alone.value for way in ways.values())
+    alone = sum(single.value for single, _, _ in ways.values())
     share = total.value / alone
-    ended = [direction for direction, way in ways.items() if links.others_ended_first(way.together)]
-    weak, strong = sorted(ways, key=lambda direction: ways[direction].share)
+    ended = [direction for direction, (_, together, _) in ways.items() if links.others_ended_first(together)]
+    kept = {direction: together.value / single.value for direction, (single, together, _) in ways.items()}
+    weak, strong = sorted(kept, key=kept.__getitem__)
     severity: Severity = "note" if ended else "good"
     text, advice = "Both directions give way about equally.", "Overlap copies in both directions."
     if share < TAKES_TURNS:
         severity, text = "warning", "The directions take turns instead of overlapping."
         advice = "Look for a memory channel, an uplink or a processor link that carries both."
-    elif ways[strong].share - ways[weak].share >= GIVES_WAY:
-        text = f"Copies {links.DIRECTIONS[weak]} give way: they keep {percent(ways[weak].share)} of their rate."
+    elif kept[strong] - kept[weak] >= GIVES_WAY:
+        text = f"Copies {links.DIRECTIONS[weak]} give way: they keep {percent(kept[weak])} of their rate."
     if ended:
         late = listed([links.DIRECTIONS[way] for way in ended])
         text += f" The other direction ended before copies {late} did, so these were partly alone."

@@ -300,20 +300,9 @@ def others_ended_first(*rows: Row) -> bool:
     return any(value is False for row in rows for value in facts_of(row, OTHERS_BUSY))
 
 
-class Both(NamedTuple):
-    """Copies in one direction, alone and while the other direction works, and the sum of both directions."""
-
-    alone: Row
-    together: Row
-    total: Row
-
-    @property
-    def share(self) -> float:
-        return self.together.value / self.alone.value
-
-
-def both_directions(evidence: Evidence) -> dict[str, Both]:
-    """Each direction at its largest size, where it was measured alone as well."""
+def both_directions(evidence: Evidence) -> dict[str, tuple[Row, Row, Row]]:
+    """Each direction at its largest size, where it was measured alone as well: alone, while the other direction works,
+    and the sum of both directions."""
     result = {}
     for direction in DIRECTIONS:
         peak = fastest(evidence, direction)
@@ -321,13 +310,13 @@ def both_directions(evidence: Evidence) -> dict[str, Both]:
         sums = dict(evidence.curve("link_bidirectional", "sum_bandwidth", "size_bytes", direction=direction))
         known = [(row, sums[size]) for size, row in curve if size in sums and row.value > 0 and sums[size].value > 0]
         if peak is not None and known:
-            result[direction] = Both(peak[1], *known[-1])
+            result[direction] = (peak[1], *known[-1])
     return result
 
 
-def both_total(ways: Mapping[str, Both]) -> Row | None:
+def both_total(ways: Mapping[str, tuple[Row, Row, Row]]) -> Row | None:
     """The highest rate of both directions at once; None if it was not measured."""
-    return max((way.total for way in ways.values()), key=lambda row: row.value, default=None)
+    return max((total for _, _, total in ways.values()), key=lambda row: row.value, default=None)
 
 
 def pieces(evidence: Evidence, work: Literal["copy", "copy_and_kernel"]) -> tuple[Row, Row] | None:
