@@ -50,15 +50,6 @@ class Plateau(NamedTuple):
         return self.points[-1][0]
 
 
-class Modes(NamedTuple):
-    """The near and the far part of the L2 as one SM sees them, in cycles, and the share of near lines."""
-
-    row: Row
-    near: float
-    far: float
-    near_share: float
-
-
 def footprints(evidence: Evidence, benchmark: str, metric: str) -> list[Point]:
     """Figures over the working set in device memory, ascending."""
     curve = evidence.curve(benchmark, metric, "footprint_bytes", space="global")
@@ -199,12 +190,13 @@ def crossing(points: Sequence[Point], value: float) -> float | None:
     return None
 
 
-def l2_modes(evidence: Evidence) -> Modes | None:
-    """The near and far part of the L2, from the smallest set that shows both."""
+def l2_modes(evidence: Evidence) -> tuple[Row, float, float, float] | None:
+    """The near and the far part of the L2 as one SM sees them, in cycles, and the share of near lines, from the row of
+    the smallest set that shows both."""
     for row in sorted(evidence.rows("memory_latency", LINES), key=lambda row: whole(row, "footprint_bytes")):
         near, far, share = (_number(row, name) for name in ("l2_near", "l2_far", "l2_near_share"))
         if near and far and share is not None:
-            return Modes(row, near, far, share)
+            return row, near, far, share
     return None
 
 

@@ -143,19 +143,19 @@ def _curve(
 def l2_lines(evidence: Evidence) -> Histogram | None:
     """How many lines of the L2 answer one SM in which time, if a near and a far part are distinct."""
     modes = memory_levels.l2_modes(evidence)
-    calls = modes.row.measurement.per_call if modes is not None else None
-    if modes is None or calls is None:
+    if modes is None:
         return None
-    footprint = size(whole(modes.row, "footprint_bytes"))
+    row, near, far, near_share = modes
+    calls, footprint = row.measurement.per_call, size(whole(row, "footprint_bytes"))
+    if calls is None:
+        return None
     return Histogram(
         title="The L2 as one SM sees it: lines by their latency",
-        about=f"each line of a working set of {footprint}, past the L1; {percent(modes.near_share)} of them are near",
+        about=f"each line of a working set of {footprint}, past the L1; {percent(near_share)} of them are near",
         first_edge=calls.first_edge,
         ratio=calls.ratio,
         counts=calls.counts,
-        marks=tuple(
-            Mark(at, f"{name} {quantity(at, 'cycle')}") for name, at in (("near", modes.near), ("far", modes.far))
-        ),
+        marks=tuple(Mark(at, f"{name} {quantity(at, 'cycle')}") for name, at in (("near", near), ("far", far))),
     )
 
 
