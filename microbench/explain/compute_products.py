@@ -129,37 +129,18 @@ def compute_roof(evidence: Evidence, dtype: str) -> Roof | None:
 class Shaped(NamedTuple):
     """A product of a model, what it moves, a call of it from Python and one in a graph, and what bounds it.
 
-    ``held`` follows this run's own roofs; it is None where no roof is known.
+    ``held`` follows this run's own roofs; it is None where no roof is known. ``intensity`` counts operations for each
+    byte of operands and result, and ``graph_factor`` is how many times as fast a call is in a graph.
     """
 
     row: Row
     bandwidth: Row | None
     call: Row | None
     graph: Row | None
+    device_s: float
+    intensity: float | None
+    graph_factor: float | None
     held: Held | None
-
-    @property
-    def operations(self) -> int:
-        """Floating or integer operations of one product."""
-        work = self.row.measurement.work
-        return work.flops or work.operations or 0
-
-    @property
-    def device_s(self) -> float:
-        return self.operations / self.row.value
-
-    @property
-    def intensity(self) -> float | None:
-        """Operations for each byte of operands and result: the roofline's horizontal axis."""
-        moved = self.bandwidth.measurement.work.bytes if self.bandwidth is not None else None
-        return self.operations / moved if moved else None
-
-    @property
-    def graph_factor(self) -> float | None:
-        """How many times as fast a call is in a graph."""
-        if self.call is None or self.graph is None or self.graph.value <= 0:
-            return None
-        return self.call.value / self.graph.value
 
 
 def shaped(evidence: Evidence) -> list[Shaped]:
@@ -169,18 +150,18 @@ def shaped(evidence: Evidence) -> list[Shaped]:
     result = []
     for row in rows:
         bandwidth, call, graph = (units.same_case(evidence, row, name) for name in ("bandwidth", "call", "graph"))
-        product = Shaped(row, bandwidth, call, graph, None)
-        result.append(product._replace(held=_held(product, memory, roofs[units.dtype_of(row)])))
+        operations = row.measurement.work.flops or row.measurement.work.operations or 0
+        moved = bandwidth.measurement.work.bytes if bandwidth is not None else None
+        device_s, intensity = operations / row.value, operations / moved if moved else None
+        compute = roofs[units.dtype_of(row)]
+        held: Held | None = None
+        if call is not None and call.value > LAUNCHES_FROM * device_s:
+            held = "launch"
+        elif memory is not None and compute is not None and intensity is not None and compute.unit == row.metric.unit:
+            held = "bandwidth" if intensity * memory.value < compute.value else "compute"
+        factor = call.value / graph.value if call is not None and graph is not None and graph.value > 0 else None
+        result.append(Shaped(row, bandwidth, call, graph, device_s, intensity, factor, held))
     return result
-
-
-def _held(product: Shaped, memory: Roof | None, compute: Roof | None) -> Held | None:
-    """ "launch" where a call from Python takes longer than the work, else the roof under which that takes longer."""
-    if product.call is not None and product.call.value > LAUNCHES_FROM * product.device_s:
-        return "launch"
-    if memory is None or compute is None or product.intensity is None or compute.unit != product.row.metric.unit:
-        return None
-    return "bandwidth" if product.intensity * memory.value < compute.value else "compute"
 
 
 def libraries(evidence: Evidence) -> Finding | None:

@@ -207,28 +207,27 @@ OPERATIONS = {"fma_fp64": 2, "fma_fp32": 2, "fma_fp16x2": 4, "fma_bf16x2": 4}
 
 
 class Instruction(NamedTuple):
-    """An ALU instruction: its rate a clock cycle and SM, the share of the architecture's rate, and its latency."""
+    """An ALU instruction: its rate a clock cycle and SM, the share of the architecture's rate, and its latency.
+
+    ``in_flight`` are the warp instructions that an SM needs in flight: latency x instructions issued in a cycle.
+    """
 
     operation: str
     rate: Row
     share: float | None
     latency: Row | None
-
-    @property
-    def in_flight(self) -> float | None:
-        """Warp instructions that an SM needs in flight: latency x instructions issued in a cycle."""
-        if self.latency is None:
-            return None
-        exact = self.latency.value * self.rate.value / (WARP_THREADS * OPERATIONS.get(self.operation, 1))
-        return float(ceil(exact * (1 - SLACK)))
+    in_flight: float | None
 
 
 def instructions(evidence: Evidence) -> list[Instruction]:
     """Every ALU instruction that was measured."""
-    return [
-        Instruction(str(row.params.get("operation")), row, share_of(evidence, row), same_case(evidence, row, "latency"))
-        for row in rates(evidence, ALUS, PER_CLOCK)
-    ]
+    result = []
+    for row in rates(evidence, ALUS, PER_CLOCK):
+        name, latency = str(row.params.get("operation")), same_case(evidence, row, "latency")
+        exact = latency.value * row.value / (WARP_THREADS * OPERATIONS.get(name, 1)) if latency is not None else None
+        in_flight = float(ceil(exact * (1 - SLACK))) if exact is not None else None
+        result.append(Instruction(name, row, share_of(evidence, row), latency, in_flight))
+    return result
 
 
 def alone(evidence: Evidence) -> Finding | None:

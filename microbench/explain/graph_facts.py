@@ -76,28 +76,18 @@ def break_even(evidence: Evidence, pair: Pair) -> tuple[float, int | None] | Non
 class Library(NamedTuple):
     """A graph of ``nodes`` kernels by one library's means: rows of graph_library, or of graph_lifecycle for the driver.
 
-    ``rows`` are those that sum up to making it and replaying it once, ``replay`` is a further replay's call. ``pair``
-    is graph_gain's step of as many kernels, the shortest from the same submitter.
+    ``rows`` are those that sum up to making it and replaying it once, in ``ready_s`` of the host, ``replay`` is a
+    further replay's call. ``pair`` is graph_gain's step of as many kernels, the shortest from the same submitter. After
+    ``replays`` it has paid, the first included; None if a replay saves nothing measurable.
     """
 
     submitter: str
     nodes: int
-    rows: tuple[Row, ...]
+    rows: list[Row]
+    ready_s: float
     replay: Row
-    pair: Pair | None = None
-
-    @property
-    def ready_s(self) -> float:
-        """Host time until the first replay has ended."""
-        return sum(row.value for row in self.rows)
-
-    @property
-    def replays(self) -> int | None:
-        """Replays after which it has paid, the first included; None if a replay saves nothing measurable."""
-        saved_s = self.pair.saved_s * self.nodes if self.pair is not None else 0.0
-        if self.pair is None or saved_s <= 0:
-            return None
-        return max(math.ceil((self.ready_s - self.pair.graph.value * self.nodes) / saved_s), 1)
+    pair: Pair | None
+    replays: int | None
 
 
 def of_library(evidence: Evidence, submitter: str, nodes: int) -> Library | None:
@@ -110,8 +100,11 @@ def of_library(evidence: Evidence, submitter: str, nodes: int) -> Library | None
     rows = [row for name in names if (row := evidence.row(benchmark, name, **chosen)) is not None]
     if len(rows) < len(names):
         return None
-    pair = next(iter(pairs(evidence, submitter, nodes)), None)
-    return Library(submitter, nodes, tuple(rows[:-1]), rows[-1], pair)
+    *made, replay = rows
+    pair, ready_s, replays = next(iter(pairs(evidence, submitter, nodes)), None), sum(row.value for row in made), None
+    if pair is not None and pair.saved_s > 0:
+        replays = max(math.ceil((ready_s - pair.graph.value * nodes) / (pair.saved_s * nodes)), 1)
+    return Library(submitter, nodes, made, ready_s, replay, pair, replays)
 
 
 def libraries(evidence: Evidence) -> list[Library]:

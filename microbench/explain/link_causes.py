@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, rests_on
@@ -29,37 +30,42 @@ class Cause(NamedTuple):
     certain: bool = False
 
 
-OTHER_PROCESSES = Cause(
-    "other processes", "other processes use this GPU", "They may copy as well.", "End them and measure again.",
-    ("gpu other_processes",),
-)  # fmt: skip
-TRANSLATED = Cause(
-    "translated", "the IOMMU translates addresses", "Misses in its caches slow large or scattered buffers.",
-    "Boot with `iommu=pt` where no virtual machine needs the IOMMU, or use huge pages.", ("iommu",),
-)  # fmt: skip
-HIDDEN = Cause(
-    "hidden", "a virtual machine hides the path",
-    "Slots, bridges and other users of the uplink are visible only on its host.", "Look for the cause on the host.",
-    ("virtual_bus",),
-)  # fmt: skip
-
-
 def causes(evidence: Evidence) -> list[Cause]:
     """Everything in this run that may slow copies down."""
-    facts = links.link_facts(evidence)
-    seen = (
-        _slow_link(evidence, facts),
-        _slow_upstream(evidence, facts),
-        _narrow_slot(evidence, facts),
-        _errors(facts),
-        _far_node(evidence),
-        _small_copies(evidence),
-        OTHER_PROCESSES if evidence.gpu is not None and evidence.gpu.other_processes else None,
-        _shared_uplink(evidence),
-        TRANSLATED if facts.text("iommu") == "translated" else None,
-        HIDDEN if facts.flag("virtual_bus") else None,
-    )
-    return [cause for cause in seen if cause is not None]
+    return [cause for cause in _seen(evidence, links.link_facts(evidence)) if cause is not None]
+
+
+def _seen(evidence: Evidence, facts: links.LinkFacts) -> Iterator[Cause | None]:
+    yield _slow_link(evidence, facts)
+    yield _slow_upstream(evidence, facts)
+    slot, gpu, bus_id = facts.slot, links.gpu_speed(evidence, facts), facts.text("slot_limit_bus_id")
+    if slot is not None and gpu is not None and slot.raw_rate < gpu.raw_rate and not _disproved(evidence, slot):
+        short = f"{f'bridge {bus_id}' if bus_id else 'a bridge on the path'} is narrower, PCIe {slot.words}"
+        text = f"The GPU supports PCIe {gpu.words}{_used(evidence, slot)}."
+        advice = "Try another slot of this machine: it may be wider."
+        yield Cause("narrow slot", short, text, advice, ("generation_slot_max", "lanes_slot_max"), True)
+    if names := tuple(f"{name}{links.RISEN}" for name in facts.damaging() if name.startswith("pcie_")):
+        text, advice = "Damaged packets are sent again.", "Check riser, cable and seat of the board."
+        yield Cause("errors", "its error counters rise", text, advice, names, True)
+    yield _far_node(evidence)
+    yield _small_copies(evidence)
+    if evidence.gpu is not None and evidence.gpu.other_processes:
+        text, advice, names = "They may copy as well.", "End them and measure again.", ("gpu other_processes",)
+        yield Cause("other processes", "other processes use this GPU", text, advice, names)
+    own = evidence.gpu.index if evidence.gpu is not None else 0
+    mine = [contention for contention in links.shared_uplinks(evidence) if contention.gpu_index == own]
+    if (worst := min(mine, key=lambda contention: contention.share, default=None)) is not None:
+        text = f"This GPU keeps {percent(worst.share)} of its rate with {worst.others_words} copying."
+        advice, names = "Measure again while no other GPU copies.", rests_on(worst.alone, worst.together)
+        yield Cause("shared uplink", "the uplink is shared", text, advice, names)
+    if facts.text("iommu") == "translated":
+        text = "Misses in its caches slow large or scattered buffers."
+        advice = "Boot with `iommu=pt` where no virtual machine needs the IOMMU, or use huge pages."
+        yield Cause("translated", "the IOMMU translates addresses", text, advice, ("iommu",))
+    if facts.flag("virtual_bus"):
+        text = "Slots, bridges and other users of the uplink are visible only on its host."
+        names = ("virtual_bus",)
+        yield Cause("hidden", "a virtual machine hides the path", text, "Look for the cause on the host.", names)
 
 
 def _slow_link(evidence: Evidence, facts: links.LinkFacts) -> Cause | None:
@@ -121,27 +127,6 @@ def _slow_upstream(evidence: Evidence, facts: links.LinkFacts) -> Cause | None:
     return None
 
 
-def _narrow_slot(evidence: Evidence, facts: links.LinkFacts) -> Cause | None:
-    """A bridge on the path supports less than the GPU."""
-    slot, gpu, bus_id = facts.slot, links.gpu_speed(evidence, facts), facts.text("slot_limit_bus_id")
-    if slot is None or gpu is None or slot.raw_rate >= gpu.raw_rate or _disproved(evidence, slot):
-        return None
-    return Cause(
-        "narrow slot",
-        f"{f'bridge {bus_id}' if bus_id else 'a bridge on the path'} is narrower, PCIe {slot.words}",
-        f"The GPU supports PCIe {gpu.words}{_used(evidence, slot)}.",
-        "Try another slot of this machine: it may be wider.",
-        ("generation_slot_max", "lanes_slot_max"),
-        True,
-    )
-
-
-def _errors(facts: links.LinkFacts) -> Cause | None:
-    names = tuple(f"{name}{links.RISEN}" for name in facts.damaging() if name.startswith("pcie_"))
-    words = "its error counters rise", "Damaged packets are sent again.", "Check riser, cable and seat of the board."
-    return Cause("errors", *words, names, True) if names else None
-
-
 def _far_node(evidence: Evidence) -> Cause | None:
     """Buffers on another NUMA node than the copies used are faster."""
     for direction, way in links.DIRECTIONS.items():
@@ -165,14 +150,3 @@ def _small_copies(evidence: Evidence) -> Cause | None:
             text = f"The largest copy was {size(peak[0])}."
             return Cause("small copies", "the copies are small", text, advice, rests_on(peak[1]))
     return None
-
-
-def _shared_uplink(evidence: Evidence) -> Cause | None:
-    own = evidence.gpu.index if evidence.gpu is not None else 0
-    mine = [contention for contention in links.shared_uplinks(evidence) if contention.gpu_index == own]
-    worst = min(mine, key=lambda contention: contention.share, default=None)
-    if worst is None:
-        return None
-    text = f"This GPU keeps {percent(worst.share)} of its rate with {worst.others_words} copying."
-    advice = "Measure again while no other GPU copies."
-    return Cause("shared uplink", "the uplink is shared", text, advice, rests_on(worst.alone, worst.together))
