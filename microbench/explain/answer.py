@@ -216,9 +216,5 @@ def compute(evidence: Evidence) -> Answer | None:
 def most_important(findings: Sequence[Finding], most: int = MOST_FINDINGS) -> list[Finding]:
     """Problems and warnings first, then advice, in the order in which it helps most people."""
     chosen = [each for each in findings if each.severity in ("problem", "warning", "advice")]
-    return sorted(chosen, key=_importance)[:most]
-
-
-def _importance(finding: Finding) -> tuple[int, int]:
-    place = FIRST_ADVICE.index(finding.rule) if finding.rule in FIRST_ADVICE else len(FIRST_ADVICE)
-    return -SEVERITIES.index(finding.severity), place
+    places = {rule: place for place, rule in enumerate(FIRST_ADVICE, -len(FIRST_ADVICE))}
+    return sorted(chosen, key=lambda each: (-SEVERITIES.index(each.severity), places.get(each.rule, 0)))[:most]

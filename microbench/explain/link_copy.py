@@ -189,7 +189,8 @@ def managed(evidence: Evidence) -> Finding | None:
 
 def zero_copy(evidence: Evidence) -> Finding | None:
     """How fast kernels reach mapped host memory, in which packets, and what width and offset lose."""
-    rates = links.zero_copy_rates(evidence)
+    known = {access: list(links.aligned_rates(evidence, access).values()) for access in links.COUNTED}
+    rates = {access: max(rows, key=lambda row: row.value) for access, rows in known.items() if rows}
     if not rates:
         return None
     verbs = {"read": "read host memory at", "write": "write it at" if "read" in rates else "write host memory at"}

@@ -336,7 +336,8 @@ PINNING = {ALLOCATE: "allocated pinned", REGISTER: "registered in place"}
 class Choice(NamedTuple):
     """One buffer pinned one way: its extra cost over pageable memory, and what a copy saves in each direction.
 
-    ``saved_s`` has the directions in which copies of both kinds of memory were measured around that size.
+    ``saved_s`` has the directions in which copies of both kinds of memory were measured around that size, ``paid``
+    after how many copies pinning has paid, for each direction in which it pays at all, and ``never`` the others.
     """
 
     way: str
@@ -344,15 +345,8 @@ class Choice(NamedTuple):
     extra_s: float
     saved_s: dict[str, float]
     rows: tuple[Row, ...]
-
-    @property
-    def paid(self) -> dict[str, int]:
-        """After how many copies pinning has paid, for each direction in which it pays at all."""
-        return {way: max(math.ceil(self.extra_s / saved), 1) for way, saved in self.saved_s.items() if saved > 0}
-
-    @property
-    def never(self) -> list[str]:
-        return [direction for direction in self.saved_s if direction not in self.paid]
+    paid: dict[str, int]
+    never: list[str]
 
 
 def pinning_sizes(evidence: Evidence, way: str) -> list[int]:
@@ -385,7 +379,9 @@ def choices(evidence: Evidence) -> list[Choice]:
                     saved_s[direction] = pageable_s - pinned_s
             if saved_s:
                 extra_s = sum(row.value for row in own) - sum(row.value for row in replaced)
-                result.append(Choice(way, size, extra_s, saved_s, (*own, *replaced)))
+                paid = {to: max(math.ceil(extra_s / saved), 1) for to, saved in saved_s.items() if saved > 0}
+                never = [to for to in saved_s if to not in paid]
+                result.append(Choice(way, size, extra_s, saved_s, (*own, *replaced), paid, never))
     return result
 
 
@@ -403,12 +399,6 @@ def _price(evidence: Evidence, way: str, size_bytes: int) -> tuple[Row, Row] | N
 COUNTED = {"read": ("received_per_byte", COMPLETION_HEADER_BYTES), "write": ("sent_per_byte", WRITE_HEADER_BYTES)}
 POWER_MARGIN = 0.06
 MOST_PAYLOAD_BYTES = 4096  # the largest of any PCIe packet: a larger result was counted wrong
-
-
-def zero_copy_rates(evidence: Evidence) -> dict[str, Row]:
-    """The fastest aligned rate of reads and of writes."""
-    rows = {access: aligned_rates(evidence, access).values() for access in COUNTED}
-    return {access: max(several, key=lambda row: row.value) for access, several in rows.items() if several}
 
 
 def aligned_rates(evidence: Evidence, access: str) -> dict[int, Row]:

@@ -23,10 +23,7 @@ class Contention(NamedTuple):
     dtype: str
     same: Row
     spread: Row
-
-    @property
-    def factor(self) -> float:
-        return self.spread.value / self.same.value
+    factor: float
 
 
 def contention(evidence: Evidence) -> list[Contention]:
@@ -38,7 +35,7 @@ def contention(evidence: Evidence) -> list[Contention]:
             for spread in ("same", "thread")
         )
         if same is not None and spread is not None:
-            result.append(Contention(space, dtype, same, spread))
+            result.append(Contention(space, dtype, same, spread, spread.value / same.value))
     return result
 
 

@@ -19,17 +19,14 @@ WORTH = 3.0
 
 
 class Cost(NamedTuple):
-    """Host time for a block of one size by one way: the first block, a later one, and freeing a later one."""
+    """Host time for a block of one size by one way: the first block, a later one, freeing it, and these two added."""
 
     way: str
     size_bytes: int
     first: Row | None
     later: Row
     free: Row | None
-
-    @property
-    def pair_s(self) -> float:
-        return self.later.value + (self.free.value if self.free is not None else 0.0)
+    pair_s: float
 
 
 def costs(evidence: Evidence) -> list[Cost]:
@@ -41,7 +38,8 @@ def costs(evidence: Evidence) -> list[Cost]:
             first, free = (
                 evidence.row("memory_allocate", name, way=way, size_bytes=size_bytes) for name in ("first", "free")
             )
-            result.append(Cost(way, size_bytes, first, row, free))
+            pair_s = row.value + (free.value if free is not None else 0.0)
+            result.append(Cost(way, size_bytes, first, row, free, pair_s))
     return result
 
 
