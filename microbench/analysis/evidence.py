@@ -191,6 +191,11 @@ def with_grade(finding: Finding, behind: Sequence[Row]) -> Finding:
     return msgspec.structs.replace(finding, trust=worst, text=f"{finding.text} {said}".lstrip())
 
 
+def paid_after(cost: float, saved: float) -> int | None:
+    """After how many times a saving has paid a cost, once at least; None where nothing is saved."""
+    return max(math.ceil(cost / saved), 1) if saved > 0 else None
+
+
 def sentence(words: str) -> str:
     """Words with a capital first letter; the rest is unchanged, because units have capitals."""
     return words[:1].upper() + words[1:]

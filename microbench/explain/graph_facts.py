@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, whole
+from microbench.analysis.evidence import Evidence, paid_after, whole
 from microbench.analysis.fits import Line, line
 from microbench.analysis.graph_steps import MAKING, kernel_counts, usual_kernels
 from microbench.analysis.stats import Row
@@ -69,8 +68,7 @@ def break_even(evidence: Evidence, pair: Pair) -> tuple[float, int | None] | Non
     known = [row.value for row in phases if row is not None]
     if len(known) < len(MAKING):
         return None
-    saved_s = pair.saved_s * kernels
-    return sum(known), max(math.ceil(sum(known) / saved_s), 1) if saved_s > 0 else None
+    return sum(known), paid_after(sum(known), pair.saved_s * kernels)
 
 
 class Library(NamedTuple):
@@ -102,8 +100,8 @@ def of_library(evidence: Evidence, submitter: str, nodes: int) -> Library | None
         return None
     *made, replay = rows
     pair, ready_s, replays = next(iter(pairs(evidence, submitter, nodes)), None), sum(row.value for row in made), None
-    if pair is not None and pair.saved_s > 0:
-        replays = max(math.ceil((ready_s - pair.graph.value * nodes) / (pair.saved_s * nodes)), 1)
+    if pair is not None:
+        replays = paid_after(ready_s - pair.graph.value * nodes, pair.saved_s * nodes)
     return Library(submitter, nodes, made, ready_s, replay, pair, replays)
 
 

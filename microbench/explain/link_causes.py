@@ -47,8 +47,24 @@ def _seen(evidence: Evidence, facts: links.LinkFacts) -> Iterator[Cause | None]:
     if names := tuple(f"{name}{links.RISEN}" for name in facts.damaging() if name.startswith("pcie_")):
         text, advice = "Damaged packets are sent again.", "Check riser, cable and seat of the board."
         yield Cause("errors", "its error counters rise", text, advice, names, True)
-    yield _far_node(evidence)
-    yield _small_copies(evidence)
+    for direction, way in links.DIRECTIONS.items():  # buffers on another NUMA node than the copies used are faster
+        peak, rates = links.fastest(evidence, direction), links.nodes(evidence, direction)
+        node, row = max(rates.items(), key=lambda item: item[1].value, default=(0, None))
+        if peak is not None and row is not None and len(rates) > 1 and row.value >= FASTER_NODE * peak[1].value:
+            text = f"From NUMA node {node} copies {way} reach {quantity(row.value, 'B/s')}."
+            advice, names = f"Run with `numactl --cpunodebind={node} --membind={node}`.", rests_on(peak[1], row)
+            yield Cause("far node", "the buffers lie on a far NUMA node", text, advice, names)
+            break
+    for direction in links.DIRECTIONS:
+        peak, fit = links.fastest(evidence, direction), links.copy_fit(evidence, links.DEVICE, direction, "pinned")
+        needed_bytes = fit.size_for(links.MOST) if fit is not None else FILLING_BYTES
+        if peak is not None and peak[0] < needed_bytes:
+            text, advice = (
+                f"The largest copy was {size(peak[0])}.",
+                f"Measure copies from {about_size(needed_bytes)} on as well.",
+            )
+            yield Cause("small copies", "the copies are small", text, advice, rests_on(peak[1]))
+            break
     if evidence.gpu is not None and evidence.gpu.other_processes:
         text, advice, names = "They may copy as well.", "End them and measure again.", ("gpu other_processes",)
         yield Cause("other processes", "other processes use this GPU", text, advice, names)
@@ -124,29 +140,4 @@ def _slow_upstream(evidence: Evidence, facts: links.LinkFacts) -> Cause | None:
             (f"hop{hop}_generation_now", f"hop{hop}_lanes_now"),
             not facts.idle,
         )
-    return None
-
-
-def _far_node(evidence: Evidence) -> Cause | None:
-    """Buffers on another NUMA node than the copies used are faster."""
-    for direction, way in links.DIRECTIONS.items():
-        peak, rates = links.fastest(evidence, direction), links.nodes(evidence, direction)
-        if peak is None or len(rates) < 2:
-            continue
-        node, row = max(rates.items(), key=lambda item: item[1].value)
-        if row.value >= FASTER_NODE * peak[1].value:
-            text = f"From NUMA node {node} copies {way} reach {quantity(row.value, 'B/s')}."
-            advice = f"Run with `numactl --cpunodebind={node} --membind={node}`."
-            return Cause("far node", "the buffers lie on a far NUMA node", text, advice, rests_on(peak[1], row))
-    return None
-
-
-def _small_copies(evidence: Evidence) -> Cause | None:
-    for direction in links.DIRECTIONS:
-        peak, fit = links.fastest(evidence, direction), links.copy_fit(evidence, links.DEVICE, direction, "pinned")
-        needed_bytes = fit.size_for(links.MOST) if fit is not None else FILLING_BYTES
-        if peak is not None and peak[0] < needed_bytes:
-            advice = f"Measure copies from {about_size(needed_bytes)} on as well."
-            text = f"The largest copy was {size(peak[0])}."
-            return Cause("small copies", "the copies are small", text, advice, rests_on(peak[1]))
     return None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Literal, NamedTuple
 
-from microbench.analysis.evidence import Evidence, facts_of, whole
+from microbench.analysis.evidence import Evidence, facts_of, paid_after, whole
 from microbench.analysis.fits import Line, line
 from microbench.analysis.limits import COMPLETION_HEADER_BYTES, WRITE_HEADER_BYTES
 from microbench.analysis.stats import Row
@@ -379,7 +379,7 @@ def choices(evidence: Evidence) -> list[Choice]:
                     saved_s[direction] = pageable_s - pinned_s
             if saved_s:
                 extra_s = sum(row.value for row in own) - sum(row.value for row in replaced)
-                paid = {to: max(math.ceil(extra_s / saved), 1) for to, saved in saved_s.items() if saved > 0}
+                paid = {to: after for to, saved in saved_s.items() if (after := paid_after(extra_s, saved)) is not None}
                 never = [to for to in saved_s if to not in paid]
                 result.append(Choice(way, size, extra_s, saved_s, (*own, *replaced), paid, never))
     return result
