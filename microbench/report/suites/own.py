@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import as_time, percent, plain, quantity, times
 from microbench.explain.compute_products import bandwidth_roof, compute_roof
@@ -20,13 +18,12 @@ from microbench.explain.own import (
     with_roofs,
 )
 from microbench.report.curves import ticks
-from microbench.report.document import Cell, Column, Curve, Line, Mark, Picture, Table
+from microbench.report.document import Cell, Column, Curve, Line, Picture, Table
+from microbench.report.suites.roofline import BESIDE, under_roofs
 from microbench.report.tables import NOTHING, row_cell, value_cell
 
 MOST_LAUNCHES = 30
 LONGEST_NAME = 60
-# Room on both sides of the roofline's points.
-BESIDE = 0.7
 
 
 def pictures(evidence: Evidence) -> list[Picture]:
@@ -50,33 +47,15 @@ def roofline(evidence: Evidence, found: list[Kernel]) -> Curve | None:
     chosen = [one for one in known if one.precision == precision]
     points = tuple(sorted((one.flops / one.moved_bytes, one.flops / one.best_s) for one in chosen))
     ridge = compute.value / memory.value
-    begin, end = min(points[0][0], ridge) * BESIDE, max(points[-1][0], ridge) / BESIDE
-    values = [rate for _, rate in points]
-    first = min(range(-4, 6), key=lambda power: abs(math.log10(begin) - power))
     roofs = {f"{memory.name} {quantity(memory.value, memory.unit)}": memory.value}
     # A kernel whose bytes fit the L2 is compared with the L2's rate, so it may be above the DRAM's roof.
     cached = (ceiling for one in chosen for ceiling in one.ceilings if ceiling.name == L2_CEILING)
     roofs |= {f"{ceiling.name} {quantity(ceiling.rate, ceiling.unit)}": ceiling.rate for ceiling in cached}
-    return Curve(
-        title="Your kernels under this GPU's measured roofs",
-        about=f"operations and bytes as given; DRAM's roof and that of {precision} meet at {ridge:.3g} FLOP/B",
-        x_title="operations per byte",
-        lines=(
-            Line("your kernels", points, "third", kind="points"),
-            *(
-                Line(name, ((begin, begin * rate), (compute.value / rate, compute.value)), "first", "limit")
-                for name, rate in roofs.items()
-            ),
-            Line(
-                f"{compute.name} {quantity(compute.value, compute.unit)}",
-                ((compute.value / max(roofs.values()), compute.value), (end, compute.value)), "second", "limit",
-            ),
-        ),
-        x_ticks=tuple(
-            Mark(10.0**power, f"{10.0**power:g}") for power in range(first, 6) if begin <= 10.0**power <= end
-        ),
-        y_ticks=tuple(ticks(min(values), compute.value, True, compute.unit)),
-    )  # fmt: skip
+    title = "Your kernels under this GPU's measured roofs"
+    about = f"operations and bytes as given; DRAM's roof and that of {precision} meet at {ridge:.3g} FLOP/B"
+    lines, begin = [Line("your kernels", points, "third", kind="points")], min(points[0][0], ridge) * BESIDE
+    rates = ticks(min(rate for _, rate in points), compute.value, True, compute.unit)
+    return under_roofs(title, about, lines, roofs, compute, begin, rates)
 
 
 def functions(found: list[Step]) -> Table:
