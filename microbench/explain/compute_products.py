@@ -65,21 +65,17 @@ def rivals(evidence: Evidence) -> list[Rival]:
             native = units.one_rate(
                 evidence, units.PRODUCTS, dtype=dtype, library=units.NATIVE, size=whole(row, "size")
             )
-            if native is not None and (rival := _rival(evidence, library, row, native)) is not None:
-                result.append(rival)
+            if native is None:
+                continue
+            against, per_clock = (units.same_case(evidence, row, name) for name in ("against", "against_per_clock"))
+            theirs, ours = (units.same_case(evidence, one, "sm_clock") for one in (row, native))
+            if per_clock is not None:
+                sustained, rows_of = against.value if against is not None else None, (row, native, against, per_clock)
+                result.append(Rival(library, row, native, sustained, per_clock.value, rows_of))
+            elif theirs is not None and ours is not None:
+                ratio = row.value / theirs.value / (native.value / ours.value)
+                result.append(Rival(library, row, native, None, ratio, (row, native, theirs, ours)))
     return result
-
-
-def _rival(evidence: Evidence, library: str, row: Row, native: Row) -> Rival | None:
-    against, per_clock = (units.same_case(evidence, row, name) for name in ("against", "against_per_clock"))
-    if per_clock is not None:
-        sustained = against.value if against is not None else None
-        return Rival(library, row, native, sustained, per_clock.value, (row, native, against, per_clock))
-    theirs, ours = (units.same_case(evidence, one, "sm_clock") for one in (row, native))
-    if theirs is None or ours is None:
-        return None
-    ratio = row.value / theirs.value / (native.value / ours.value)
-    return Rival(library, row, native, None, ratio, (row, native, theirs, ours))
 
 
 # A product is launch-bound where a call from Python takes this many times as long as its work on the device.
