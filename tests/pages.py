@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import evidence_by_device
 from microbench.core.model import Run
 from microbench.report.document import Bar, Bars, Cell, Column, Table
-from microbench.report.figures.catalogue import Panel
-from microbench.report.figures.figure import Figure
+from microbench.report.figures.figure import Figure, Panel
 from microbench.report.page.page import Page, Subject, build
 from microbench.report.sheets import view
 

@@ -33,8 +33,8 @@ def environment(facts: dict[str, Any] | None = None, **fields: Any) -> Environme
     return Environment(**{**usual, **fields})
 
 
-def named(report: doctor.DoctorReport, name: str) -> doctor.Check:
-    return next(check for check in report.checks if check.name == name)
+def named(report: list[doctor.Check], name: str) -> doctor.Check:
+    return next(check for check in report if check.name == name)
 
 
 def around(**fields: Any) -> doctor.Surroundings:
@@ -43,18 +43,16 @@ def around(**fields: Any) -> doctor.Surroundings:
 
 def test_all_is_well() -> None:
     report = doctor.examine(environment(), AROUND)
-    assert [check for check in report.checks if check.state != "ok"] == []
-    assert report.worst == "ok"
-    assert all(check.found for check in report.checks)
-    assert all(check.next_step is None for check in report.checks)
+    assert [check for check in report if check.state != "ok"] == []
+    assert all(check.found for check in report)
+    assert all(check.next_step is None for check in report)
     assert named(report, "GPU 0").found == "GPU, compute capability 9.0, GPU-1"
 
 
 def test_no_gpu_is_the_first_thing_said() -> None:
     absent = environment(gpus=(), no_gpu_reason="no driver", no_gpu_next_step="install it", driver_version=None)
     report = doctor.examine(absent, AROUND)
-    assert report.checks[0] == doctor.Check("GPU", "problem", "no driver", "install it")
-    assert report.worst == "problem"
+    assert report[0] == doctor.Check("GPU", "problem", "no driver", "install it")
 
 
 @pytest.mark.parametrize(
@@ -92,9 +90,7 @@ def test_states(changes: dict[str, Any], surroundings: dict[str, Any], name: str
 
 def test_missing_layers_are_grouped_by_what_installs_them() -> None:
     missing = {"torch_eager": "pip install torch", "torch_out": "pip install torch", "warp": "pip install warp-lang"}
-    notes = [
-        check for check in doctor.examine(environment(), around(missing_layers=missing)).checks if check.state == "note"
-    ]
+    notes = [check for check in doctor.examine(environment(), around(missing_layers=missing)) if check.state == "note"]
     assert [(check.found, check.next_step) for check in notes] == [
         ("not installed, so skipped: torch_eager, torch_out", "pip install torch"),
         ("not installed, so skipped: warp", "pip install warp-lang"),
@@ -119,10 +115,10 @@ def test_memory_errors_are_judged_where_they_are_known() -> None:
     report = doctor.examine(environment(gpus=(fine, bad)), AROUND)
     words = "3 corrected ECC errors (3 since the driver was loaded)"
     assert named(report, "GPU 0 memory errors") == doctor.Check("GPU 0 memory errors", "ok", words)
-    (check,) = [check for check in report.checks if "row remap pending" in check.found]
+    (check,) = [check for check in report if "row remap pending" in check.found]
     assert (check.name, check.state) == ("GPU 1 memory errors", "warning")
     assert "reset the GPU" in str(check.next_step)
-    assert not any("memory errors" in check.name for check in doctor.examine(environment(), AROUND).checks)
+    assert not any("memory errors" in check.name for check in doctor.examine(environment(), AROUND))
 
 
 def test_packet_sizes_that_need_root_are_a_note() -> None:

@@ -61,21 +61,26 @@ def test_the_usual_count_is_the_nearest_by_ratio(counts: list[int], wanted: int,
 
 
 def test_break_even_is_the_time_to_make_a_graph_over_the_saving_per_replay() -> None:
-    chains = [chain for chain in graphs.break_evens(evidence(WHOLE)) if chain.replays is not None]
-    assert len(chains) > 2
-    for chain in chains:
-        saved_s = (chain.pair.stream.value - chain.pair.graph.value) * chain.kernels
-        assert (chain.replays - 1) * saved_s < chain.making_s <= chain.replays * saved_s
-    assert all(chain.pair.duration_s >= 10e-6 for chain in graphs.break_evens(evidence(WHOLE), 10e-6))
-    slow = {chain.kernels: chain for chain in graphs.break_evens(evidence(scaled(WHOLE, "graph_lifecycle", MAKE, 10)))}
-    for chain in graphs.break_evens(evidence(WHOLE)):
-        assert slow[chain.kernels].making_s == pytest.approx(10 * chain.making_s, rel=0.01)
-    assert {chain.replays for chain in graphs.break_evens(evidence(EQUAL))} == {None}
+    known, slower = evidence(WHOLE), evidence(scaled(WHOLE, "graph_lifecycle", MAKE, 10))
+    paid = 0
+    for kernels in kernel_counts(known):
+        pair = pairs(known, "loop", kernels)[0]
+        if (even := graphs.break_even(known, pair)) is None:
+            continue
+        making_s, replays = even
+        if replays is not None:
+            saved_s = (pair.stream.value - pair.graph.value) * kernels
+            assert (replays - 1) * saved_s < making_s <= replays * saved_s
+            paid += 1
+        assert graphs.break_even(slower, pair)[0] == pytest.approx(10 * making_s, rel=0.01)
+        assert graphs.break_even(known, pairs(evidence(EQUAL), "loop", kernels)[0])[1] is None
+    assert paid > 2
 
 
 def test_break_even_needs_the_same_count_in_both_benchmarks() -> None:
-    run = without(WHOLE, "graph_gain", kernels=100)
-    assert 100 not in {chain.kernels for chain in graphs.break_evens(evidence(run))}
+    pair = pairs(evidence(WHOLE), "loop", 100)[0]
+    assert graphs.break_even(evidence(WHOLE), pair) is not None
+    assert graphs.break_even(evidence(without(WHOLE, "graph_lifecycle", nodes=100)), pair) is None
 
 
 def test_gpu_time_is_fitted_for_the_whole_replay() -> None:

@@ -7,11 +7,11 @@ from msgspec.structs import replace
 from read_findings import by_rule, evidence
 
 from microbench.core.model import GpuInfo, Outcome, Run
-from microbench.explain.memory_access import ENOUGH, contention, engine, flights, little_bytes, needed
-from microbench.explain.memory_allocation import draws
+from microbench.explain.memory_access import contention, engine
 from microbench.explain.memory_levels import latency_levels
 from microbench.explain.memory_stream import largest_bytes, losses, shape_words
 from microbench.explain.memory_verdict import causes
+from microbench.report.suites.memory import ENOUGH, energies, in_flight
 
 GIB, MIB = 1 << 30, 1 << 20
 WHOLE = in_one_round(bundled("memory"))
@@ -96,12 +96,14 @@ def test_shapes_in_words(name: str, words: str) -> None:
 
 
 def test_how_many_bytes_must_be_in_flight() -> None:
-    every = flights(evidence(WHOLE))
-    least, best = needed(every), max(flight.row.value for flight in every)
-    assert least.row.value >= ENOUGH * best
-    assert all(one.row.value < ENOUGH * best for one in every if one.in_flight_bytes < least.in_flight_bytes)
+    curve = in_flight(evidence(WHOLE))
+    little, least = curve.marks
+    points = [point for line in curve.lines for point in line.points]
+    best = max(rate for _, rate in points)
+    assert max(rate for in_flight_bytes, rate in points if in_flight_bytes == least.at) >= ENOUGH * best
+    assert all(rate < ENOUGH * best for in_flight_bytes, rate in points if in_flight_bytes < least.at)
     dram = next(level for level in latency_levels(evidence(WHOLE)) if level.name == "DRAM")
-    assert little_bytes(evidence(WHOLE), 4e12) == pytest.approx(dram.value * 4e12 / 132)
+    assert little.at == pytest.approx(dram.value * best / 132)
 
 
 def test_contention_shows_in_additions() -> None:
@@ -125,9 +127,6 @@ def test_a_fit_of_the_drivers_copies_is_that_of_the_l2() -> None:
 def test_energy_of_a_byte_and_what_is_above_idle() -> None:
     idle = compute_evidence.figures("memory_energy", {"power": 120.0}, load="idle", size_bytes=GIB)
     read = compute_evidence.figures("memory_energy", {"power": 480.0, "energy": 1e-10}, load="read", size_bytes=GIB)
-    for run, above in (
-        (compute_evidence.made(idle, read), pytest.approx(0.75e-10)),
-        (compute_evidence.made(read), None),
-    ):
-        (draw,) = draws(evidence(run))
-        assert (draw.load, draw.energy.value, draw.above_idle) == ("read", pytest.approx(1e-10), above)
+    for run, above in ((compute_evidence.made(idle, read), "75.0 pJ/B"), (compute_evidence.made(read), "–")):
+        first, *_ = energies(evidence(run)).rows
+        assert [cell.text for cell in first] == ["read", "480 W", "100 pJ/B", above]

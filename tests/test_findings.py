@@ -152,8 +152,8 @@ def test_every_rule_is_listed() -> None:
                 continue
             takes = [argument.arg for argument in node.args.args]
             if ast.unparse(node.returns) == "Finding | None" and takes == ["evidence"]:
-                rules = importlib.import_module(f"microbench.explain.{path.stem}").RULES
-                unlisted += [f"{path.name}: {node.name}"] if node.name not in {rule.__name__ for rule in rules} else []
+                module = importlib.import_module(f"microbench.explain.{path.stem}")
+                unlisted += [f"{path.name}: {node.name}"] if getattr(module, node.name) not in module.RULES else []
     assert unlisted == [], "add these functions to RULES at the end of their file"
     assert all(len(set(rules)) == len(rules) for rules in RULES.values())
 
@@ -162,7 +162,7 @@ def rules(tree: ast.AST) -> set[str]:
     """Every literal ``rule`` that a Finding is made with."""
     names: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Finding"):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("Finding", "note_or_advice")):
             values = [keyword.value for keyword in node.keywords if keyword.arg == "rule"] or node.args[:1]
             for value in values:
                 names |= {

@@ -176,8 +176,8 @@ def test_a_kernel_has_its_time_its_resources_and_its_limit() -> None:
     assert kernel.best_s == pytest.approx(expected_s + costs.profiler_ns * 1e-9, rel=0.1)
     assert kernel.waves == pytest.approx(4096 / blocks, rel=1e-3)
     assert kernel.occupancy == 1.0
-    assert kernel.limit == "unknown"  # the run has no ceilings, and nobody else has measured this GPU
-    assert "microbench run memory compute" in kernel.limit_words
+    assert kernel.limit[0] == "unknown"  # the run has no ceilings, and nobody else has measured this GPU
+    assert "microbench run memory compute" in kernel.limit[1]
     assert all(fact.source == "SIMULATED" for fact in run.outcomes[0].facts if fact.name == "registers")
 
 
@@ -198,7 +198,7 @@ def test_the_limit_of_a_kernel_under_the_ceilings_of_its_run(grid: str, bytes_: 
     assert result.exit_code == 0
     run = store.read(Path("run.json"))
     (kernel,) = own.kernels(evidence_by_device(run, rows(run))[0])
-    assert kernel.limit == limit
+    assert kernel.limit[0] == limit
 
 
 @pytest.mark.slow
@@ -216,7 +216,7 @@ def test_kernels_are_drawn_under_the_measured_roofs() -> None:
     assert max(roof.values()) == max(rate for _, rate in drawn.lines[2].points)
     assert "Your kernels under" in call("show", "run.json", "own").stdout
     far = kernel._replace(ceilings=(kernel.ceilings[0]._replace(share=0.1),))
-    assert (far.limit, far.limit_words.partition("; ")[2].partition(":")[0]) == (
+    assert (far.limit[0], far.limit[1].partition("; ")[2].partition(":")[0]) == (
         "unknown",
         "the other ceiling is not known",
     )

@@ -43,6 +43,13 @@ class Finding(msgspec.Struct, frozen=True):
         return self.rule.partition(".")[0]
 
 
+def note_or_advice(
+    *, rule: str, title: str, text: str, threshold: str, rests_on: tuple[str, ...] = (), advice: str = ""
+) -> Finding:
+    """A finding that is advice if it gives any, else a note."""
+    return Finding(rule, "advice" if advice else "note", title, text, threshold, rests_on, advice)
+
+
 class Evidence:
     """The newest row of each case and metric on one GPU, and the host's rows.
 
@@ -182,6 +189,11 @@ def with_grade(finding: Finding, behind: Sequence[Row]) -> Finding:
         verb = "are" if len(doubts) > 1 else "is"
         said = f"{len(doubts)} of its {len(behind)} figures {verb} {words}: {next(iter(names))}{more}."
     return msgspec.structs.replace(finding, trust=worst, text=f"{finding.text} {said}".lstrip())
+
+
+def paid_after(cost: float, saved: float) -> int | None:
+    """After how many times a saving has paid a cost, once at least; None where nothing is saved."""
+    return max(math.ceil(cost / saved), 1) if saved > 0 else None
 
 
 def sentence(words: str) -> str:

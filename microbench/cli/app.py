@@ -109,7 +109,7 @@ def doctor() -> int:
     from microbench.report.terminal import terminal
     from microbench.session.doctor import examine
 
-    checks = examine(probe_environment(None)).checks
+    checks = examine(probe_environment(None))
     console = terminal.open_console()
     terminal.draw_tables([listing.checks_table(checks)], console)
     steps = [check.next_step for check in checks if check.state == "problem" and check.next_step]

@@ -36,15 +36,11 @@ def draw(
     whole: str = "",
 ) -> None:
     """Draw a report or a screen to the terminal, or as pictures into new SVG files: FILE, or FILE-1, FILE-2, …"""
-    from microbench.report.document import Screen
     from microbench.report.terminal import terminal
 
     if (svg := picture.svg) is None:
         console = terminal.open_console()
-        if isinstance(shown, Screen):
-            terminal.draw_screen(shown, console, why=why)
-        else:
-            terminal.draw(shown, console, brief=brief, why=why, most_lines=most_lines, whole=whole)
+        terminal.draw(shown, console, brief=brief, why=why, most_lines=most_lines, whole=whole)
         return
     pictures = terminal.pictures(shown, brief=brief, why=why)
     paths = [svg] if len(pictures) == 1 else [svg.with_stem(f"{svg.stem}-{n}") for n in range(1, len(pictures) + 1)]

@@ -25,8 +25,8 @@ from microbench.comparison.decision import (
     Undecided,
     decide,
 )  # fmt: skip
-from microbench.comparison.pairs import Incomparable, Pair, Unready, cost_sign, figures, paired
-from microbench.core.model import Fact, GpuInfo, Metric, Run
+from microbench.comparison.pairs import Incomparable, Pair, TwoGpus, Unready, cost_sign, figures, paired, same_model
+from microbench.core.model import Fact, Metric, Run
 
 Verdict = Literal[
     "slower", "faster", "farther", "nearer", "more", "fewer", "same", "within 10 %", "unclear", "incomparable"
@@ -168,8 +168,8 @@ class Comparison(msgspec.Struct, frozen=True):
     changes: tuple[Change, ...]
     only_base: tuple[Row, ...]
     only_new: tuple[Row, ...]
-    gpus: tuple[tuple[GpuInfo, GpuInfo], ...]
-    other_models: tuple[tuple[GpuInfo, GpuInfo], ...]
+    gpus: tuple[TwoGpus, ...]
+    other_models: tuple[TwoGpus, ...]
     suites: tuple[SuiteShift, ...]
     controls: Controls | None
     same_within: float
@@ -222,13 +222,13 @@ def compare(base: Run, new: Run, same_within: float = SAME_WITHIN) -> Comparison
 
     Raises RunUnreadableError for samples that are not numbers.
     """
-    matched = paired(base, new)
-    ready = [pair for pair in matched.pairs if pair.reason is None]
+    pairs, only_base, only_new, devices = paired(base, new)
+    ready = [pair for pair in pairs if pair.reason is None]
     judged: dict[int, Change] = {}
     suites: list[SuiteShift] = []
     controls: Controls | None = None
     if ready:
-        arrays = figures(ready, {gpu.uuid: gpu for pair in matched.devices for gpu in pair})
+        arrays = figures(ready, {gpu.uuid: gpu for two in devices for gpu in two})
         decision = decide(arrays)
         judged = {id(pair): _judged(pair, row, decision, same_within) for row, pair in enumerate(ready)}
         suites = _suites(ready, arrays, decision)
@@ -242,15 +242,15 @@ def compare(base: Run, new: Run, same_within: float = SAME_WITHIN) -> Comparison
     return Comparison(
         base=base,
         new=new,
-        changes=tuple(judged.get(id(pair)) or _not_judged(pair) for pair in matched.pairs),
-        only_base=matched.only_base,
-        only_new=matched.only_new,
-        gpus=matched.devices,
-        other_models=matched.other_models,
+        changes=tuple(judged.get(id(pair)) or _not_judged(pair) for pair in pairs),
+        only_base=only_base,
+        only_new=only_new,
+        gpus=devices,
+        other_models=tuple(two for two in devices if not same_model(*two)),
         suites=tuple(suites),
         controls=controls,
         same_within=same_within,
-        differences=differences(base, new, matched.devices),
+        differences=differences(base, new, devices),
     )
 
 
@@ -325,7 +325,7 @@ def _suites(ready: Sequence[Pair], arrays: Figures, decision: Decision) -> list[
     return sorted(largest.values(), key=lambda one: -abs(math.log(one.ratio.median)))
 
 
-def differences(base: Run, new: Run, gpus: Sequence[tuple[GpuInfo, GpuInfo]]) -> tuple[Difference, ...]:
+def differences(base: Run, new: Run, gpus: Sequence[TwoGpus]) -> tuple[Difference, ...]:
     """How the machines of the newest sessions differ, in properties that both runs know. ``gpus`` pairs the GPUs
     compared, BASE's first."""
     if not base.sessions or not new.sessions:
@@ -353,7 +353,7 @@ def differences(base: Run, new: Run, gpus: Sequence[tuple[GpuInfo, GpuInfo]]) ->
     )
 
 
-def _boards(gpus: Sequence[tuple[GpuInfo, GpuInfo]]) -> Iterator[tuple[str, Any, Any]]:
+def _boards(gpus: Sequence[TwoGpus]) -> Iterator[tuple[str, Any, Any]]:
     for own, other in gpus:
         for path in GPU_FIELDS:
             name = f"GPU {own.index} {path}" if len(gpus) > 1 else f"GPU {path}"

@@ -37,6 +37,7 @@ Unready = Literal["no ratio", "rounds", "grade"]
 Binding = Literal["free", "partly", "bound"]
 Key = tuple[str | None, str, str]
 Sides = tuple[list[float], list[float]]
+TwoGpus = tuple[GpuInfo, GpuInfo]  # BASE's first
 
 
 class Pair(NamedTuple):
@@ -53,17 +54,6 @@ class Pair(NamedTuple):
     in_turn: bool = False
 
 
-class Paired(NamedTuple):
-    """Every pair, in NEW's order, and the rows that only one run has. ``devices`` pairs the GPUs, BASE's first;
-    ``other_models`` are the pairs of different models."""
-
-    pairs: tuple[Pair, ...]
-    only_base: tuple[Row, ...]
-    only_new: tuple[Row, ...]
-    devices: tuple[tuple[GpuInfo, GpuInfo], ...]
-    other_models: tuple[tuple[GpuInfo, GpuInfo], ...]
-
-
 class _Side(NamedTuple):
     """One of the two runs, and each of its GPUs as the newest session that had it saw it."""
 
@@ -71,8 +61,11 @@ class _Side(NamedTuple):
     gpus: Mapping[str, GpuInfo]
 
 
-def paired(base: Run, new: Run) -> Paired:
-    """Match figures by case, metric and GPU: the same board, else the only GPU of each run, else the same index."""
+def paired(base: Run, new: Run) -> tuple[list[Pair], tuple[Row, ...], tuple[Row, ...], tuple[TwoGpus, ...]]:
+    """Match figures by case, metric and GPU: the same board, else the only GPU of each run, else the same index.
+
+    Returns every pair in NEW's order, the rows that only BASE and that only NEW has, and the pairs of GPUs.
+    """
     before, after = _newest_rows(base), _newest_rows(new)
     base_side, new_side = (
         _Side(run, {gpu.uuid: gpu for session in run.sessions for gpu in session.environment.gpus})
@@ -89,8 +82,7 @@ def paired(base: Run, new: Run) -> Paired:
         else:
             pairs.append(_pair(other, row, base_side, new_side))
     devices = tuple((base_side.gpus[own], new_side.gpus[device]) for device, own in matched.items())
-    other_models = tuple(pair for pair in devices if not _same_model(*pair))
-    return Paired(tuple(pairs), tuple(before.values()), tuple(only_new), devices, other_models)
+    return pairs, tuple(before.values()), tuple(only_new), devices
 
 
 def _newest_rows(run: Run) -> dict[Key, Row]:
@@ -143,7 +135,7 @@ def _matched_gpus(base: _Side, new: _Side, before: Iterable[Key], after: Iterabl
     return result
 
 
-def _same_model(base: GpuInfo, new: GpuInfo) -> bool:
+def same_model(base: GpuInfo, new: GpuInfo) -> bool:
     """True if two GPUs should give the same figures: one name, and as many SMs (MIG divides them)."""
     return (base.name, base.sm_count) == (new.name, new.sm_count)
 
@@ -159,7 +151,7 @@ def _pair(base: Row, new: Row, before: _Side, after: _Side) -> Pair:
     if (
         base.device is not None
         and new.device is not None
-        and not _same_model(before.gpus[base.device], after.gpus[new.device])
+        and not same_model(before.gpus[base.device], after.gpus[new.device])
     ):
         limits = _ceiling(base, before), _ceiling(new, after)
         if limits[0] is None or limits[1] is None:

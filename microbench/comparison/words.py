@@ -12,6 +12,7 @@ import numpy as np
 
 from microbench.analysis.evidence import Finding, Severity, listed, row_name
 from microbench.analysis.stats import STABLE_HALF_WIDTH
+from microbench.comparison import decision
 from microbench.comparison.compare import (
     BETTER,
     COUNTED,
@@ -25,14 +26,6 @@ from microbench.comparison.compare import (
     Controls,
     SuiteShift,
 )  # fmt: skip
-from microbench.comparison.decision import (
-    CONTROLS_WITHIN,
-    FALSE_DISCOVERIES,
-    HOST_DRIFT,
-    LARGEST_LEVEL,
-    LEAST_CONFIRMING,
-    SMALLEST_CHANGE,
-)  # fmt: skip
 from microbench.comparison.pairs import MINIMUM_ROUNDS
 from microbench.core.units import percent, ratio, round_percent
 
@@ -44,7 +37,7 @@ SUITE = "compare"
 MOST_NAMED = 3
 MOST_BENCHMARKS_NAMED = 4
 MORE_ROUNDS = 2 * MINIMUM_ROUNDS
-SMALLEST = percent(math.expm1(SMALLEST_CHANGE))
+SMALLEST = percent(math.expm1(decision.SMALLEST_CHANGE))
 
 
 class Side(NamedTuple):
@@ -69,8 +62,9 @@ WHY: dict[str, Why] = {
     "unconfirmed": Why(
         "moved, but not confirmed by enough others of one metric",
         "A figure can keep one level for a whole session, and one session of each run cannot tell that from a change. "
-        f"It counts as changed if {LEAST_CONFIRMING} figures and a third of its metric in its benchmark, or its suite, "
-        f"move with it, if it moves by {round_percent(math.expm1(LARGEST_LEVEL))} or more, or if sessions alternate.",
+        f"It counts as changed if {decision.LEAST_CONFIRMING} figures and a third of its metric in its benchmark, or "
+        f"its suite, move with it, if it moves by {round_percent(math.expm1(decision.LARGEST_LEVEL))} or more, or if "
+        "sessions alternate.",
         alternate=True,
     ),
     "rounds": Why(
@@ -167,7 +161,7 @@ def summary(comparison: Comparison) -> Finding:
         text=text,
         threshold=(
             f"the whole 95 % interval of the ratio beyond {SMALLEST}; false discoveries limited to "
-            f"{percent(FALSE_DISCOVERIES)} over all suites (Benjamini-Hochberg in each)"
+            f"{percent(decision.FALSE_DISCOVERIES)} over all suites (Benjamini-Hochberg in each)"
         ),
     )
 
@@ -314,7 +308,7 @@ def _suites(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]:
             elif suite.host and controls is not None:
                 text += "The controls moved too, but far less."
             elif suite.host:
-                text += f"No host was seen to drift that far ({round_percent(math.expm1(HOST_DRIFT))})."
+                text += f"No host was seen to drift that far ({round_percent(math.expm1(decision.HOST_DRIFT))})."
             else:
                 text += "GPUs of one model differ less from run to run."
             yield Finding(
@@ -360,7 +354,7 @@ def _drift(comparison: Comparison, members: Sequence[SuiteShift], base: Side, ne
         advice=_alternate(comparison, base, new, [suite.suite for suite in members]),
         threshold=(
             f"the median cost moved by {SMALLEST} or more; controls are unchanged if their interval stays within "
-            f"{round_percent(math.expm1(CONTROLS_WITHIN))}"
+            f"{round_percent(math.expm1(decision.CONTROLS_WITHIN))}"
         ),
     )
 
@@ -400,7 +394,7 @@ def _together(comparison: Comparison) -> Iterator[Finding]:
 
 def _clock(comparison: Comparison) -> Iterator[Finding]:
     """Figures that moved as the SM clock did, and no farther."""
-    beyond = math.exp(SMALLEST_CHANGE)
+    beyond = math.exp(decision.SMALLEST_CHANGE)
     moved = [
         (change, abs(math.log(change.ratio.median)))
         for change in comparison.of("same")

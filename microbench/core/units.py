@@ -162,6 +162,11 @@ def times(ratio: float) -> str:
     return f"{ratio:.2f}×" if ratio < 1.995 else f"{ratio:.1f}×" if ratio < 9.95 else f"{ratio:.0f}×"
 
 
+def counted(count: int, what: str, several: str = "") -> str:
+    """A number with its noun: "1 node", "9 nodes"; ``several`` is a plural that does not end in s alone."""
+    return f"{count} {what if count == 1 else several or f'{what}s'}"
+
+
 def ordinal(number: int) -> str:
     """A place in a row: "1st", "2nd", "7th", "12th"."""
     last = number % 10 if number % 100 not in (11, 12, 13) else 0

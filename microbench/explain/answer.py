@@ -18,9 +18,8 @@ from microbench.core.units import as_time, ordinal, percent, quantity, times
 from microbench.explain import compute_verdict, link_facts, link_verdict, memory_stream, memory_verdict, own
 from microbench.explain.compute_units import USUAL_VARIANTS, best_products, dtype_of, figure, held_by
 from microbench.explain.compute_units import reached as product_reached
-from microbench.explain.graph_facts import break_evens
+from microbench.explain.graph_facts import break_even
 from microbench.explain.launch_facts import crossover_s, layer, layer_rows, same_kernel_rows, title, unmeasured
-from microbench.explain.link_causes import verdict as link_judged
 from microbench.explain.memory_levels import latency_levels
 from microbench.model.graph_pairs import Pair, pairs
 
@@ -127,12 +126,10 @@ def graph(evidence: Evidence) -> Answer | None:
         Part(f"from {_short(title_of(name, layer_titles(evidence.run)))} {times(pair.speedup)}", pair.stream)
         for name, pair in sorted(alike.items(), key=lambda item: item[1].speedup)
     ]
-    chain = next((chain for chain in break_evens(evidence, loop.duration_s) if chain.kernels == kernels), None)
-    if chain is not None:
-        pays = "never faster"
-        if chain.replays is not None:
-            pays = f"faster from the {ordinal(chain.replays + 1)} replay on"
-        parts.append(Part(f"capture takes {as_time(chain.making_s)}; {pays}"))
+    if (even := break_even(evidence, loop)) is not None:
+        making_s, replays = even
+        pays = "never faster" if replays is None else f"faster from the {ordinal(replays + 1)} replay on"
+        parts.append(Part(f"capture takes {as_time(making_s)}; {pays}"))
     return Answer("graph", tuple(parts))
 
 
@@ -152,12 +149,11 @@ def link(evidence: Evidence) -> Answer | None:
     """How fast copies cross the link, against its ceiling."""
     finding = link_verdict.link_verdict(evidence)
     parts = []
-    judged = link_judged(evidence)
     for direction, words in (("h2d", "to the GPU"), ("d2h", "from it")):
         best = link_facts.fastest(evidence, direction)
         if best is not None:
-            limit = next((each for each in judged.reached if each.direction == direction), None) if judged else None
-            share = f" ({percent(limit.share)})" if limit is not None else ""
+            limit = evidence.ceiling(best[1])
+            share = f" ({percent(best[1].value / limit.value)})" if limit is not None else ""
             parts.append(Part(f"{quantity(best[1].value, 'B/s')} {words}{share}", best[1]))
     both = link_facts.both_total(link_facts.both_directions(evidence))
     compared = link_facts.pageable_against_pinned(evidence).get("h2d")
@@ -174,9 +170,9 @@ def link(evidence: Evidence) -> Answer | None:
 def memory(evidence: Evidence) -> Answer | None:
     """What device memory gives against its ceiling, what Python loses, and how long a read takes."""
     parts = [
-        Part(f"{each.kernel} {quantity(each.row.value, 'B/s')} ({percent(each.share)})", each.row)
+        Part(f"{each.what} {quantity(each.row.value, 'B/s')} ({percent(each.share)})", each.row)
         for each in memory_verdict.reached(evidence)
-        if each.kernel in ("read", "copy", "triad")
+        if each.what in ("read", "copy", "triad")
     ]
     for name, words in memory_stream.IMPLEMENTATIONS.items():
         lost = memory_stream.losses(evidence, name) if name != memory_stream.NATIVE else []
@@ -220,9 +216,5 @@ def compute(evidence: Evidence) -> Answer | None:
 def most_important(findings: Sequence[Finding], most: int = MOST_FINDINGS) -> list[Finding]:
     """Problems and warnings first, then advice, in the order in which it helps most people."""
     chosen = [each for each in findings if each.severity in ("problem", "warning", "advice")]
-    return sorted(chosen, key=_importance)[:most]
-
-
-def _importance(finding: Finding) -> tuple[int, int]:
-    place = FIRST_ADVICE.index(finding.rule) if finding.rule in FIRST_ADVICE else len(FIRST_ADVICE)
-    return -SEVERITIES.index(finding.severity), place
+    places = {rule: place for place, rule in enumerate(FIRST_ADVICE, -len(FIRST_ADVICE))}
+    return sorted(chosen, key=lambda each: (-SEVERITIES.index(each.severity), places.get(each.rule, 0)))[:most]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from microbench.analysis.clocks import CLOCK_LOSS
-from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, sentence, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, note_or_advice, rests_on, sentence, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import percent, round_percent
 from microbench.explain import compute_units as units
@@ -101,9 +101,8 @@ def sustained(evidence: Evidence) -> Finding | None:
     dtype = units.dtype_of(late)
     share = late.value / burst.value
     falls = share < 1 - LASTS
-    return Finding(
+    return note_or_advice(
         rule="compute.sustained",
-        severity="note",
         title=(
             f"{dtype} keeps {percent(share)} of its burst: {units.figure(burst)}, then {units.figure(late)}"
             if falls
@@ -141,9 +140,8 @@ def data(evidence: Evidence) -> Finding | None:
     if differ:
         text = "The units do the same work at a different power"
         text += f": {drawn[1]} for zeros, {drawn[0]} for random numbers." if len(drawn) == len(powers) else "."
-    return Finding(
+    return note_or_advice(
         rule="compute.data",
-        severity="advice" if differ else "note",
         title=title,
         text=text,
         advice="Never compare a rate measured on zeros with one on real data." if differ else "",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal, NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, note_or_advice, rests_on, whole
 from microbench.analysis.limits import ceiling
 from microbench.analysis.stats import Row
-from microbench.core.units import as_time, percent, round_percent, times
+from microbench.core.units import as_time, counted, percent, round_percent, times
 from microbench.explain import compute_units as units
 from microbench.explain.memory_stream import best_stream
 
@@ -20,25 +20,16 @@ HEAVY_LOSS = 0.05
 FAST = "_fast"
 
 
-class Fed(NamedTuple):
-    """The size from which a type's products come near their best rate."""
-
-    dtype: str
-    size: int
-    best: Row
-    points: list[tuple[int, Row]]
-
-
-def fed_sizes(evidence: Evidence) -> list[Fed]:
-    """For each type that was measured at FEWEST_SIZES sizes or more, the main type first."""
-    result = []
-    for dtype in sorted(units.dtypes(evidence, units.PRODUCTS), key=lambda dtype: dtype != units.MAIN_DTYPE):
+def fed_sizes(evidence: Evidence) -> dict[str, tuple[int, list[tuple[int, Row]]]]:
+    """For each type that was measured at FEWEST_SIZES sizes or more: the size from which its products come near their
+    best rate, and its rates by size."""
+    result = {}
+    for dtype in units.dtypes(evidence, units.PRODUCTS):
         rows = units.rates(evidence, units.PRODUCTS, dtype=dtype, library=units.NATIVE)
         points = sorted(((whole(row, "size"), row) for row in rows), key=lambda point: point[0])
         if len(points) >= FEWEST_SIZES:
-            best = max(rows, key=lambda row: row.value)
-            size = next(size for size, row in points if row.value >= FED * best.value)
-            result.append(Fed(dtype, size, best, points))
+            best = max(row.value for row in rows)
+            result[dtype] = next(size for size, row in points if row.value >= FED * best), points
     return result
 
 
@@ -74,21 +65,17 @@ def rivals(evidence: Evidence) -> list[Rival]:
             native = units.one_rate(
                 evidence, units.PRODUCTS, dtype=dtype, library=units.NATIVE, size=whole(row, "size")
             )
-            if native is not None and (rival := _rival(evidence, library, row, native)) is not None:
-                result.append(rival)
+            if native is None:
+                continue
+            against, per_clock = (units.same_case(evidence, row, name) for name in ("against", "against_per_clock"))
+            theirs, ours = (units.same_case(evidence, one, "sm_clock") for one in (row, native))
+            if per_clock is not None:
+                sustained, rows_of = against.value if against is not None else None, (row, native, against, per_clock)
+                result.append(Rival(library, row, native, sustained, per_clock.value, rows_of))
+            elif theirs is not None and ours is not None:
+                ratio = row.value / theirs.value / (native.value / ours.value)
+                result.append(Rival(library, row, native, None, ratio, (row, native, theirs, ours)))
     return result
-
-
-def _rival(evidence: Evidence, library: str, row: Row, native: Row) -> Rival | None:
-    against, per_clock = (units.same_case(evidence, row, name) for name in ("against", "against_per_clock"))
-    if per_clock is not None:
-        sustained = against.value if against is not None else None
-        return Rival(library, row, native, sustained, per_clock.value, (row, native, against, per_clock))
-    theirs, ours = (units.same_case(evidence, one, "sm_clock") for one in (row, native))
-    if theirs is None or ours is None:
-        return None
-    ratio = row.value / theirs.value / (native.value / ours.value)
-    return Rival(library, row, native, None, ratio, (row, native, theirs, ours))
 
 
 # A product is launch-bound where a call from Python takes this many times as long as its work on the device.
@@ -138,37 +125,18 @@ def compute_roof(evidence: Evidence, dtype: str) -> Roof | None:
 class Shaped(NamedTuple):
     """A product of a model, what it moves, a call of it from Python and one in a graph, and what bounds it.
 
-    ``held`` follows this run's own roofs; it is None where no roof is known.
+    ``held`` follows this run's own roofs; it is None where no roof is known. ``intensity`` counts operations for each
+    byte of operands and result, and ``graph_factor`` is how many times as fast a call is in a graph.
     """
 
     row: Row
     bandwidth: Row | None
     call: Row | None
     graph: Row | None
+    device_s: float
+    intensity: float | None
+    graph_factor: float | None
     held: Held | None
-
-    @property
-    def operations(self) -> int:
-        """Floating or integer operations of one product."""
-        work = self.row.measurement.work
-        return work.flops or work.operations or 0
-
-    @property
-    def device_s(self) -> float:
-        return self.operations / self.row.value
-
-    @property
-    def intensity(self) -> float | None:
-        """Operations for each byte of operands and result: the roofline's horizontal axis."""
-        moved = self.bandwidth.measurement.work.bytes if self.bandwidth is not None else None
-        return self.operations / moved if moved else None
-
-    @property
-    def graph_factor(self) -> float | None:
-        """How many times as fast a call is in a graph."""
-        if self.call is None or self.graph is None or self.graph.value <= 0:
-            return None
-        return self.call.value / self.graph.value
 
 
 def shaped(evidence: Evidence) -> list[Shaped]:
@@ -178,18 +146,18 @@ def shaped(evidence: Evidence) -> list[Shaped]:
     result = []
     for row in rows:
         bandwidth, call, graph = (units.same_case(evidence, row, name) for name in ("bandwidth", "call", "graph"))
-        product = Shaped(row, bandwidth, call, graph, None)
-        result.append(product._replace(held=_held(product, memory, roofs[units.dtype_of(row)])))
+        operations = row.measurement.work.flops or row.measurement.work.operations or 0
+        moved = bandwidth.measurement.work.bytes if bandwidth is not None else None
+        device_s, intensity = operations / row.value, operations / moved if moved else None
+        compute = roofs[units.dtype_of(row)]
+        held: Held | None = None
+        if call is not None and call.value > LAUNCHES_FROM * device_s:
+            held = "launch"
+        elif memory is not None and compute is not None and intensity is not None and compute.unit == row.metric.unit:
+            held = "bandwidth" if intensity * memory.value < compute.value else "compute"
+        factor = call.value / graph.value if call is not None and graph is not None and graph.value > 0 else None
+        result.append(Shaped(row, bandwidth, call, graph, device_s, intensity, factor, held))
     return result
-
-
-def _held(product: Shaped, memory: Roof | None, compute: Roof | None) -> Held | None:
-    """ "launch" where a call from Python takes longer than the work, else the roof under which that takes longer."""
-    if product.call is not None and product.call.value > LAUNCHES_FROM * product.device_s:
-        return "launch"
-    if memory is None or compute is None or product.intensity is None or compute.unit != product.row.metric.unit:
-        return None
-    return "bandwidth" if product.intensity * memory.value < compute.value else "compute"
 
 
 def libraries(evidence: Evidence) -> Finding | None:
@@ -198,24 +166,23 @@ def libraries(evidence: Evidence) -> Finding | None:
     if not every:
         return None
     sustained = all(rival.sustained is not None for rival in every)
-    named = [
-        (rival.sustained if sustained and rival.sustained is not None else rival.per_clock, number)
-        for number, rival in enumerate(every)
-    ]
-    lowest = {
-        name: min(pair for pair in named if every[pair[1]].library == name)
-        for name in dict.fromkeys(rival.library for rival in every)
-    }
-    least, place = min(named)
-    worst, heavy = every[place], least < 1 - HEAVY_LOSS
+
+    def share(rival: Rival) -> float:
+        return rival.sustained if sustained and rival.sustained is not None else rival.per_clock
+
+    worst = min(every, key=share)
+    heavy = share(worst) < 1 - HEAVY_LOSS
     ahead = [
-        f"{units.LIBRARIES[every[number].library]} in {units.dtype_of(every[number].row)}"
-        for ratio, number in named
-        if ratio > 1 + EQUAL
+        f"{units.LIBRARIES[rival.library]} in {units.dtype_of(rival.row)}"
+        for rival in every
+        if share(rival) > 1 + EQUAL
     ]
+    lowest: dict[str, Rival] = {}
+    for rival in every:
+        lowest[rival.library] = min(lowest.get(rival.library, rival), rival, key=share)
     reach = [
-        f"{units.LIBRARIES[name]} {percent(ratio)} ({units.dtype_of(every[number].row)})"
-        for name, (ratio, number) in lowest.items()
+        f"{units.LIBRARIES[name]} {percent(share(rival))} ({units.dtype_of(rival.row)})"
+        for name, rival in lowest.items()
     ]
     rate = "sustained rate" if sustained else "rate, clock for clock"
     words = ["At the power limit a kernel that draws less also gets a higher clock: --full measures that."]
@@ -223,9 +190,8 @@ def libraries(evidence: Evidence) -> Finding | None:
         kernel = f"{units.LIBRARIES[worst.library]}'s {units.dtype_of(worst.row)} kernel"
         words = [f"Clock for clock {kernel} reaches {percent(worst.per_clock)}."]
     words += [f"Faster than every candidate tried: {listed(ahead)}."] if ahead else []
-    return Finding(
+    return note_or_advice(
         rule="compute.libraries",
-        severity="advice" if heavy else "note",
         title=f"Lowest share of cuBLASLt's {rate}: {', '.join(reach)}",
         text=" ".join(words),
         advice=(
@@ -254,7 +220,7 @@ def halved(evidence: Evidence) -> Finding | None:
     return Finding(
         rule="compute.halved",
         severity="warning",
-        title=f"{units.counted(len(every), 'product')} did not fit the free memory: a smaller one was measured",
+        title=f"{counted(len(every), 'product')} did not fit the free memory: a smaller one was measured",
         text=f"{row.case_id} is {fact.value}.",
         advice="Free the memory of this GPU and measure again.",
         threshold="fact shape says that it was halved",
@@ -278,7 +244,7 @@ def bounds(evidence: Evidence) -> Finding | None:
         rule="compute.shapes",
         severity="note",
         title=(
-            f"Of {units.counted(len(every), 'product')} of models: "
+            f"Of {counted(len(every), 'product')} of models: "
             + ", ".join(f"{counts[held]} {held}-bound" for held in HELD if counts[held])
         ),
         text=f"They are {listed(spans)}.",
@@ -292,7 +258,7 @@ def bounds(evidence: Evidence) -> Finding | None:
 
 
 def _span(rows: list[int]) -> str:
-    return units.counted(rows[0], "row") if min(rows) == max(rows) else f"{min(rows)} to {max(rows)} rows"
+    return counted(rows[0], "row") if min(rows) == max(rows) else f"{min(rows)} to {max(rows)} rows"
 
 
 def launches(evidence: Evidence) -> Finding | None:
@@ -305,11 +271,10 @@ def launches(evidence: Evidence) -> Finding | None:
     if not every:
         return None
     worst, factor = max(every, key=lambda pair: pair[1])
-    name = f"{worst.row.params.get('projection')} of {units.counted(whole(worst.row, 'rows'), 'row')}"
+    name = f"{worst.row.params.get('projection')} of {counted(whole(worst.row, 'rows'), 'row')}"
     call = f"a call from Python takes {as_time(worst.call.value)} for " if worst.call is not None else ""
-    return Finding(
+    return note_or_advice(
         rule="compute.launches",
-        severity="advice",
         title=f"A graph makes {name} ({units.dtype_of(worst.row)}) {times(factor)} as fast",
         text=f"The product is launch-bound: {call}{as_time(worst.device_s)} of work.",
         advice="Capture a step of the model in a graph, or batch more rows.",
@@ -341,9 +306,8 @@ def grouped(evidence: Evidence) -> Finding | None:
             f"One by one, {'the GPU waits for the calls from Python' if waits else 'the GPU is never idle for long'}."
         )
     worth = gain >= GRAPH_WORTH
-    return Finding(
+    return note_or_advice(
         rule="compute.grouped",
-        severity="advice" if worth else "note",
         title=(
             f"{products} products of {whole(alone, 'size')} ({units.dtype_of(alone)}) take {took[0]} one by one, "
             f"{took[1]} as a graph, {took[2]} as one batch"

@@ -6,7 +6,7 @@ from math import ceil
 from typing import NamedTuple
 
 from microbench.analysis.clocks import HEAT_WORDS
-from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rests_on, share_of
+from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, note_or_advice, rests_on, share_of
 from microbench.analysis.limits import Ceiling, ceiling_at
 from microbench.analysis.rates import data_sheet_clock_hz
 from microbench.analysis.stats import Row
@@ -25,44 +25,22 @@ RATES, PER_CLOCK, ENERGIES = ("rate", "integer_rate"), ("per_clock", "integer_pe
 
 
 class Reached(NamedTuple):
-    """A rate against what its units can do at the SM clock they ran at, at the highest and at the data sheet's."""
+    """A rate against what its units can do at the SM clock they ran at, at the highest and at the data sheet's.
+
+    ``fed`` is the share at the measured clock: how well the units are fed. ``units`` are "tensor cores" or "ALUs". What
+    a clock decides is None where that clock is not known.
+    """
 
     row: Row
     clock_hz: float | None
     highest_hz: float | None
     data_sheet_hz: float | None
-    measured: Ceiling | None
     highest: Ceiling | None
-    data_sheet: Ceiling | None
-
-    @property
-    def fed(self) -> float | None:
-        """Share of what the units can do at the measured clock: how well they are fed."""
-        return self._share(self.measured)
-
-    @property
-    def of_highest(self) -> float | None:
-        return self._share(self.highest)
-
-    @property
-    def of_data_sheet(self) -> float | None:
-        """Share of what they can do at the data sheet's clock; None where that clock is not known."""
-        return self._share(self.data_sheet)
-
-    @property
-    def clock_share(self) -> float | None:
-        if self.measured is None or self.highest is None:
-            return None
-        return self.measured.value / self.highest.value
-
-    @property
-    def units(self) -> str:
-        """Which units do the work: "tensor cores" or "ALUs"."""
-        limit = self.highest or self.measured
-        return "ALUs" if limit is not None and limit.source.startswith("ALUs") else "tensor cores"
-
-    def _share(self, limit: Ceiling | None) -> float | None:
-        return self.row.value / limit.value if limit is not None and limit.unit == self.row.metric.unit else None
+    fed: float | None
+    of_highest: float | None
+    of_data_sheet: float | None
+    clock_share: float | None
+    units: str
 
 
 # The variant of each type that short texts mean by the type's name.
@@ -99,8 +77,17 @@ def reached(evidence: Evidence, row: Row) -> Reached:
     clock = same_case(evidence, row, "sm_clock")
     clock_hz, bound, gpu = clock.value if clock is not None else None, row.measurement.bound, evidence.gpu
     highest_hz, data_sheet_hz = gpu.sm_clock_max_hz if gpu is not None else None, data_sheet_clock_hz(bound, gpu)
-    ceilings = (ceiling_at(bound, gpu, hz) for hz in (clock_hz, highest_hz, data_sheet_hz))
-    return Reached(row, clock_hz, highest_hz, data_sheet_hz, *ceilings)
+    measured, highest, data_sheet = (ceiling_at(bound, gpu, hz) for hz in (clock_hz, highest_hz, data_sheet_hz))
+    fed, of_highest, of_data_sheet = (
+        row.value / limit.value if limit is not None and limit.unit == row.metric.unit else None
+        for limit in (measured, highest, data_sheet)
+    )
+    clock_share = measured.value / highest.value if measured is not None and highest is not None else None
+    limit = highest or measured
+    units = "ALUs" if limit is not None and limit.source.startswith("ALUs") else "tensor cores"
+    return Reached(
+        row, clock_hz, highest_hz, data_sheet_hz, highest, fed, of_highest, of_data_sheet, clock_share, units
+    )
 
 
 def dtype_of(row: Row) -> str:
@@ -137,11 +124,6 @@ def best_products(evidence: Evidence) -> list[Row]:
 def figure(row: Row) -> str:
     """A value with its unit."""
     return quantity(row.value, row.metric.unit)
-
-
-def counted(count: int, what: str) -> str:
-    """ "1 type", "9 types"."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def typed(row: Row) -> str:
@@ -209,24 +191,12 @@ def tensor_dtypes(evidence: Evidence) -> list[str]:
     return sorted(names, key=lambda dtype: dtype != MAIN_DTYPE)
 
 
-class Halves(NamedTuple):
-    """fp16 products accumulated in fp16, and in fp32."""
-
-    short: Row
-    long: Row
-
-    @property
-    def ratio(self) -> float:
-        """2 where accumulation in fp32 runs at half the rate, 1 where it does not."""
-        return self.short.value / self.long.value
-
-
-def halves(evidence: Evidence) -> Halves | None:
-    """By instructions where they were measured, else by products."""
+def halves(evidence: Evidence) -> tuple[Row, Row] | None:
+    """fp16 products accumulated in fp16, and in fp32, by instructions where they were measured, else by products."""
     short, long = (per_clock(evidence, MMA, dtype) for dtype in ("fp16_acc16", "fp16"))
     if short is None or long is None:
         short, long = (best_product(evidence, dtype) for dtype in ("fp16_acc16", "fp16"))
-    return Halves(short, long) if short is not None and long is not None else None
+    return (short, long) if short is not None and long is not None else None
 
 
 WARP_THREADS = 32
@@ -237,28 +207,27 @@ OPERATIONS = {"fma_fp64": 2, "fma_fp32": 2, "fma_fp16x2": 4, "fma_bf16x2": 4}
 
 
 class Instruction(NamedTuple):
-    """An ALU instruction: its rate a clock cycle and SM, the share of the architecture's rate, and its latency."""
+    """An ALU instruction: its rate a clock cycle and SM, the share of the architecture's rate, and its latency.
+
+    ``in_flight`` are the warp instructions that an SM needs in flight: latency x instructions issued in a cycle.
+    """
 
     operation: str
     rate: Row
     share: float | None
     latency: Row | None
-
-    @property
-    def in_flight(self) -> float | None:
-        """Warp instructions that an SM needs in flight: latency x instructions issued in a cycle."""
-        if self.latency is None:
-            return None
-        exact = self.latency.value * self.rate.value / (WARP_THREADS * OPERATIONS.get(self.operation, 1))
-        return float(ceil(exact * (1 - SLACK)))
+    in_flight: float | None
 
 
 def instructions(evidence: Evidence) -> list[Instruction]:
     """Every ALU instruction that was measured."""
-    return [
-        Instruction(str(row.params.get("operation")), row, share_of(evidence, row), same_case(evidence, row, "latency"))
-        for row in rates(evidence, ALUS, PER_CLOCK)
-    ]
+    result = []
+    for row in rates(evidence, ALUS, PER_CLOCK):
+        name, latency = str(row.params.get("operation")), same_case(evidence, row, "latency")
+        exact = latency.value * row.value / (WARP_THREADS * OPERATIONS.get(name, 1)) if latency is not None else None
+        in_flight = float(ceil(exact * (1 - SLACK))) if exact is not None else None
+        result.append(Instruction(name, row, share_of(evidence, row), latency, in_flight))
+    return result
 
 
 def alone(evidence: Evidence) -> Finding | None:
@@ -304,9 +273,8 @@ def paths(evidence: Evidence) -> Finding | None:
     dtype, wgmma, mma = pairs[0]
     share = mma.value / wgmma.value
     behind = share < LEFT_BEHIND
-    return Finding(
+    return note_or_advice(
         rule="compute.path",
-        severity="advice" if behind else "note",
         title=f"mma.sync gives {percent(share)} of wgmma's rate ({dtype}, clock for clock)",
         text="Kernels written for older GPUs use mma.sync and cannot be faster than that." if behind else "",
         advice="Use wgmma, or a library that does." if behind else "",
@@ -320,9 +288,8 @@ def _one_path(evidence: Evidence) -> Finding | None:
         row = per_clock(evidence, MMA, dtype)
         share = share_of(evidence, row) if row is not None else None
         if share is not None and share < LEFT_BEHIND:
-            return Finding(
+            return note_or_advice(
                 rule="compute.path",
-                severity="advice",
                 title=f"mma.sync reaches {percent(share)} of the tensor cores' rate ({dtype}, clock for clock)",
                 text="Other instructions of this architecture give the rest.",
                 advice="Use a library that is built for this architecture.",
@@ -335,13 +302,13 @@ def _one_path(evidence: Evidence) -> Finding | None:
 def accumulate(evidence: Evidence) -> Finding | None:
     """Whether this board accumulates in fp32 at half the rate, as gaming boards do."""
     pair = halves(evidence)
-    if pair is None or pair.ratio <= WHOLE_UP_TO:
+    ratio = pair[0].value / pair[1].value if pair is not None else 0.0
+    if pair is None or ratio <= WHOLE_UP_TO:
         return None
-    halved = pair.ratio >= HALVED_FROM
-    return Finding(
+    halved = ratio >= HALVED_FROM
+    return note_or_advice(
         rule="compute.accumulate",
-        severity="advice" if halved else "note",
-        title=f"fp16 products are {times(pair.ratio)} as fast with fp16 accumulation as with fp32",
+        title=f"fp16 products are {times(ratio)} as fast with fp16 accumulation as with fp32",
         text="This board runs fp32 accumulation at half the rate, as gaming boards do." if halved else "",
         advice="Accumulate in fp16 where its precision is enough." if halved else "",
         threshold=f"shown above {times(WHOLE_UP_TO)}; halved from {times(HALVED_FROM)} on",
@@ -349,8 +316,4 @@ def accumulate(evidence: Evidence) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (
-    alone,
-    paths,
-    accumulate,
-)
+RULES: tuple[Rule, ...] = (alone, paths, accumulate)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from microbench.analysis.clocks import CLOCK_LOSS
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, exceeds, rests_on
 from microbench.core.units import percent, round_percent
@@ -69,11 +71,9 @@ def _unjudged(evidence: Evidence) -> Finding | None:
     )
 
 
-def over_limit(evidence: Evidence) -> Finding | None:
-    """Rates that are higher than their limit allows."""
-    return beyond_ceiling(
-        evidence, "compute", "a rate that this board's name does not tell, or a highest clock that is misreported"
-    )
-
-
-RULES: tuple[Rule, ...] = (verdict, over_limit)
+OVER_LIMIT = partial(
+    beyond_ceiling,
+    suite="compute",
+    perhaps="a rate that this board's name does not tell, or a highest clock that is misreported",
+)
+RULES: tuple[Rule, ...] = (verdict, OVER_LIMIT)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
 
-from microbench.analysis.evidence import SEVERITIES, Finding, Severity
+from microbench.analysis.evidence import SEVERITIES, Finding, Severity, note_or_advice
 from microbench.core.model import Environment, GpuInfo, MemoryErrors, Run, Scalar, Session
 from microbench.core.units import percent, quantity
 from microbench.host.files import cpu_list
@@ -43,22 +43,18 @@ def session_findings(session: Session) -> list[Finding]:
             threshold="the session ran with --device fake",
             rests_on=("simulated",),
         )
-        return [simulated, *_of_gpus(session, [memory_errors])]
-    result = [finding for rule in SESSION_RULES if (finding := rule(session)) is not None]
-    result += variables(session)
-    result += _of_gpus(session, [*GPU_RULES, lambda gpu: far_node(gpu, session)])
-    return result + unseen(session)
+        return [simulated, *_of_gpus(session, _of_memory)]
+    found = (_of_cores, _of_time, _of_what_is_between, _of_variables)
+    result = [finding for rules in found for finding in rules(session)]
+    result += _of_gpus(session, lambda gpu: _of_gpu(gpu, session))
+    return [*result, *_of_hidden_facts(session)]
 
 
-def _of_gpus(session: Session, rules: Sequence[Callable[[GpuInfo], Finding | None]]) -> list[Finding]:
+def _of_gpus(session: Session, rules: Callable[[GpuInfo], Iterator[Finding]]) -> Iterator[Finding]:
     """What the rules find about each GPU, which is named if there are several."""
-    result = []
     for gpu in session.gpus:
-        for finding in (rule(gpu) for rule in rules):
-            if finding is not None:
-                title = f"GPU {gpu.index}: {finding.title}" if len(session.gpus) > 1 else finding.title
-                result.append(msgspec.structs.replace(finding, title=title))
-    return result
+        name = f"GPU {gpu.index}: " if len(session.gpus) > 1 else ""
+        yield from (msgspec.structs.replace(finding, title=name + finding.title) for finding in rules(gpu))
 
 
 # Read in user space, through the vDSO; any other clock source costs a system call or a slow device register.
@@ -71,139 +67,116 @@ CORES_WANTED = 3
 LOAD_SHARE = 0.5
 
 
-def governor(session: Session) -> Finding | None:
-    """The CPU clock follows the load instead of staying up."""
+def _of_cores(session: Session) -> Iterator[Finding]:
+    """A CPU clock that follows the load, cores that sleep deeply, and a thread that shares the submitting core."""
     environment = session.environment
     name, driver = environment.fact("governor"), environment.fact("cpu_frequency_driver")
-    preference = environment.fact("energy_preference")
-    if name is None or name == "performance":
-        return None
-    prefers_speed = driver in PREFERENCE_DRIVERS and preference == "performance"
-    counts = environment.fact("governor_by_policy") or name
-    return Finding(
-        rule="environment.governor",
-        severity="note" if prefers_speed else "warning",
-        title=f"The CPU governor is {name}, not performance",
-        text=(
-            f"The host's share of a launch moves with the CPU clock (policies: {counts}; driver {driver or 'unknown'}, "
-            f"energy preference {preference or 'unknown'})."
-        ),
-        advice="" if prefers_speed else "Set it by `sudo cpupower frequency-set -g performance`.",
-        threshold="a governor other than performance in any frequency policy",
-        rests_on=("governor", "cpu_frequency_driver", "energy_preference"),
-    )
+    if name not in (None, "performance"):
+        preference = environment.fact("energy_preference")
+        prefers_speed = driver in PREFERENCE_DRIVERS and preference == "performance"
+        yield Finding(
+            rule="environment.governor",
+            severity="note" if prefers_speed else "warning",
+            title=f"The CPU governor is {name}, not performance",
+            text=(
+                "The host's share of a launch moves with the CPU clock (policies: "
+                f"{environment.fact('governor_by_policy') or name}; driver {driver or 'unknown'}, energy preference "
+                f"{preference or 'unknown'})."
+            ),
+            advice="" if prefers_speed else "Set it by `sudo cpupower frequency-set -g performance`.",
+            threshold="a governor other than performance in any frequency policy",
+            rests_on=("governor", "cpu_frequency_driver", "energy_preference"),
+        )
+    latency_s = _number(environment.fact("c_state_exit_latency_s"))
+    if latency_s is not None and latency_s >= DEEP_IDLE_S:
+        state = environment.fact("c_state_deepest")
+        yield note_or_advice(
+            rule="environment.idle_states",
+            title=f"Idle cores may sleep as deeply as {state}: {quantity(latency_s, 's')} to wake",
+            text="Blocking waits, thread hand-offs and the first launch after a pause wait for that.",
+            advice="Forbid such states by `sudo cpupower idle-set -D 10`.",
+            threshold=f"an enabled idle state with an exit latency of {quantity(DEEP_IDLE_S, 's')} or more",
+            rests_on=("c_state_deepest", "c_state_exit_latency_s"),
+        )
+    core, siblings = environment.fact("submit_core"), environment.fact("submit_core_siblings")
+    if core is not None and siblings not in (None, "none"):
+        ours = _cpus(environment, "parent_cores") | _cpus(environment, "watcher_core")
+        shared = sorted(ours & _cpus(environment, "submit_core_siblings"))
+        on_it = f"microbench's own threads run on CPU {', '.join(map(str, shared))}, the same physical core."
+        off_it = "microbench keeps its own threads off it; other programs there slow launches down."
+        yield Finding(
+            rule="environment.smt_sibling",
+            severity="warning" if shared else "note",
+            title=f"Core {core}, which submits, shares its execution units with CPU {siblings}",
+            text=on_it if shared else off_it,
+            advice="Allow microbench more physical cores." if shared else "",
+            threshold="the submitting core has a sibling; a warning if a thread of microbench's own runs on it",
+            rests_on=("submit_core", "submit_core_siblings", "parent_cores", "watcher_core"),
+        )
 
 
-def idle_states(session: Session) -> Finding | None:
-    """A core that sleeps deeply wakes late."""
+def _of_time(session: Session) -> Iterator[Finding]:
+    """A clock that is slow to read, and too little time of the CPU: few cores, a quota, other programs."""
     environment = session.environment
-    state, latency_s = environment.fact("c_state_deepest"), _number(environment.fact("c_state_exit_latency_s"))
-    if latency_s is None or latency_s < DEEP_IDLE_S:
-        return None
-    return Finding(
-        rule="environment.idle_states",
-        severity="advice",
-        title=f"Idle cores may sleep as deeply as {state}: {quantity(latency_s, 's')} to wake",
-        text="Blocking waits, thread hand-offs and the first launch after a pause wait for that.",
-        advice="Forbid such states by `sudo cpupower idle-set -D 10`.",
-        threshold=f"an enabled idle state with an exit latency of {quantity(DEEP_IDLE_S, 's')} or more",
-        rests_on=("c_state_deepest", "c_state_exit_latency_s"),
-    )
-
-
-def sibling(session: Session) -> Finding | None:
-    """The submitting core's other hardware thread competes with it."""
-    environment = session.environment
-    core, text = environment.fact("submit_core"), environment.fact("submit_core_siblings")
-    if core is None or text in (None, "none"):
-        return None
-    ours = _cpus(environment, "parent_cores") | _cpus(environment, "watcher_core")
-    shared = sorted(ours & _cpus(environment, "submit_core_siblings"))
-    on_it = f"microbench's own threads run on CPU {', '.join(map(str, shared))}, the same physical core."
-    return Finding(
-        rule="environment.smt_sibling",
-        severity="warning" if shared else "note",
-        title=f"Core {core}, which submits, shares its execution units with CPU {text}",
-        text=on_it if shared else "microbench keeps its own threads off it; other programs there slow launches down.",
-        advice="Allow microbench more physical cores." if shared else "",
-        threshold="the submitting core has a sibling; a warning if a thread of microbench's own runs on it",
-        rests_on=("submit_core", "submit_core_siblings", "parent_cores", "watcher_core"),
-    )
-
-
-def clock_source(session: Session) -> Finding | None:
-    """Reading the time costs as much as what is timed."""
-    name, cost_s = session.environment.fact("clock_source"), session.floors.timer_call_s
-    if name is None or name in FAST_CLOCKS:
-        return None
-    each = f" of {quantity(cost_s, 's')}" if cost_s is not None else ""
-    return Finding(
-        rule="environment.clock_source",
-        severity="problem",
-        title=f"The kernel's clock is {name}, which is slow to read",
-        text=f"Host times of single calls contain a reading{each}, and their percentiles are worth little.",
-        advice="If the kernel gave up on tsc, `dmesg | grep -i tsc` says why.",
-        threshold=f"a clock source other than {', '.join(sorted(FAST_CLOCKS))}",
-        rests_on=("clock_source",),
-    )
-
-
-def few_cores(session: Session) -> Finding | None:
-    """Fewer physical cores than busy threads."""
-    cores = _number(session.environment.fact("physical_core_count"))
-    if cores is None or cores >= CORES_WANTED:
-        return None
-    shared = "share two cores, which shows in the worst cases."
-    return Finding(
-        rule="environment.few_cores",
-        severity="warning" if cores < 2 else "advice",
-        title=f"{cores:.0f} physical core{'s' if cores != 1 else ''} for {CORES_WANTED} busy threads",
-        text="The threads that submit, watch and save "
-        + ("share one core: start times contain the scheduler's time slices." if cores < 2 else shared),
-        advice="Allow more cores.",
-        threshold=f"fewer than {CORES_WANTED} physical cores that this process may use",
-        rests_on=("physical_core_count",),
-    )
-
-
-def quota(session: Session) -> Finding | None:
-    """A cgroup stops the process for the rest of each period once its share is used."""
-    share = _number(session.environment.fact("cpu_quota"))
-    if share is None or share >= CORES_WANTED:
-        return None
-    return Finding(
-        rule="environment.cpu_quota",
-        severity="warning",
-        title=f"A cgroup allows {share:g} CPUs' worth of time for {CORES_WANTED} busy threads",
-        text="Once that is used, the kernel stops them all until the period ends (100 ms by default).",
-        advice="Raise the container's CPU limit.",
-        threshold=f"a CPU quota below {CORES_WANTED} CPUs",
-        rests_on=("cpu_quota",),
-    )
-
-
-def load(session: Session) -> Finding | None:
-    """Other programs were running when the session began."""
-    environment = session.environment
+    name, cost_s = environment.fact("clock_source"), session.floors.timer_call_s
+    if name is not None and name not in FAST_CLOCKS:
+        each = f" of {quantity(cost_s, 's')}" if cost_s is not None else ""
+        yield Finding(
+            rule="environment.clock_source",
+            severity="problem",
+            title=f"The kernel's clock is {name}, which is slow to read",
+            text=f"Host times of single calls contain a reading{each}, and their percentiles are worth little.",
+            advice="If the kernel gave up on tsc, `dmesg | grep -i tsc` says why.",
+            threshold=f"a clock source other than {', '.join(sorted(FAST_CLOCKS))}",
+            rests_on=("clock_source",),
+        )
+    cores = _number(environment.fact("physical_core_count"))
+    if cores is not None and cores < CORES_WANTED:
+        shared = "share two cores, which shows in the worst cases."
+        if cores < 2:
+            shared = "share one core: start times contain the scheduler's time slices."
+        yield Finding(
+            rule="environment.few_cores",
+            severity="warning" if cores < 2 else "advice",
+            title=f"{cores:.0f} physical core{'s' if cores != 1 else ''} for {CORES_WANTED} busy threads",
+            text=f"The threads that submit, watch and save {shared}",
+            advice="Allow more cores.",
+            threshold=f"fewer than {CORES_WANTED} physical cores that this process may use",
+            rests_on=("physical_core_count",),
+        )
+    share = _number(environment.fact("cpu_quota"))
+    if share is not None and share < CORES_WANTED:
+        yield Finding(
+            rule="environment.cpu_quota",
+            severity="warning",
+            title=f"A cgroup allows {share:g} CPUs' worth of time for {CORES_WANTED} busy threads",
+            text="Once that is used, the kernel stops them all until the period ends (100 ms by default).",
+            advice="Raise the container's CPU limit.",
+            threshold=f"a CPU quota below {CORES_WANTED} CPUs",
+            rests_on=("cpu_quota",),
+        )
     average, cpus = _number(environment.fact("load_average_1min")), _number(environment.fact("cpu_affinity_count"))
-    if average is None or cpus is None or average <= max(1.0, LOAD_SHARE * cpus):
-        return None
-    return Finding(
-        rule="environment.load",
-        severity="warning",
-        title=f"The host was busy: load average {average:.1f} on {cpus:.0f} CPUs",
-        text="Other programs share caches, memory and clock with the thread that submits.",
-        advice="Close them and repeat.",
-        threshold=f"1-minute load average above 1 and above {percent(LOAD_SHARE)} of the CPUs allowed",
-        rests_on=("load_average_1min", "cpu_affinity_count"),
-    )
+    if average is not None and cpus is not None and average > max(1.0, LOAD_SHARE * cpus):
+        yield Finding(
+            rule="environment.load",
+            severity="warning",
+            title=f"The host was busy: load average {average:.1f} on {cpus:.0f} CPUs",
+            text="Other programs share caches, memory and clock with the thread that submits.",
+            advice="Close them and repeat.",
+            threshold=f"1-minute load average above 1 and above {percent(LOAD_SHARE)} of the CPUs allowed",
+            rests_on=("load_average_1min", "cpu_affinity_count"),
+        )
 
 
-def virtualization(session: Session) -> Finding | None:
-    """A hypervisor, WSL or gVisor stands between this system and the hardware."""
+OFF = (None, "", "0", "none", "off")
+
+
+def _of_what_is_between(session: Session) -> Iterator[Finding]:
+    """What stands between this system and the hardware: a hypervisor, a sleeping link, tools that intercept calls."""
     environment = session.environment
     hypervisor, container = environment.fact("virtualization"), environment.fact("container")
     severity: Severity = "warning"
+    what, effect = "", ""
     if container == "gvisor":
         what, effect = "gVisor", "Every call into the driver is intercepted, and the hardware is hidden."
     elif hypervisor == "wsl":
@@ -211,91 +184,57 @@ def virtualization(session: Session) -> Finding | None:
     elif hypervisor not in (None, "none"):
         severity, what = "note", f"a virtual machine ({hypervisor})"
         effect = "Its host may take cores away unseen: figures hold for this machine, not for the GPU on bare metal."
-    else:
-        return None
-    return Finding(
-        rule="environment.virtualization",
-        severity=severity,
-        title=f"This is {what}",
-        text=effect,
-        advice="Compare only with runs on such a machine." if severity == "warning" else "",
-        threshold="a hypervisor, WSL or gVisor was recognised",
-        rests_on=("virtualization", "container"),
-    )
-
-
-def link_power(session: Session) -> Finding | None:
-    """An idle PCIe link goes to sleep and wakes late."""
-    policy = session.environment.fact("pcie_aspm_policy")
-    if policy not in ("powersave", "powersupersave"):
-        return None
-    return Finding(
-        rule="environment.pcie_aspm",
-        severity="advice",
-        title=f"PCIe links may sleep: the kernel's power policy is {policy}",
-        text="An idle link powers down, and the first launch after a pause waits for it.",
-        advice="Switch it off by `echo performance | sudo tee /sys/module/pcie_aspm/parameters/policy`.",
-        threshold="an ASPM policy of powersave or powersupersave",
-        rests_on=("pcie_aspm_policy",),
-    )
-
-
-OFF = ("", "0", "none", "off")
-
-
-def profiler(session: Session) -> Finding | None:
-    """A tool intercepts the calls that are timed."""
-    tool = session.environment.fact("profiler")
-    if tool in (None, *OFF):
-        return None
-    return Finding(
-        rule="environment.profiler",
-        severity="problem",
-        title=f"A profiler is attached: {tool}",
-        text="It intercepts driver calls and may serialise kernels: every launch figure contains it.",
-        advice="Measure without it; under it, look only at the timeline.",
-        threshold="a tool's variable is set, or its library is preloaded, injected or mapped",
-        rests_on=("profiler",),
-    )
-
-
-def tracer(session: Session) -> Finding | None:
-    """A debugger or system-call tracer follows the process."""
-    name = session.environment.fact("tracer")
-    if name in (None, *OFF):
-        return None
-    return Finding(
-        rule="environment.tracer",
-        severity="problem",
-        title=f"The process is traced by {name}",
-        text="It stops at system calls or breakpoints, also inside what is timed.",
-        advice="Measure without a tracer.",
-        threshold="the process has a ptrace tracer",
-        rests_on=("tracer",),
-    )
-
-
-def mps(session: Session) -> Finding | None:
-    """Work goes through the MPS server and may share the GPU."""
-    state = session.environment.fact("mps")
-    if state in (None, *OFF):
-        return None
-    running = state == "running"
-    return Finding(
-        rule="environment.mps",
-        severity="warning" if running else "note",
-        title="MPS is running" if running else f"MPS may be running: {state}",
-        text="Contexts of several processes then share the GPU's queues, and cold starts include the server.",
-        advice="End it by `echo quit | nvidia-cuda-mps-control`.",
-        threshold="the daemon is among the processes, or its control pipe exists",
-        rests_on=("mps",),
-    )
-
-
-SESSION_RULES: tuple[Callable[[Session], Finding | None], ...] = (
-    governor, idle_states, sibling, clock_source, few_cores, quota, load, virtualization, link_power, profiler,
-    tracer, mps,
-)  # fmt: skip
+    if what:
+        yield Finding(
+            rule="environment.virtualization",
+            severity=severity,
+            title=f"This is {what}",
+            text=effect,
+            advice="Compare only with runs on such a machine." if severity == "warning" else "",
+            threshold="a hypervisor, WSL or gVisor was recognised",
+            rests_on=("virtualization", "container"),
+        )
+    policy = environment.fact("pcie_aspm_policy")
+    if policy in ("powersave", "powersupersave"):
+        yield note_or_advice(
+            rule="environment.pcie_aspm",
+            title=f"PCIe links may sleep: the kernel's power policy is {policy}",
+            text="An idle link powers down, and the first launch after a pause waits for it.",
+            advice="Switch it off by `echo performance | sudo tee /sys/module/pcie_aspm/parameters/policy`.",
+            threshold="an ASPM policy of powersave or powersupersave",
+            rests_on=("pcie_aspm_policy",),
+        )
+    if (tool := environment.fact("profiler")) not in OFF:
+        yield Finding(
+            rule="environment.profiler",
+            severity="problem",
+            title=f"A profiler is attached: {tool}",
+            text="It intercepts driver calls and may serialise kernels: every launch figure contains it.",
+            advice="Measure without it; under it, look only at the timeline.",
+            threshold="a tool's variable is set, or its library is preloaded, injected or mapped",
+            rests_on=("profiler",),
+        )
+    if (tracer := environment.fact("tracer")) not in OFF:
+        yield Finding(
+            rule="environment.tracer",
+            severity="problem",
+            title=f"The process is traced by {tracer}",
+            text="It stops at system calls or breakpoints, also inside what is timed.",
+            advice="Measure without a tracer.",
+            threshold="the process has a ptrace tracer",
+            rests_on=("tracer",),
+        )
+    if (mps := environment.fact("mps")) not in OFF:
+        running = mps == "running"
+        yield Finding(
+            rule="environment.mps",
+            severity="warning" if running else "note",
+            title="MPS is running" if running else f"MPS may be running: {mps}",
+            text="Contexts of several processes then share the GPU's queues, and cold starts include the server.",
+            advice="End it by `echo quit | nvidia-cuda-mps-control`.",
+            threshold="the daemon is among the processes, or its control pipe exists",
+            rests_on=("mps",),
+        )
 
 
 class VariableEffect(NamedTuple):
@@ -326,15 +265,12 @@ EFFECTS = (
 )
 
 
-def variables(session: Session) -> list[Finding]:
+def _of_variables(session: Session) -> Iterator[Finding]:
     """One finding for each variable that was set to a value that changes launches."""
-    result = []
     for effect in EFFECTS:
         value = session.environment.fact(effect.name)
-        if not isinstance(value, str) or not value or (effect.when is not None and value.upper() not in effect.when):
-            continue
-        result.append(
-            Finding(
+        if isinstance(value, str) and value and (effect.when is None or value.upper() in effect.when):
+            yield Finding(
                 rule=f"environment.{effect.name.lower()}",
                 severity=effect.severity,
                 title=f"{effect.name}={value} changes what is measured",
@@ -343,8 +279,6 @@ def variables(session: Session) -> list[Finding]:
                 threshold=f"{effect.name} is " + (f"set to {' or '.join(effect.when)}" if effect.when else "set"),
                 rests_on=(effect.name,),
             )
-        )
-    return result
 
 
 # A memory bus this wide is HBM, whose ECC has bits of its own; GDDR keeps its ECC in the memory it protects.
@@ -353,92 +287,107 @@ PROCESSES_NAMED = 4
 GRAPHICS_MARK = "graphics"
 
 
-def other_processes(gpu: GpuInfo) -> Finding | None:
-    """Other processes use the GPU."""
-    others = gpu.other_processes
-    if not others:
-        return None
-    named = ", ".join(others[:PROCESSES_NAMED]) + (", …" if len(others) > PROCESSES_NAMED else "")
-    only_drawing = all(GRAPHICS_MARK in name for name in others)
-    effect = "They draw the screen: the worst cases contain them."
-    return Finding(
-        rule="environment.other_processes",
-        severity="advice" if only_drawing else "problem",
-        title=f"{len(others)} other process{'es' if len(others) > 1 else ''} on the GPU: {named}",
-        text=effect if only_drawing else "The GPU switches between them and this run: every figure may be wrong.",
-        advice="Measure from a text console or another machine." if only_drawing else "End them and repeat.",
-        threshold="NVML lists a process other than microbench; advice if all of them only draw",
-        rests_on=("gpu other_processes",),
-    )
-
-
-def confidential(gpu: GpuInfo) -> Finding | None:
-    """Commands and copies are encrypted."""
-    if not gpu.confidential_computing:
-        return None
-    return Finding(
-        rule="environment.confidential_computing",
-        severity="warning",
-        title="Confidential computing is on",
-        text="Commands and copies cross the bus encrypted: launches cost a multiple, and the CPU's encryption bounds "
-        "copies.",
-        advice="Compare only with runs in the same mode.",
-        threshold="NVML reports the confidential-computing feature as enabled",
-        rests_on=("gpu confidential_computing",),
-    )
-
-
-def mig(gpu: GpuInfo) -> Finding | None:
-    """The GPU is partitioned."""
-    if not gpu.mig:
-        return None
-    return Finding(
-        rule="environment.mig",
-        severity="note",
-        title="This is a MIG instance, not a whole GPU" + (f": {gpu.sm_count} SMs" if gpu.sm_count else ""),
-        text="SMs, caches and memory bandwidth are a share of the board's; neighbours share the PCIe link.",
-        threshold="NVML reports MIG mode as enabled",
-        rests_on=("gpu mig", "gpu sm_count"),
-    )
-
-
-def ecc(gpu: GpuInfo) -> Finding | None:
-    """ECC is off, or takes memory bandwidth."""
+def _of_gpu(gpu: GpuInfo, session: Session) -> Iterator[Finding]:
+    """What distorts figures of one GPU: who else uses it, its modes, its memory, and its place in the machine."""
+    if others := gpu.other_processes:
+        named = ", ".join(others[:PROCESSES_NAMED]) + (", …" if len(others) > PROCESSES_NAMED else "")
+        only_drawing = all(GRAPHICS_MARK in name for name in others)
+        effect = "The GPU switches between them and this run: every figure may be wrong."
+        yield Finding(
+            rule="environment.other_processes",
+            severity="advice" if only_drawing else "problem",
+            title=f"{len(others)} other process{'es' if len(others) > 1 else ''} on the GPU: {named}",
+            text="They draw the screen: the worst cases contain them." if only_drawing else effect,
+            advice="Measure from a text console or another machine." if only_drawing else "End them and repeat.",
+            threshold="NVML lists a process other than microbench; advice if all of them only draw",
+            rests_on=("gpu other_processes",),
+        )
+    if gpu.confidential_computing:
+        yield Finding(
+            rule="environment.confidential_computing",
+            severity="warning",
+            title="Confidential computing is on",
+            text="Commands and copies cross the bus encrypted: launches cost a multiple, and the CPU's encryption "
+            "bounds copies.",
+            advice="Compare only with runs in the same mode.",
+            threshold="NVML reports the confidential-computing feature as enabled",
+            rests_on=("gpu confidential_computing",),
+        )
+    if gpu.mig:
+        yield note_or_advice(
+            rule="environment.mig",
+            title="This is a MIG instance, not a whole GPU" + (f": {gpu.sm_count} SMs" if gpu.sm_count else ""),
+            text="SMs, caches and memory bandwidth are a share of the board's; neighbours share the PCIe link.",
+            threshold="NVML reports MIG mode as enabled",
+            rests_on=("gpu mig", "gpu sm_count"),
+        )
     bus = gpu.memory_bus_bits
-    if gpu.ecc is None or (gpu.ecc and (bus is None or bus >= HBM_BUS_BITS)):
-        return None
-    off = "Boards in data centres usually run with it on, which costs bandwidth on GDDR memory."
-    return Finding(
-        rule="environment.ecc",
-        severity="note",
-        title=f"ECC is on, on a {bus}-bit memory bus" if gpu.ecc else "ECC is off",
-        text="Such memory has no bits of its own for ECC: check bits take memory bandwidth." if gpu.ecc else off,
-        threshold=f"ECC off, or on with a memory bus under {HBM_BUS_BITS} bit",
-        rests_on=("gpu ecc", "gpu memory_bus_bits"),
-    )
+    if gpu.ecc is False or (gpu.ecc and bus is not None and bus < HBM_BUS_BITS):
+        off = "Boards in data centres usually run with it on, which costs bandwidth on GDDR memory."
+        yield note_or_advice(
+            rule="environment.ecc",
+            title=f"ECC is on, on a {bus}-bit memory bus" if gpu.ecc else "ECC is off",
+            text="Such memory has no bits of its own for ECC: check bits take memory bandwidth." if gpu.ecc else off,
+            threshold=f"ECC off, or on with a memory bus under {HBM_BUS_BITS} bit",
+            rests_on=("gpu ecc", "gpu memory_bus_bits"),
+        )
+    yield from _of_memory(gpu)
+    if gpu.persistence is False:
+        yield note_or_advice(
+            rule="environment.persistence",
+            title="Persistence mode is off",
+            text="The driver shuts the GPU down when the last process leaves: cold starts contain its start.",
+            advice="Keep it up by `sudo nvidia-smi -pm 1`.",
+            threshold="NVML reports persistence mode as disabled",
+            rests_on=("gpu persistence",),
+        )
+    now, most = gpu.link.lanes_now, gpu.link.lanes_max
+    if now is not None and most is not None and now < most and not gpu.integrated and not gpu.link.coherent:
+        yield Finding(
+            rule="environment.narrow_link",
+            severity="warning",
+            title=f"The PCIe link has {now} of {most} lanes",
+            text=f"Copies reach {now}/{most} of what this GPU could carry: the slot is narrower, shared, or badly "
+            "seated.",
+            advice="Move the GPU to a full slot, or reseat it.",
+            threshold="fewer lanes in use than GPU and slot could use (the speed is no verdict: an idle link slows "
+            "down)",
+            rests_on=("gpu link.lanes_now", "gpu link.lanes_max"),
+        )
+    node = session.environment.fact("submit_core_numa_node")
+    if gpu.numa_node is not None and node is not None and node != gpu.numa_node:
+        yield Finding(
+            rule="environment.numa",
+            severity="warning",
+            title=f"The core that submits is on NUMA node {node}, the GPU on node {gpu.numa_node}",
+            text="Launches cross to another socket, which lengthens start and complete and may slow copies.",
+            advice=f"Allow a core of the GPU's node: `numactl --cpunodebind={gpu.numa_node} microbench run`.",
+            threshold="the submitting core's NUMA node is not the GPU's",
+            rests_on=("submit_core_numa_node", "gpu numa_node"),
+        )
 
 
-def memory_errors(gpu: GpuInfo) -> Finding | None:
+def _of_memory(gpu: GpuInfo) -> Iterator[Finding]:
     """The GPU's memory must be repaired, or data in it was lost."""
     errors, due = gpu.memory_errors, repair_due(gpu.memory_errors)
-    if due is not None:
-        severity, title, step = due[0], f"GPU memory: {due[1]}", due[2]
-    elif errors is not None and errors.uncorrected_volatile:
-        count = errors.uncorrected_volatile
-        severity, title = "warning", f"{count} uncorrected ECC error{'s' * (count != 1)} since the driver was loaded"
+    lost = errors.uncorrected_volatile if errors is not None else None
+    if due is None and lost:
         step = "look for the driver's Xid messages (`dmesg | grep Xid`), and reset the GPU"
-    else:
-        return None
-    return Finding(
-        rule="environment.memory_errors",
-        severity=severity,
-        title=title,
-        text=f"NVML says: {errors_in_words(errors)}.",
-        advice=f"{step[0].upper()}{step[1:]}.",
-        threshold="NVML reports a failed or pending row remap, a pending page retirement, or uncorrected ECC errors "
-        "since the driver was loaded",
-        rests_on=("gpu memory_errors",),
-    )
+        due = "warning", f"{lost} uncorrected ECC error{'s' * (lost != 1)} since the driver was loaded", step
+    elif due is not None:
+        due = due[0], f"GPU memory: {due[1]}", due[2]
+    if due is not None:
+        severity, title, step = due
+        yield Finding(
+            rule="environment.memory_errors",
+            severity=severity,
+            title=title,
+            text=f"NVML says: {errors_in_words(errors)}.",
+            advice=f"{step[0].upper()}{step[1:]}.",
+            threshold="NVML reports a failed or pending row remap, a pending page retirement, or uncorrected ECC "
+            "errors since the driver was loaded",
+            rests_on=("gpu memory_errors",),
+        )
 
 
 def repair_due(errors: MemoryErrors | None) -> tuple[Severity, str, str] | None:
@@ -476,96 +425,39 @@ def errors_in_words(errors: MemoryErrors | None) -> str | None:
     return ", ".join(said) or "none"
 
 
-def persistence(gpu: GpuInfo) -> Finding | None:
-    """The driver forgets the GPU between processes."""
-    if gpu.persistence is not False:
-        return None
-    return Finding(
-        rule="environment.persistence",
-        severity="advice",
-        title="Persistence mode is off",
-        text="The driver shuts the GPU down when the last process leaves: cold starts contain its start.",
-        advice="Keep it up by `sudo nvidia-smi -pm 1`.",
-        threshold="NVML reports persistence mode as disabled",
-        rests_on=("gpu persistence",),
-    )
-
-
-def narrow_link(gpu: GpuInfo) -> Finding | None:
-    """The slot has fewer lanes than the GPU."""
-    now, most = gpu.link.lanes_now, gpu.link.lanes_max
-    if now is None or most is None or now >= most or gpu.integrated or gpu.link.coherent:
-        return None
-    return Finding(
-        rule="environment.narrow_link",
-        severity="warning",
-        title=f"The PCIe link has {now} of {most} lanes",
-        text=f"Copies reach {now}/{most} of what this GPU could carry: the slot is narrower, shared, or badly seated.",
-        advice="Move the GPU to a full slot, or reseat it.",
-        threshold="fewer lanes in use than GPU and slot could use (the speed is no verdict: an idle link slows down)",
-        rests_on=("gpu link.lanes_now", "gpu link.lanes_max"),
-    )
-
-
-GPU_RULES: tuple[Callable[[GpuInfo], Finding | None], ...] = (
-    other_processes, confidential, mig, ecc, memory_errors, persistence, narrow_link,
-)  # fmt: skip
-
-
-def far_node(gpu: GpuInfo, session: Session) -> Finding | None:
-    """The submitting core and the GPU hang on different sockets."""
-    node = session.environment.fact("submit_core_numa_node")
-    if gpu.numa_node is None or node is None or node == gpu.numa_node:
-        return None
-    return Finding(
-        rule="environment.numa",
-        severity="warning",
-        title=f"The core that submits is on NUMA node {node}, the GPU on node {gpu.numa_node}",
-        text="Launches cross to another socket, which lengthens start and complete and may slow copies.",
-        advice=f"Allow a core of the GPU's node: `numactl --cpunodebind={gpu.numa_node} microbench run`.",
-        threshold="the submitting core's NUMA node is not the GPU's",
-        rests_on=("submit_core_numa_node", "gpu numa_node"),
-    )
-
-
 # Facts that a rule needs and that some machines hide, with the words for them.
-NEEDED_FACTS = (
-    ("governor", "CPU governor"),
-    ("c_state_deepest", "idle states"),
-    ("clock_source", "clock source"),
-    ("virtualization", "virtualisation"),
-    ("tracer", "tracing"),
-)
-NEEDED_GPU_FIELDS = (
-    ("other_processes", "other processes"),
-    ("mig", "MIG mode"),
-    ("ecc", "ECC"),
-    ("persistence", "persistence mode"),
-    ("confidential_computing", "confidential computing"),
-)
+NEEDED_FACTS = {
+    "governor": "CPU governor",
+    "c_state_deepest": "idle states",
+    "clock_source": "clock source",
+    "virtualization": "virtualisation",
+    "tracer": "tracing",
+}
+NEEDED_GPU_FIELDS = {
+    "other_processes": "other processes",
+    "mig": "MIG mode",
+    "ecc": "ECC",
+    "persistence": "persistence mode",
+    "confidential_computing": "confidential computing",
+}
 
 
-def unseen(session: Session) -> list[Finding]:
+def _of_hidden_facts(session: Session) -> Iterator[Finding]:
     """The facts that could not be read, so that silence about them means nothing."""
     environment = session.environment
-    hidden = [(name, words) for name, words in NEEDED_FACTS if environment.fact(name) is None]
+    hidden = {name: words for name, words in NEEDED_FACTS.items() if environment.fact(name) is None}
     for gpu in session.gpus:
-        hidden += [(f"gpu {name}", words) for name, words in NEEDED_GPU_FIELDS if getattr(gpu, name) is None]
-    hidden = list(dict.fromkeys(hidden))
-    if not hidden:
-        return []
-    reasons = {fact.name: fact.reason for fact in environment.facts if fact.value is None and fact.reason}
-    listed = [f"{words} ({reasons[name]})" if name in reasons else words for name, words in hidden]
-    return [
-        Finding(
+        hidden |= {f"gpu {name}": words for name, words in NEEDED_GPU_FIELDS.items() if getattr(gpu, name) is None}
+    if hidden:
+        reasons = {fact.name: fact.reason for fact in environment.facts if fact.value is None and fact.reason}
+        listed = [f"{words} ({reasons[name]})" if name in reasons else words for name, words in hidden.items()]
+        yield note_or_advice(
             rule="environment.unseen",
-            severity="note",
             title=f"{len(hidden)} possible distortion{'s' if len(hidden) > 1 else ''} cannot be seen from here",
             text=f"These are unknown, which does not mean fine: {', '.join(listed)}.",
             threshold="a fact that a rule needs is unknown",
-            rests_on=tuple(name for name, _ in hidden),
+            rests_on=tuple(hidden),
         )
-    ]
 
 
 def _number(value: Scalar) -> float | None:

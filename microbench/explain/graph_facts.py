@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence
+from microbench.analysis.evidence import Evidence, paid_after, whole
 from microbench.analysis.fits import Line, line
 from microbench.analysis.graph_steps import MAKING, kernel_counts, usual_kernels
 from microbench.analysis.stats import Row
@@ -50,24 +49,6 @@ def kernels_of(pair: Pair) -> str:
     return "empty kernels" if pair.empty else f"kernels of {as_time(pair.duration_s)}"
 
 
-class BreakEven(NamedTuple):
-    """A chain of kernels as a graph: the rows of making it, and the pair of times that tells what a replay saves."""
-
-    kernels: int
-    pair: Pair
-    making: tuple[Row, ...]
-
-    @property
-    def making_s(self) -> float:
-        return sum(row.value for row in self.making)
-
-    @property
-    def replays(self) -> int | None:
-        """Replays after which the graph has paid; None if a replay saves nothing measurable."""
-        saved_s = self.pair.saved_s * self.kernels
-        return max(math.ceil(self.making_s / saved_s), 1) if saved_s > 0 else None
-
-
 def curve_of(evidence: Evidence, metric: str) -> list[tuple[int, Row]]:
     """A metric of graph_lifecycle over the count of nodes, where it is above 0."""
     return [point for point in evidence.curve("graph_lifecycle", metric, "nodes") if point[1].value > 0]
@@ -79,49 +60,32 @@ def life_line(evidence: Evidence, metric: str) -> Line | None:
     return line((nodes, row.value * (nodes if row.metric.unit == "s/launch" else 1)) for nodes, row in points)
 
 
-def making(evidence: Evidence, nodes: int) -> tuple[Row, ...] | None:
-    """The rows of capture, instantiate and upload of a graph of ``nodes``, if all were measured."""
-    phases = [evidence.row("graph_lifecycle", metric, nodes=nodes) for metric in MAKING]
-    rows = tuple(row for row in phases if row is not None)
-    return rows if len(rows) == len(MAKING) else None
-
-
-def break_evens(evidence: Evidence, shortest_s: float = 0.0) -> list[BreakEven]:
-    """For each count of kernels that both benchmarks measured, with its shortest kernels of at least ``shortest_s``."""
-    chains = []
-    for kernels in kernel_counts(evidence):
-        made = making(evidence, kernels)
-        pair = next((pair for pair in pairs(evidence, LOOP_LAYER, kernels) if pair.duration_s >= shortest_s), None)
-        if made is not None and pair is not None:
-            chains.append(BreakEven(kernels, pair, made))
-    return chains
+def break_even(evidence: Evidence, pair: Pair) -> tuple[float, int | None] | None:
+    """What it takes to capture, instantiate and upload the graph of a pair, if all was measured, and the replays after
+    which the graph has paid: None if a replay saves nothing measurable."""
+    kernels = whole(pair.stream, "kernels")
+    phases = (evidence.row("graph_lifecycle", metric, nodes=kernels) for metric in MAKING)
+    known = [row.value for row in phases if row is not None]
+    if len(known) < len(MAKING):
+        return None
+    return sum(known), paid_after(sum(known), pair.saved_s * kernels)
 
 
 class Library(NamedTuple):
     """A graph of ``nodes`` kernels by one library's means: rows of graph_library, or of graph_lifecycle for the driver.
 
-    ``rows`` are those that sum up to making it and replaying it once, ``replay`` is a further replay's call. ``pair``
-    is graph_gain's step of as many kernels, the shortest from the same submitter.
+    ``rows`` are those that sum up to making it and replaying it once, in ``ready_s`` of the host, ``replay`` is a
+    further replay's call. ``pair`` is graph_gain's step of as many kernels, the shortest from the same submitter. After
+    ``replays`` it has paid, the first included; None if a replay saves nothing measurable.
     """
 
     submitter: str
     nodes: int
-    rows: tuple[Row, ...]
+    rows: list[Row]
+    ready_s: float
     replay: Row
-    pair: Pair | None = None
-
-    @property
-    def ready_s(self) -> float:
-        """Host time until the first replay has ended."""
-        return sum(row.value for row in self.rows)
-
-    @property
-    def replays(self) -> int | None:
-        """Replays after which it has paid, the first included; None if a replay saves nothing measurable."""
-        saved_s = self.pair.saved_s * self.nodes if self.pair is not None else 0.0
-        if self.pair is None or saved_s <= 0:
-            return None
-        return max(math.ceil((self.ready_s - self.pair.graph.value * self.nodes) / saved_s), 1)
+    pair: Pair | None
+    replays: int | None
 
 
 def of_library(evidence: Evidence, submitter: str, nodes: int) -> Library | None:
@@ -134,8 +98,11 @@ def of_library(evidence: Evidence, submitter: str, nodes: int) -> Library | None
     rows = [row for name in names if (row := evidence.row(benchmark, name, **chosen)) is not None]
     if len(rows) < len(names):
         return None
-    pair = next(iter(pairs(evidence, submitter, nodes)), None)
-    return Library(submitter, nodes, tuple(rows[:-1]), rows[-1], pair)
+    *made, replay = rows
+    pair, ready_s, replays = next(iter(pairs(evidence, submitter, nodes)), None), sum(row.value for row in made), None
+    if pair is not None:
+        replays = paid_after(ready_s - pair.graph.value * nodes, pair.saved_s * nodes)
+    return Library(submitter, nodes, made, ready_s, replay, pair, replays)
 
 
 def libraries(evidence: Evidence) -> list[Library]:
@@ -232,29 +199,16 @@ def title(row: Row) -> str:
     return TITLES.get(kind, kind)
 
 
-class Gain(NamedTuple):
-    """A kernel without PDL, and with it: by the attribute alone, and with an early trigger in the kernel in front."""
-
-    place: str
-    plain: Row
-    attribute: Row | None
-    trigger: Row | None
-
-    @property
-    def speedup(self) -> float:
-        """Of the better way."""
-        return self.plain.value / min(row.value for row in (self.attribute, self.trigger) if row is not None)
-
-
-def gains(evidence: Evidence, case: str) -> list[Gain]:
-    """What PDL saves in a stream and in a graph, for the kinds of node that end in ``case``."""
+def gains(evidence: Evidence, case: str) -> list[tuple[str, float, list[Row]]]:
+    """What PDL saves in a stream and in a graph, for the kinds of node that end in ``case``: the place, the speed-up
+    of the better way, and the rows: without PDL, by the attribute alone, and with an early trigger in front."""
     result = []
     for place, metric in (("a stream", "stream"), ("a graph", "node")):
-        plain, attribute, trigger = (
-            evidence.row("graph_nodes", metric, kind=kind + case) for kind in ("kernel", "pdl", "pdl_trigger")
-        )
-        if plain is not None and (attribute is not None or trigger is not None):
-            result.append(Gain(place, plain, attribute, trigger))
+        plain = evidence.row("graph_nodes", metric, kind=f"kernel{case}")
+        ways = (evidence.row("graph_nodes", metric, kind=kind + case) for kind in ("pdl", "pdl_trigger"))
+        known = [row for row in ways if row is not None]
+        if plain is not None and known:
+            result.append((place, plain.value / min(row.value for row in known), [plain, *known]))
     return result
 
 
@@ -268,7 +222,6 @@ class Added(NamedTuple):
     ``seconds`` is 0 where the intervals of both overlap.
     """
 
-    way: str
     seconds: float
     most_s: float
     inside: Row
@@ -286,7 +239,7 @@ def added(evidence: Evidence, size_bytes: int) -> dict[str, Added]:
             resolved = not inside.interval.overlaps(outside.interval)
             seconds = max(inside.value - outside.value, 0.0) if resolved else 0.0
             most_s = inside.interval.high - outside.interval.low
-            ways[way] = Added(way, seconds, most_s, inside, outside)
+            ways[way] = Added(seconds, most_s, inside, outside)
     return ways
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, note_or_advice, rests_on
 from microbench.analysis.graph_steps import layer_titles, title_of, usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
-from microbench.core.units import as_time, percent, size, times
+from microbench.core.units import as_time, counted, percent, size, times
 from microbench.explain import graph_facts as graphs
 from microbench.model.constants import own_s
 from microbench.model.fit import fit
@@ -28,14 +28,6 @@ OFTEN = 10
 DONATED_RATIO = 1.2
 
 
-def _nodes(count: int) -> str:
-    return f"{count} node{'' if count == 1 else 's'}"
-
-
-def _kernels(count: int) -> str:
-    return f"{count} kernel{'' if count == 1 else 's'}"
-
-
 def crossovers(evidence: Evidence) -> Finding | None:
     """Up to which kernel duration a graph is faster, from the compiled loop if it was measured."""
     weak, (kernels, measured) = graphs.SPEEDUPS[-1], next(iter(graphs.curves(evidence).values()), (0, []))
@@ -46,9 +38,8 @@ def crossovers(evidence: Evidence) -> Finding | None:
     title += as_time(measured[-1].duration_s if end_s is None else end_s)
     if end_s == 0:
         title = f"A graph of {kernels} kernels is never {weak:g}× as fast, however short they are"
-    return Finding(
+    return note_or_advice(
         rule="graph.crossover",
-        severity="note",
         title=title,
         text="",
         threshold=(
@@ -66,7 +57,9 @@ def library(evidence: Evidence) -> Finding | None:
     slowest = every[-1]
     driver = graphs.of_library(evidence, LOOP_LAYER, slowest.nodes)
     name = title_of(slowest.submitter, layer_titles(evidence.run))
-    title = f"{name} makes a graph of {_kernels(slowest.nodes)} and replays it once in {as_time(slowest.ready_s)}"
+    title = (
+        f"{name} makes a graph of {counted(slowest.nodes, 'kernel')} and replays it once in {as_time(slowest.ready_s)}"
+    )
     text = f"A further replay keeps the host {as_time(slowest.replay.value)}."
     if driver is not None:
         title += f", the driver in {as_time(driver.ready_s)}"
@@ -74,12 +67,11 @@ def library(evidence: Evidence) -> Finding | None:
         text = f"A further replay keeps the host {times(ratio)} as long as the driver's call."
     replays, pair = slowest.replays, slowest.pair
     if pair is not None:
-        pays = "never pays off" if replays is None else f"pays off after {replays} replay{'' if replays == 1 else 's'}"
+        pays = "never pays off" if replays is None else f"pays off after {counted(replays, 'replay')}"
         text += f" With {graphs.kernels_of(pair)} it {pays}."
     once = replays is not None and replays > OFTEN
-    return Finding(
+    return note_or_advice(
         rule="graph.library",
-        severity="advice" if once else "note",
         title=title,
         text=text,
         advice="Make such a graph once and keep it: made anew for a few steps it costs more than it saves."
@@ -113,10 +105,10 @@ def command_buffers(evidence: Evidence) -> Finding | None:
         return None
     first = next(iter(gains))
     gain = gains[first]
-    title = f"XLA's command buffers make a jitted step of {_kernels(kernels)} "
+    title = f"XLA's command buffers make a jitted step of {counted(kernels, 'kernel')} "
     title += f"{times(max(gain, 1 / gain))} as {'fast' if gain > 1 else 'slow'}"
     if 1 / EQUAL < gain < EQUAL:
-        title = f"XLA's command buffers do not change a jitted step of {_kernels(kernels)}"
+        title = f"XLA's command buffers do not change a jitted step of {counted(kernels, 'kernel')}"
     text, advice = "", ""
     if first == "new" and "donated" in gains:
         text = f"With a donated argument, whose memory the result takes, the gain is {times(gains['donated'])}."
@@ -124,9 +116,8 @@ def command_buffers(evidence: Evidence) -> Finding | None:
             advice = "Donate what a step replaces (donate_argnums), so that XLA need not update its graph."
     if max(gains.values()) < 1 / EQUAL:
         advice = "Turn them off: XLA_FLAGS=--xla_gpu_enable_command_buffer= (an empty list)."
-    return Finding(
+    return note_or_advice(
         rule="graph.command_buffers",
-        severity="advice" if advice else "note",
         title=title,
         text=text,
         advice=advice,
@@ -150,11 +141,11 @@ def upload(evidence: Evidence) -> Finding | None:
         return None
     worth = first.value > against.value * UPLOAD_RATIO
     after = "after an upload" if uploaded is not None else "a later one"
-    return Finding(
+    return note_or_advice(
         rule="graph.upload",
-        severity="advice" if worth else "note",
         title=f"The first launch of a graph takes {as_time(first.value)}, {after} {as_time(against.value)}",
-        text=f"The graph has {_nodes(nodes)}" + (f"; its upload takes {as_time(before.value)}." if before else "."),
+        text=f"The graph has {counted(nodes, 'node')}"
+        + (f"; its upload takes {as_time(before.value)}." if before else "."),
         advice="Call cuGraphUpload before the step that has to be quick." if worth else "",
         threshold=f"advised above {UPLOAD_RATIO:g} times",
         rests_on=rests_on(first, uploaded, again, before),
@@ -181,7 +172,7 @@ def update(evidence: Evidence) -> Finding | None:
         return None
     best = min(whole, key=lambda change: change.seconds)
     ratio = rebuilt.seconds / best.seconds
-    title = f"Changing all of {_nodes(nodes)} takes {as_time(best.seconds)}"
+    title = f"Changing all of {counted(nodes, 'node')} takes {as_time(best.seconds)}"
     text = "Making the graph anew is the cheapest way."
     if best.way != "rebuild":
         title += f", replacing the graph by a new one {as_time(rebuilt.seconds)}"
@@ -226,9 +217,8 @@ def one_by_one(evidence: Evidence) -> Finding | None:
     if len(rows) <= MOST_NAMED:
         who = f"{listed([graphs.title(row) for row in rows])} nodes"
     few_bytes = any(row.params.get("kind") in OF_FEW_BYTES for row in rows)
-    return Finding(
+    return note_or_advice(
         rule="graph.one_by_one",
-        severity="advice",
         title=f"Replays of {who} keep the host, up to {as_time(rows[0].value)}",
         text=(
             "The driver submits these one by one at each replay; a chain of as many empty kernels takes it "
@@ -251,14 +241,13 @@ def dependent_launch(evidence: Evidence) -> Finding | None:
         return None
     case, several = measured[0]
     whom = "kernels with a prologue of 1 µs" if case == graphs.PROLOGUE else "dependent kernels"
-    helps = any(gain.speedup > EQUAL for gain in several)
+    helps = any(speedup > EQUAL for _, speedup, _ in several)
     title = f"Programmatic dependent launch does not speed up {whom}"
     if helps:
-        speedups = " and ".join(f"{times(gain.speedup)} as fast in {gain.place}" for gain in several)
+        speedups = " and ".join(f"{times(speedup)} as fast in {place}" for place, speedup, _ in several)
         title = f"Programmatic dependent launch makes {whom} {speedups}"
-    return Finding(
+    return note_or_advice(
         rule="graph.pdl",
-        severity="advice" if helps else "note",
         title=title,
         text=(
             "The attribute alone can save the gap; the prologue overlaps the kernel in front only if that one "
@@ -266,7 +255,7 @@ def dependent_launch(evidence: Evidence) -> Finding | None:
         ),
         advice="Call cudaTriggerProgrammaticLaunchCompletion early in the kernel in front." if helps else "",
         threshold=f"without PDL over the better way with it; faster above {EQUAL:.2f} times",
-        rests_on=rests_on(*(row for _, several in measured for gain in several for row in gain[1:])),
+        rests_on=rests_on(*(row for _, several in measured for _, _, rows in several for row in rows)),
     )
 
 
@@ -297,9 +286,8 @@ def shapes(evidence: Evidence) -> Finding | None:
     advice = "Put one kernel in front of independent branches: the host submits each first node by itself."
     independent = graphs.branches(evidence, "independent", duration_ns)[-1:]
     rows = [row for point in measured + independent for row in point[1:]]
-    return Finding(
+    return note_or_advice(
         rule="graph.shape",
-        severity="advice" if slow_roots else "note",
         title=title,
         text=f"Measured with {kernels}{more}.",
         advice=advice if slow_roots else "",
@@ -329,9 +317,8 @@ def memory(evidence: Evidence) -> Finding | None:
     text = "The same step with memory allocated before it is subtracted."
     if released is not None:
         text = f"A pool that gives its memory back adds {_added(released)}."
-    return Finding(
+    return note_or_advice(
         rule="graph.memory",
-        severity="advice" if costly else "note",
         title=f"Allocating {size(usual)} in a step adds {', '.join(words)}",
         text=text,
         advice="Raise the pool's release threshold (cuMemPoolSetAttribute) where steps allocate." if costly else "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, rests_on
+from microbench.analysis.evidence import Evidence, Finding, Rule, note_or_advice, rests_on
 from microbench.core.units import as_time, times
 
 COARSE_CLOCK_S = 1e-6
@@ -34,9 +34,8 @@ def wakeups(evidence: Evidence) -> Finding | None:
         return None
     least = min(row.value for row in sleeping)
     slow = least > spin.value * SLEEP_RATIO
-    return Finding(
+    return note_or_advice(
         rule="host.wakeup",
-        severity="advice" if slow else "note",
         title=f"Waking a sleeping thread takes {as_time(least)}, {times(least / spin.value)} a spinning hand-off",
         text="A blocking wait for the GPU pays for such a wake-up.",
         advice="Spin while waiting for short GPU work." if slow else "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, sentence
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, note_or_advice, rests_on, sentence
 from microbench.analysis.stats import Row
 from microbench.core.model import link_rate
 from microbench.core.ops import COMPILED_LAYERS
@@ -99,9 +99,8 @@ def same_kernel(evidence: Evidence) -> Finding | None:
         # A library that is launched in two ways is one layer here, as on the screen.
         libraries = {launches.title(evidence, row).partition(" (")[0] for row in layers}
         where = f"Of {len(libraries) + len(missing)} installed Python layers {len(libraries)} were measured; of these"
-    return Finding(
+    return note_or_advice(
         rule="launch.layers",
-        severity="advice",
         title=f"{where} {listed(equal)} launch{plural} cheapest: {a_call}",
         text=f"{text}.",
         advice="It matters only for kernels shorter than their launch call; for longer ones any layer will do.",
@@ -180,9 +179,8 @@ def waits(evidence: Evidence) -> Finding | None:
     if shown == [0]:
         title += f", {spinning.replace('takes ', '')}"
         text = "After longer kernels, which were not measured, it takes longer, as the host sleeps longer."
-    return Finding(
+    return note_or_advice(
         rule="launch.wait",
-        severity="advice" if slow else "note",
         title=title if slow else f"A blocking wait costs little more than a spinning one after {_kernel(shown[-1])}",
         text=text if slow else f"It takes {launches.wait_words(blocking[shown[-1]])}, {spinning}.",
         advice="Spin where round trips count and a core is free; block where the core has other work." if slow else "",
@@ -222,9 +220,8 @@ def calls(evidence: Evidence) -> Finding | None:
     text = "Every event and synchronise call was made with nothing to wait for."
     if timed is not None and untimed is not None:
         text = f"An event record without timing takes {as_time(untimed.value)}."
-    return Finding(
+    return note_or_advice(
         rule="launch.calls",
-        severity="advice" if costly else "note",
         title=f"{sentence(SYNC_CALLS[worst])} takes {as_time(longest)}, a launch {as_time(submit.value)}",
         text=text,
         advice="Create events that only order work with cudaEventDisableTiming." if costly else "",
@@ -254,9 +251,8 @@ def signals(evidence: Evidence) -> Finding | None:
     text = "That is the time from the last instruction of one kernel to the first of the next."
     if event is not None:
         text += f" An event to a kernel of another stream costs {as_time(event.value)}."
-    return Finding(
+    return note_or_advice(
         rule="launch.signals",
-        severity="advice" if costly else "note",
         title=title,
         text=text,
         advice=f"Where latency counts, {quickest}: {as_time(ways[quickest])}." if costly else "",
@@ -281,9 +277,8 @@ def threads(evidence: Evidence) -> Finding | None:
     text = f"That is {percent(share)} of perfect scaling{': ' if wait else ''}{wait}." if count > 1 else f"The {wait}."
     if 1 < count < most:
         text += f" {most} threads are no faster."
-    return Finding(
+    return note_or_advice(
         rule="launch.threads",
-        severity="advice" if shared else "note",
         title=f"{count} threads launch {times(speedup)} as fast as one" if count > 1 else NO_FASTER,
         text=text,
         advice="Submit fewer, larger pieces of work, because more threads gain little." if shared else "",
@@ -299,9 +294,8 @@ def arguments(evidence: Evidence) -> Finding | None:
         return None
     (_, first), (most, last) = points[0], points[-1]
     added_s = last.value - first.value
-    return Finding(
+    return note_or_advice(
         rule="launch.arguments",
-        severity="advice",
         title=f"{axis_value('argument_bytes', most)} of arguments add {as_time(added_s)} to a launch",
         text=f"The call then takes {times(last.value / first.value)} as long.",
         advice="Pass a pointer to what is large and seldom changes.",

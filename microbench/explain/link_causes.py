@@ -1,17 +1,15 @@
-"""The verdict on a GPU's link: what copies reach of its ceiling, and what this run saw that may slow them down."""
+"""What a run saw that may slow copies down: the causes that the verdict on a GPU's link names."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Severity, rests_on
-from microbench.analysis.limits import ASSUMED_PAYLOAD_BYTES, Ceiling, pcie_rate
-from microbench.analysis.stats import Row
+from microbench.analysis.evidence import Evidence, rests_on
+from microbench.analysis.limits import ASSUMED_PAYLOAD_BYTES, pcie_rate
 from microbench.core.units import about_size, percent, quantity, size
 from microbench.explain import link_facts as links
 
-HEALTHY = 0.9
-BROKEN = 0.6
 # Where sizes are too few for a fit: 5 us of fixed cost take a tenth of such a copy at 93 GB/s, less on a slower link.
 FILLING_BYTES = 4 << 20
 FASTER_NODE = 1.05
@@ -32,37 +30,58 @@ class Cause(NamedTuple):
     certain: bool = False
 
 
-OTHER_PROCESSES = Cause(
-    "other processes", "other processes use this GPU", "They may copy as well.", "End them and measure again.",
-    ("gpu other_processes",),
-)  # fmt: skip
-TRANSLATED = Cause(
-    "translated", "the IOMMU translates addresses", "Misses in its caches slow large or scattered buffers.",
-    "Boot with `iommu=pt` where no virtual machine needs the IOMMU, or use huge pages.", ("iommu",),
-)  # fmt: skip
-HIDDEN = Cause(
-    "hidden", "a virtual machine hides the path",
-    "Slots, bridges and other users of the uplink are visible only on its host.", "Look for the cause on the host.",
-    ("virtual_bus",),
-)  # fmt: skip
-
-
 def causes(evidence: Evidence) -> list[Cause]:
     """Everything in this run that may slow copies down."""
-    facts = links.link_facts(evidence)
-    seen = (
-        _slow_link(evidence, facts),
-        _slow_upstream(evidence, facts),
-        _narrow_slot(evidence, facts),
-        _errors(facts),
-        _far_node(evidence),
-        _small_copies(evidence),
-        OTHER_PROCESSES if evidence.gpu is not None and evidence.gpu.other_processes else None,
-        _shared_uplink(evidence),
-        TRANSLATED if facts.text("iommu") == "translated" else None,
-        HIDDEN if facts.flag("virtual_bus") else None,
-    )
-    return [cause for cause in seen if cause is not None]
+    return [cause for cause in _seen(evidence, links.link_facts(evidence)) if cause is not None]
+
+
+def _seen(evidence: Evidence, facts: links.LinkFacts) -> Iterator[Cause | None]:
+    yield _slow_link(evidence, facts)
+    yield _slow_upstream(evidence, facts)
+    slot, gpu, bus_id = facts.slot, links.gpu_speed(evidence, facts), facts.text("slot_limit_bus_id")
+    if slot is not None and gpu is not None and slot.raw_rate < gpu.raw_rate and not _disproved(evidence, slot):
+        short = f"{f'bridge {bus_id}' if bus_id else 'a bridge on the path'} is narrower, PCIe {slot.words}"
+        text = f"The GPU supports PCIe {gpu.words}{_used(evidence, slot)}."
+        advice = "Try another slot of this machine: it may be wider."
+        yield Cause("narrow slot", short, text, advice, ("generation_slot_max", "lanes_slot_max"), True)
+    if names := tuple(f"{name}{links.RISEN}" for name in facts.damaging() if name.startswith("pcie_")):
+        text, advice = "Damaged packets are sent again.", "Check riser, cable and seat of the board."
+        yield Cause("errors", "its error counters rise", text, advice, names, True)
+    for direction, way in links.DIRECTIONS.items():  # buffers on another NUMA node than the copies used are faster
+        peak, rates = links.fastest(evidence, direction), links.nodes(evidence, direction)
+        node, row = max(rates.items(), key=lambda item: item[1].value, default=(0, None))
+        if peak is not None and row is not None and len(rates) > 1 and row.value >= FASTER_NODE * peak[1].value:
+            text = f"From NUMA node {node} copies {way} reach {quantity(row.value, 'B/s')}."
+            advice, names = f"Run with `numactl --cpunodebind={node} --membind={node}`.", rests_on(peak[1], row)
+            yield Cause("far node", "the buffers lie on a far NUMA node", text, advice, names)
+            break
+    for direction in links.DIRECTIONS:
+        peak, fit = links.fastest(evidence, direction), links.copy_fit(evidence, links.DEVICE, direction, "pinned")
+        needed_bytes = fit.size_for(links.MOST) if fit is not None else FILLING_BYTES
+        if peak is not None and peak[0] < needed_bytes:
+            text, advice = (
+                f"The largest copy was {size(peak[0])}.",
+                f"Measure copies from {about_size(needed_bytes)} on as well.",
+            )
+            yield Cause("small copies", "the copies are small", text, advice, rests_on(peak[1]))
+            break
+    if evidence.gpu is not None and evidence.gpu.other_processes:
+        text, advice, names = "They may copy as well.", "End them and measure again.", ("gpu other_processes",)
+        yield Cause("other processes", "other processes use this GPU", text, advice, names)
+    own = evidence.gpu.index if evidence.gpu is not None else 0
+    mine = [contention for contention in links.shared_uplinks(evidence) if contention.gpu_index == own]
+    if (worst := min(mine, key=lambda contention: contention.share, default=None)) is not None:
+        text = f"This GPU keeps {percent(worst.share)} of its rate with {worst.others_words} copying."
+        advice, names = "Measure again while no other GPU copies.", rests_on(worst.alone, worst.together)
+        yield Cause("shared uplink", "the uplink is shared", text, advice, names)
+    if facts.text("iommu") == "translated":
+        text = "Misses in its caches slow large or scattered buffers."
+        advice = "Boot with `iommu=pt` where no virtual machine needs the IOMMU, or use huge pages."
+        yield Cause("translated", "the IOMMU translates addresses", text, advice, ("iommu",))
+    if facts.flag("virtual_bus"):
+        text = "Slots, bridges and other users of the uplink are visible only on its host."
+        names = ("virtual_bus",)
+        yield Cause("hidden", "a virtual machine hides the path", text, "Look for the cause on the host.", names)
 
 
 def _slow_link(evidence: Evidence, facts: links.LinkFacts) -> Cause | None:
@@ -122,130 +141,3 @@ def _slow_upstream(evidence: Evidence, facts: links.LinkFacts) -> Cause | None:
             not facts.idle,
         )
     return None
-
-
-def _narrow_slot(evidence: Evidence, facts: links.LinkFacts) -> Cause | None:
-    """A bridge on the path supports less than the GPU."""
-    slot, gpu, bus_id = facts.slot, links.gpu_speed(evidence, facts), facts.text("slot_limit_bus_id")
-    if slot is None or gpu is None or slot.raw_rate >= gpu.raw_rate or _disproved(evidence, slot):
-        return None
-    return Cause(
-        "narrow slot",
-        f"{f'bridge {bus_id}' if bus_id else 'a bridge on the path'} is narrower, PCIe {slot.words}",
-        f"The GPU supports PCIe {gpu.words}{_used(evidence, slot)}.",
-        "Try another slot of this machine: it may be wider.",
-        ("generation_slot_max", "lanes_slot_max"),
-        True,
-    )
-
-
-def _errors(facts: links.LinkFacts) -> Cause | None:
-    names = tuple(f"{name}{links.RISEN}" for name in facts.damaging() if name.startswith("pcie_"))
-    words = "its error counters rise", "Damaged packets are sent again.", "Check riser, cable and seat of the board."
-    return Cause("errors", *words, names, True) if names else None
-
-
-def _far_node(evidence: Evidence) -> Cause | None:
-    """Buffers on another NUMA node than the copies used are faster."""
-    for direction, way in links.DIRECTIONS.items():
-        peak, rates = links.fastest(evidence, direction), links.nodes(evidence, direction)
-        if peak is None or len(rates) < 2:
-            continue
-        node, row = max(rates.items(), key=lambda item: item[1].value)
-        if row.value >= FASTER_NODE * peak[1].value:
-            text = f"From NUMA node {node} copies {way} reach {quantity(row.value, 'B/s')}."
-            advice = f"Run with `numactl --cpunodebind={node} --membind={node}`."
-            return Cause("far node", "the buffers lie on a far NUMA node", text, advice, rests_on(peak[1], row))
-    return None
-
-
-def _small_copies(evidence: Evidence) -> Cause | None:
-    for direction in links.DIRECTIONS:
-        peak, fit = links.fastest(evidence, direction), links.copy_fit(evidence, links.DEVICE, direction, "pinned")
-        needed_bytes = fit.size_for(links.MOST) if fit is not None else FILLING_BYTES
-        if peak is not None and peak[0] < needed_bytes:
-            advice = f"Measure copies from {about_size(needed_bytes)} on as well."
-            text = f"The largest copy was {size(peak[0])}."
-            return Cause("small copies", "the copies are small", text, advice, rests_on(peak[1]))
-    return None
-
-
-def _shared_uplink(evidence: Evidence) -> Cause | None:
-    own = evidence.gpu.index if evidence.gpu is not None else 0
-    mine = [contention for contention in links.shared_uplinks(evidence) if contention.gpu_index == own]
-    worst = min(mine, key=lambda contention: contention.share, default=None)
-    if worst is None:
-        return None
-    text = f"This GPU keeps {percent(worst.share)} of its rate with {worst.others_words} copying."
-    advice = "Measure again while no other GPU copies."
-    return Cause("shared uplink", "the uplink is shared", text, advice, rests_on(worst.alone, worst.together))
-
-
-class Reached(NamedTuple):
-    """The fastest pinned copies in one direction, and the ceiling of their link."""
-
-    direction: str
-    size_bytes: int
-    row: Row
-    limit: Ceiling
-
-    @property
-    def share(self) -> float:
-        """1 is the ceiling."""
-        return self.row.value / self.limit.value
-
-    @property
-    def over(self) -> bool:
-        return self.row.interval.low > self.limit.value
-
-
-class Verdict(NamedTuple):
-    """Copies compared with their ceiling in one or both directions, and what may slow them down."""
-
-    reached: tuple[Reached, ...]
-    causes: tuple[Cause, ...]
-
-    @property
-    def worst(self) -> Reached:
-        return min(self.reached, key=lambda reached: reached.share)
-
-    @property
-    def over(self) -> Reached | None:
-        """A direction that exceeds its ceiling, which is then wrong."""
-        return next((reached for reached in self.reached if reached.over), None)
-
-    @property
-    def slow(self) -> bool:
-        return self.worst.share < HEALTHY
-
-    @property
-    def small(self) -> Cause | None:
-        """Copies that are too small to judge the link by, where nothing is certainly wrong."""
-        if not self.slow or self.over or any(cause.certain for cause in self.causes):
-            return None
-        return next((cause for cause in self.causes if cause.name == "small copies"), None)
-
-    @property
-    def blamed(self) -> list[Cause]:
-        """The causes of a slow link, certain ones first; of a fast one only certain ones."""
-        certain, others = ([cause for cause in self.causes if cause.certain is known] for known in (True, False))
-        return [*certain, *others] if self.slow else certain
-
-    @property
-    def severity(self) -> Severity:
-        if self.small:
-            return "note"
-        if self.slow or self.over or self.blamed:
-            return "problem" if self.worst.share < BROKEN else "warning"
-        return "good"
-
-
-def verdict(evidence: Evidence) -> Verdict | None:
-    """The verdict on the link; None without pinned copies or without a ceiling."""
-    reached = []
-    for direction in links.DIRECTIONS:
-        peak = links.fastest(evidence, direction)
-        limit = evidence.ceiling(peak[1]) if peak is not None else None
-        if peak is not None and limit is not None:
-            reached.append(Reached(direction, *peak, limit))
-    return Verdict(tuple(reached), tuple(causes(evidence))) if reached else None

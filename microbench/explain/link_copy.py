@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, whole
-from microbench.core.units import about_size, percent, quantity, round_percent, size, times
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, note_or_advice, rests_on, whole
+from microbench.core.units import about_size, counted, percent, quantity, round_percent, size, times
 from microbench.explain import link_facts as links
 
 WIDE = 0.25  # the error at one size above which a fit counts as poor
@@ -77,14 +77,12 @@ def _paid(choice: links.Choice) -> str:
     if not choice.paid:
         return f"{buffer} does not pay."
     if choice.never or len({*choice.paid.values()}) > 1:
-        several = listed([f"{_copies(count)} {links.DIRECTIONS[way]}" for way, count in choice.paid.items()])
+        several = listed(
+            [f"{counted(count, 'copy', 'copies')} {links.DIRECTIONS[way]}" for way, count in choice.paid.items()]
+        )
         never = listed([links.DIRECTIONS[way] for way in choice.never])
         return f"{buffer} has paid after {several}{f', but never {never}' if never else ''}."
-    return f"{buffer} has paid after {_copies(next(iter(choice.paid.values())))}."
-
-
-def _copies(count: int) -> str:
-    return f"{count} {'copy' if count == 1 else 'copies'}"
+    return f"{buffer} has paid after {counted(next(iter(choice.paid.values())), 'copy', 'copies')}."
 
 
 def _pin(choice: links.Choice, priced: Sequence[links.Choice], worst: str) -> str:
@@ -108,17 +106,18 @@ def both(evidence: Evidence) -> Finding | None:
     total = links.both_total(ways)
     if len(ways) < len(links.DIRECTIONS) or total is None:
         return None
-    alone = sum(way.alone.value for way in ways.values())
+    alone = sum(single.value for single, _, _ in ways.values())
     share = total.value / alone
-    ended = [direction for direction, way in ways.items() if links.others_ended_first(way.together)]
-    weak, strong = sorted(ways, key=lambda direction: ways[direction].share)
+    ended = [direction for direction, (_, together, _) in ways.items() if links.others_ended_first(together)]
+    kept = {direction: together.value / single.value for direction, (single, together, _) in ways.items()}
+    weak, strong = sorted(kept, key=kept.__getitem__)
     severity: Severity = "note" if ended else "good"
     text, advice = "Both directions give way about equally.", "Overlap copies in both directions."
     if share < TAKES_TURNS:
         severity, text = "warning", "The directions take turns instead of overlapping."
         advice = "Look for a memory channel, an uplink or a processor link that carries both."
-    elif ways[strong].share - ways[weak].share >= GIVES_WAY:
-        text = f"Copies {links.DIRECTIONS[weak]} give way: they keep {percent(ways[weak].share)} of their rate."
+    elif kept[strong] - kept[weak] >= GIVES_WAY:
+        text = f"Copies {links.DIRECTIONS[weak]} give way: they keep {percent(kept[weak])} of their rate."
     if ended:
         late = listed([links.DIRECTIONS[way] for way in ended])
         text += f" The other direction ended before copies {late} did, so these were partly alone."
@@ -149,9 +148,8 @@ def chunks(evidence: Evidence) -> Finding | None:
         text = f"{'In one stream a copy waits' if streams == 1 else 'Copies wait'} for the kernel before it."
     if plain is not None and 1 - plain[0].value / plain[1].value <= WORTH:
         text += " Copies alone gain nothing from pieces."
-    return Finding(
+    return note_or_advice(
         rule="link.chunks",
-        severity="advice" if pays else "note",
         title=title,
         text=text,
         advice=f"Cut large copies into {count} pieces on {streams} streams, a kernel after each." if pays else "",
@@ -176,9 +174,8 @@ def managed(evidence: Evidence) -> Finding | None:
     ratio = prefetch.value / fault.value
     heavy = 1 - 1 / ratio > FAULTS_LOSE
     title = "Managed memory moves by faults nearly as fast as by a prefetch"
-    return Finding(
+    return note_or_advice(
         rule="link.managed",
-        severity="advice" if heavy else "note",
         title=f"Managed memory takes {times(ratio)} as long by faults as by a prefetch" if heavy else title,
         text=(
             f"Faults move {quantity(fault.value, 'B/s')} to the {'GPU' if target == 'device' else 'host'}, a "
@@ -192,7 +189,8 @@ def managed(evidence: Evidence) -> Finding | None:
 
 def zero_copy(evidence: Evidence) -> Finding | None:
     """How fast kernels reach mapped host memory, in which packets, and what width and offset lose."""
-    rates = links.zero_copy_rates(evidence)
+    known = {access: list(links.aligned_rates(evidence, access).values()) for access in links.COUNTED}
+    rates = {access: max(rows, key=lambda row: row.value) for access, rows in known.items() if rows}
     if not rates:
         return None
     verbs = {"read": "read host memory at", "write": "write it at" if "read" in rates else "write host memory at"}
@@ -217,9 +215,8 @@ def zero_copy(evidence: Evidence) -> Finding | None:
         advice = f"Move 16 bytes a thread: narrower accesses cost {access}s up to {percent(share)}."
     else:
         text += " Memory that is touched once can stay on the host."
-    return Finding(
+    return note_or_advice(
         rule="link.zero_copy",
-        severity="advice" if heavy else "note",
         title=f"Kernels {reached} without a copy",
         text=text.strip(),
         advice=advice,

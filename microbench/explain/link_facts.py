@@ -1,6 +1,6 @@
 """Facts about a GPU's link, in SI units: its state and path, copies over it, kernels on host memory, other GPUs.
 
-link_causes.py draws the verdict from them; the other link files turn them into findings.
+link_causes.py draws causes of slow copies from them; the other link files turn them into findings.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Literal, NamedTuple
 
-from microbench.analysis.evidence import Evidence, facts_of, whole
+from microbench.analysis.evidence import Evidence, facts_of, paid_after, whole
 from microbench.analysis.fits import Line, line
 from microbench.analysis.limits import COMPLETION_HEADER_BYTES, WRITE_HEADER_BYTES
 from microbench.analysis.stats import Row
@@ -300,20 +300,9 @@ def others_ended_first(*rows: Row) -> bool:
     return any(value is False for row in rows for value in facts_of(row, OTHERS_BUSY))
 
 
-class Both(NamedTuple):
-    """Copies in one direction, alone and while the other direction works, and the sum of both directions."""
-
-    alone: Row
-    together: Row
-    total: Row
-
-    @property
-    def share(self) -> float:
-        return self.together.value / self.alone.value
-
-
-def both_directions(evidence: Evidence) -> dict[str, Both]:
-    """Each direction at its largest size, where it was measured alone as well."""
+def both_directions(evidence: Evidence) -> dict[str, tuple[Row, Row, Row]]:
+    """Each direction at its largest size, where it was measured alone as well: alone, while the other direction works,
+    and the sum of both directions."""
     result = {}
     for direction in DIRECTIONS:
         peak = fastest(evidence, direction)
@@ -321,13 +310,13 @@ def both_directions(evidence: Evidence) -> dict[str, Both]:
         sums = dict(evidence.curve("link_bidirectional", "sum_bandwidth", "size_bytes", direction=direction))
         known = [(row, sums[size]) for size, row in curve if size in sums and row.value > 0 and sums[size].value > 0]
         if peak is not None and known:
-            result[direction] = Both(peak[1], *known[-1])
+            result[direction] = (peak[1], *known[-1])
     return result
 
 
-def both_total(ways: Mapping[str, Both]) -> Row | None:
+def both_total(ways: Mapping[str, tuple[Row, Row, Row]]) -> Row | None:
     """The highest rate of both directions at once; None if it was not measured."""
-    return max((way.total for way in ways.values()), key=lambda row: row.value, default=None)
+    return max((total for _, _, total in ways.values()), key=lambda row: row.value, default=None)
 
 
 def pieces(evidence: Evidence, work: Literal["copy", "copy_and_kernel"]) -> tuple[Row, Row] | None:
@@ -347,7 +336,8 @@ PINNING = {ALLOCATE: "allocated pinned", REGISTER: "registered in place"}
 class Choice(NamedTuple):
     """One buffer pinned one way: its extra cost over pageable memory, and what a copy saves in each direction.
 
-    ``saved_s`` has the directions in which copies of both kinds of memory were measured around that size.
+    ``saved_s`` has the directions in which copies of both kinds of memory were measured around that size, ``paid``
+    after how many copies pinning has paid, for each direction in which it pays at all, and ``never`` the others.
     """
 
     way: str
@@ -355,15 +345,8 @@ class Choice(NamedTuple):
     extra_s: float
     saved_s: dict[str, float]
     rows: tuple[Row, ...]
-
-    @property
-    def paid(self) -> dict[str, int]:
-        """After how many copies pinning has paid, for each direction in which it pays at all."""
-        return {way: max(math.ceil(self.extra_s / saved), 1) for way, saved in self.saved_s.items() if saved > 0}
-
-    @property
-    def never(self) -> list[str]:
-        return [direction for direction in self.saved_s if direction not in self.paid]
+    paid: dict[str, int]
+    never: list[str]
 
 
 def pinning_sizes(evidence: Evidence, way: str) -> list[int]:
@@ -396,7 +379,9 @@ def choices(evidence: Evidence) -> list[Choice]:
                     saved_s[direction] = pageable_s - pinned_s
             if saved_s:
                 extra_s = sum(row.value for row in own) - sum(row.value for row in replaced)
-                result.append(Choice(way, size, extra_s, saved_s, (*own, *replaced)))
+                paid = {to: after for to, saved in saved_s.items() if (after := paid_after(extra_s, saved)) is not None}
+                never = [to for to in saved_s if to not in paid]
+                result.append(Choice(way, size, extra_s, saved_s, (*own, *replaced), paid, never))
     return result
 
 
@@ -414,12 +399,6 @@ def _price(evidence: Evidence, way: str, size_bytes: int) -> tuple[Row, Row] | N
 COUNTED = {"read": ("received_per_byte", COMPLETION_HEADER_BYTES), "write": ("sent_per_byte", WRITE_HEADER_BYTES)}
 POWER_MARGIN = 0.06
 MOST_PAYLOAD_BYTES = 4096  # the largest of any PCIe packet: a larger result was counted wrong
-
-
-def zero_copy_rates(evidence: Evidence) -> dict[str, Row]:
-    """The fastest aligned rate of reads and of writes."""
-    rows = {access: aligned_rates(evidence, access).values() for access in COUNTED}
-    return {access: max(several, key=lambda row: row.value) for access, several in rows.items() if several}
 
 
 def aligned_rates(evidence: Evidence, access: str) -> dict[int, Row]:
@@ -589,45 +568,3 @@ def _by_reason(outcomes: Iterable[Outcome]) -> Reasons:
         if (pair := pair_of(outcome.case.params)) is not None:
             result.setdefault(outcome.reason or "no reason given", {})[pair] = None
     return {reason: list(members) for reason, members in result.items()}
-
-
-# NCCL operations: small messages and bandwidth of each operation, on the largest ring that was measured.
-
-
-class Ring(NamedTuple):
-    """One NCCL operation: the call with the fewest bytes, and its rates over size, ascending.
-
-    ``bus`` is empty for a ring of one GPU, which uses no link; ``ranks`` is None in a run without that fact.
-    """
-
-    operation: str
-    ranks: int | None
-    call: Row | None
-    algorithm: tuple[Point, ...]
-    bus: tuple[Point, ...]
-
-    @property
-    def words(self) -> str:
-        return self.operation.replace("_", "/" if self.operation == "send_recv" else "-")
-
-
-def rings(evidence: Evidence) -> list[Ring]:
-    """Each operation that was measured from the compiled loop, in the order of the run."""
-    found = []
-    for operation in dict.fromkeys(str(row.params["operation"]) for row in evidence.rows("link_nccl", "call")):
-        chosen: dict[str, int | str] = {"operation": operation, "binding": "loop"}
-        rows = evidence.rows("link_nccl", "call", **chosen)
-        largest = max(rows, key=lambda row: _ranks(row) or 0, default=None)
-        if largest is None:
-            continue
-        chosen["gpus"] = largest.params["gpus"]
-        calls, algorithm, bus = (
-            tuple(point for point in evidence.curve("link_nccl", metric, "size_bytes", **chosen) if point[1].value > 0)
-            for metric in ("call", "algorithm_bandwidth", "bus_bandwidth")
-        )
-        found.append(Ring(operation, _ranks(largest), calls[0][1] if calls else None, algorithm, bus))
-    return found
-
-
-def _ranks(row: Row) -> int | None:
-    return next((value for value in facts_of(row, "nccl_ranks") if isinstance(value, int)), None)

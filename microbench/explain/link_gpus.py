@@ -141,8 +141,4 @@ def reasons_named(reasons: links.Reasons) -> list[str]:
     return [f"{named(members)}: {reason}" for reason, members in reasons.items()]
 
 
-RULES: tuple[Rule, ...] = (
-    numa,
-    concurrent,
-    peers,
-)
+RULES: tuple[Rule, ...] = (numa, concurrent, peers)

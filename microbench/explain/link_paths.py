@@ -57,10 +57,6 @@ class DevicePath(NamedTuple):
     extended_tags: bool | None
 
     @property
-    def words(self) -> str:
-        return f"{self.name} ({self.near})"
-
-    @property
     def added_s(self) -> float | None:
         """What the switches add to the round trip of a read; None if their number is unknown."""
         return None if self.switches is None else self.switches * SWITCH_ROUND_TRIP_S

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, listed, rests_on
-from microbench.analysis.limits import ceiling
+from microbench.analysis.limits import Reached, ceiling
 from microbench.core.units import percent, quantity, round_percent, size
 from microbench.explain import link_facts as links
-from microbench.explain.link_causes import BROKEN, HEALTHY, Cause, Verdict, causes, verdict
+from microbench.explain.link_causes import Cause, causes
 
+HEALTHY, BROKEN = 0.9, 0.6
 USUAL_PAYLOAD_BYTES = 256
 
 
@@ -22,8 +24,10 @@ def link_verdict(evidence: Evidence) -> Finding | None:
         names = ("c2c", "gpu integrated")
         measured = facts or evidence.suite("link")
         return _finding("note", title, text, "", "an integrated or coherent GPU", names) if measured else None
-    if (judged := verdict(evidence)) is not None:
-        return _judged(evidence, judged)
+    peaks = {way: peak[1] for way in links.DIRECTIONS if (peak := links.fastest(evidence, way)) is not None}
+    limits = ((way, row, evidence.ceiling(row)) for way, row in peaks.items())
+    if every := [Reached(way, row, limit) for way, row, limit in limits if limit is not None]:
+        return _judged(evidence, every)
     if certain := [cause for cause in causes(evidence) if cause.certain]:
         first, rule = certain[0], "facts show a slow link or errors; the run has no pinned copies"
         text = f"{first.text}{_others(certain[1:])}"
@@ -39,46 +43,57 @@ def _names(blamed: Iterable[Cause]) -> list[str]:
     return [name for cause in blamed for name in cause.rests_on]
 
 
-def _judged(evidence: Evidence, judged: Verdict) -> Finding:
+def _judged(evidence: Evidence, every: Sequence[Reached]) -> Finding:
+    """Copies against their ceiling in one or both directions, and what may slow them down."""
+    slowest, seen = min(every, key=lambda reached: reached.share), causes(evidence)
+    over = next((reached for reached in every if reached.over), None)  # its ceiling is wrong
+    slow, blamed = slowest.share < HEALTHY, [cause for cause in seen if cause.certain]
+    # Copies are too small to judge the link by, where nothing is certainly wrong.
+    small = next((cause for cause in seen if cause.name == "small copies"), None) if slow else None
+    small = None if over or blamed else small
+    blamed += [cause for cause in seen if not cause.certain] if slow else []
+    severity: Severity = "problem" if slowest.share < BROKEN else "warning"
+    if small or not (slow or over or blamed):
+        severity = "note" if small else "good"
     speed = links.gpu_speed(evidence, links.link_facts(evidence))
     name = f"PCIe {speed.words}" if speed is not None else "PCIe"
-    worst, blamed = judged.over or judged.worst, judged.blamed
-    way, share = links.DIRECTIONS[worst.direction], percent(worst.share)
+    worst = over or slowest
+    way, share = links.DIRECTIONS[worst.what], percent(worst.share)
     reach = f"copies {way} reach {quantity(worst.row.value, 'B/s')}, {share} of the ceiling"
     advice = ""
-    if judged.over:
+    if over:
         title = f"Copies {way} reach {share} of the {name} ceiling, so the ceiling is wrong"
         text = f"The ceiling rests on: {', '.join((worst.limit.source, *worst.limit.assumptions))}."
         advice = "Do not rely on percentages of it."
-    elif judged.small:
+    elif small:
         title = f"{name} is not fully tested: {reach}"
-        text, advice = judged.small.text, judged.small.advice
+        text, advice = small.text, small.advice
     elif blamed:
         cause, advice = blamed[0], blamed[0].advice
         title = f"{name} is slow: copies {way} reach {share} of the ceiling; {cause.short}"
-        if not judged.slow:
+        if not slow:
             title = f"{name} has a problem: {cause.short}"
         text = f"{cause.text}{_others(blamed[1:])}"
-    elif judged.slow:
+    elif slow:
         title, text = f"{name} is slow: {reach}", "Nothing that this run looked at explains it."
         if not links.link_facts(evidence):
             into = evidence.run.run_id
             advice = f"Run `microbench run link_state --into {into}` to look at the path to the GPU."
     else:
         words = [
-            f"Copies {links.DIRECTIONS[reached.direction]} reach {quantity(reached.row.value, 'B/s')}."
-            for reached in judged.reached
-            if reached is not judged.worst
+            f"Copies {links.DIRECTIONS[reached.what]} reach {quantity(reached.row.value, 'B/s')}."
+            for reached in every
+            if reached is not slowest
         ]
-        assumptions = dict.fromkeys(words for reached in judged.reached for words in reached.limit.assumptions)
+        assumptions = dict.fromkeys(words for reached in every for words in reached.limit.assumptions)
         words += [f"The ceiling assumes {'; '.join(assumptions)}."] if assumptions else []
         title, text = f"{name} is healthy: {reach}", " ".join(words) or "Nothing slows them down."
     rule = (
         f"the fastest pinned copies reach at least {round_percent(HEALTHY)} of the ceiling both ways; under "
         f"{round_percent(BROKEN)} is a problem"
     )
-    rows = rests_on(*(reached.row for reached in judged.reached))
-    return _finding(judged.severity, title, text, advice, rule, (*rows, *_names(blamed)))
+    rows = rests_on(*(reached.row for reached in every))
+    return _finding(severity, title, text, advice, rule, (*rows, *_names(blamed)))
 
 
 def _without_ceiling(evidence: Evidence) -> Finding | None:
@@ -129,11 +144,6 @@ def _without_copies(evidence: Evidence, facts: links.LinkFacts) -> Finding | Non
 
 def _others(others: Sequence[Cause]) -> str:
     return f" Also seen: {listed([cause.short for cause in others])}." if others else ""
-
-
-def over_limit(evidence: Evidence) -> Finding | None:
-    """Rates above their ceiling: an assumption behind the ceiling is wrong."""
-    return beyond_ceiling(evidence, "link", "a larger payload, a faster link than reported")
 
 
 def errors(evidence: Evidence) -> Finding | None:
@@ -201,4 +211,5 @@ def settings(evidence: Evidence) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (link_verdict, over_limit, errors, settings)
+OVER_LIMIT = partial(beyond_ceiling, suite="link", perhaps="a larger payload, a faster link than reported")
+RULES: tuple[Rule, ...] = (link_verdict, OVER_LIMIT, errors, settings)

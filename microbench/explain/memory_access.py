@@ -1,16 +1,16 @@
-"""Accesses other than streaming: atomic ones, the driver's copies, and bytes in flight."""
+"""Accesses other than streaming: atomic ones and the driver's copies."""
 
 from __future__ import annotations
 
 import itertools
 from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rests_on, sentence, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, note_or_advice, rests_on, sentence, whole
 from microbench.analysis.fits import line
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, percent, quantity, round_percent, size, times
 from microbench.explain.link_facts import CopyFit
-from microbench.explain.memory_levels import l2_bytes, latency_levels
+from microbench.explain.memory_levels import l2_bytes
 from microbench.explain.memory_stream import NATIVE, streams
 
 CONTENDED = 4.0
@@ -23,10 +23,7 @@ class Contention(NamedTuple):
     dtype: str
     same: Row
     spread: Row
-
-    @property
-    def factor(self) -> float:
-        return self.spread.value / self.same.value
+    factor: float
 
 
 def contention(evidence: Evidence) -> list[Contention]:
@@ -38,7 +35,7 @@ def contention(evidence: Evidence) -> list[Contention]:
             for spread in ("same", "thread")
         )
         if same is not None and spread is not None:
-            result.append(Contention(space, dtype, same, spread))
+            result.append(Contention(space, dtype, same, spread, spread.value / same.value))
     return result
 
 
@@ -49,9 +46,8 @@ def atomic(evidence: Evidence) -> Finding | None:
         return None
     worst = max(pairs, key=lambda pair: pair.factor)
     heavy = worst.factor > CONTENDED
-    return Finding(
+    return note_or_advice(
         rule="memory.atomic",
-        severity="advice" if heavy else "note",
         title=(
             f"Atomic additions to one word are {times(worst.factor)} slower than to a word per thread "
             f"({worst.dtype}, {worst.space} memory)"
@@ -109,9 +105,8 @@ def copy(evidence: Evidence) -> Finding | None:
         title = f"cuMemcpyDtoD reaches {percent(share)} of a copy kernel's rate at {size(common)}"
         text = f"{sentence(within)}, a call {formula} for V bytes read and written." if fit is not None else ""
     heavy = share < 1 - LOSS
-    return Finding(
+    return note_or_advice(
         rule="memory.copy",
-        severity="advice" if heavy else "note",
         title=title,
         text=text,
         advice="Copy large arrays with a kernel." if heavy else "",
@@ -130,9 +125,8 @@ def copy_2d(evidence: Evidence) -> Finding | None:
     common = max(plain.keys() & rowwise.keys(), default=None)
     if common is None or rowwise[common].value >= (1 - LOSS) * plain[common].value:
         return None
-    return Finding(
+    return note_or_advice(
         rule="memory.copy_2d",
-        severity="advice",
         title=(
             f"A 2D copy reaches {percent(rowwise[common].value / plain[common].value)} of a plain copy's rate at "
             f"{size(common)}"
@@ -142,40 +136,6 @@ def copy_2d(evidence: Evidence) -> Finding | None:
         threshold=f"a 2D copy loses over {round_percent(LOSS)} against the plain one",
         rests_on=rests_on(plain[common], rowwise[common]),
     )
-
-
-ENOUGH = 0.9
-
-
-class Flight(NamedTuple):
-    """A read with a known number of bytes in flight on each SM."""
-
-    in_flight_bytes: int
-    row: Row
-
-
-def flights(evidence: Evidence) -> list[Flight]:
-    """Reads by the bytes in flight on each SM, ascending."""
-    result = []
-    for row in evidence.rows("memory_occupancy", "bandwidth"):
-        amounts = [value for value in facts_of(row, "under_way_per_sm") if isinstance(value, int)]
-        if amounts and row.value > 0:
-            result.append(Flight(amounts[-1], row))
-    return sorted(result, key=lambda flight: (flight.in_flight_bytes, flight.row.value))
-
-
-def needed(flights: list[Flight]) -> Flight | None:
-    """The least in flight that reaches ENOUGH of the best; None where nothing smaller was measured."""
-    best = max((flight.row.value for flight in flights), default=0.0)
-    least = next((flight for flight in flights if flight.row.value >= ENOUGH * best), None)
-    return least if least is not None and least.in_flight_bytes > flights[0].in_flight_bytes else None
-
-
-def little_bytes(evidence: Evidence, bandwidth: float) -> float | None:
-    """Bytes in flight on each SM by Little's law: latency of DRAM x bandwidth / SMs."""
-    sms = evidence.gpu.sm_count if evidence.gpu is not None else None
-    dram = next((level for level in latency_levels(evidence) if level.name == "DRAM"), None)
-    return dram.value * bandwidth / sms if dram is not None and sms else None
 
 
 RULES: tuple[Rule, ...] = (atomic, copy, copy_2d)

@@ -1,10 +1,10 @@
-"""What memory costs to allocate, how much of it can be allocated, and what moving a byte costs in energy."""
+"""What memory costs to allocate, and how much of it can be allocated."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, rests_on, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, note_or_advice, rests_on, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, percent, size, times
 
@@ -19,17 +19,14 @@ WORTH = 3.0
 
 
 class Cost(NamedTuple):
-    """Host time for a block of one size by one way: the first block, a later one, and freeing a later one."""
+    """Host time for a block of one size by one way: the first block, a later one, freeing it, and these two added."""
 
     way: str
     size_bytes: int
     first: Row | None
     later: Row
     free: Row | None
-
-    @property
-    def pair_s(self) -> float:
-        return self.later.value + (self.free.value if self.free is not None else 0.0)
+    pair_s: float
 
 
 def costs(evidence: Evidence) -> list[Cost]:
@@ -41,7 +38,8 @@ def costs(evidence: Evidence) -> list[Cost]:
             first, free = (
                 evidence.row("memory_allocate", name, way=way, size_bytes=size_bytes) for name in ("first", "free")
             )
-            result.append(Cost(way, size_bytes, first, row, free))
+            pair_s = row.value + (free.value if free is not None else 0.0)
+            result.append(Cost(way, size_bytes, first, row, free, pair_s))
     return result
 
 
@@ -56,9 +54,8 @@ def allocate(evidence: Evidence) -> Finding | None:
     malloc, pool = mallocs[size_bytes], pools[size_bytes]
     factor = malloc.pair_s / pool.pair_s
     name = "a pool" if pool.way == "pool" else WAYS[pool.way]
-    return Finding(
+    return note_or_advice(
         rule="memory.allocate",
-        severity="advice" if factor > WORTH else "note",
         title=(
             f"cudaMalloc and cudaFree of {size(size_bytes)} take {as_time(malloc.pair_s)}, {name} "
             f"{as_time(pool.pair_s)} ({times(factor)})"
@@ -96,9 +93,8 @@ def capacity(evidence: Evidence) -> Finding | None:
     if holders is not None and holders.value is not None:
         words.append(f"Other holders of memory: {holders.value}.")
     split = block is not None and most is not None and block < FRAGMENTED * most
-    return Finding(
+    return note_or_advice(
         rule="memory.capacity",
-        severity="advice" if split else "note",
         title=title,
         text=" ".join(words),
         advice="Split the largest arrays: no single block can be that large." if split else "",
@@ -107,33 +103,4 @@ def capacity(evidence: Evidence) -> Finding | None:
     )
 
 
-BENCHMARK, POWER, ENERGY = "memory_energy", "power", "energy"
-IDLE = "idle"
-
-
-class Draw(NamedTuple):
-    """Power under one load, the energy of a byte, and the part of it above idle where idle is known."""
-
-    load: str
-    power: Row
-    energy: Row
-    above_idle: float | None
-
-
-def draws(evidence: Evidence) -> list[Draw]:
-    """Every load, on the largest arrays that it was measured on."""
-    idle = evidence.row(BENCHMARK, POWER, load=IDLE)
-    by_load: dict[str, Draw] = {}
-    for row in sorted(evidence.rows(BENCHMARK, ENERGY), key=lambda row: whole(row, "size_bytes")):
-        load = str(row.params.get("load"))
-        power = evidence.row(BENCHMARK, POWER, load=load, size_bytes=whole(row, "size_bytes"))
-        if power is not None and row.value > 0:
-            share = 1 - idle.value / power.value if idle is not None else 0.0
-            by_load[load] = Draw(load, power, row, row.value * share if share > 0 else None)
-    return list(by_load.values())
-
-
-RULES: tuple[Rule, ...] = (
-    allocate,
-    capacity,
-)
+RULES: tuple[Rule, ...] = (allocate, capacity)

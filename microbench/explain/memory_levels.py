@@ -50,23 +50,6 @@ class Plateau(NamedTuple):
         return self.points[-1][0]
 
 
-class Step(NamedTuple):
-    """A rise of the latency within DRAM: the set at which it happens, and the figures before and after."""
-
-    reach_bytes: float
-    before: float
-    after: float
-
-
-class Modes(NamedTuple):
-    """The near and the far part of the L2 as one SM sees them, in cycles, and the share of near lines."""
-
-    row: Row
-    near: float
-    far: float
-    near_share: float
-
-
 def footprints(evidence: Evidence, benchmark: str, metric: str) -> list[Point]:
     """Figures over the working set in device memory, ascending."""
     curve = evidence.curve(benchmark, metric, "footprint_bytes", space="global")
@@ -177,8 +160,8 @@ def _beyond_l2(evidence: Evidence, points: Sequence[Point]) -> list[Point]:
     return [point for point in points if point[0] >= least_bytes]
 
 
-def steps(evidence: Evidence, metric: str = CYCLES) -> list[Step]:
-    """Rises of the latency within DRAM by more than SAME: each is the reach of a translation cache (TLB).
+def steps(evidence: Evidence, metric: str = CYCLES) -> list[float]:
+    """Sets at which the latency rises within DRAM by more than SAME: each is the reach of a translation cache (TLB).
 
     A single set counts only at either end, where it may be the first or the last of a run.
     """
@@ -191,7 +174,7 @@ def steps(evidence: Evidence, metric: str = CYCLES) -> list[Step]:
         between = [point for point in beyond if below[-1][0] <= point[0] <= above[0][0]]
         reach_bytes = crossing(between, math.sqrt(before * after))
         if after > SAME * before and reach_bytes is not None:
-            result.append(Step(reach_bytes, before, after))
+            result.append(reach_bytes)
     return result[:MOST_STEPS]
 
 
@@ -207,12 +190,13 @@ def crossing(points: Sequence[Point], value: float) -> float | None:
     return None
 
 
-def l2_modes(evidence: Evidence) -> Modes | None:
-    """The near and far part of the L2, from the smallest set that shows both."""
+def l2_modes(evidence: Evidence) -> tuple[Row, float, float, float] | None:
+    """The near and the far part of the L2 as one SM sees them, in cycles, and the share of near lines, from the row of
+    the smallest set that shows both."""
     for row in sorted(evidence.rows("memory_latency", LINES), key=lambda row: whole(row, "footprint_bytes")):
         near, far, share = (_number(row, name) for name in ("l2_near", "l2_far", "l2_near_share"))
         if near and far and share is not None:
-            return Modes(row, near, far, share)
+            return row, near, far, share
     return None
 
 
@@ -246,31 +230,4 @@ def levels(evidence: Evidence) -> Finding | None:
     )
 
 
-class Loaded(NamedTuple):
-    """A dependent read under load: the share of the bandwidth asked for, what the load got, both latencies."""
-
-    percent: int
-    bandwidth: Row
-    latency: Row
-    idle: Row
-
-    @property
-    def times(self) -> float:
-        return self.latency.value / self.idle.value
-
-
-def loaded(evidence: Evidence, level: str) -> list[Loaded]:
-    """The reads of a level ("dram", "l2") under load, ascending in the load."""
-    bandwidth, latency, idle = (
-        dict(evidence.curve("memory_loaded", metric, "load_percent", level=level))
-        for metric in (BANDWIDTH, LATENCY, "idle")
-    )
-    return [
-        Loaded(share, bandwidth[share], latency[share], idle[share])
-        for share in sorted(bandwidth.keys() & latency.keys() & idle.keys())
-        if min(bandwidth[share].value, latency[share].value, idle[share].value) > 0
-    ]
-
-
-RULES: tuple[Rule, ...] = (
-    levels, )  # fmt: skip
+RULES: tuple[Rule, ...] = (levels,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, listed, rests_on, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, listed, note_or_advice, rests_on, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import percent, round_percent, size
 
@@ -126,9 +126,8 @@ def python(evidence: Evidence) -> Finding | None:
     slow = [(name, loss.kernel) for name, lost in by_library.items() for loss in lost if loss.share > HEAVY_LOSS]
     better = [INSTEAD[call] for call in slow if call in INSTEAD]
     advice = f"Replace {listed(better)}." if better else "Fuse chains of calls: each one moves its arrays once more."
-    return Finding(
+    return note_or_advice(
         rule="memory.python",
-        severity="advice" if heavy else "note",
         title=f"Bandwidth lost against CUDA C++: {', '.join(lost_words)}",
         text=". ".join(words for name, lost in by_library.items() if (words := _others(name, lost))) + ".",
         advice=advice if heavy else "",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, listed, rests_on, whole
-from microbench.analysis.limits import Ceiling
-from microbench.analysis.stats import Row
+from microbench.analysis.limits import Reached
 from microbench.core.units import percent, quantity, round_percent, size
 from microbench.explain.environment import GRAPHICS_MARK, HBM_BUS_BITS
 from microbench.explain.memory_levels import footprints
@@ -23,23 +23,6 @@ CLOCK_LOSS = 0.01
 LOADED = ("memory_stream", "memory_levels", "memory_copy", "memory_occupancy", "memory_stride", "memory_random")
 LARGE_BYTES = 256 << 20
 UNLOCK = "Remove a clock lock with `nvidia-smi -rmc`; `nvidia-smi -q -d CLOCK` shows the clocks."
-
-
-class Reached(NamedTuple):
-    """What a kernel reaches of the DRAM's ceiling."""
-
-    kernel: str
-    row: Row
-    limit: Ceiling
-
-    @property
-    def share(self) -> float:
-        """1 is the ceiling."""
-        return self.row.value / self.limit.value
-
-    @property
-    def healthy(self) -> bool:
-        return self.share >= HEALTHY.get(self.kernel, USUAL_HEALTHY)
 
 
 class Cause(NamedTuple):
@@ -126,17 +109,17 @@ def verdict(evidence: Evidence) -> Finding | None:
     every = reached(evidence)
     if not every:
         return _unjudged(evidence)
-    judged = [result for result in every if result.kernel in HEALTHY] or every[:1]
+    judged = [result for result in every if result.what in HEALTHY] or every[:1]
     worst = min(judged, key=lambda result: result.share)
-    over = next((result for result in every if result.row.interval.low > result.limit.value), None)
-    sound = all(result.healthy for result in judged)
+    over = next((result for result in every if result.over), None)
+    sound = all(result.share >= HEALTHY.get(result.what, USUAL_HEALTHY) for result in judged)
     shown = over or (every[0] if sound else worst)
     library = str(shown.row.params.get("implementation", NATIVE))
-    kernel = shown.kernel if library == NATIVE else f"{shown.kernel} by {IMPLEMENTATIONS.get(library, library)}"
+    kernel = shown.what if library == NATIVE else f"{shown.what} by {IMPLEMENTATIONS.get(library, library)}"
     limit = quantity(shown.limit.value, "B/s")
     seen = [] if sound and over is None else causes(evidence)
     severity: Severity = "good"
-    others = [f"{one.kernel.capitalize()} reaches {percent(one.share)}. " for one in judged if one is not shown]
+    others = [f"{one.what.capitalize()} reaches {percent(one.share)}. " for one in judged if one is not shown]
     ending, text, advice = "", f"{''.join(others)}That is what sound memory gives.", ""
     if over is not None:
         severity, ending = "warning", ", more than this ceiling allows"
@@ -181,13 +164,6 @@ def _unjudged(evidence: Evidence) -> Finding | None:
     )
 
 
-def over_limit(evidence: Evidence) -> Finding | None:
-    """Rates that are higher than their limit allows."""
-    return beyond_ceiling(
-        evidence, "memory", "a memory clock or bus width that is misreported, or a nearer cache answers"
-    )
-
-
 def clock(evidence: Evidence) -> Finding | None:
     """The memory's clock stays below its maximum."""
     gpu, seen_hz, lacking = evidence.gpu, memory_clock(evidence), lowered_clock(evidence)
@@ -207,4 +183,6 @@ def clock(evidence: Evidence) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (verdict, over_limit, clock)
+PERHAPS = "a memory clock or bus width that is misreported, or a nearer cache answers"
+OVER_LIMIT = partial(beyond_ceiling, suite="memory", perhaps=PERHAPS)
+RULES: tuple[Rule, ...] = (verdict, OVER_LIMIT, clock)

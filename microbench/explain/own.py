@@ -6,7 +6,7 @@ import json
 import math
 from typing import Literal, NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, rests_on
+from microbench.analysis.evidence import Evidence, Finding, Rule, note_or_advice, rests_on
 from microbench.analysis.stats import Row
 from microbench.core.model import Scalar
 from microbench.core.units import as_time, ordinal, percent, plain, quantity, times
@@ -184,48 +184,35 @@ class Kernel(NamedTuple):
         return min(self.whole("blocks_per_sm") * threads / most, 1.0) if most else 0.0
 
     @property
-    def limit(self) -> Limit:
-        """What limits it."""
-        near = self.near
-        if near is not None and near.share >= NEAR_SHARE:
-            return "compute" if near.unit != "B/s" else "bandwidth"
-        if self.submit is not None and self.submit.value > self.best_s:
-            return "launch"
-        if self.waves < 1 or self.tail >= TAIL_SHARE:
-            return "tail"
-        return "latency" if len(self.ceilings) > 1 else "unknown"
-
-    @property
     def near(self) -> Ceiling | None:
         return max(self.ceilings, key=lambda ceiling: ceiling.share, default=None)
 
     @property
-    def limit_words(self) -> str:
-        """What limits it, as a clause with its figure."""
+    def limit(self) -> tuple[Limit, str]:
+        """What limits it, in a word and as a clause with its figure."""
         near = self.near
         reached = f"{percent(near.share)} of {near.name} ({quantity(near.rate, near.unit)})" if near else ""
-        if self.limit in ("bandwidth", "compute"):
-            return f"{self.limit}-bound: {reached}"
-        if self.limit == "launch" and self.submit is not None:
-            return f"launch-bound: a launch takes the host {as_time(self.submit.value)}"
-        if self.limit == "tail":
-            filled = f"{self.waves:.3g} waves: the last one leaves {percent(self.tail)} of the GPU's time empty"
-            small = f"small grid: it fills {percent(self.waves)} of the GPU"
-            return f"tail: {filled}" if self.waves >= 1 else small
-        if self.limit == "latency":
-            return f"latency-bound: {reached}, at {percent(self.occupancy)} occupancy"
+        if near is not None and near.share >= NEAR_SHARE:
+            bound: Limit = "bandwidth" if near.unit == "B/s" else "compute"
+            return bound, f"{bound}-bound: {reached}"
+        if self.submit is not None and self.submit.value > self.best_s:
+            return "launch", f"launch-bound: a launch takes the host {as_time(self.submit.value)}"
+        if self.waves < 1:
+            return "tail", f"small grid: it fills {percent(self.waves)} of the GPU"
+        if self.tail >= TAIL_SHARE:
+            empty = f"the last one leaves {percent(self.tail)} of the GPU's time empty"
+            return "tail", f"tail: {self.waves:.3g} waves: {empty}"
+        if len(self.ceilings) > 1:
+            return "latency", f"latency-bound: {reached}, at {percent(self.occupancy)} occupancy"
         if near is not None:
             known, other = ("bandwidth", "flop") if near.unit == "B/s" else ("compute", "bytes")
             more = f"give --{other} to see whether the other ceiling limits it"
             if other in self.duration.params:
                 more = f"the other ceiling is not known: {MEASURE_THEM}"
-            return f"not {known}-bound: {reached}; {more}"
-        given = {"bytes", "flop"} & set(self.duration.params)
-        return (
-            f"no ceiling of this GPU is known: {MEASURE_THEM}"
-            if given
-            else "give --bytes and --flop to see what limits it"
-        )
+            return "unknown", f"not {known}-bound: {reached}; {more}"
+        if {"bytes", "flop"} & set(self.duration.params):
+            return "unknown", f"no ceiling of this GPU is known: {MEASURE_THEM}"
+        return "unknown", "give --bytes and --flop to see what limits it"
 
 
 def kernels(evidence: Evidence) -> list[Kernel]:
@@ -275,11 +262,8 @@ def _l2_rate(evidence: Evidence, moved_bytes: int) -> float | None:
     return max(rates, default=None)
 
 
-class Words(NamedTuple):
-    """A line of the screen: its name, and its parts with the rows behind them."""
-
-    name: str
-    parts: tuple[tuple[str, Row | None], ...]
+# A line of the screen: its name, and its parts with the rows behind them.
+Words = tuple[str, list[tuple[str, Row | None]]]
 
 
 def lines(evidence: Evidence) -> list[Words]:
@@ -312,7 +296,7 @@ def _step_line(one: Step) -> Words:
         parts.append((f"as a graph {as_time(one.graph.value)}: {times(one.gain)}, {pays}", one.graph))
     elif one.fact("capturable") is False:
         parts.append((f"no graph: {blocked(one)}", None))
-    return Words(name_of(one.submit), tuple(parts))
+    return name_of(one.submit), parts
 
 
 def _is_colder(cold: Row, warm: Row) -> bool:
@@ -339,12 +323,12 @@ def _kernel_line(one: Kernel) -> Words:
         parts.append((f"{as_time(one.duration.value)} a launch in a row", one.duration))
     if one.cold is not None and _is_colder(one.cold, one.duration):
         parts.append((f"{as_time(one.cold.value)} with a cold L2", one.cold))
-    parts.append((one.limit_words, None))
+    parts.append((one.limit[1], None))
     spills = f", {one.whole('spill_bytes')} B spilled" if one.whole("spill_bytes") else ""
     parts.append((f"{one.whole('registers')} registers{spills}", None))
     held = f", limited by {plain(fact(one.duration, 'held_by'), 20)}" if one.occupancy < 1 else ""
     parts.append((f"occupancy {percent(one.occupancy)}{held}", None))
-    return Words(name_of(one.duration), tuple(parts))
+    return name_of(one.duration), parts
 
 
 def launched(one: Step) -> list[tuple[str, str, str, int]]:
@@ -406,9 +390,8 @@ def a_graph_helps(evidence: Evidence) -> Finding | None:
         " Where the program does not wait after each call, host and GPU work at the same time and a graph gains less."
     )
     pays = f"; capture included, from the {ordinal(one.pays_after + 1)} replay on" if one.pays_after is not None else ""
-    return Finding(
+    return note_or_advice(
         rule="own.graph",
-        severity="advice",
         title=f"As a CUDA graph, {name_of(one.submit)} is {times(gain)} as fast, each call with one wait{pays}",
         text=text,
         advice="Capture it once and replay it; copy each step's inputs into the same memory.",
@@ -434,8 +417,4 @@ def work_elsewhere(evidence: Evidence) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (
-    cannot_be_captured,
-    work_elsewhere,
-    a_graph_helps,
-)
+RULES: tuple[Rule, ...] = (cannot_be_captured, work_elsewhere, a_graph_helps)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from microbench.analysis.evidence import SEVERITIES, Finding, Severity
-from microbench.core.units import percent, plain, times
+from microbench.core.units import counted, percent, plain, times
 from microbench.explain.environment import repair_due
 from microbench.fleet.causes import Gpu
 from microbench.fleet.outliers import ANY_NAMED, LEAST_GPUS, LEAST_LOSS
@@ -118,7 +118,7 @@ def name_of(gpu: Gpu | Board) -> str:
 def _counted(verdict: Verdict) -> str:
     gpus = verdict.gpus
     nodes = len({gpu.node for gpu in gpus})
-    return f"{len(gpus)} GPU{'s' * (len(gpus) != 1)} on {nodes} node{'s' * (nodes != 1)}"
+    return f"{counted(len(gpus), 'GPU')} on {counted(nodes, 'node')}"
 
 
 def _lines(verdict: Verdict) -> list[tuple[str, list[str], Severity | None]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from microbench.analysis.evidence import Finding, Severity
-from microbench.core.units import percent, plain
+from microbench.core.units import counted, percent, plain
 from microbench.fleet.changes import ANY_TOLD, LEAST_CAMPAIGNS, LEAST_SIDE
 from microbench.fleet.outliers import LEAST_LOSS
 from microbench.fleet.series import Board
@@ -29,8 +29,8 @@ def screen(trend: Trend, footer: str) -> Screen:
     found = [_finding(event, trend) for event in trend.events]
     more = f"{len(found) - MOST_NAMED} more changes are not shown" if len(found) > MOST_NAMED else ""
     nodes = len({gpu.node for gpu in trend.gpus})
-    name = f"trend over {_counted(trend.campaigns, 'campaign')}"
-    about = f"{_counted(len(trend.gpus), 'GPU')} on {_counted(nodes, 'node')}"
+    name = f"trend over {counted(trend.campaigns, 'campaign')}"
+    about = f"{counted(len(trend.gpus), 'GPU')} on {counted(nodes, 'node')}"
     banners = (Banner(SIMULATED, "These figures come from simulated GPUs."),) if trend.simulated else ()
     return Screen(
         mark=SIMULATED if trend.simulated else "",
@@ -40,10 +40,6 @@ def screen(trend: Trend, footer: str) -> Screen:
         left_out=more,
         footer=footer,
     )
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def minute(moment: str) -> str:
@@ -59,7 +55,7 @@ def _lines(trend: Trend) -> list[AnswerLine]:
     if trend.campaigns:
         compared = [f"{minute(trend.first)} to {minute(trend.last)} UTC"]
         if trend.others:
-            compared.append(f"without {_counted(trend.others, 'campaign')} of other settings")
+            compared.append(f"without {counted(trend.others, 'campaign')} of other settings")
         lines.append(AnswerLine("compared", tuple(map(Cell, compared))))
     if trend.smallest:
         sizes = dict(trend.smallest)
@@ -87,7 +83,7 @@ def _changed(trend: Trend) -> list[str]:
     changed = {True: set[Board](), False: set[Board]()}
     for event in trend.events:
         changed[event.slower] |= set(event.gpus)
-    slow, fast, of = len(changed[True]), len(changed[False]), f"of {_counted(trend.judged, 'GPU')}"
+    slow, fast, of = len(changed[True]), len(changed[False]), f"of {counted(trend.judged, 'GPU')}"
     words = [f"{slow} {of} became slower"] if slow else []
     if fast:
         words.append(f"{fast} became faster" if slow else f"{fast} {of} became faster")

@@ -66,11 +66,8 @@ class Drawn(ABC):
         from microbench.report.terminal import terminal
 
         shown, console = self._sheet(), terminal.open_console(stream)
-        if isinstance(shown, Screen):
-            terminal.draw_screen(shown, console, why=why)
-        else:
-            studies = any(not section.pictures for section in shown.sections)
-            terminal.draw(shown, console, brief=not studies, why=why)
+        brief = isinstance(shown, Screen) or all(section.pictures for section in shown.sections)
+        terminal.draw(shown, console, brief=brief, why=why)
 
     def _repr_html_(self) -> str:
         from microbench.report.page.fragment import fragment

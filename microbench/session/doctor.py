@@ -22,10 +22,9 @@ from microbench.explain.environment import errors_in_words, session_findings
 from microbench.gpu.layers.base import layers
 from microbench.gpu.machine.nvml import NvmlGpu
 
-__all__ = ["Check", "DoctorReport", "State", "examine"]
+__all__ = ["Check", "State", "examine"]
 
 State = Literal["ok", "note", "warning", "problem", "unknown"]
-STATES: tuple[State, ...] = ("ok", "note", "unknown", "warning", "problem")
 STATE_OF: Mapping[Severity, State] = {
     "good": "ok", "note": "note", "advice": "note", "warning": "warning", "problem": "problem",
 }  # fmt: skip
@@ -66,16 +65,6 @@ class Check(msgspec.Struct, frozen=True):
     next_step: str | None = None
 
 
-class DoctorReport(msgspec.Struct, frozen=True):
-    """All checks, in reading order."""
-
-    checks: tuple[Check, ...]
-
-    @property
-    def worst(self) -> State:
-        return max((check.state for check in self.checks), key=STATES.index, default="ok")
-
-
 class Surroundings(msgspec.Struct, frozen=True):
     """What doctor looks at beyond the Environment: disk, caches, installed layers, PCIe counters.
 
@@ -93,8 +82,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     counters: Mapping[str, str] = {}
 
 
-def examine(environment: Environment, surroundings: Surroundings | None = None) -> DoctorReport:
-    """All checks of this machine. ``environment`` comes from the probe, as in a run."""
+def examine(environment: Environment, surroundings: Surroundings | None = None) -> list[Check]:
+    """All checks of this machine, in reading order. ``environment`` comes from the probe, as in a run."""
     around = look_around(environment) if surroundings is None else surroundings
     session = Session(environment=environment, settings=Settings(device="all"), tool_version="", started_at="")
     findings = session_findings(session)
@@ -106,7 +95,7 @@ def examine(environment: Environment, surroundings: Surroundings | None = None) 
         _permissions(environment),
         _storage(around),
     )
-    return DoctorReport(tuple(check for part in parts for check in part))
+    return [check for part in parts for check in part]
 
 
 def look_around(environment: Environment) -> Surroundings:

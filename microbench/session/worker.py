@@ -32,24 +32,11 @@ from microbench.host.native import MonotonicClock
 from microbench.meter.floors import host_floors, measure_floors
 from microbench.meter.sampling import SamplingLimits
 from microbench.meter.timer import Meter
-from microbench.session.messages import (
-    Busy,
-    Done,
-    EnvironmentFound,
-    FloorsFound,
-    Job,
-    Message,
-    Order,
-    Ready,
-    Refused,
-    Started,
-    Tick,
-    Waiting,
-)
+from microbench.session import messages
 from microbench.session.plan import FAKE
 
 Result = TypeVar("Result")
-Send = Callable[[Message], None]
+Send = Callable[[messages.Message], None]
 
 HERE = Path(__file__).parent
 
@@ -67,7 +54,7 @@ class Device:
     seen: set[str] = field(default_factory=set)
 
 
-def open_device(job: Job) -> Device:
+def open_device(job: messages.Job) -> Device:
     """Open the job's device. Raises whatever the backend raises."""
     backend: Any = importlib.import_module(job.backend)
     if job.seam == "host":
@@ -79,7 +66,7 @@ def open_device(job: Job) -> Device:
     return Device(gpu, gpu.clock, gpu)
 
 
-def measure(benchmark: Benchmark, device: Device, meter: Meter, order: Order) -> Outcome:
+def measure(benchmark: Benchmark, device: Device, meter: Meter, order: messages.Order) -> Outcome:
     """Measure one case. If the benchmark raises, nothing that it yielded before is kept.
 
     Raises what the benchmark raises, and MeasurementError for results that cannot be stored.
@@ -118,19 +105,19 @@ def both_ends(before: Telemetry, after: Telemetry) -> Telemetry:
     )
 
 
-def guarded(action: Callable[[], Result]) -> Result | Refused:
+def guarded(action: Callable[[], Result]) -> Result | messages.Refused:
     """What ``action`` returns, or a Refused that says why it failed."""
     try:
         return action()
     except Skip as skip:
-        return Refused("skipped", str(skip))
+        return messages.Refused("skipped", str(skip))
     except MicrobenchError as error:
-        return Refused("failed", error.cause, error.next_step, int(error.exit_code))
+        return messages.Refused("failed", error.cause, error.next_step, int(error.exit_code))
     except MeasurementError as error:
-        return Refused("failed", str(error))
+        return messages.Refused("failed", str(error))
     except Exception as error:  # noqa: BLE001 - THE BOUNDARY: benchmarks call any library, and each raises its own
         traceback.print_exc()
-        return Refused("failed", f"{type(error).__name__}: {error} ({_place(error)})")
+        return messages.Refused("failed", f"{type(error).__name__}: {error} ({_place(error)})")
 
 
 def _place(error: Exception) -> str:
@@ -143,17 +130,17 @@ def _place(error: Exception) -> str:
     return f"{Path(frame.filename).name}:{frame.lineno}"
 
 
-def run_case(job: Job, device: Device, benchmark: Benchmark, order: Order, send: Send) -> Outcome:
+def run_case(job: messages.Job, device: Device, benchmark: Benchmark, order: messages.Order, send: Send) -> Outcome:
     """Measure one case; an error becomes an outcome too."""
     began_s = time.monotonic()
-    send(Started(order.case.id))
+    send(messages.Started(order.case.id))
     if benchmark.name not in device.seen:
         device.seen.add(benchmark.name)
-        send(Busy("loading and compiling"))
+        send(messages.Busy("loading and compiling"))
     limits, tick = SamplingLimits(seconds=order.seconds), throttled(send, every_s=0.25)
     meter = Meter(device.clock, device.gpu, job.floors, limits, tick)
     outcome = guarded(lambda: measure(benchmark, device, meter, order))
-    if isinstance(outcome, Refused):
+    if isinstance(outcome, messages.Refused):
         outcome = Outcome(
             order.case, order.session, order.round, outcome.status, reason=outcome.reason, device=order.device
         )
@@ -168,55 +155,55 @@ def throttled(send: Send, every_s: float) -> Callable[[str, int, float], None]:
         nonlocal sent_s
         if time.monotonic() - sent_s >= every_s:
             sent_s = time.monotonic()
-            send(Tick(metric, n, value))
+            send(messages.Tick(metric, n, value))
 
     return tick
 
 
-def serve(job: Job, orders: Iterable[bytes], send: Send) -> None:
+def serve(job: messages.Job, orders: Iterable[bytes], send: Send) -> None:
     """Open the device, then measure each order until a case fails or the orders end."""
-    send(Busy("opening the device"))
+    send(messages.Busy("opening the device"))
     if job.seam == "gpu":  # the driver's own memory and threads belong near the GPU too
         pin(cpus_near(job.near_node, job.allowed_cpus))
     opened = guarded(lambda: (discover(job.benchmarks), open_device(job)))
-    if isinstance(opened, Refused):
+    if isinstance(opened, messages.Refused):
         send(opened)
         return
     benchmarks, device = opened
     if job.seam != "cold":  # cold starts are measured unpinned, as in any program
         pin((find_cores(job.near_node).plan.worker_core,))  # after opening, so that the driver's threads stay unpinned
-    send(Ready())
+    send(messages.Ready())
     for line in orders:
-        order = msgspec.json.decode(line, type=Order)
+        order = msgspec.json.decode(line, type=messages.Order)
         outcome = run_case(job, device, benchmarks[order.case.benchmark], order, send)
-        send(Done(outcome))
+        send(messages.Done(outcome))
         if outcome.status not in ("ok", "skipped"):
             return  # the error may have broken the CUDA context: the parent starts a new process
 
 
-def probe(job: Job, send: Send) -> None:
+def probe(job: messages.Job, send: Send) -> None:
     """Send the environment, then the floors: the host's first, because opening the GPU may end this process."""
-    send(Busy("looking at the machine"))
+    send(messages.Busy("looking at the machine"))
     backend: Any = importlib.import_module(job.backend)
     environment = guarded(lambda: backend.probe_environment(job.device))
-    if isinstance(environment, Refused):
+    if isinstance(environment, messages.Refused):
         send(environment)
         return
-    send(EnvironmentFound(environment))
+    send(messages.EnvironmentFound(environment))
     gpu = environment.gpus[0] if environment.gpus else None
     fake = FAKE if gpu is not None and gpu.simulated else None
     floors = guarded(lambda: host_floors(backend.open_host(fake)))
-    if not isinstance(floors, Refused):
-        send(FloorsFound(floors))
+    if not isinstance(floors, messages.Refused):
+        send(messages.FloorsFound(floors))
     if gpu is not None:
-        send(Busy("opening the GPU"))
+        send(messages.Busy("opening the GPU"))
         floors = guarded(lambda: measure_floors(backend.open_host(fake), backend.open_gpu(fake or gpu.uuid)))
-        if not isinstance(floors, Refused):
-            send(FloorsFound(floors))
-    send(Ready())
+        if not isinstance(floors, messages.Refused):
+            send(messages.FloorsFound(floors))
+    send(messages.Ready())
 
 
-def prepared(job: Job, orders: IO[bytes], send: Send) -> bool:
+def prepared(job: messages.Job, orders: IO[bytes], send: Send) -> bool:
     """Import what the job will need without touching the GPU, then wait for the parent's line; False if the parent does
     not need this process any more."""
     pin(cpus_near(job.near_node, job.allowed_cpus))
@@ -225,7 +212,7 @@ def prepared(job: Job, orders: IO[bytes], send: Send) -> bool:
     for name in job.packages:
         guarded(partial(importlib.import_module, name))  # or by the cases that need it
     guarded(lambda: discover(job.benchmarks))
-    send(Waiting())
+    send(messages.Waiting())
     return bool(orders.readline())
 
 
@@ -238,14 +225,14 @@ def main() -> None:
     os.dup2(empty, 0)
     os.close(empty)
     os.dup2(2, 1)
-    job = msgspec.json.decode(orders.readline(), type=Job)
+    job = msgspec.json.decode(orders.readline(), type=messages.Job)
     # The kernel kills this process when the parent ends, because nothing else would stop a case that hangs.
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != job.parent_pid:
         sys.exit("the parent is gone")
 
-    def send(message: Message) -> None:
+    def send(message: messages.Message) -> None:
         answers.write(msgspec.json.encode(message) + b"\n")
         answers.flush()
 

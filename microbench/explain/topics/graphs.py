@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from operator import mul, truediv
 
-from microbench.analysis.evidence import Evidence, rests_on
+from microbench.analysis.evidence import Evidence, paid_after, rests_on
 from microbench.analysis.graph_steps import MAKING, kernel_counts, usual_kernels
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, times
@@ -49,14 +49,9 @@ def figures(evidence: Evidence) -> TopicFigures:
         lambda stream, graph, kernels: (stream - graph) * kernels, "stream_short", "graph_short", "kernels",
     )  # fmt: skip
     known.computed(
-        "replays",
-        "replays until the graph pays",
-        "making / saved, rounded up",
-        counted("replay", "replays"),
-        lambda making, saved: max(math.ceil(making / saved), 1) if saved > 0 else None,
-        "making",
-        "saved",
-    )
+        "replays", "replays until the graph pays", "making / saved, rounded up", counted("replay", "replays"),
+        paid_after, "making", "saved",
+    )  # fmt: skip
     return known
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from operator import truediv
 
-from microbench.analysis.evidence import Evidence, rests_on
+from microbench.analysis.evidence import Evidence, paid_after, rests_on
 from microbench.core.units import about_size, as_time, percent, size
 from microbench.explain import link_facts as links
 from microbench.explain.topics.topic import Passage, Topic, TopicFigures, counted, total
@@ -48,14 +47,9 @@ def figures(evidence: Evidence) -> TopicFigures:
         lambda count, pageable, pinned: count / pageable - count / pinned, "size", "pageable_h2d", "pinned_h2d",
     )  # fmt: skip
     known.computed(
-        "copies",
-        "copies until registering pays",
-        "register / saved, rounded up",
-        counted("copy", "copies"),
-        lambda price, saved: max(math.ceil(price / saved), 1) if saved > 0 else None,
-        links.REGISTER,
-        "saved",
-    )
+        "copies", "copies until registering pays", "register / saved, rounded up", counted("copy", "copies"),
+        paid_after, links.REGISTER, "saved",
+    )  # fmt: skip
     fit = links.copy_fit(evidence, links.DEVICE, "h2d", "pinned")
     half, fitted = (fit.size_for(links.HALF), [row for _, row in fit.points]) if fit is not None else (None, [])
     known.fitted(

@@ -42,8 +42,8 @@ def figures(evidence: Evidence) -> TopicFigures:
         if other != dtype:
             known.row(slot, f"the large product in {slot}", rows[-1] if rows else None, units.PRODUCTS)
     if sums := units.halves(evidence):
-        known.row("short_sums", "fp16 with fp16 accumulation", sums.short, units.TENSORS)
-        known.row("long_sums", "fp16 with fp32 accumulation", sums.long, units.TENSORS)
+        known.row("short_sums", "fp16 with fp16 accumulation", sums[0], units.TENSORS)
+        known.row("long_sums", "fp16 with fp32 accumulation", sums[1], units.TENSORS)
     return known
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Literal
 
@@ -210,20 +210,17 @@ def compose(topic: Topic, evidence: Evidence) -> TopicText:
     """The topic's text with this GPU's figures; whatever is missing, some text is left."""
     known = topic.figures(evidence)
     headline = next((words for passage in topic.headline if (words := passage.filled(known)) is not None), ())
-    paragraphs = tuple(words for passages in topic.paragraphs if (words := _paragraph(passages, known)))
+    paragraphs: list[Pieces] = []
+    for passages in topic.paragraphs:
+        pieces: list[Piece] = []  # of the passages that can be filled, a space between them
+        for passage in passages:
+            if words := passage.filled(known):
+                pieces += [" ", *words] if pieces else words
+        paragraphs += [tuple(pieces)] if pieces else []
     used = {piece.slot: piece for words in (headline, *paragraphs) for piece in words if isinstance(piece, Figure)}
     unknown = (slot for several in topic.paragraphs for passage in several for slot in passage.unknown(known.figures))
     lacking = dict.fromkeys(known.lacking[slot] for slot in unknown if slot in known.lacking)
-    return TopicText(headline, paragraphs, used, tuple(lacking))
-
-
-def _paragraph(passages: Sequence[Passage], known: TopicFigures) -> Pieces:
-    """The passages that can be filled, a space between them."""
-    pieces: list[Piece] = []
-    for passage in passages:
-        if words := passage.filled(known):
-            pieces += [" ", *words] if pieces else words
-    return tuple(pieces)
+    return TopicText(headline, tuple(paragraphs), used, tuple(lacking))
 
 
 def slots(template: str) -> list[str]:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from microbench.analysis.evidence import Evidence, evidence_by_device
+from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
 from microbench.core.model import Run
-from microbench.core.units import as_time, plain
+from microbench.core.units import about_size, as_time, percent, plain, quantity, three_digits, times
+from microbench.explain import compute_power, compute_products, graph_rules, launch_rules, link_copy, memory_levels
+from microbench.explain.link_facts import DIRECTIONS
+from microbench.model import timeline
+from microbench.model.fit import fit
+from microbench.model.forecast import forecast
 from microbench.report import document
 from microbench.report.document import SERIES_TONES, Bar, Bars, Cell, Column, Curve, Line, Mark, Table, TimeLine, Tone
 from microbench.report.figures import drawing
 from microbench.report.figures.canvas import LARGE, SMALL, Canvas, Palette
-from microbench.report.figures.catalogue import KINDS, Panel
+from microbench.report.figures.catalogue import KINDS
 from microbench.report.heading import head, mark_of
+from microbench.report.suites import graph, launch, link, memory, roofline
 from microbench.report.tables import NOTHING, bars_table, matrix
 
 # One colour for each run; more runs are counted instead.
@@ -30,6 +37,60 @@ MOST_ROWS = 60
 BEYOND = 1.15
 # The height of each of several curves in a figure.
 LOW_HEIGHT = 200.0
+
+
+Words = Callable[[float], str]
+
+
+class Panel(NamedTuple):
+    """One picture of a figure, with words for the values at the axes of a curve."""
+
+    picture: Curve | TimeLine | Bars
+    x_words: Words = str
+    y_words: Words = str
+
+
+# What a figure shows of one GPU: panels, findings whose titles are its conclusion, and tables for the terminal.
+Gathered = tuple[list[Panel], Sequence[Finding | None], Sequence[Table | None]]
+
+
+def _panels(*pictures: Curve | TimeLine | Bars | None, words: tuple[Words, Words] = (str, str)) -> list[Panel]:
+    return [Panel(picture, *words) for picture in pictures if picture is not None]
+
+
+def _step(evidence: Evidence) -> Gathered:
+    panels = _panels(graph.step(evidence))
+    found = timeline.findings(evidence, forecast(graph.DRAWN, fit(evidence))) if panels else []
+    return panels, found[:1], ()
+
+
+BANDWIDTH, OPERATIONS = partial(quantity, unit="B/s"), partial(quantity, unit="FLOP/s")
+GATHERED: dict[str, Callable[[Evidence], Gathered]] = {
+    "ladder": lambda one: (_panels(launch.ladder(one), launch.one_op(one)), [launch_rules.same_kernel(one)], ()),
+    "gain": lambda one: (
+        _panels(graph.gain(one), words=(as_time, times)), [graph_rules.crossovers(one)], [graph.surface(one)],
+    ),
+    "link": lambda one: (
+        _panels(*(link.rates(one, direction) for direction in DIRECTIONS), words=(about_size, BANDWIDTH)),
+        [link_copy.copy_size(one)], [link.fits(one)],
+    ),
+    "memory": lambda one: (
+        [
+            *_panels(memory.hierarchy(one), words=(about_size, BANDWIDTH)),
+            *_panels(memory.latencies(one), words=(about_size, as_time)),
+        ],
+        [memory_levels.levels(one)], (),
+    ),
+    "roofline": lambda one: (
+        _panels(*roofline.rooflines(one), words=(lambda x: f"{three_digits(x)} operations per byte", OPERATIONS)),
+        [compute_products.bounds(one)], (),
+    ),
+    "sustained": lambda one: (
+        _panels(roofline.rates_over_time(one), roofline.state_over_time(one), words=(as_time, percent)),
+        [compute_power.sustained(one)], (),
+    ),
+    "step": _step,
+}  # fmt: skip
 
 
 class Origin(NamedTuple):
@@ -116,7 +177,7 @@ def drawn(name: str, origins: Sequence[Origin]) -> Figure | None:
     """The figure of that name from KINDS; None if no origin has its rows."""
     shown = []
     for source in sources(origins):
-        panels, findings, _ = KINDS[name].gather(source.evidence)
+        panels, findings, _ = GATHERED[name](source.evidence)
         if panels:
             shown.append((source, panels, ". ".join(finding.title for finding in findings if finding)))
     if not shown:
@@ -327,5 +388,5 @@ def sheet(name: str, run: Run, *, reference: bool = False) -> document.Report | 
 
 
 def _pictures(name: str, evidence: Evidence) -> list[document.Picture]:
-    panels, _, tables = KINDS[name].gather(evidence)
+    panels, _, tables = GATHERED[name](evidence)
     return [*(panel.picture for panel in panels), *(table for table in tables if table is not None)]

@@ -85,25 +85,27 @@ def _accumulator(row: Row) -> str:
 
 def over_size(evidence: Evidence) -> Curve | None:
     """Rate over the size of a square product, a line for each type, with the size from which the units are fed."""
-    by_name = {one.dtype: one for one in fed_sizes(evidence)}
-    drawn = [by_name[name] for name in DRAWN_TYPES if name in by_name][: len(SERIES_TONES)]
+    fed = fed_sizes(evidence)
+    drawn = [(name, *fed[name]) for name in DRAWN_TYPES if name in fed][: len(SERIES_TONES)]
     if not drawn:
         return None
-    values = [row.value for one in drawn for _, row in one.points]
-    sizes = sorted({size for one in drawn for size, _ in one.points})
-    first = drawn[0]
-    mark = Mark(float(first.size), f"{round_percent(FED)} from {first.size} on")
+    rows = [row for _, _, points in drawn for _, row in points]
+    values, sizes = [row.value for row in rows], sorted({size for _, _, points in drawn for size, _ in points})
+    dtype, first, _ = drawn[0]
+    mark = Mark(float(first), f"{round_percent(FED)} from {first} on")
+    lines = []
+    for (name, _, points), tone in zip(drawn, SERIES_TONES, strict=False):
+        best = max((row for _, row in points), key=lambda row: row.value)
+        places = tuple((float(at), row.value) for at, row in points)
+        lines.append(Line(f"{name} {units.figure(best)}", places, tone))
     return Curve(
         title="Rate over the size of a square product",
-        about=f"small products leave units idle; marked: the size from which {first.dtype} is near its best",
+        about=f"small products leave units idle; marked: the size from which {dtype} is near its best",
         x_title="rows, columns and depth",
-        lines=tuple(
-            Line(f"{one.dtype} {units.figure(one.best)}", tuple((float(at), row.value) for at, row in one.points), tone)
-            for one, tone in zip(drawn, SERIES_TONES, strict=False)
-        ),
+        lines=tuple(lines),
         x_ticks=tuple(Mark(float(size), str(size)) for size in sizes),
-        y_ticks=ticks(min(values), max(values), True, first.best.metric.unit),
-        marks=(mark,) if sizes[0] < first.size < sizes[-1] else (),
+        y_ticks=ticks(min(values), max(values), True, rows[0].metric.unit),
+        marks=(mark,) if sizes[0] < first < sizes[-1] else (),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from microbench.analysis.evidence import Evidence, listed, whole
+from microbench.analysis.evidence import Evidence, facts_of, listed, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size
 from microbench.explain import link_facts as links
@@ -82,10 +82,10 @@ def uplinks(evidence: Evidence) -> list[Table]:
 
 def collectives(evidence: Evidence) -> Curve | None:
     """NCCL's rate over size from the compiled loop, a line for each operation, and NVLink's limit where one holds."""
-    rings = links.rings(evidence)
-    on_bus = any(ring.bus for ring in rings)
-    named = [(ring.words, ring.bus if on_bus else ring.algorithm) for ring in rings]
-    drawn = [(words, points) for words, points in named if len(points) >= FEWEST_DRAWN]
+    rings = _rings(evidence, "bus_bandwidth")
+    on_bus = any(points for _, points in rings)  # a ring of one GPU uses no link
+    rings = rings if on_bus else _rings(evidence, "algorithm_bandwidth")
+    drawn = [(words, points) for words, points in rings if len(points) >= FEWEST_DRAWN]
     if not drawn:
         return None
     lines = [Line(words, _points(points), tone) for (words, points), tone in zip(drawn, SERIES_TONES, strict=False)]
@@ -109,6 +109,23 @@ def collectives(evidence: Evidence) -> Curve | None:
         y_ticks=ticks(0.0, highest * HEADROOM, False, "B/s"),
         y_log=False,
     )
+
+
+def _rings(evidence: Evidence, metric: str) -> list[tuple[str, list[links.Point]]]:
+    """Each operation from the compiled loop, on the largest ring that was measured: its name, its rates over size."""
+    found = []
+    for operation in dict.fromkeys(str(row.params["operation"]) for row in evidence.rows("link_nccl", "call")):
+        chosen: dict[str, int | str] = {"operation": operation, "binding": "loop"}
+        largest = max(evidence.rows("link_nccl", "call", **chosen), key=_ranks, default=None)
+        if largest is not None:
+            curve = evidence.curve("link_nccl", metric, "size_bytes", **chosen, gpus=largest.params["gpus"])
+            words = operation.replace("_", "/" if operation == "send_recv" else "-")
+            found.append((words, [point for point in curve if point[1].value > 0]))
+    return found
+
+
+def _ranks(row: Row) -> int:
+    return next((value for value in facts_of(row, "nccl_ranks") if isinstance(value, int)), 0)
 
 
 # Network devices and GPUs without NVLink by their PCIe path: a model, beside it what link_peer measured between GPUs.

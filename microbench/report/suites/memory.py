@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from microbench.analysis.evidence import Evidence, whole
+from microbench.analysis.evidence import Evidence, facts_of, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size, times
 from microbench.explain import memory_levels, memory_stream
-from microbench.explain.memory_access import ENOUGH, contention, flights, little_bytes, needed
+from microbench.explain.memory_access import contention
 from microbench.explain.memory_allocation import WAYS as ALLOCATED
-from microbench.explain.memory_allocation import costs, draws
+from microbench.explain.memory_allocation import costs
 from microbench.report import document
 from microbench.report.curves import size_ticks, ticks, ticks_beyond
 from microbench.report.document import SERIES_TONES, Cell, Curve, Histogram, Line, Mark, Picture, Table, Tone
@@ -71,7 +71,7 @@ def latencies(evidence: Evidence) -> Curve | None:
         + (f", {quantity(cycles[one.name], 'cycle')}" if one.name in cycles else ""): one
         for one in levels
     }
-    marks = [Mark(one.reach_bytes, f"TLB reach {about_size(one.reach_bytes)}") for one in memory_levels.steps(evidence)]
+    marks = [Mark(reach_bytes, f"TLB reach {about_size(reach_bytes)}") for reach_bytes in memory_levels.steps(evidence)]
     shared = memory_levels.shared_row(evidence, "memory_latency", memory_levels.LATENCY)
     about = "one thread, in which each read waits for the one before it"
     about += f"; from shared memory {as_time(shared.value)}" if shared is not None else ""
@@ -82,10 +82,14 @@ def under_load(evidence: Evidence) -> Curve | None:
     """The time of one dependent read over the bandwidth that the other SMs take meanwhile, a line for each level."""
     lines = []
     for level, name in (("dram", "DRAM"), ("l2", "L2")):
-        points = memory_levels.loaded(evidence, level)
+        metrics = (memory_levels.BANDWIDTH, memory_levels.LATENCY, "idle")
+        curves = [dict(evidence.curve("memory_loaded", metric, "load_percent", level=level)) for metric in metrics]
+        loads = sorted(set.intersection(*map(set, curves)))
+        every = [tuple(curve[load].value for curve in curves) for load in loads]
+        points = [point for point in every if min(point) > 0]
         if len(points) >= FEWEST_DRAWN:
-            idle_s = statistics.median(point.idle.value for point in points)
-            busy = sorted((point.bandwidth.value, point.latency.value) for point in points)
+            idle_s = statistics.median(alone_s for _, _, alone_s in points)
+            busy = sorted((rate, latency_s) for rate, latency_s, _ in points)
             words = f"{name} {as_time(idle_s)} idle, {as_time(busy[-1][1])} at {quantity(busy[-1][0], 'B/s')}"
             lines.append(Line(words, ((0.0, idle_s), *busy), LEVEL_TONES[name]))
     if not lines:
@@ -139,19 +143,19 @@ def _curve(
 def l2_lines(evidence: Evidence) -> Histogram | None:
     """How many lines of the L2 answer one SM in which time, if a near and a far part are distinct."""
     modes = memory_levels.l2_modes(evidence)
-    calls = modes.row.measurement.per_call if modes is not None else None
-    if modes is None or calls is None:
+    if modes is None:
         return None
-    footprint = size(whole(modes.row, "footprint_bytes"))
+    row, near, far, near_share = modes
+    calls, footprint = row.measurement.per_call, size(whole(row, "footprint_bytes"))
+    if calls is None:
+        return None
     return Histogram(
         title="The L2 as one SM sees it: lines by their latency",
-        about=f"each line of a working set of {footprint}, past the L1; {percent(modes.near_share)} of them are near",
+        about=f"each line of a working set of {footprint}, past the L1; {percent(near_share)} of them are near",
         first_edge=calls.first_edge,
         ratio=calls.ratio,
         counts=calls.counts,
-        marks=tuple(
-            Mark(at, f"{name} {quantity(at, 'cycle')}") for name, at in (("near", modes.near), ("far", modes.far))
-        ),
+        marks=tuple(Mark(at, f"{name} {quantity(at, 'cycle')}") for name, at in (("near", near), ("far", far))),
     )
 
 
@@ -213,6 +217,8 @@ ORDER = (
     "memory_copy", "memory_allocate", "memory_capacity", "memory_energy",
 )  # fmt: skip
 FEWEST_DRAWN = 3
+# The share of the best rate that counts as enough bytes in flight.
+ENOUGH = 0.9
 
 
 def pictures(evidence: Evidence) -> list[Picture]:
@@ -225,25 +231,28 @@ def pictures(evidence: Evidence) -> list[Picture]:
 
 def in_flight(evidence: Evidence) -> Curve | None:
     """Bandwidth over bytes in flight on each SM, a line for each number of loads in a thread."""
-    cases = flights(evidence)
     best: dict[int, dict[float, float]] = {}
-    for one in cases:
-        points = best.setdefault(whole(one.row, "loads"), {})
-        points[one.in_flight_bytes] = max(one.row.value, points.get(one.in_flight_bytes, 0.0))
+    cases = []  # bytes in flight on each SM, and the rate
+    for row in evidence.rows("memory_occupancy", "bandwidth"):
+        amounts = [value for value in facts_of(row, "under_way_per_sm") if isinstance(value, int)]
+        if amounts and row.value > 0:
+            cases.append((amounts[-1], row.value))
+            points = best.setdefault(whole(row, "loads"), {})
+            points[amounts[-1]] = max(row.value, points.get(amounts[-1], 0.0))
+    cases.sort()
     lines = [
         Line(f"{count} load{'s' if count > 1 else ''} per thread", tuple(sorted(points.items())), tone)
         for (count, points), tone in zip(sorted(best.items()), SERIES_TONES, strict=False)
     ]
     if max((len(line.points) for line in lines), default=0) < FEWEST_DRAWN:
         return None
-    least, most = needed(cases), max(one.row.value for one in cases)
-    little = little_bytes(evidence, most)
-    smallest, largest = cases[0].in_flight_bytes, cases[-1].in_flight_bytes
-    marks = []
-    if least is not None:
-        words = f"{round_percent(ENOUGH)} at {about_size(least.in_flight_bytes)}"
-        marks.append(Mark(float(least.in_flight_bytes), words))
-    if little is not None:
+    smallest, largest, most = cases[0][0], cases[-1][0], max(rate for _, rate in cases)
+    least = next(in_flight_bytes for in_flight_bytes, rate in cases if rate >= ENOUGH * most)
+    marks = [Mark(float(least), f"{round_percent(ENOUGH)} at {about_size(least)}")]
+    sms = evidence.gpu.sm_count if evidence.gpu is not None else None
+    dram = next((level for level in memory_levels.latency_levels(evidence) if level.name == "DRAM"), None)
+    if dram is not None and sms:  # Little's law: latency x bandwidth
+        little = dram.value * most / sms
         marks.append(Mark(little, f"Little {about_size(little)}"))
     return Curve(
         title="Bandwidth over bytes in flight on each SM",
@@ -299,19 +308,19 @@ def allocations(evidence: Evidence) -> Table | None:
 
 def energies(evidence: Evidence) -> Table | None:
     """Power under each load, the energy of a byte, and the part of it above idle."""
-    loads = draws(evidence)
-    if not loads:
-        return None
     idle = evidence.row("memory_energy", "power", load="idle")
-    rows = [
-        (
-            Cell(one.load, tone="strong"),
-            Cell(quantity(one.power.value, "W")),
-            Cell(quantity(one.energy.value, "J/B"), tone="strong"),
-            value_cell(one.above_idle, lambda value: quantity(value, "J/B")),
-        )
-        for one in loads
-    ]
+    by_load: dict[str, tuple[Cell, ...]] = {}  # of each load the largest arrays
+    for row in sorted(evidence.rows("memory_energy", "energy"), key=lambda row: whole(row, "size_bytes")):
+        load = str(row.params.get("load"))
+        power = evidence.row("memory_energy", "power", load=load, size_bytes=whole(row, "size_bytes"))
+        if power is not None and row.value > 0:
+            share = 1 - idle.value / power.value if idle is not None else 0.0
+            above = Cell(quantity(row.value * share, "J/B")) if share > 0 else NOTHING
+            watts, joules = quantity(power.value, "W"), quantity(row.value, "J/B")
+            by_load[load] = (Cell(load, tone="strong"), Cell(watts), Cell(joules, tone="strong"), above)
+    if not by_load:
+        return None
+    rows = [*by_load.values()]
     if idle is not None:
         rows.append((Cell("idle", tone="strong"), Cell(quantity(idle.value, "W")), NOTHING, NOTHING))
     columns = document.columns("load", "power", "a byte", "above idle")

@@ -2,84 +2,52 @@
 
 from __future__ import annotations
 
-import math
-
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import as_time, percent, plain, quantity, times
+from microbench.explain import own
 from microbench.explain.compute_products import bandwidth_roof, compute_roof
-from microbench.explain.own import (
-    L2_CEILING,
-    Kernel,
-    Step,
-    blocked,
-    fact,
-    kernels,
-    launched,
-    name_of,
-    steps,
-    with_roofs,
-)
 from microbench.report.curves import ticks
-from microbench.report.document import Cell, Column, Curve, Line, Mark, Picture, Table
+from microbench.report.document import Cell, Column, Curve, Line, Picture, Table
+from microbench.report.suites.roofline import BESIDE, under_roofs
 from microbench.report.tables import NOTHING, row_cell, value_cell
 
 MOST_LAUNCHES = 30
 LONGEST_NAME = 60
-# Room on both sides of the roofline's points.
-BESIDE = 0.7
 
 
 def pictures(evidence: Evidence) -> list[Picture]:
     """Functions first, then their launches, then kernels."""
-    found, own = steps(evidence), kernels(evidence)
+    found, mine = own.steps(evidence), own.kernels(evidence)
     tables = [functions(found)] if found else []
     tables += [table for one in found[:1] if (table := launches(one)) is not None]
-    tables += [limits(own)] if own else []
-    drawn = roofline(evidence, own)
+    tables += [limits(mine)] if mine else []
+    drawn = roofline(evidence, mine)
     return [*([drawn] if drawn is not None else []), *tables]
 
 
-def roofline(evidence: Evidence, found: list[Kernel]) -> Curve | None:
+def roofline(evidence: Evidence, found: list[own.Kernel]) -> Curve | None:
     """Kernels of the first one's precision, whose bytes and operations are known, under the measured roofs."""
     known = [one for one in found if one.moved_bytes and one.flops]
     precision = known[0].precision if known else ""
-    where = with_roofs(evidence)
+    where = own.with_roofs(evidence)
     memory, compute = bandwidth_roof(where), compute_roof(where, precision) if known else None
     if memory is None or compute is None or memory.row is None or compute.row is None:
         return None
     chosen = [one for one in known if one.precision == precision]
     points = tuple(sorted((one.flops / one.moved_bytes, one.flops / one.best_s) for one in chosen))
     ridge = compute.value / memory.value
-    begin, end = min(points[0][0], ridge) * BESIDE, max(points[-1][0], ridge) / BESIDE
-    values = [rate for _, rate in points]
-    first = min(range(-4, 6), key=lambda power: abs(math.log10(begin) - power))
     roofs = {f"{memory.name} {quantity(memory.value, memory.unit)}": memory.value}
     # A kernel whose bytes fit the L2 is compared with the L2's rate, so it may be above the DRAM's roof.
-    cached = (ceiling for one in chosen for ceiling in one.ceilings if ceiling.name == L2_CEILING)
+    cached = (ceiling for one in chosen for ceiling in one.ceilings if ceiling.name == own.L2_CEILING)
     roofs |= {f"{ceiling.name} {quantity(ceiling.rate, ceiling.unit)}": ceiling.rate for ceiling in cached}
-    return Curve(
-        title="Your kernels under this GPU's measured roofs",
-        about=f"operations and bytes as given; DRAM's roof and that of {precision} meet at {ridge:.3g} FLOP/B",
-        x_title="operations per byte",
-        lines=(
-            Line("your kernels", points, "third", kind="points"),
-            *(
-                Line(name, ((begin, begin * rate), (compute.value / rate, compute.value)), "first", "limit")
-                for name, rate in roofs.items()
-            ),
-            Line(
-                f"{compute.name} {quantity(compute.value, compute.unit)}",
-                ((compute.value / max(roofs.values()), compute.value), (end, compute.value)), "second", "limit",
-            ),
-        ),
-        x_ticks=tuple(
-            Mark(10.0**power, f"{10.0**power:g}") for power in range(first, 6) if begin <= 10.0**power <= end
-        ),
-        y_ticks=tuple(ticks(min(values), compute.value, True, compute.unit)),
-    )  # fmt: skip
+    title = "Your kernels under this GPU's measured roofs"
+    about = f"operations and bytes as given; DRAM's roof and that of {precision} meet at {ridge:.3g} FLOP/B"
+    lines, begin = [Line("your kernels", points, "third", kind="points")], min(points[0][0], ridge) * BESIDE
+    rates = ticks(min(rate for _, rate in points), compute.value, True, compute.unit)
+    return under_roofs(title, about, lines, roofs, compute, begin, rates)
 
 
-def functions(found: list[Step]) -> Table:
+def functions(found: list[own.Step]) -> Table:
     """Each case of a function: what it costs, what limits it, and what a graph gives."""
     columns = (
         Column("", "left"), Column("step"), Column("submit"), Column("GPU"),
@@ -88,7 +56,7 @@ def functions(found: list[Step]) -> Table:
     )  # fmt: skip
     rows = tuple(
         (
-            Cell(name_of(one.submit), tone="strong"),
+            Cell(own.name_of(one.submit), tone="strong"),
             row_cell(one.step),
             row_cell(one.submit),
             row_cell(one.gpu),
@@ -101,16 +69,16 @@ def functions(found: list[Step]) -> Table:
         )
         for one in found
     )
-    prevented = [f"no graph of {name_of(one.submit)}: {blocked(one)}" for one in found if one.graph is None]
+    prevented = [f"no graph of {own.name_of(one.submit)}: {own.blocked(one)}" for one in found if one.graph is None]
     compared = [plain(one.fact("compared"), 200) for one in found if one.fact("compared")]
     notes = tuple(dict.fromkeys((*prevented, *compared)))
     return Table("Your functions: what limits them, and what a graph gives", "a step is one call and one wait",
                  columns, rows, notes)  # fmt: skip
 
 
-def launches(one: Step) -> Table | None:
+def launches(one: own.Step) -> Table | None:
     """The launches of the first case that was captured, in the order of their first."""
-    found = launched(one)
+    found = own.launched(one)
     if not found:
         return None
     columns = (Column("kernel", "left"), Column("grid", "left"), Column("block", "left"), Column("launches"))
@@ -119,10 +87,10 @@ def launches(one: Step) -> Table | None:
         for name, grid, block, count in found[:MOST_LAUNCHES]
     )
     more = (f"{len(found) - MOST_LAUNCHES} more",) if len(found) > MOST_LAUNCHES else ()
-    return Table(f"Launches of {name_of(one.submit)}", "the nodes of its captured graph", columns, rows, more)
+    return Table(f"Launches of {own.name_of(one.submit)}", "the nodes of its captured graph", columns, rows, more)
 
 
-def limits(found: list[Kernel]) -> Table:
+def limits(found: list[own.Kernel]) -> Table:
     """Each case of a kernel: its duration, what it takes from an SM, and the ceiling that it is near."""
     columns = (
         Column("", "left"), Column("duration"), Column("cold L2", drop=2), Column("of ceiling"), Column("registers"),
@@ -130,15 +98,15 @@ def limits(found: list[Kernel]) -> Table:
     )  # fmt: skip
     rows = []
     for one in found:
-        near = max(one.ceilings, key=lambda ceiling: ceiling.share, default=None)
+        near = one.near
         rows.append((
-            Cell(name_of(one.duration), tone="strong"),
+            Cell(own.name_of(one.duration), tone="strong"),
             row_cell(one.kernel or one.duration, as_time(one.best_s)),
             row_cell(one.cold),
             Cell(percent(near.share), f"of {quantity(near.rate, near.unit)}") if near is not None else NOTHING,
             Cell(str(one.whole("registers"))),
-            Cell(percent(one.occupancy), plain(fact(one.duration, "held_by"), 20)),
+            Cell(percent(one.occupancy), plain(own.fact(one.duration, "held_by"), 20)),
             Cell(f"{one.waves:.3g}"),
-            Cell(one.limit),
+            Cell(one.limit[0]),
         ))  # fmt: skip
     return Table("Your kernels under this GPU's measured ceilings", "the nearest ceiling of each", columns, tuple(rows))

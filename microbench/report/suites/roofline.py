@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 from microbench.analysis.evidence import Evidence, facts_of, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, quantity, round_percent, times
 from microbench.explain import compute_units as units
 from microbench.explain.compute_power import lasting
-from microbench.explain.compute_products import Held, Shaped, bandwidth_roof, compute_roof, shaped
+from microbench.explain.compute_products import Held, Roof, Shaped, bandwidth_roof, compute_roof, shaped
 from microbench.explain.compute_units import MAIN_DTYPE, dtype_of, figure, same_case
 from microbench.report.curves import ticks
 from microbench.report.document import Cell, Column, Curve, Line, Mark, Table, Tone
@@ -103,7 +104,7 @@ MOST_ROOFLINES = 2
 TONES: dict[Held, Tone] = {"bandwidth": "first", "compute": "second", "launch": "warning"}
 # Bytes of an operand and of a result, as the operands are stored; types that gemm_shapes multiplies.
 STORED_BYTES = {"bf16": (2, 2), "fp16": (2, 2), "fp8_e4m3_fast": (1, 2), "int8": (1, 4)}
-POWERS = range(-1, 6)
+POWERS = range(-4, 6)
 # Room on both sides of the points.
 BESIDE = 0.7
 
@@ -130,24 +131,40 @@ def _roofline(evidence: Evidence, dtype: str, products: list[Shaped]) -> Curve |
         for name, tone in TONES.items()
         if (places := [(one.intensity, one.row.value) for one in products if one.held == name and one.intensity])
     ]
-    ridge = compute.value / memory.value
-    reach = [x for line in points for x, _ in line.points]
-    begin, end = min(reach) * BESIDE, max(*reach, ridge) / BESIDE
-    slope = ((begin, begin * memory.value), (ridge, compute.value))
-    flat = ((ridge, compute.value), (end, compute.value))
     values = [y for line in points for _, y in line.points] + [compute.value]
-    powers = ticks(min(values), max(values), True, compute.unit)
+    top = Mark(compute.value, quantity(compute.value, compute.unit))
+    rates = (top, *ticks(min(values), max(values), True, compute.unit))
+    ridge = quantity(round(compute.value / memory.value), "1")
+    about = f"of models, and square ones; the roofs meet at {ridge} operations per byte"
+    roofs = {f"{memory.name} {quantity(memory.value, memory.unit)}": memory.value}
+    begin = min(x for line in points for x, _ in line.points) * BESIDE
+    return under_roofs(f"Products of {dtype} under this run's own roofs", about, points, roofs, compute, begin, rates)
+
+
+def under_roofs(
+    title: str,
+    about: str,
+    points: Sequence[Line],
+    roofs: Mapping[str, float],
+    compute: Roof,
+    begin: float,
+    rates: tuple[Mark, ...],
+) -> Curve:
+    """Points under the roofs of memory, the lowest of these first, and that of compute, with ticks of ``rates``."""
+    end = max(*(x for line in points for x, _ in line.points), compute.value / next(iter(roofs.values()))) / BESIDE
+    slopes = (
+        Line(name, ((begin, begin * rate), (compute.value / rate, compute.value)), TONES["bandwidth"], "limit")
+        for name, rate in roofs.items()
+    )
+    flat = ((compute.value / max(roofs.values()), compute.value), (end, compute.value))
+    name = f"{compute.name} {quantity(compute.value, compute.unit)}"
     return Curve(
-        title=f"Products of {dtype} under this run's own roofs",
-        about=f"of models, and square ones; the roofs meet at {quantity(round(ridge), '1')} operations per byte",
+        title=title,
+        about=about,
         x_title="operations per byte",
-        lines=(
-            *points,
-            Line(f"{memory.name} {quantity(memory.value, memory.unit)}", slope, TONES["bandwidth"], "limit"),
-            Line(f"{compute.name} {quantity(compute.value, compute.unit)}", flat, TONES["compute"], "limit"),
-        ),
+        lines=(*points, *slopes, Line(name, flat, TONES["compute"], "limit")),
         x_ticks=tuple(Mark(10.0**power, f"{10.0**power:g}") for power in POWERS if begin <= 10.0**power <= end),
-        y_ticks=(Mark(compute.value, quantity(compute.value, compute.unit)), *powers),
+        y_ticks=rates,
     )
 
 

@@ -27,17 +27,6 @@ from microbench.core.units import BEFORE_UNIT, plain, to_ascii
 from microbench.report import document
 from microbench.report.document import SEVERITY_MARKS, TRUST_MARKS, Report, Screen, Table, Tone
 from microbench.report.terminal import charts, layout, plots
-from microbench.report.terminal.layout import (
-    GOES_ON,
-    LONGEST_CELL,
-    LONGEST_NOTE,
-    SEPARATOR,
-    Drawn,
-    Widths,
-    length_of,
-    packed,
-    shown,
-)
 
 # Colours of the terminal's own palette read well on light and on dark grounds.
 STYLES: dict[Tone, str] = {
@@ -92,7 +81,7 @@ class QuietConsole(Console):
 
 
 def draw(
-    report: Report,
+    shown: Report | Screen,
     console: Console,
     *,
     brief: bool = False,
@@ -100,15 +89,10 @@ def draw(
     most_lines: int | None = None,
     whole: str = "",
 ) -> None:
-    """Draw the whole report; ``brief`` leaves out the tables of benchmarks, ``why`` adds the rule of each finding. With
-    ``most_lines``, pictures that would make the page longer are left out, and a line names the command ``whole`` that
-    shows them."""
-    Painter(console, why=why, most_lines=most_lines, whole=whole).report(report, brief)
-
-
-def draw_screen(screen: Screen, console: Console, *, why: bool = False) -> None:
-    """Draw the answer on one screen; ``why`` adds the rule of each finding."""
-    Painter(console, why=why).screen(screen)
+    """Draw the answer on one screen, or the whole report; ``brief`` leaves out the tables of benchmarks, ``why`` adds
+    the rule of each finding. With ``most_lines``, pictures that would make the page longer are left out, and a line
+    names the command ``whole`` that shows them."""
+    Painter(console, why=why, most_lines=most_lines, whole=whole).show(shown, brief)
 
 
 def draw_tables(tables: Iterable[Table], console: Console) -> None:
@@ -122,11 +106,7 @@ def pictures(shown: Report | Screen, *, brief: bool = False, why: bool = False) 
     """The report or the screen as SVG pictures of a terminal, each of at most PICTURE_LINES lines."""
     text = io.StringIO()
     console = Console(file=text, width=WIDEST, **COLOURED)
-    painter = Painter(console, fine=True, why=why)
-    if isinstance(shown, Screen):
-        painter.screen(shown)
-    else:
-        painter.report(shown, brief)
+    Painter(console, fine=True, why=why).show(shown, brief)
     lines, made = text.getvalue().splitlines(), []
     for start in range(0, len(lines), PICTURE_LINES):
         console = Console(file=io.StringIO(), record=True, width=WIDEST, **COLOURED)
@@ -195,8 +175,11 @@ class Painter:
                 segments += [*line[:-1], *last, Segment.line()]
             self.console.print(Segments(segments))
 
-    def report(self, report: Report, brief: bool) -> None:
-        """Banners and facts, then each section, then the cases that were not measured."""
+    def show(self, report: Report | Screen, brief: bool) -> None:
+        """Of a report banners and facts, then each section, then the cases that were not measured."""
+        if isinstance(report, Screen):
+            self._screen(report)
+            return
         box = ROUNDED if self.fine else ASCII
         for banner in report.banners:
             body = self.text(f"{banner.word}: ", banner.tone) + self.text(banner.text)
@@ -226,7 +209,7 @@ class Painter:
         grid.add_column(overflow="fold")
         names = max((cell_len(name) for name, _ in report.facts), default=0)
         for name, words in report.facts:
-            lines = packed(plain(words, LONGEST_CELL), self.width - names - AROUND_FACTS)
+            lines = layout.packed(plain(words, layout.LONGEST_CELL), self.width - names - AROUND_FACTS)
             grid.add_row(self.text(name, "quiet"), Text("\n").join(map(self.text, lines)))
         return grid
 
@@ -263,10 +246,11 @@ class Painter:
 
     def titled(self, title: str, about: str, mark: str) -> RenderableType:
         """A title with the report's mark, and ``about`` below it in a quiet tone."""
-        line = self.text(title, "strong", LONGEST_CELL)
+        line = self.text(title, "strong", layout.LONGEST_CELL)
         if mark:
             line = line + Text("  ") + self.text(mark, "warning")
-        return Group(line, *self._wrapped(self.text(about, "quiet", LONGEST_CELL), self.width)) if about else line
+        words = self.text(about, "quiet", layout.LONGEST_CELL)
+        return Group(line, *self._wrapped(words, self.width)) if about else line
 
     def _study(self, study: document.Study, mark: str) -> None:
         """The tables of a benchmark, and its curve to their right if there is room, else below."""
@@ -277,7 +261,7 @@ class Painter:
             self.print(tables)
             return
         heading = self.text(study.curve.title, "quiet")
-        widths = [Widths(table, fine=self.fine) for table in study.tables]
+        widths = [layout.Widths(table, fine=self.fine) for table in study.tables]
         wanted = max(one.total(one.fitting(self.width)) for one in widths)
         room = min(self.width - wanted - 2, WIDEST_SMALL_CURVE)
         if self.width >= BESIDE_WIDTH and room >= SMALL_CURVE_WIDTH:
@@ -295,7 +279,7 @@ class Painter:
         notes = [*table.notes]
         if dropped := layout.dropped(table, self.width, fine=self.fine):
             notes.append(f"columns not shown at this width: {', '.join(dropped)}")
-        return Group(lines, *(self.text(f" {note}", "quiet", LONGEST_NOTE) for note in notes))
+        return Group(lines, *(self.text(f" {note}", "quiet", layout.LONGEST_NOTE) for note in notes))
 
     def picture(self, picture: document.Picture, width: int, rows: int) -> RenderableType:
         """A picture in at most ``width`` places; a curve is ``rows`` high."""
@@ -347,7 +331,7 @@ class Painter:
             line.rstrip()
             yield line
 
-    def screen(self, screen: Screen) -> None:
+    def _screen(self, screen: Screen) -> None:
         """The answer on one screen."""
         for banner in screen.banners:
             self._indented(joined(self.text(f"{banner.word}: ", banner.tone), self.text(banner.text)), 0)
@@ -368,12 +352,12 @@ class Painter:
         if screen.left_out or screen.footer:
             self.print(Text())
         for line in filter(None, (screen.left_out, screen.footer)):
-            for part in packed(line, self.width):
+            for part in layout.packed(line, self.width):
                 self.print(self.text(part, "quiet"))
 
     def _block(self, block: document.Block, screen: Screen) -> None:
         """A GPU's name with the run on the right, and its lines."""
-        head = joined(self.text(SEPARATOR.join((block.name, *block.about)), "strong"))
+        head = joined(self.text(layout.SEPARATOR.join((block.name, *block.about)), "strong"))
         if screen.mark:
             head = joined(head, Text("  "), self.text(screen.mark, "warning"))
         run = self.text(screen.run, "quiet")
@@ -394,15 +378,15 @@ class Painter:
         room = self.width - indent
         row = Text()
         for place, piece in enumerate(pieces):
-            goes_on = len(GOES_ON) if place < len(pieces) - 1 else 0
-            if row and row.cell_len + len(SEPARATOR) + piece.cell_len + goes_on > room:
-                self.print(joined(start, row, self.text(GOES_ON, "quiet")))
+            goes_on = len(layout.GOES_ON) if place < len(pieces) - 1 else 0
+            if row and row.cell_len + len(layout.SEPARATOR) + piece.cell_len + goes_on > room:
+                self.print(joined(start, row, self.text(layout.GOES_ON, "quiet")))
                 start, row = blank, Text()
-            *before, rest = self._wrapped(piece, room - len(GOES_ON)) if not row else [piece]
+            *before, rest = self._wrapped(piece, room - len(layout.GOES_ON)) if not row else [piece]
             for part in before:
                 self.print(joined(start, part))
                 start = blank
-            row = joined(row, self.text(SEPARATOR, "quiet") if row else Text(), rest)
+            row = joined(row, self.text(layout.SEPARATOR, "quiet") if row else Text(), rest)
         self.print(joined(start, row))
 
     def _grade(self, trust: str | None) -> Text:
@@ -418,7 +402,7 @@ class Painter:
             self._indented(self.text(f"[{finding.rule}: {finding.threshold}]", "quiet"), 3)
 
 
-DRAWN: dict[type, Callable[..., Drawn]] = {
+DRAWN: dict[type, Callable[..., layout.Drawn]] = {
     document.Bars: charts.bars, document.Histogram: charts.histogram, document.Stacks: charts.stacks,
     document.Way: charts.way, document.Prose: layout.prose,
 }  # fmt: skip
@@ -435,11 +419,11 @@ def joined(*parts: Text) -> Text:
 class Lines:
     """Finished lines, which rich only prints: that takes a tenth of the time of its own layout."""
 
-    def __init__(self, lines: Drawn, *, fine: bool) -> None:
-        self._lines = [[(shown(text, fine), tone) for text, tone in line] for line in lines]
+    def __init__(self, lines: layout.Drawn, *, fine: bool) -> None:
+        self._lines = [[(layout.shown(text, fine), tone) for text, tone in line] for line in lines]
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        width = max(map(length_of, self._lines), default=0)
+        width = max(map(layout.length_of, self._lines), default=0)
         return Measurement(width, width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
