@@ -26,10 +26,6 @@ SEED_VARIABLE = "MICROBENCH_FAKE_SEED"
 GENERATION, LANES = 5, 16
 DEFAULT_SPREAD = 0.005
 COLD_SPREAD = 0.05
-# The first CUDA drivers with conditional nodes, programmatic edges and graph launches from the device.
-CONDITIONAL = 12040
-EDGE_DATA = 12030
-DEVICE_LAUNCH = 12000
 
 
 def costs_here() -> FakeCosts:
