@@ -85,7 +85,7 @@ def measure(
         return
     yield meter.collect(
         "duration", lambda: (float(recorded.profiled_ns().sum()) * NANOSECOND_S,), clock="device", calls=RECORDED,
-        floor_s=meter.floors.event_step_s, resolution=meter.floors.event_step_s,
+        floor_s=meter.floors.event_step_s,
     )  # fmt: skip
 
 

@@ -77,7 +77,7 @@ def _kernels(meter: Meter, step: TorchStep, verified: str) -> Iterator[Measured]
         return
     yield meter.collect(
         "kernels", lambda: (float(step.profiled_ns().sum()) * NANOSECOND_S,), clock="device", verified=verified,
-        floor_s=meter.floors.event_step_s, resolution=meter.floors.event_step_s,
+        floor_s=meter.floors.event_step_s,
     )  # fmt: skip
 
 

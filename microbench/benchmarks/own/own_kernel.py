@@ -68,7 +68,7 @@ def measure(
         return
     yield meter.collect(
         "kernel", lambda: [float(one) * NANOSECOND_S for one in own.profiled_ns(min(count, 10))], clock="device",
-        floor_s=meter.floors.event_step_s, resolution=meter.floors.event_step_s,
+        floor_s=meter.floors.event_step_s,
     )  # fmt: skip
 
 
