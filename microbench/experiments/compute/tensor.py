@@ -120,8 +120,7 @@ class TensorInstructions(Resident):
         self.operations = plan.operations
         function = case.function(plan.kernel, "repeat", KIND=plan.kind)
         allow_shared_memory(function, plan.shared_bytes)
-        self.operands = case.device_memory(plan.operands.nbytes)
-        case.upload(self.operands, plan.operands)
+        self.operands = case.array(plan.operands)
         threads = plan.group_threads * plan.groups
         self._words = self.sms * threads * plan.result_words
         self._out = case.device_memory(self._words * np.dtype(plan.result).itemsize)

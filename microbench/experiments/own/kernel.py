@@ -136,7 +136,8 @@ class OwnKernel:
         function = int(check(driver.cuKernelGetFunction(kernel)))
         check_sizes(spec, lambda place: driver.cuKernelGetParamInfo(kernel, place))
         self.resources = _resources(case, function, spec, compiled.spill_bytes)
-        row = tuple(self._placed(one) for one in spec.arguments)
+        # Each argument as 64 bits: the bits of a number, or the address of a filled array.
+        row = tuple(case.array(filled(one)) if one.elements else one.word() for one in spec.arguments)
         parameters = Parameters([row]) if row else None
         allow_shared_memory(function, spec.shared_bytes)
         address = parameters.address if parameters else 0
@@ -149,15 +150,6 @@ class OwnKernel:
         )
         self.submit(1)
         case.synchronize()
-
-    def _placed(self, one: Argument) -> int:
-        """An argument as 64 bits: the bits of a number, or the address of a filled array."""
-        if not one.elements:
-            return one.word()
-        values = filled(one)
-        address = self._case.device_memory(values.nbytes)
-        self._case.upload(address, values)
-        return address
 
     def profiled_ns(self, count: int) -> IntArray:
         """Duration of each of ``count`` launches, as profilers report it (CUPTI), in ns. Raises Skip without CUPTI."""

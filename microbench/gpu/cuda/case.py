@@ -175,6 +175,12 @@ class Case:
         self.clear(pointer, size_bytes)  # on the legacy stream, which nothing else here waits for
         return pointer
 
+    def array(self, values: npt.NDArray[Any]) -> int:
+        """Address of device memory that holds a copy of the array."""
+        address = self.device_memory(values.nbytes)
+        self.upload(address, values)
+        return address
+
     def require_room(self, code: int, size_bytes: int) -> None:
         """Raise Skip if ``code`` is OUT_OF_MEMORY; the reason gives the bytes asked for, those free, and the holders.
 
