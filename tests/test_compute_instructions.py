@@ -231,8 +231,8 @@ def whole(raw: np.ndarray[Any, Any], places: np.ndarray[Any, Any], dtype: Tensor
 
 @pytest.mark.parametrize("dtype", tensor.SPARSE_KINDS)
 def test_sparse_operands_of_warps_give_the_expected_product(dtype: TensorType) -> None:
-    plan = tensor.sparse_mma_plan(dtype, 5)
-    times, tiles = tensor.SPARSE_TIMES, tensor.SPARSE_TILES
+    plan = tensor.mma_plan(dtype, 5, (9, 0), skips=True)
+    times = tiles = 8
     first, rest = plan.operands[: times * 512].reshape(times, 512), plan.operands[times * 512 :]
     second, places = rest[: tiles * 512].reshape(tiles * 8, 64), rest[tiles * 512 :].view(np.uint32).reshape(times, 32)
     assert (places % 16 != 0).all()
@@ -246,7 +246,7 @@ def test_sparse_operands_of_warps_give_the_expected_product(dtype: TensorType) -
 
 @pytest.mark.parametrize("dtype", tensor.SPARSE_KINDS)
 def test_sparse_operands_of_warpgroups_give_the_expected_product(dtype: TensorType) -> None:
-    plan = tensor.sparse_wgmma_plan(dtype, 6)
+    plan = tensor.wgmma_plan(dtype, 6, skips=True)
     tile = 256 * 128
     pieces = plan.operands[: 2 * tile].reshape(2, 256, 8, 16)
     row = np.arange(256)[:, None]

@@ -256,4 +256,4 @@ def test_operands_that_do_not_fit_are_a_skip(monkeypatch: pytest.MonkeyPatch) ->
     assert products.real_free_bytes(case) == (1 << 30) - products.RESERVE_BYTES
     assert products.real_needed_bytes(case, "fp64", 4096, 4096, 4096) > 3 * (128 << 20) + WORKSPACE_BYTES
     with pytest.raises(Skip, match=r"of device memory asked for fp64 of 8192 x 8192 x 8192, .* are free"):
-        products.real_problem(case, "fp64", 8192, 8192, 8192)
+        products.real_problem(case, Matrices("fp64", 8192, 8192, 8192, 0, (), 0), "normal", False, False)

@@ -11,8 +11,9 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.experiments.link import managed
 from microbench.experiments.link.copies import engine_copy
 from microbench.experiments.link.managed import ManagedWay, managed_memory
-from microbench.experiments.link.pinning import Pinning, PinningWay, pinning
+from microbench.experiments.link.pinning import PinningWay, pinning
 from microbench.experiments.link.pipeline import Piece, Readers, chunked_copy
+from microbench.experiments.memory.allocation import Taking
 from microbench.gpu.cuda import buffers
 from microbench.gpu.cuda.buffers import HostBuffer, Patterns
 from microbench.gpu.cuda.case import Case
@@ -71,10 +72,10 @@ def test_a_driver_s_refusal_is_a_skip(gpu: Gpu, monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize("way", get_args(PinningWay))
 def test_the_stamps_of_pinning_are_in_order(gpu: Gpu, way: PinningWay, size_bytes: int) -> None:
     stamps = pinning(gpu, way, size_bytes, 4)
-    assert stamps.shape == (4, len(Pinning))
+    assert stamps.shape == (4, len(Taking))
     assert (np.diff(stamps.ravel()) >= 0).all()
-    assert (stamps[:, Pinning.PINNED] > stamps[:, Pinning.BEGIN]).all()
-    assert (stamps[:, Pinning.RELEASED] > stamps[:, Pinning.RELEASED_BEGIN]).all()
+    assert (stamps[:, Taking.TAKEN] > stamps[:, Taking.BEGIN]).all()
+    assert (stamps[:, Taking.RELEASED] > stamps[:, Taking.RELEASE_BEGIN]).all()
 
 
 def checksum(content: npt.NDArray[np.uint8]) -> int:

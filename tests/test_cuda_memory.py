@@ -16,7 +16,7 @@ from gpu_checks import proven
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.experiments.memory.access import RandomAccess, StrideAccess, occupied, scattered, strided
-from microbench.experiments.memory.allocation import Allocation, AllocationWay, allocating
+from microbench.experiments.memory.allocation import AllocationWay, Taking, allocating
 from microbench.experiments.memory.atomics import AtomicType, Spread, atomics
 from microbench.experiments.memory.bank_reads import bank_reads
 from microbench.experiments.memory.capacity import capacity
@@ -423,15 +423,15 @@ def test_memory_is_allocated_and_freed(gpu: Gpu, way: AllocationWay, size_bytes:
     allocating(gpu, way, size_bytes, 1)
     before = free_bytes()
     stamps = allocating(gpu, way, size_bytes, 4)
-    assert stamps.shape == (4, len(Allocation))
+    assert stamps.shape == (4, len(Taking))
     assert (np.diff(stamps) >= 0).all()
-    assert (stamps[:, Allocation.ALLOCATED] > stamps[:, Allocation.BEGIN]).all()
+    assert (stamps[:, Taking.TAKEN] > stamps[:, Taking.BEGIN]).all()
     assert before - free_bytes() <= SLACK_BYTES
 
 
 def test_later_blocks_of_a_pool_cost_less_than_the_first(gpu: Gpu) -> None:
     stamps = allocating(gpu, "pool", GIB, 5)
-    taken = stamps[:, Allocation.ALLOCATED] - stamps[:, Allocation.BEGIN]
+    taken = stamps[:, Taking.TAKEN] - stamps[:, Taking.BEGIN]
     assert np.median(taken[1:]) * 3 < taken[0]
 
 

@@ -25,7 +25,7 @@ from microbench.experiments.compute.operands import (
 from microbench.experiments.compute.products import bytes_of
 from microbench.experiments.compute.tensor import TensorType, encode
 from microbench.gpu.cuda.context import kernel_source
-from microbench.gpu.protocol.matrices import ELEMENTS, FORMATS, Element, GemmType, matrix_bytes
+from microbench.gpu.protocol.matrices import ELEMENTS, FORMATS, Element, GemmType, Matrices, matrix_bytes
 
 HEADER = Path(__file__).parent / "twin" / "cuda_on_cpu.h"
 COUNT = 40_000
@@ -186,7 +186,7 @@ def test_a_check_is_of_every_product(kernels: ctypes.CDLL, monkeypatch: pytest.M
 
     monkeypatch.setattr(operands, "run", run_on_cpu)
     monkeypatch.setattr(operands, "driver", SimpleNamespace(cuMemsetD8=poison))
-    several = operands.Operands(KernelCase(), "fp32", 5, 7, 12, "normal", products=3)
+    several = operands.Operands(KernelCase(), Matrices("fp32", 5, 7, 12, 0, (), 0, products=3), "normal")
     several.fresh()
     with pytest.raises(MeasurementError, match="D is off by"):
         several.check()

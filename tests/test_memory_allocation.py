@@ -20,7 +20,7 @@ from recorded_trees import unpack, write
 from microbench.core.errors import MeasurementError, Skip
 from microbench.experiments.memory import allocation
 from microbench.experiments.memory import capacity as blocks
-from microbench.experiments.memory.allocation import Allocation
+from microbench.experiments.memory.allocation import Taking
 from microbench.experiments.memory.engines import FEWEST_ROWS, WIDEST_ROW_BYTES, row_width_bytes
 from microbench.gpu.cuda import buffers, driver
 from microbench.gpu.cuda.buffers import HostPages, cpus_of, require_node, require_taken
@@ -204,14 +204,14 @@ def test_a_block_is_freed_before_the_next(monkeypatch: pytest.MonkeyPatch, taken
     monkeypatch.setattr(
         allocation, "entry_point", lambda name: ctypes.cast(functions[name], ctypes.c_void_p).value or 0
     )
-    out = np.zeros((2, len(Allocation)), dtype=np.int64)
+    out = np.zeros((2, len(Taking)), dtype=np.int64)
 
     def refused(code: int) -> None:
         if code == 2:
             raise Skip("out of memory")
 
     def run() -> None:
-        allocation._timed("take", (5, 6), "release", 6, 64, out, refused)
+        allocation.timed("take", (5, 6), "release", 6, 64, out, refused)
 
     if taken:
         with pytest.raises(Skip, match="out of memory"):

@@ -6,8 +6,6 @@ writes into ``scratch``, an array of 64-bit words whose address is among the arg
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 import numba
 from numba import types
 
@@ -24,29 +22,16 @@ from microbench.host.loops import (
     wait_for,
 )
 
-
-class Entry(IntEnum):
-    """The index of each entry point's address in the ``entries`` of the loops below."""
-
-    BEGIN_CAPTURE = 0
-    END_CAPTURE = 1
-    CREATE = 2
-    ADD_KERNEL = 3
-    INSTANTIATE = 4
-    UPLOAD = 5
-    LAUNCH = 6
-    SYNCHRONIZE = 7
-    DESTROY_EXECUTABLE = 8
-    DESTROY = 9
-    UPDATE = 10
-    SET_PARAMS = 11
-
-
-# Plain integers, because numba compiles them as constants.
+# The functions whose addresses are the ``entries`` of the loops below, and the place of each.
+ENTRY_NAMES = (
+    "cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphCreate", "cuGraphAddKernelNode",
+    "cuGraphInstantiateWithFlags", "cuGraphUpload", "cuGraphLaunch", "cuStreamSynchronize", "cuGraphExecDestroy",
+    "cuGraphDestroy", "cuGraphExecUpdate", "cuGraphExecKernelNodeSetParams",
+)  # fmt: skip
 (
     BEGIN_CAPTURE, END_CAPTURE, CREATE, ADD_KERNEL, INSTANTIATE, UPLOAD,
     LAUNCH, SYNCHRONIZE, DESTROY_EXECUTABLE, DESTROY, UPDATE, SET_PARAMS,
-) = map(int, Entry)  # fmt: skip
+) = range(len(ENTRY_NAMES))  # fmt: skip
 # Words of the scratch array: handles that the driver writes.
 GRAPH, EXECUTABLE = 0, 1
 WORD_BYTES = 8

@@ -44,7 +44,7 @@ Tick = Callable[[str, int, float], None]
 
 class Fields(TypedDict, total=False):
     """Fields of a Measurement that are passed on to it. ``resolution`` defaults to the clock's step in the floors; no
-    interval is taken as narrower."""
+    interval is taken as narrower. ``floor_s`` of the host's clock defaults to the cost of a reading."""
 
     work: Work
     bound: str | None
@@ -115,8 +115,6 @@ class Meter:
         def sample_of(name: str, batch: Mapping[str, float]) -> Sequence[float]:
             return (batch[name],) if batch else ()
 
-        if clock == "host":
-            fields.setdefault("floor_s", self.floors.timer_call_s)
         return self.sample({name: partial(sample_of, name) for name in names}, take, calls=calls, clock=clock, **fields)
 
     def collect_stamps(
@@ -146,16 +144,14 @@ class Meter:
         def median_of(name: str, batch: Mapping[str, FloatArray]) -> Sequence[float]:
             return (float(np.median(batch[name])),) if batch else ()
 
-        on_host = clock == "host"
         measurements = self.sample(
             {name: partial(median_of, name) for name in metrics},
             batch,
             clock=clock,
             verified=verified,
-            floor_s=self.floors.timer_call_s if on_host else None,
             resolution=resolution,
         )
-        if not on_host:
+        if clock != "host":
             return measurements
         return [
             msgspec.structs.replace(each, per_call=per_call_distribution(np.concatenate(calls[each.metric])))
@@ -182,6 +178,8 @@ class Meter:
         if step is None:
             step = {"host": self.floors.timer_step_s, "device": self.floors.event_step_s}.get(fields["clock"])
         fields["resolution"] = step
+        if fields["clock"] == "host":
+            fields.setdefault("floor_s", self.floors.timer_call_s)
         limits, first = self.limits, next(iter(metrics))
         least = limits.minimum if minimum is None else minimum
         samples: dict[str, list[float]] = {name: [] for name in metrics}
@@ -270,7 +268,6 @@ class Meter:
             clock="host",
             calls=count,
             work=Work(launches=1),
-            floor_s=self.floors.timer_call_s,
             per_call=(lambda: self._stamped(submit, count)) if per_call else None,
         )
         self.gpu.synchronize()
@@ -322,7 +319,6 @@ class Meter:
             clock="host",
             calls=count * parts,
             work=work or Work(launches=1),
-            floor_s=self.floors.timer_call_s,
         )
 
     def device_time(

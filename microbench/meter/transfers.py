@@ -80,4 +80,4 @@ def _synchronized(
         transfer.submit.round_trips(out_ns)
         return (float(np.median(out_ns)) * NANOSECOND_S,)
 
-    return meter.collect(metric, take, clock="host", work=work, bound=bound, floor_s=meter.floors.timer_call_s)
+    return meter.collect(metric, take, clock="host", work=work, bound=bound)

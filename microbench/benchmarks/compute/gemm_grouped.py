@@ -21,15 +21,7 @@ import msgspec
 from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Metric
 from microbench.experiments.compute.products import problem
-from microbench.experiments.compute.rates import (
-    MOST_REPLAYS,
-    SAMPLE_S,
-    SHORTEST_THROUGHPUT,
-    fastest,
-    most_queued,
-    rate,
-    warm,
-)
+from microbench.experiments.compute.rates import calls_in_a_row, fastest, rate, replays, warm
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.matrices import GemmType
 from microbench.meter.timer import Meter
@@ -48,12 +40,12 @@ def measure(gpu: Gpu, meter: Meter, dtype: GemmType, size: int, products: int) -
     yield from verified([meter.device_time("stream", one.submit, products)], one.check())
     one.fresh()
     replay = one.graph(products)
-    replays = min(max(round(SAMPLE_S / (one_s * products)), 1), MOST_REPLAYS)
-    yield from verified([meter.throughput("graph", replay, replays, parts=products)], one.check())
+    graph = meter.throughput("graph", replay, replays(one_s * products), parts=products)
+    yield from verified([graph], one.check())
     batch, candidate = fastest(meter, together, "cublaslt")
     yield msgspec.structs.replace(candidate, name="batch_candidate")
     batch.fresh()
-    calls = min(max(round(SAMPLE_S / warm(meter, batch, 0.0)), SHORTEST_THROUGHPUT), most_queued(batch))
+    calls = calls_in_a_row(batch, warm(meter, batch, 0.0))
     yield from verified([meter.throughput("batch", batch.submit, calls, parts=products)], batch.check())
     yield from rate(meter, batch, dtype, together.operations)
 

@@ -20,15 +20,7 @@ import msgspec
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Work
 from microbench.experiments.compute.products import problem
-from microbench.experiments.compute.rates import (
-    MOST_REPLAYS,
-    SAMPLE_S,
-    SHORTEST_THROUGHPUT,
-    fastest,
-    most_queued,
-    rate,
-    warm,
-)
+from microbench.experiments.compute.rates import calls_in_a_row, fastest, rate, replays, warm
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.matrices import GemmType
 from microbench.meter.timer import Meter
@@ -54,12 +46,11 @@ def measure(gpu: Gpu, meter: Meter, dtype: GemmType, projection: str, rows: int)
     yield msgspec.structs.replace(timed, metric="bandwidth", work=Work(bytes=product.size_bytes), bound="dram")
     best.fresh()
     one_s = warm(meter, best, 0.0)
-    count = min(max(round(SAMPLE_S / one_s), SHORTEST_THROUGHPUT), most_queued(best))
-    yield from verified([meter.throughput("call", best.submit, count)], best.check())
+    yield from verified([meter.throughput("call", best.submit, calls_in_a_row(best, one_s))], best.check())
     best.fresh()
     replay = best.graph(GRAPH_CALLS)
-    replays = min(max(round(SAMPLE_S / (one_s * GRAPH_CALLS)), 1), MOST_REPLAYS)
-    yield from verified([meter.device_time("graph", replay, replays, parts=GRAPH_CALLS)], best.check())
+    graph = meter.device_time("graph", replay, replays(one_s * GRAPH_CALLS), parts=GRAPH_CALLS)
+    yield from verified([graph], best.check())
 
 
 BENCHMARK = Benchmark(

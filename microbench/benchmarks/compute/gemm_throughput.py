@@ -23,7 +23,7 @@ import numpy as np
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.model import Fact, Measurement, Metric, Param
+from microbench.core.model import Fact, Measurement, Metric
 from microbench.experiments.compute.products import Library, Problem
 from microbench.experiments.compute.rates import (
     ACCUMULATORS,
@@ -135,16 +135,6 @@ def _settled(meter: Meter, batch: Callable[[], Mapping[str, float]], seconds: fl
     return settled
 
 
-def combines(params: Mapping[str, Param]) -> bool:
-    """Libraries are compared at large sizes only."""
-    return params["library"] == "cublaslt" or int(params["size"]) >= COMPARED_FROM
-
-
-def late(params: Mapping[str, Param]) -> bool:
-    """Other libraries, sizes and types."""
-    return params["library"] != "cublaslt" or params["size"] != FIRST_SIZE or params["dtype"] not in FIRST_DTYPES
-
-
 BENCHMARK = Benchmark(
     title="Matrix products",
     metrics=(
@@ -164,7 +154,9 @@ BENCHMARK = Benchmark(
         "dtype": Axis("type of the operands", FIRST_DTYPES, DTYPES, DTYPES),
     },
     version=3,
-    combines=combines,
+    combines=lambda params: params["library"] == "cublaslt" or int(params["size"]) >= COMPARED_FROM,
     core=True,
-    late=late,
+    late=lambda params: (
+        params["library"] != "cublaslt" or params["size"] != FIRST_SIZE or params["dtype"] not in FIRST_DTYPES
+    ),
 )  # fmt: skip

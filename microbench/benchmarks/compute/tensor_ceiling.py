@@ -12,11 +12,11 @@ Reading
     sustained. Where mma is slower than wgmma, so is every kernel written with it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Literal
 
 from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Param
+from microbench.core.model import Metric
 from microbench.experiments.compute.instructions import instruction_rate
 from microbench.experiments.compute.tensor import TensorPath, TensorType, tensor
 from microbench.gpu.protocol.gpu import Gpu
@@ -30,11 +30,6 @@ def measure(
     gpu: Gpu, meter: Meter, load: Literal["burst", "sustained"], path: TensorPath, dtype: TensorType
 ) -> Iterator[Measured]:
     yield from instruction_rate(meter, tensor(gpu, path, dtype), dtype == "int8", f"tensor:{dtype}", load)
-
-
-def late(params: Mapping[str, Param]) -> bool:
-    """Bursts, and types that behave like one of FIRST_DTYPES."""
-    return params["load"] == "burst" or params["dtype"] not in FIRST_DTYPES
 
 
 BENCHMARK = Benchmark(
@@ -52,5 +47,6 @@ BENCHMARK = Benchmark(
         "path": Axis.same("tensor instructions", ("wgmma", "mma")),
         "dtype": Axis("type of the operands", ("bf16",), DTYPES[:6], DTYPES),
     },
-    late=late,
+    # Other types behave like one of these.
+    late=lambda params: params["load"] == "burst" or params["dtype"] not in FIRST_DTYPES,
 )

@@ -12,11 +12,11 @@ Reading
     cannot gain more than that: a product also moves operands, and only one of them is half as large.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Literal
 
 from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Param
+from microbench.core.model import Metric
 from microbench.experiments.compute.instructions import instruction_rate
 from microbench.experiments.compute.tensor import TensorPath, TensorType, tensor
 from microbench.gpu.protocol.gpu import Gpu
@@ -27,11 +27,6 @@ def measure(
     gpu: Gpu, meter: Meter, load: Literal["burst", "sustained"], path: TensorPath, dtype: TensorType
 ) -> Iterator[Measured]:
     yield from instruction_rate(meter, tensor(gpu, path, dtype, sparse=True), False, f"sparse:{dtype}", load)
-
-
-def late(params: Mapping[str, Param]) -> bool:
-    """Bursts."""
-    return params["load"] == "burst"
 
 
 BENCHMARK = Benchmark(
@@ -47,5 +42,5 @@ BENCHMARK = Benchmark(
         "path": Axis("tensor instructions", (), ("wgmma", "mma"), ("wgmma", "mma")),
         "dtype": Axis("type of the operands", (), ("bf16",), ("bf16", "fp16")),
     },
-    late=late,
+    late=lambda params: params["load"] == "burst",
 )

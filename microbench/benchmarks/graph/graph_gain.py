@@ -38,11 +38,6 @@ def combines(params: Mapping[str, Param]) -> bool:
     return kernels * duration_ns <= LONGEST_STEP_NS and (not from_python or kernels in PYTHON_KERNELS)
 
 
-def late(params: Mapping[str, Param]) -> bool:
-    """The compiled loop shows the gain, so the Python layers run late."""
-    return params["submitter"] != LOOP_LAYER
-
-
 def measure(gpu: Gpu, meter: Meter, submitter: str, kernels: int, duration_ns: int) -> Iterator[Measured]:
     call = LayerCall(submitter, duration_ns=duration_ns)
     stream = gpu.bind(call)
@@ -79,5 +74,5 @@ BENCHMARK = Benchmark(
     own_process=lambda params: process_of(str(params["submitter"])),
     combines=combines,
     core=True,
-    late=late,
+    late=lambda params: params["submitter"] != LOOP_LAYER,  # the compiled loop shows the gain
 )

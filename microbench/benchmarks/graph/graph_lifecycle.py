@@ -15,11 +15,11 @@ Reading
     constant and a slope over the nodes; the report fits both and shows the misfit.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 
 from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Param
+from microbench.core.model import Metric
 from microbench.core.ops import Launch
 from microbench.experiments.graph.lives import Life, Made, graph_footprint, graph_lives
 from microbench.gpu.protocol.gpu import Gpu
@@ -27,7 +27,7 @@ from microbench.meter.sampling import Between
 from microbench.meter.timer import Meter
 
 REPLAYED_NODES = 2000
-LINE_NODES = (10, 100, 1000)
+LINE_NODES = (10, 100, 1000)  # are enough to fit a line
 COPIES_OF_NODES = 50_000
 MOST_COPIES = 2000
 MOST_REPLAYS = 200
@@ -46,11 +46,6 @@ BUILT = {
     "first_launch": Between(Life.INSTANTIATED, Life.CALLED),
     "first_replay": Between(Life.INSTANTIATED, Life.DONE),
 }
-
-
-def late(params: Mapping[str, Param]) -> bool:
-    """Each number of nodes needs a process of its own, and LINE_NODES are enough to fit a line."""
-    return params["nodes"] not in LINE_NODES
 
 
 def measure(gpu: Gpu, meter: Meter, nodes: int) -> Iterator[Measured]:
@@ -97,5 +92,5 @@ BENCHMARK = Benchmark(
     },
     own_process=lambda params: f"graph_lifecycle {params['nodes']}",
     core=True,
-    late=late,
+    late=lambda params: params["nodes"] not in LINE_NODES,
 )

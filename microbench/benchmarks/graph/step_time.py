@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.model import Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
 from microbench.experiments.link.copies import engine_copy
@@ -37,11 +37,6 @@ def combines(params: Mapping[str, Param]) -> bool:
     kernels, duration_ns, waits = (int(params[name]) for name in ("kernels", "duration_ns", "waits"))
     plain = params["copy_bytes"] == 0 or (params["layer"] == LOOP_LAYER and waits == 1)
     return kernels % waits == 0 and kernels * duration_ns <= LONGEST_STEP_NS and plain
-
-
-def late(params: Mapping[str, Param]) -> bool:
-    """Every case runs late, because it only checks the model."""
-    return True
 
 
 def measure(
@@ -93,5 +88,5 @@ BENCHMARK = Benchmark(
     needs=lambda params: package_of(str(params["layer"])),
     own_process=lambda params: process_of(str(params["layer"])),
     combines=combines,
-    late=late,
+    late=always,  # it only checks the model
 )

@@ -30,7 +30,7 @@ def measure(host: Host, meter: Meter) -> Iterator[Measured]:
         found_ns = clock_step_ns(host.clock_stamps(READINGS))
         return (found_ns * NANOSECOND_S,) if found_ns else ()
 
-    yield meter.collect("call", whole, clock="host", calls=READINGS)
+    yield meter.collect("call", whole, clock="host", calls=READINGS, floor_s=None)
     yield meter.collect("step", step, clock="counter")
 
 

@@ -12,17 +12,12 @@ Reading
 from collections.abc import Iterator, Mapping
 
 from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Param
+from microbench.core.model import Metric
 from microbench.core.ops import Launch
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.timer import Meter
 
 SMALLEST: Mapping[str, int] = {"argument_bytes": 0, "grid_blocks": 1, "block_threads": 32}
-
-
-def one_at_a_time(params: Mapping[str, Param]) -> bool:
-    """At most one axis is above its smallest value."""
-    return sum(params[name] != least for name, least in SMALLEST.items()) <= 1
 
 
 def measure(gpu: Gpu, meter: Meter, argument_bytes: int, grid_blocks: int, block_threads: int) -> Iterator[Measured]:
@@ -47,5 +42,6 @@ BENCHMARK = Benchmark(
         ),
         "block_threads": Axis("threads a block", (32,), (32, 1024), (32, 256, 1024), minimum=1, maximum=1024),
     },
-    combines=one_at_a_time,
+    # At most one axis is above its smallest value.
+    combines=lambda params: sum(params[name] != least for name, least in SMALLEST.items()) <= 1,
 )

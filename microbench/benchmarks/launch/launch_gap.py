@@ -41,11 +41,6 @@ RECORDED = 200
 BLOCKS = {"one": (1, 32), "an_sm": (1, 256), "eight_an_sm": (8, 128)}
 
 
-def combines(params: Mapping[str, Param]) -> bool:
-    """Two functions in turn only for kernels that write."""
-    return params["functions"] == "same" or params["kernel"] == "add"
-
-
 def process(params: Mapping[str, Param]) -> str:
     """The process of a case. Processes of one stream measure at most three cases, because the sixth or seventh case
     found such a process in the state "two"."""
@@ -90,7 +85,7 @@ def measure(
         return
     yield meter.collect(
         "duration", lambda: (float(recorded.profiled_ns().sum()) * NANOSECOND_S,), clock="device", calls=RECORDED,
-        floor_s=meter.floors.event_step_s, resolution=meter.floors.event_step_s,
+        floor_s=meter.floors.event_step_s,
     )  # fmt: skip
 
 
@@ -109,7 +104,8 @@ BENCHMARK = Benchmark(
         "functions": Axis("one function, or two in turn", ("same",), ("same", "alternating"), ("same", "alternating")),
         "launch_streams": Axis.same("streams that the process has launched kernels into", LAUNCH_STREAMS),
     },
-    combines=combines,
+    # Two functions in turn only for kernels that write.
+    combines=lambda params: params["functions"] == "same" or params["kernel"] == "add",
     own_process=process,
     process_environment=lambda case: {STREAMS_VARIABLE: str(case.params["launch_streams"])},
     core=True,

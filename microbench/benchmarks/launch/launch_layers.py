@@ -15,26 +15,26 @@ Reading
 """
 
 from collections.abc import Iterator, Mapping
+from typing import cast
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Case, Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
-from microbench.gpu.layers.base import find_layer, layer_titles, layers, package_of, process_of
+from microbench.gpu.layers.base import ARGUMENTS, Family, find_layer, layer_titles, layers, package_of, process_of
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.timer import Meter
 
-FAMILIES: Mapping[str, tuple[str, ...]] = {
+FAMILIES: Mapping[Family, tuple[str, ...]] = {
     "same_kernel": (LOOP_LAYER, *(layer.name for layer in layers("same_kernel"))),
     "one_op": tuple(layer.name for layer in layers("one_op")),
 }
-ARGUMENTS: Mapping[str, tuple[int, ...]] = {"same_kernel": (0, 4), "one_op": (1,)}
 LAYERS = tuple(name for names in FAMILIES.values() for name in names)
 QUICK = tuple(name for name in LAYERS if name != "cuda_runtime")  # the quick grid compares Python layers
 
 
 def combines(params: Mapping[str, Param]) -> bool:
     """Each layer belongs to one family, which decides the number of arguments."""
-    family = str(params["family"])
+    family = cast(Family, params["family"])
     return params["layer"] in FAMILIES[family] and params["arguments"] in ARGUMENTS[family]
 
 

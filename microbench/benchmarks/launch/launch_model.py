@@ -22,7 +22,7 @@ import msgspec
 
 from microbench.core.bench import Axis, Benchmark, Measured, always
 from microbench.core.errors import Skip
-from microbench.core.model import Case, Fact, Metric, Param
+from microbench.core.model import Fact, Metric, Param
 from microbench.experiments.launch.models import model_step
 from microbench.gpu.layers.base import package_of
 from microbench.gpu.layers.torch_models import COMPILED, MODELS, CaptureTimes, Compiled, ModelName, TorchStep
@@ -32,11 +32,8 @@ from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter
 
 REPLAYS = 20
-
-
-def environment(case: Case) -> dict[str, str]:
-    """Makes torch.compile compile in this process, so that nothing else runs while a step is measured."""
-    return {} if case.params["compiled"] == "eager" else {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+# torch.compile then compiles in the worker itself, so that nothing else runs while a step is measured.
+COMPILES_HERE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
 def process(params: Mapping[str, Param]) -> str:
@@ -80,7 +77,7 @@ def _kernels(meter: Meter, step: TorchStep, verified: str) -> Iterator[Measured]
         return
     yield meter.collect(
         "kernels", lambda: (float(step.profiled_ns().sum()) * NANOSECOND_S,), clock="device", verified=verified,
-        floor_s=meter.floors.event_step_s, resolution=meter.floors.event_step_s,
+        floor_s=meter.floors.event_step_s,
     )  # fmt: skip
 
 
@@ -103,6 +100,6 @@ BENCHMARK = Benchmark(
     },
     needs=lambda params: package_of("torch_eager"),
     own_process=process,
-    process_environment=environment,
+    process_environment=lambda case: {} if case.params["compiled"] == "eager" else COMPILES_HERE,
     late=always,
 )

@@ -25,19 +25,14 @@ RESIDENT_NS = 1_000_000
 
 def measure(gpu: Gpu, meter: Meter, streams: int) -> Iterator[Measured]:
     round_robin_ns(gpu, streams, LAUNCHES)
+
+    def take() -> tuple[float]:
+        return (round_robin_ns(gpu, streams, LAUNCHES) * NANOSECOND_S,)
+
+    yield meter.collect("rate", take, clock="host", calls=LAUNCHES, work=Work(launches=1))
+    counted = "counted by the kernels themselves"
     yield meter.collect(
-        "rate",
-        lambda: (round_robin_ns(gpu, streams, LAUNCHES) * NANOSECOND_S,),
-        clock="host",
-        calls=LAUNCHES,
-        work=Work(launches=1),
-        floor_s=meter.floors.timer_call_s,
-    )
-    yield meter.collect(
-        "resident",
-        lambda: (float(resident(gpu, streams, RESIDENT_NS)),),
-        clock="counter",
-        verified="counted by the kernels themselves",
+        "resident", lambda: (float(resident(gpu, streams, RESIDENT_NS)),), clock="counter", verified=counted
     )
 
 

@@ -18,7 +18,7 @@ Reading
 from collections.abc import Iterator, Mapping
 
 from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Case, Metric, Param
+from microbench.core.model import Metric, Param
 from microbench.core.ops import Op, Query, Record, SynchronizeIdle, Wait
 from microbench.experiments.launch.exchanges import launch_stamps
 from microbench.gpu.protocol.gpu import WAIT_VARIABLE, Gpu
@@ -41,11 +41,6 @@ MOST_WAITS, BATCH_NS = 50, 5_000_000
 def context_mode(params: Mapping[str, Param]) -> str:
     """The wait mode of the context. A blocking event blocks in every context, so its context spins."""
     return "spin" if params["wait"] == "blocking_event" else str(params["wait"])
-
-
-def wait_mode(case: Case) -> dict[str, str]:
-    """Sets the wait mode of the worker's context."""
-    return {WAIT_VARIABLE: context_mode(case.params)}
 
 
 def measure(gpu: Gpu, meter: Meter, wait: str, duration_ns: int) -> Iterator[Measured]:
@@ -84,5 +79,5 @@ BENCHMARK = Benchmark(
     },
     version=2,
     own_process=lambda params: f"launch_sync {context_mode(params)}",
-    process_environment=wait_mode,
+    process_environment=lambda case: {WAIT_VARIABLE: context_mode(case.params)},
 )

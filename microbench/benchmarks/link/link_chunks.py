@@ -12,22 +12,17 @@ Reading
     next copy overlap the previous kernel: at best this halves the time.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
 from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Fact, Metric, Param
+from microbench.core.model import Fact, Metric
 from microbench.experiments.link.pipeline import chunked_copy, pieces
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.timer import Meter
 
 MIB = 1 << 20
-
-
-def combines(params: Mapping[str, Param]) -> bool:
-    """No more streams than pieces."""
-    return int(params["streams"]) <= int(params["chunks"])
 
 
 def measure(gpu: Gpu, meter: Meter, work: str, chunks: int, streams: int, size_bytes: int) -> Iterator[Measured]:
@@ -54,5 +49,5 @@ BENCHMARK = Benchmark(
             "bytes of the buffer", (64 * MIB,), (64 * MIB,), (64 * MIB,), minimum=1 << 16, maximum=1 << 32
         ),
     },
-    combines=combines,
+    combines=lambda params: int(params["streams"]) <= int(params["chunks"]),
 )

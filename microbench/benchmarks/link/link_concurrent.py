@@ -30,11 +30,6 @@ MOST_GPUS = 16
 EVERYBODY = "all"
 
 
-def combines(params: Mapping[str, Param]) -> bool:
-    """The measured GPU and the other GPU differ."""
-    return params["beside"] != str(params["gpu_index"])
-
-
 def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
     """Why this machine lacks one of the GPUs, or None."""
     count = len(environment.gpus)
@@ -93,6 +88,6 @@ BENCHMARK = Benchmark(
         "size_bytes": Axis.same("bytes of a copy", (64 * MIB,), minimum=1, maximum=1 << 34),
     },
     gpus=2,
-    combines=combines,
+    combines=lambda params: params["beside"] != str(params["gpu_index"]),
     here=here,
 )

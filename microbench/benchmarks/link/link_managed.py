@@ -39,9 +39,7 @@ def measure(gpu: Gpu, meter: Meter, way: ManagedWay, size_bytes: int) -> Iterato
 
     # Pages that are already there do not cross the link, so they have no ceiling.
     bound = None if way == "again_on_device" else "pcie_h2d" if way.endswith("device") else "pcie_d2h"
-    found = meter.collect(
-        "bandwidth", take, clock="host", work=Work(bytes=size_bytes), bound=bound, floor_s=meter.floors.timer_call_s
-    )
+    found = meter.collect("bandwidth", take, clock="host", work=Work(bytes=size_bytes), bound=bound)
     yield from verified([found], managed.check())
 
 

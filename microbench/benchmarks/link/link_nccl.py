@@ -65,15 +65,14 @@ def measure(
     bound = "nvlink" if gpu.info.link.nvlinks and operation != "all_reduce" else None
     collective.take_ns(BATCH_OF_CALLS)
     collective.fresh()
-    floor_s = meter.floors.timer_call_s
 
     def take(count: int) -> Sequence[float]:
         return (collective.take_ns(count) * NANOSECOND_S,)
 
-    call = meter.collect("call", partial(take, BATCH_OF_CALLS), clock="host", calls=BATCH_OF_CALLS, floor_s=floor_s)
+    call = meter.collect("call", partial(take, BATCH_OF_CALLS), clock="host", calls=BATCH_OF_CALLS)
     measured = [call]
     if size_bytes <= SMALL_BYTES:
-        measured.append(meter.collect("round_trip", partial(take, 1), clock="host", floor_s=floor_s))
+        measured.append(meter.collect("round_trip", partial(take, 1), clock="host"))
     else:
         work = Work(bytes=collective.size_bytes)
         measured.append(msgspec.structs.replace(call, metric="algorithm_bandwidth", work=work))

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
-from microbench.experiments.link.pinning import Pinning, PinningWay, pinning
+from microbench.experiments.link.pinning import PinningWay, pinning
+from microbench.experiments.memory.allocation import Taking
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter
@@ -30,8 +31,8 @@ def measure(gpu: Gpu, meter: Meter, way: PinningWay, size_bytes: int) -> Iterato
     def take() -> Mapping[str, float]:
         stamps = pinning(gpu, way, size_bytes, 1)[0] * NANOSECOND_S
         return {
-            "pin": float(stamps[Pinning.PINNED] - stamps[Pinning.BEGIN]),
-            "release": float(stamps[Pinning.RELEASED] - stamps[Pinning.RELEASED_BEGIN]),
+            "pin": float(stamps[Taking.TAKEN] - stamps[Taking.BEGIN]),
+            "release": float(stamps[Taking.RELEASED] - stamps[Taking.RELEASE_BEGIN]),
         }
 
     take()

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
-from microbench.experiments.memory.allocation import Allocation, AllocationWay, allocating
+from microbench.experiments.memory.allocation import AllocationWay, Taking, allocating
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter
@@ -26,12 +26,12 @@ BATCH = 4
 
 def measure(gpu: Gpu, meter: Meter, way: AllocationWay, size_bytes: int) -> Iterator[Measured]:
     first = allocating(gpu, way, size_bytes, 1)[0] * NANOSECOND_S
-    yield meter.once("first", float(first[Allocation.ALLOCATED] - first[Allocation.BEGIN]))
+    yield meter.once("first", float(first[Taking.TAKEN] - first[Taking.BEGIN]))
 
     def take() -> Mapping[str, float]:
         stamps = allocating(gpu, way, size_bytes, BATCH) * NANOSECOND_S
-        taken = stamps[1:, Allocation.ALLOCATED] - stamps[1:, Allocation.BEGIN]
-        freed = stamps[1:, Allocation.FREED] - stamps[1:, Allocation.FREE_BEGIN]
+        taken = stamps[1:, Taking.TAKEN] - stamps[1:, Taking.BEGIN]
+        freed = stamps[1:, Taking.RELEASED] - stamps[1:, Taking.RELEASE_BEGIN]
         return {"allocate": float(taken.mean()), "free": float(freed.mean())}
 
     yield from meter.collect_each(("allocate", "free"), take)

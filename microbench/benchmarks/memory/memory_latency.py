@@ -14,13 +14,13 @@ Reading
     of nanoseconds.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Fact, Measurement, Metric, Param
+from microbench.core.model import Fact, Measurement, Metric
 from microbench.experiments.memory.chase import READS, LocalChase, chase, chase_latency
 from microbench.experiments.memory.levels import Space, answering_level
 from microbench.gpu.protocol.gpu import Gpu
@@ -30,7 +30,7 @@ from microbench.meter.timer import Meter
 from microbench.meter.transfers import verified
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-SHARED_BYTES = (16 * KIB, 32 * KIB)
+SHARED_BYTES = (16 * KIB, 32 * KIB)  # shared memory is equally fast at every size
 # Single lines are timed where the set is surely larger than an L1 and has few lines.
 LINES_FROM_BYTES, LINES_TO_BYTES = 4 * MIB, 16 * MIB
 LINE_REPEATS = 11
@@ -43,11 +43,6 @@ SMALLEST_SHARE = 0.05
 SMALLEST_WIDTH = 2.0
 VALLEY_SHARE = 0.5
 VALLEY_WIDTH = 1 / 3
-
-
-def combines(params: Mapping[str, Param]) -> bool:
-    """Shared memory is measured at SHARED_BYTES only, because it is equally fast at every size."""
-    return params["space"] == "global" or params["footprint_bytes"] in SHARED_BYTES
 
 
 def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Iterator[Measured]:
@@ -135,6 +130,6 @@ BENCHMARK = Benchmark(
             maximum=256 * GIB,
         ),
     },
-    combines=combines,
+    combines=lambda params: params["space"] == "global" or params["footprint_bytes"] in SHARED_BYTES,
     core=True,
 )  # fmt: skip

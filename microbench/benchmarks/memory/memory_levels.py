@@ -15,21 +15,16 @@ Reading
     alone (its counters show half as many sectors sent at 2 MiB, and all of them from 16 MiB on).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Param
+from microbench.core.model import Metric
 from microbench.experiments.memory.levels import Level, Space, answering_level, level_rate, read_set
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.timer import Meter
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-SHARED_BYTES = (16 * KIB, 32 * KIB)
-
-
-def combines(params: Mapping[str, Param]) -> bool:
-    """Shared memory is measured at SHARED_BYTES only, because it is equally fast at every size."""
-    return params["space"] == "global" or params["footprint_bytes"] in SHARED_BYTES
+SHARED_BYTES = (16 * KIB, 32 * KIB)  # shared memory is equally fast at every size
 
 
 def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Iterator[Measured]:
@@ -78,6 +73,6 @@ BENCHMARK = Benchmark(
             maximum=64 * GIB,
         ),
     },
-    combines=combines,
+    combines=lambda params: params["space"] == "global" or params["footprint_bytes"] in SHARED_BYTES,
     core=True,
 )  # fmt: skip

@@ -11,11 +11,11 @@ Reading
     them, whether more threads or more loads per thread provide them. With more, it no longer rises.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import Skip
-from microbench.core.model import Fact, Metric, Param
+from microbench.core.model import Fact, Metric
 from microbench.core.units import about_size, size
 from microbench.experiments.memory.access import LOAD_BYTES, occupied
 from microbench.experiments.memory.levels import answering_level
@@ -26,11 +26,6 @@ from microbench.meter.transfers import moved
 MIB, GIB = 1 << 20, 1 << 30
 # No SM holds more threads (CUDA C++ Programming Guide, technical specifications per compute capability).
 MOST_THREADS = 2048
-
-
-def combines(params: Mapping[str, Param]) -> bool:
-    """Omits cases with more threads than any SM holds."""
-    return int(params["blocks_per_sm"]) * int(params["block_threads"]) <= MOST_THREADS
 
 
 def measure(
@@ -59,5 +54,5 @@ BENCHMARK = Benchmark(
         ),
         "blocks_per_sm": Axis("blocks on each SM", (), (1, 2, 4, 8), (1, 2, 4, 8, 16, 32), minimum=1, maximum=32),
     },
-    combines=combines,
+    combines=lambda params: int(params["blocks_per_sm"]) * int(params["block_threads"]) <= MOST_THREADS,
 )

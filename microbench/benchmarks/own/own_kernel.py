@@ -44,8 +44,18 @@ def measure(
     options: str = "",
     **axes: Param,
 ) -> Iterator[Measured]:
-    spec = specification(
-        kernel, grid, block, arguments, shared, bytes, flop, options, {k: float(v) for k, v in axes.items()}
+    place, compiler, known = target(kernel), options.split(), {name: float(value) for name, value in axes.items()}
+    spec = KernelSpec(
+        file=place.place,
+        name=place.name,
+        grid=dimensions(grid, known),
+        block=dimensions(block, known),
+        arguments=tuple(argument(text, known) for text in arguments.split()),
+        shared_bytes=whole(shared, known, least=0),
+        cooperative="cooperative" in compiler,
+        options=tuple(option for option in compiler if option != "cooperative"),
+        work_bytes=whole(bytes, known, least=0),
+        work_flops=whole(flop, known, least=0),
     )
     own = own_kernel(gpu, spec)
     meter.tick("warm_up", 1, 0.0)
@@ -68,29 +78,8 @@ def measure(
         return
     yield meter.collect(
         "kernel", lambda: [float(one) * NANOSECOND_S for one in own.profiled_ns(min(count, 10))], clock="device",
-        floor_s=meter.floors.event_step_s, resolution=meter.floors.event_step_s,
+        floor_s=meter.floors.event_step_s,
     )  # fmt: skip
-
-
-def specification(
-    kernel: str, grid: str, block: str, arguments: str, shared: str, work_bytes: str, flop: str, options: str,
-    axes: dict[str, float],
-) -> KernelSpec:  # fmt: skip
-    """The kernel and its launch for one case. Raises UsageError for a text that cannot be parsed."""
-    place = target(kernel)
-    compiler = options.split()
-    return KernelSpec(
-        file=place.place,
-        name=place.name,
-        grid=dimensions(grid, axes),
-        block=dimensions(block, axes),
-        arguments=tuple(argument(text, axes) for text in arguments.split()),
-        shared_bytes=whole(shared, axes, least=0),
-        cooperative="cooperative" in compiler,
-        options=tuple(option for option in compiler if option != "cooperative"),
-        work_bytes=whole(work_bytes, axes, least=0),
-        work_flops=whole(flop, axes, least=0),
-    )
 
 
 def _count(gpu: Gpu, meter: Meter, own: OwnKernel) -> int:

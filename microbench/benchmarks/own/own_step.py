@@ -155,7 +155,7 @@ def _recorded(meter: Meter, step: OwnStep) -> Generator[Measured, None, float]:
     yield Fact("recorded_kernels", len(durations_ns), source="CUPTI")
     yield meter.collect(
         "kernels", lambda: (float(step.profiled_ns().sum()) * NANOSECOND_S,), clock="device",
-        floor_s=meter.floors.event_step_s, resolution=meter.floors.event_step_s,
+        floor_s=meter.floors.event_step_s,
     )  # fmt: skip
     return float(durations_ns.max()) * NANOSECOND_S
 

@@ -136,7 +136,7 @@ class CublasLt:
         attributes, matrices = self._lt.MatmulDescAttribute, self._matrices
         self._set("matmul_desc", description, attributes.TRANSA, TRANSPOSED)
         if matrices.dtype.startswith("fp8"):
-            scale = self._scales(np.array([1.0], dtype=np.float32).tobytes())
+            scale = self._case.array(np.array([1.0], dtype=np.float32))
             self._set("matmul_desc", description, attributes.A_SCALE_POINTER, scale)
             self._set("matmul_desc", description, attributes.B_SCALE_POINTER, scale)
             self._set("matmul_desc", description, attributes.FAST_ACCUM, int(matrices.dtype.endswith("_fast")))
@@ -145,15 +145,10 @@ class CublasLt:
             mode = getattr(self._lt.MatmulMatrixScale, blocks.mode)
             for name, rows in (("A", matrices.columns), ("B", matrices.rows)):
                 count = _up(rows, SCALE_ROWS) * _up(-(-matrices.depth // blocks.elements), SCALE_COLUMNS)
-                scales = self._scales(bytes([blocks.unit]) * count)
+                scales = self._case.array(np.full(count, blocks.unit, dtype=np.uint8))
                 self._set("matmul_desc", description, getattr(attributes, f"{name}_SCALE_MODE"), mode)
                 self._set("matmul_desc", description, getattr(attributes, f"{name}_SCALE_POINTER"), scales)
         return description
-
-    def _scales(self, raw: bytes) -> int:
-        address = self._case.device_memory(len(raw))
-        self._case.upload(address, np.frombuffer(raw, dtype=np.uint8))
-        return address
 
     def _lay_out(self) -> tuple[int, int, int]:
         """Layouts of B, A and D in cuBLASLt's own order: each of its columns is a row of ours."""

@@ -40,28 +40,21 @@ def vector_bytes(rows: int, columns: int, depth: int) -> int:
 
 
 class Operands:
-    """A, ``copies`` of B, and D of one or several products, all zeroed. Raises Skip if they do not fit."""
+    """A, ``copies`` of B, and D of one or several products, all zeroed. Raises Skip if they do not fit.
 
-    def __init__(
-        self,
-        case: Case,
-        dtype: GemmType,
-        rows: int,
-        columns: int,
-        depth: int,
-        data: GemmData,
-        copies: int = 1,
-        products: int = 1,
-    ) -> None:
+    ``nowhere`` are their sizes, without addresses.
+    """
+
+    def __init__(self, case: Case, nowhere: Matrices, data: GemmData, copies: int = 1) -> None:
         self._case = case
+        dtype, rows, columns, depth = nowhere[:4]
         self.data: GemmData = data
         # The first seed comes from a clock: two Operands of a kind must not have the same numbers.
         self._seed = time.time_ns() % (1 << 31)
-        nowhere = Matrices(dtype, rows, columns, depth, a=0, b=(), d=0, products=products)
         # Elements of each matrix; for several products those of all, with the gaps between them.
         self._counts = [rows * depth, columns * depth, rows * columns]
-        if products > 1:
-            self._counts = [products * apart for apart in nowhere.apart]
+        if nowhere.products > 1:
+            self._counts = [nowhere.products * apart for apart in nowhere.apart]
         sizes = [matrix_bytes(element, 1, count) for element, count in zip(ELEMENTS[dtype], self._counts, strict=True)]
         self.matrices = nowhere._replace(
             a=case.device_memory(sizes[0]),

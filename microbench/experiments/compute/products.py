@@ -25,6 +25,7 @@ from microbench.gpu.fake.machine import FakeSubmit, Machine
 from microbench.gpu.layers.base import LayerHandle, LayerSubmit
 from microbench.gpu.layers.cupy import cupy_calls
 from microbench.gpu.layers.torch import function_name, torch_calls
+from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.matrices import ELEMENTS, GemmType, Matrices, matrix_bytes
 from microbench.gpu.protocol.submit import Submit
 from microbench.gpu.protocol.transfer import Checked
@@ -187,8 +188,8 @@ def copies_beyond(l2_bytes: int, copy_bytes: int, free_bytes: int) -> int:
     return max(1, min(wanted, MOST_COPIES, 1 + max(free_bytes, 0) // copy_bytes))
 
 
-def real_problem(
-    case: Case,
+def problem(
+    gpu: Gpu,
     dtype: GemmType,
     rows: int,
     columns: int,
@@ -205,10 +206,16 @@ def real_problem(
     several ``products``, each has operands of its own. A call computes the next product, or all of them if ``batched``
     (one strided-batched call of cuBLASLt). A check covers all products.
     """
-    others = (products - 1) * sum(bytes_of(dtype, rows, columns, depth))
+    matrices = Matrices(dtype, rows, columns, depth, a=0, b=(), d=0, products=products)
+    return _problem(gpu, matrices, data, beyond_l2, batched)
+
+
+def real_problem(case: Case, matrices: Matrices, data: GemmData, beyond_l2: bool, batched: bool) -> Problem:
+    dtype, rows, columns, depth = matrices[:4]
+    others = (matrices.products - 1) * sum(bytes_of(dtype, rows, columns, depth))
     needed, free = real_needed_bytes(case, dtype, rows, columns, depth) + others, real_free_bytes(case)
     if needed > free:
-        several = f"{products} products of " if products > 1 else ""
+        several = f"{matrices.products} products of " if matrices.products > 1 else ""
         raise Skip(
             f"{size(needed)} of device memory asked for {several}{dtype} of {rows} x {columns} x {depth}, "
             f"{about_size(free)} are free"
@@ -217,7 +224,7 @@ def real_problem(
     if beyond_l2:
         copy_bytes = matrix_bytes(ELEMENTS[dtype].b, columns, depth)
         copies = copies_beyond(case.context.attribute("L2_CACHE_SIZE"), copy_bytes, free - needed)
-    return Problem(case, Operands(case, dtype, rows, columns, depth, data, copies, products), batched=batched)
+    return Problem(case, Operands(case, matrices, data, copies), batched=batched)
 
 
 def real_needed_bytes(case: Case, dtype: GemmType, rows: int, columns: int, depth: int) -> int:
@@ -316,23 +323,13 @@ def unit_of(dtype: GemmType) -> str:
 
 
 def simulated_problem(
-    machine: Machine,
-    dtype: GemmType,
-    rows: int,
-    columns: int,
-    depth: int,
-    data: GemmData = "normal",
-    *,
-    beyond_l2: bool = False,
-    products: int = 1,
-    batched: bool = False,
+    machine: Machine, matrices: Matrices, data: GemmData, beyond_l2: bool, batched: bool
 ) -> SimulatedProblem:
     """The case holds the memory until it ends."""
-    prepare(machine, unit_of(dtype))
-    matrices = Matrices(dtype, rows, columns, depth, a=0, b=(), d=0, products=products)
+    prepare(machine, unit_of(matrices.dtype))
     copies = 1
     if beyond_l2:
-        copy_bytes = machine.room.whole(bytes_of(dtype, rows, columns, depth)[1])
+        copy_bytes = machine.room.whole(bytes_of(*matrices[:4])[1])
         left_bytes = machine.room.free_bytes - _held_bytes(machine, matrices)
         copies = copies_beyond(machine.costs.memory.l2_bytes, copy_bytes, left_bytes)
     machine.room.hold((matrices, data, beyond_l2, batched), _held_bytes(machine, matrices, copies))
@@ -345,10 +342,9 @@ def _held_bytes(machine: Machine, matrices: Matrices, copies: int = 1) -> int:
     return sum(map(machine.room.whole, blocks)) + machine.costs.compute.workspace_bytes
 
 
-def simulated_needed_bytes(machine: Machine, dtype: GemmType, rows: int, columns: int, depth: int) -> int:
-    return _held_bytes(machine, Matrices(dtype, rows, columns, depth, a=0, b=(), d=0))
-
-
-problem = experiment(real_problem, simulated_problem)
-needed_bytes = experiment(real_needed_bytes, simulated_needed_bytes)
+_problem = experiment(real_problem, simulated_problem)
+needed_bytes = experiment(
+    real_needed_bytes,
+    lambda machine, dtype, rows, columns, depth: _held_bytes(machine, Matrices(dtype, rows, columns, depth, 0, (), 0)),
+)
 free_bytes = experiment(real_free_bytes, lambda machine: machine.room.free_bytes)

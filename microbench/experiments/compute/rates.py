@@ -144,6 +144,16 @@ def warm(meter: Meter, gemm: Gemm, seconds: float = WARM_S) -> float:
     return one_s
 
 
+def calls_in_a_row(gemm: Gemm, one_s: float) -> int:
+    """How many calls of ``one_s`` each the host submits back to back in a sample."""
+    return min(max(round(SAMPLE_S / one_s), SHORTEST_THROUGHPUT), most_queued(gemm))
+
+
+def replays(graph_s: float) -> int:
+    """How many replays of a graph that takes ``graph_s`` make a sample."""
+    return min(max(round(SAMPLE_S / graph_s), 1), MOST_REPLAYS)
+
+
 def most_queued(gemm: Gemm) -> int:
     """How many calls may stand behind a gate."""
     return min(MOST_CALLS, (gemm.submit.queue_slots or SAFE_QUEUE_SLOTS) // SLOTS_PER_CALL)

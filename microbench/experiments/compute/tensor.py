@@ -63,11 +63,9 @@ def real_tensor(case: Case, path: TensorPath, dtype: TensorType, *, sparse: bool
             raise Skip(f"wgmma exists on compute capability 9.0 only; this GPU has {capability[0]}.{capability[1]}")
         if dtype == "fp64":
             raise Skip("wgmma does not support fp64: mma does")
-        return TensorInstructions(case, dtype, sparse_wgmma_plan(dtype, seed) if sparse else wgmma_plan(dtype, seed))
+        return TensorInstructions(case, dtype, wgmma_plan(dtype, seed, skips=sparse))
     case.require_capability(*((8, 9) if dtype.startswith("fp8") else (8, 0)), f"mma of {dtype}")
-    if sparse:
-        return TensorInstructions(case, dtype, sparse_mma_plan(dtype, seed))
-    return TensorInstructions(case, dtype, mma_plan(dtype, seed, (8, 0) if capability < (9, 0) else capability))
+    return TensorInstructions(case, dtype, mma_plan(dtype, seed, capability, skips=sparse))
 
 
 def simulated_tensor(
@@ -122,8 +120,7 @@ class TensorInstructions(Resident):
         self.operations = plan.operations
         function = case.function(plan.kernel, "repeat", KIND=plan.kind)
         allow_shared_memory(function, plan.shared_bytes)
-        self.operands = case.device_memory(plan.operands.nbytes)
-        case.upload(self.operands, plan.operands)
+        self.operands = case.array(plan.operands)
         threads = plan.group_threads * plan.groups
         self._words = self.sms * threads * plan.result_words
         self._out = case.device_memory(self._words * np.dtype(plan.result).itemsize)
@@ -165,15 +162,36 @@ SWIZZLE_BYTES, SWIZZLE_ROWS, ALIGNMENT_BYTES = 16, 8, 1024
 MMA_WARPS, MMA_COLUMNS, WARP_ROWS = 16, 8, 16
 
 
-def wgmma_plan(dtype: TensorType, seed: int) -> Plan:
-    """Two warpgroups, each 64 rows by the same 256 columns, with rows of 128 bytes."""
-    first = [normal(dtype, WGMMA_ROWS, WGMMA_ROW_BYTES, seed + group) for group in range(WARPGROUPS)]
-    second = normal(dtype, WGMMA_COLUMNS, WGMMA_ROW_BYTES, seed + WARPGROUPS)
-    operands = np.concatenate([swizzled(matrix.raw) for matrix in (*first, second)])
-    depth = second.values.shape[1]
+def wgmma_plan(dtype: TensorType, seed: int, *, skips: bool = False) -> Plan:
+    """Two warpgroups, each 64 rows by the same 256 columns, with rows of 128 bytes.
+
+    If it ``skips`` zeros, rows have 128 columns, of which half are zero in the first operand, which is in registers.
+    """
+    first: list[Matrix | SparseMatrix]
+    if skips:
+        columns = 2 * WGMMA_ROW_BYTES // ELEMENT_BYTES[dtype]
+        first = [sparse(dtype, WGMMA_ROWS, columns, seed + group) for group in range(WARPGROUPS)]
+        second = normal(dtype, WGMMA_COLUMNS, 2 * WGMMA_ROW_BYTES, seed + WARPGROUPS)
+        halves = [swizzled(second.raw[:, :WGMMA_ROW_BYTES]), swizzled(second.raw[:, WGMMA_ROW_BYTES:])]
+        # A word for each instruction of the depth, then for each thread.
+        of_chunks = SPARSE_COLUMNS // CHUNK
+        places = [
+            place_words(matrix.places[row : row + WARP_ROWS, chunk : chunk + of_chunks]).view(np.uint8)
+            for matrix in first
+            if isinstance(matrix, SparseMatrix)
+            for chunk in range(0, columns // CHUNK, of_chunks)
+            for row in range(0, WGMMA_ROWS, WARP_ROWS)
+        ]
+        operands = np.concatenate([*halves, *(matrix.raw.reshape(-1) for matrix in first), *places])
+        shared_bytes = 2 * WGMMA_COLUMNS * WGMMA_ROW_BYTES
+    else:
+        first = [normal(dtype, WGMMA_ROWS, WGMMA_ROW_BYTES, seed + group) for group in range(WARPGROUPS)]
+        second = normal(dtype, WGMMA_COLUMNS, WGMMA_ROW_BYTES, seed + WARPGROUPS)
+        operands = np.concatenate([swizzled(matrix.raw) for matrix in (*first, second)])
+        shared_bytes = operands.nbytes
     return Plan(
         kernel="tensor_wgmma",
-        kind=KINDS[dtype],
+        kind=(SPARSE_KINDS if skips else KINDS)[dtype],
         operands=operands,
         expected=np.stack([WGMMA_TIMES * (matrix.values @ second.values.T) for matrix in first]),
         group_threads=WARPGROUP_THREADS,
@@ -181,27 +199,34 @@ def wgmma_plan(dtype: TensorType, seed: int) -> Plan:
         result_words=WGMMA_COLUMNS // 2 // (2 if dtype == "fp16_acc16" else 1),
         warp_rows=WARP_ROWS,
         result=result_type(dtype),
-        shared_bytes=operands.nbytes + ALIGNMENT_BYTES,
-        operations=2 * WARPGROUPS * WGMMA_ROWS * WGMMA_COLUMNS * depth * WGMMA_TIMES,
+        shared_bytes=shared_bytes + ALIGNMENT_BYTES,
+        operations=2 * WARPGROUPS * WGMMA_ROWS * WGMMA_COLUMNS * second.values.shape[1] * WGMMA_TIMES,
     )
 
 
-def mma_plan(dtype: TensorType, seed: int, capability: tuple[int, ...]) -> Plan:
+def mma_plan(dtype: TensorType, seed: int, capability: tuple[int, ...], *, skips: bool = False) -> Plan:
     """Sixteen warps, each several fragments of 16 rows by several of 8 columns, of one instruction's depth.
 
-    fp64: 16 x 8 x 16 from 9.0 on, 8 x 8 x 4 before; all other types have rows of 32 bytes.
+    fp64: 16 x 8 x 16 from 9.0 on, 8 x 8 x 4 before; all other types have rows of 32 bytes. If it ``skips`` zeros, rows
+    have 32 columns, of which half are zero in the first operand.
     """
     wide = capability >= (9, 0)
     rows, row_bytes = (16 if wide else 8, 128 if wide else 32) if dtype == "fp64" else (16, 32)
     tiles, times = (4, 2) if dtype == "fp64" else (8, 8)
-    first = [normal(dtype, rows, row_bytes, seed + time) for time in range(times)]
+    first: list[Matrix | SparseMatrix]
+    if skips:
+        row_bytes = SPARSE_COLUMNS * ELEMENT_BYTES[dtype]
+        first = [sparse(dtype, rows, SPARSE_COLUMNS, seed + time) for time in range(times)]
+    else:
+        first = [normal(dtype, rows, row_bytes, seed + time) for time in range(times)]
     second = [normal(dtype, MMA_COLUMNS, row_bytes, seed + times + tile) for tile in range(tiles)]
+    places = [place_words(matrix.places).view(np.uint8) for matrix in first if isinstance(matrix, SparseMatrix)]
     together = sum((matrix.values for matrix in first), np.zeros_like(first[0].values))
     product = np.concatenate([together @ matrix.values.T for matrix in second], axis=1)
     return Plan(
         kernel="tensor_mma",
-        kind=KINDS[dtype],
-        operands=np.concatenate([matrix.raw.reshape(-1) for matrix in (*first, *second)]),
+        kind=(SPARSE_KINDS if skips else KINDS)[dtype],
+        operands=np.concatenate([*(matrix.raw.reshape(-1) for matrix in (*first, *second)), *places]),
         expected=np.broadcast_to(product, (MMA_WARPS, *product.shape)),
         group_threads=WARP_THREADS,
         groups=MMA_WARPS,
@@ -216,60 +241,6 @@ def mma_plan(dtype: TensorType, seed: int, capability: tuple[int, ...]) -> Plan:
 # The columns of one sparse instruction of 16-bit types, zeros included; a chunk of four columns has two elements.
 SPARSE_COLUMNS, CHUNK = 32, 4
 PLACES = np.array([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)])
-SPARSE_TILES, SPARSE_TIMES = 8, 8
-
-
-def sparse_mma_plan(dtype: TensorType, seed: int) -> Plan:
-    """As ``mma_plan``, with rows of 32 columns of which half are zero in the first operand."""
-    first = [sparse(dtype, WARP_ROWS, SPARSE_COLUMNS, seed + time) for time in range(SPARSE_TIMES)]
-    row_bytes = SPARSE_COLUMNS * ELEMENT_BYTES[dtype]
-    second = [normal(dtype, MMA_COLUMNS, row_bytes, seed + SPARSE_TIMES + tile) for tile in range(SPARSE_TILES)]
-    together = sum((matrix.values for matrix in first), np.zeros_like(first[0].values))
-    product = np.concatenate([together @ matrix.values.T for matrix in second], axis=1)
-    raw = [raw.reshape(-1) for raw in (*(matrix.raw for matrix in first), *(matrix.raw for matrix in second))]
-    places = [place_words(matrix.places).view(np.uint8) for matrix in first]
-    return Plan(
-        kernel="tensor_mma",
-        kind=SPARSE_KINDS[dtype],
-        operands=np.concatenate([*raw, *places]),
-        expected=np.broadcast_to(product, (MMA_WARPS, *product.shape)),
-        group_threads=WARP_THREADS,
-        groups=MMA_WARPS,
-        result_words=product.size // WARP_THREADS,
-        warp_rows=WARP_ROWS,
-        result=result_type(dtype),
-        shared_bytes=0,
-        operations=2 * product.size * SPARSE_COLUMNS * SPARSE_TIMES * MMA_WARPS,
-    )
-
-
-def sparse_wgmma_plan(dtype: TensorType, seed: int) -> Plan:
-    """As ``wgmma_plan``, with rows of 128 columns of which half are zero in the first operand, in registers."""
-    columns = 2 * WGMMA_ROW_BYTES // ELEMENT_BYTES[dtype]
-    first = [sparse(dtype, WGMMA_ROWS, columns, seed + group) for group in range(WARPGROUPS)]
-    second = normal(dtype, WGMMA_COLUMNS, 2 * WGMMA_ROW_BYTES, seed + WARPGROUPS)
-    tiles = [swizzled(second.raw[:, :WGMMA_ROW_BYTES]), swizzled(second.raw[:, WGMMA_ROW_BYTES:])]
-    # A word for each instruction of the depth, then for each thread.
-    of_chunks = SPARSE_COLUMNS // CHUNK
-    places = [
-        place_words(matrix.places[row : row + WARP_ROWS, chunk : chunk + of_chunks]).view(np.uint8)
-        for matrix in first
-        for chunk in range(0, columns // CHUNK, of_chunks)
-        for row in range(0, WGMMA_ROWS, WARP_ROWS)
-    ]
-    return Plan(
-        kernel="tensor_wgmma",
-        kind=SPARSE_KINDS[dtype],
-        operands=np.concatenate([*tiles, *(matrix.raw.reshape(-1) for matrix in first), *places]),
-        expected=np.stack([WGMMA_TIMES * (matrix.values @ second.values.T) for matrix in first]),
-        group_threads=WARPGROUP_THREADS,
-        groups=WARPGROUPS,
-        result_words=WGMMA_COLUMNS // 2,
-        warp_rows=WARP_ROWS,
-        result=result_type(dtype),
-        shared_bytes=2 * WGMMA_COLUMNS * WGMMA_ROW_BYTES + ALIGNMENT_BYTES,
-        operations=2 * WARPGROUPS * WGMMA_ROWS * WGMMA_COLUMNS * columns * WGMMA_TIMES,
-    )
 
 
 class SparseMatrix(NamedTuple):

@@ -55,7 +55,7 @@ class Shape(NamedTuple):
 class Shaped:
     """One Shape as a graph, and on as many streams as it has branches, with events where they fork and join.
 
-    In a joined shape kernel 0 comes before all branches and kernel 1 after them.
+    In a joined shape the first kernel comes before all branches and the last one after them.
     """
 
     graph: Submit
@@ -78,11 +78,8 @@ class Shaped:
     def _graph(self, queue_slots: int) -> DriverSubmit:
         graph, stream = check(driver.cuGraphCreate(0)), self._case.stream(0)
         nodes: dict[int, Any] = {}
-        joining = 1 if self._shape.joined else None
-        # In the order of dependencies: the joining kernel comes last.
-        for kernel in sorted(range(self._shape.kernels), key=lambda number: number == joining):
-            before = [nodes[source] for source, target in self._edges if target == kernel]
-            nodes[kernel] = add_kernel(graph, before, self._launch(kernel, 0))
+        for kernel, before in enumerate(dependencies(self._shape)):
+            nodes[kernel] = add_kernel(graph, [nodes[other] for other in before], self._launch(kernel, 0))
         handle = executable(self._case, graph, stream)
         check(driver.cuGraphDestroy(graph))
         return replay(handle, stream, queue_slots)
@@ -110,7 +107,7 @@ class Shaped:
         for place in range(shape.length):
             calls += [self._launch(branch_kernel(shape, branch, place), branch) for branch in range(shape.branches)]
         if shape.joined:
-            calls += [*map(record, others), *(wait(0, branch) for branch in others), self._launch(1, 0)]
+            calls += [*map(record, others), *(wait(0, branch) for branch in others), self._launch(shape.kernels - 1, 0)]
         return calls
 
     def check(self) -> str:
@@ -131,7 +128,7 @@ class Shaped:
 
 def branch_kernel(shape: Shape, branch: int, place: int) -> int:
     """Number of the kernel at a place of a branch."""
-    return (2 if shape.joined else 0) + branch * shape.length + place
+    return (1 if shape.joined else 0) + branch * shape.length + place
 
 
 def edges(shape: Shape) -> list[tuple[int, int]]:
@@ -139,22 +136,14 @@ def edges(shape: Shape) -> list[tuple[int, int]]:
     pairs: list[tuple[int, int]] = []
     for branch in range(shape.branches):
         line = [branch_kernel(shape, branch, place) for place in range(shape.length)]
-        pairs += itertools.pairwise([0, *line, 1] if shape.joined else line)
+        pairs += itertools.pairwise([0, *line, shape.kernels - 1] if shape.joined else line)
     return pairs
 
 
 def dependencies(shape: Shape) -> list[tuple[int, ...]]:
-    """Each kernel's direct predecessors. The order of kernels is: the first, then branch after branch, then the
-    last."""
-    begin = 1 if shape.joined else 0
-    before: list[tuple[int, ...]] = [()] * begin
-    for branch in range(shape.branches):
-        head = begin + branch * shape.length
-        before.append((0,) if shape.joined else ())
-        before.extend((node,) for node in range(head, head + shape.length - 1))
-    if shape.joined:
-        before.append(tuple(begin + (branch + 1) * shape.length - 1 for branch in range(shape.branches)))
-    return before
+    """Each kernel's direct predecessors."""
+    pairs = edges(shape)
+    return [tuple(before for before, after in pairs if after == kernel) for kernel in range(shape.kernels)]
 
 
 def schedule(before: Sequence[tuple[int, ...]], duration_ns: float, costs: FakeCosts) -> FloatArray:

@@ -23,8 +23,8 @@ from microbench.gpu.cuda.submit import (
     replay,
 )
 from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.environment import require_driver
 from microbench.gpu.fake.machine import Graph, Machine, Scoped, call_of, replay_of
+from microbench.gpu.protocol.gpu import require_driver
 from microbench.host.native import c_address
 
 Decider = Literal["host_sync", "host_poll", "while", "tail_launch"]
@@ -104,9 +104,9 @@ class SimulatedLoop(Scoped):
 
     def __init__(self, machine: Machine, decider: Decider) -> None:
         if decider == "while":
-            require_driver(machine.costs, CONDITIONAL_VERSION, "conditional nodes")
+            require_driver(machine.costs.cuda_driver_version, CONDITIONAL_VERSION, "conditional nodes")
         if decider == "tail_launch":
-            require_driver(machine.costs, DEVICE_LAUNCH_VERSION, "graph launches from the device")
+            require_driver(machine.costs.cuda_driver_version, DEVICE_LAUNCH_VERSION, "graph launches from the device")
         super().__init__(machine)
         self._decider = decider
 

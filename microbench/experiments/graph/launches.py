@@ -8,26 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.core.ops import IntArray
-from microbench.gpu.cuda import driver
+from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.context import check, entry_point
 from microbench.gpu.cuda.submit import (
     DriverSubmit,
-)
-
-# In the order of Entry in host/graph_loops.py.
-ENTRY_NAMES = (
-    "cuStreamBeginCapture",
-    "cuStreamEndCapture",
-    "cuGraphCreate",
-    "cuGraphAddKernelNode",
-    "cuGraphInstantiateWithFlags",
-    "cuGraphUpload",
-    "cuGraphLaunch",
-    "cuStreamSynchronize",
-    "cuGraphExecDestroy",
-    "cuGraphDestroy",
-    "cuGraphExecUpdate",
-    "cuGraphExecKernelNodeSetParams",
 )
 
 # CUDA_KERNEL_NODE_PARAMS_v2 of cuda.h: 72 bytes on 64-bit hosts.
@@ -42,8 +26,8 @@ KERNEL_NODE_PARAMS = np.dtype(
 
 
 def entries() -> IntArray:
-    """The addresses that host/graph_loops.py calls, by Entry."""
-    return np.array([entry_point(name) for name in ENTRY_NAMES], dtype=np.uint64).astype(np.int64)
+    """The addresses that host/graph_loops.py calls."""
+    return np.array([entry_point(name) for name in loops.ENTRY_NAMES], dtype=np.uint64).astype(np.int64)
 
 
 def launch_row(submit: DriverSubmit) -> IntArray:

@@ -25,9 +25,8 @@ from microbench.gpu.cuda.submit import (
     replay,
 )
 from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.environment import require_capability, require_driver
 from microbench.gpu.fake.machine import FakeSubmit, Machine, Scoped, call_of_kind, graph_of, node_of, replay_of
-from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
+from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, require_capability, require_driver
 from microbench.gpu.protocol.submit import Submit
 from microbench.host.native import c_address
 
@@ -252,10 +251,10 @@ class SimulatedNodeChain(Scoped, NodeChain):
     def __init__(self, machine: Machine, kind: NodeKind, count: int) -> None:
         costs = machine.costs
         if kind.startswith("pdl"):
-            require_capability(costs, 9, 0, "programmatic dependent launch")
-            require_driver(costs, PROGRAMMATIC_VERSION, "programmatic edges")
+            require_capability(costs.compute_capability, 9, 0, "programmatic dependent launch")
+            require_driver(costs.cuda_driver_version, PROGRAMMATIC_VERSION, "programmatic edges")
         if kind in ("if_taken", "if_skipped"):
-            require_driver(costs, CONDITIONAL_VERSION, "conditional nodes")
+            require_driver(costs.cuda_driver_version, CONDITIONAL_VERSION, "conditional nodes")
         super().__init__(machine)
         self._node = costs.graphs.node(kind)
         self._count = count

@@ -28,33 +28,33 @@ AllocationWay = Literal["malloc", "pool", "cupy_pool", "host_pinned"]
 WARM_UP_BYTES = 256
 
 
-class Allocation(IntEnum):
-    """Columns of ``allocating``: the host clock before and after each call."""
+class Taking(IntEnum):
+    """Columns of ``allocating`` and ``pinning``: the host clock before and after each call."""
 
     BEGIN = 0
-    ALLOCATED = 1
-    FREE_BEGIN = 2
-    FREED = 3
+    TAKEN = 1
+    RELEASE_BEGIN = 2
+    RELEASED = 3
 
 
 def _allocating(case: Case, way: AllocationWay, size_bytes: int, count: int) -> IntArray:
-    """``count`` times: allocate memory and free it. Host clock in ns, shape (count, len(Allocation)).
+    """``count`` times: allocate memory and free it. Host clock in ns, shape (count, len(Taking)).
 
     The first allocation is the first of that size in this process. Each block is freed at once, also after an error. A
     pool is made for the call, used once and emptied, so that its first block comes from the driver and all others
     from the pool. The GPU is idle, so that cuMemFree has nothing to wait for.
     """
-    out: IntArray = np.zeros((count, len(Allocation)), dtype=np.int64)
+    out: IntArray = np.zeros((count, len(Taking)), dtype=np.int64)
     case.context.make_current()
     case.synchronize()
     refused = partial(case.require_room, size_bytes=size_bytes)
     match way:
         case "malloc":
-            _timed("cuMemAlloc", (0, 0), "cuMemFree", 0, size_bytes, out, refused)
+            timed("cuMemAlloc", (0, 0), "cuMemFree", 0, size_bytes, out, refused)
         case "host_pinned":  # portable and mapped, like the buffers that are copied from
             require_room(size_bytes, "pinned host memory")
             refused = partial(require_taken, kind="pinned", size_bytes=size_bytes)
-            _timed("cuMemHostAlloc", (HOST_PORTABLE_MAPPED, 0), "cuMemFreeHost", 0, size_bytes, out, refused)
+            timed("cuMemHostAlloc", (HOST_PORTABLE_MAPPED, 0), "cuMemFreeHost", 0, size_bytes, out, refused)
         case "pool":
             _pool(case, size_bytes, out, refused)
         case "cupy_pool":
@@ -62,7 +62,7 @@ def _allocating(case: Case, way: AllocationWay, size_bytes: int, count: int) -> 
     return out
 
 
-def _timed(
+def timed(
     take: str,
     arguments: tuple[int, int],
     release: str,
@@ -70,14 +70,15 @@ def _timed(
     size_bytes: int,
     out: IntArray,
     refused: Callable[[int], None],
+    address: int = 0,
 ) -> None:
     """The driver calls ``take(where, bytes, *arguments)`` and ``release(address, last)`` for each row of ``out``, with
-    the stamps of Allocation.
+    the stamps of Taking. The first call takes an ``address``, or writes one where it is told to.
 
     ``refused`` raises for a code of the first call that is a refusal; MeasurementError is raised for any other error.
     """
-    clock, held = c_address("clock_gettime"), np.zeros(1, dtype=np.int64)
-    where, taking, releasing = int(held.ctypes.data), entry_point(take), entry_point(release)
+    clock, held = c_address("clock_gettime"), np.array([address], dtype=np.int64)
+    where, taking, releasing = address or int(held.ctypes.data), entry_point(take), entry_point(release)
     for row in out:
         taken, released = loops.take_and_release(
             taking, where, size_bytes, *arguments, releasing, last, held, clock, row
@@ -91,12 +92,12 @@ def _pool(case: Case, size_bytes: int, out: IntArray, refused: Callable[[int], N
     if not case.context.attribute("MEMORY_POOLS_SUPPORTED"):
         raise Skip("this GPU or driver has no memory pools")
     pool, stream = memory_pool(case.context, keeps_all=True), case.stream(0)
-    timed = partial(_timed, "cuMemAllocFromPoolAsync", (int(pool), stream), "cuMemFreeAsync", stream)
+    calls = partial(timed, "cuMemAllocFromPoolAsync", (int(pool), stream), "cuMemFreeAsync", stream)
     try:
-        timed(WARM_UP_BYTES, np.zeros_like(out[:1]), refused)
+        calls(WARM_UP_BYTES, np.zeros_like(out[:1]), refused)
         case.synchronize()
         check(driver.cuMemPoolTrimTo(pool, 0))
-        timed(size_bytes, out, refused)
+        calls(size_bytes, out, refused)
         case.synchronize()
     finally:
         driver.cuMemPoolDestroy(pool)
@@ -112,12 +113,12 @@ def _cupy_pool(case: Case, size_bytes: int, out: IntArray) -> None:
             del block
             pool.free_all_blocks()
             for row in out:
-                row[Allocation.BEGIN] = time.monotonic_ns()
+                row[Taking.BEGIN] = time.monotonic_ns()
                 block = pool.malloc(size_bytes)
-                row[Allocation.ALLOCATED] = time.monotonic_ns()
-                row[Allocation.FREE_BEGIN] = time.monotonic_ns()
+                row[Taking.TAKEN] = time.monotonic_ns()
+                row[Taking.RELEASE_BEGIN] = time.monotonic_ns()
                 del block
-                row[Allocation.FREED] = time.monotonic_ns()
+                row[Taking.RELEASED] = time.monotonic_ns()
         except cupy.cuda.memory.OutOfMemoryError:
             case.require_room(OUT_OF_MEMORY, size_bytes)
         finally:

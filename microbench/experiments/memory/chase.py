@@ -88,17 +88,12 @@ class LocalChase:
             successor = np.empty(self.lines, dtype=np.uint32)
             lines = (self._offsets // LINE_BYTES).astype(np.uint32)
             successor[lines] = np.roll(lines, -1)
-            self._extra = (self._upload(successor), self.lines)
+            self._extra = (case.array(successor), self.lines)
         else:
             self._base = case.device_memory(footprint_bytes)
-            offsets = self._upload(self._offsets)
+            offsets = case.array(self._offsets)
             run(case, case.function("memory_levels", "link_lines"), 256, 256, (self._base, offsets, self.lines))
         self._go_to(0)
-
-    def _upload(self, values: npt.NDArray[np.uint64] | npt.NDArray[np.uint32]) -> int:
-        address = self._case.device_memory(values.nbytes)
-        self._case.upload(address, values)
-        return address
 
     def walk(self, reads: int) -> Duration:
         """Walk on from where the last walk ended, and give the time from the first read to the last.

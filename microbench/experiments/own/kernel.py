@@ -16,9 +16,9 @@ import numpy.typing as npt
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray
 from microbench.core.targets import FORMATS, Argument
-from microbench.gpu.cuda import driver, nvrtc
+from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
+from microbench.gpu.cuda.context import check, compiled
 from microbench.gpu.cuda.submit import DriverSubmit, Parameters, allow_shared_memory, safe_slots
 from microbench.gpu.experiment import experiment
 from microbench.gpu.fake.device import Item
@@ -98,23 +98,12 @@ def compile_file(spec: KernelSpec, architecture: str) -> Compiled:
     if not any(option.startswith(("--std", "-std")) for option in spec.options):
         options.append("--std=c++17")
     options += spec.options
-    program = _nvrtc(nvrtc.nvrtcCreateProgram(path.read_bytes(), path.name.encode(), 0, [], []))
-    try:
-        _nvrtc(nvrtc.nvrtcAddNameExpression(program, spec.name.encode()))
-        (code,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
-        log = b" " * (_nvrtc(nvrtc.nvrtcGetProgramLogSize(program)) + 1)
-        _nvrtc(nvrtc.nvrtcGetProgramLog(program, log))
-        words = log.decode(errors="replace")
-        if code == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
-            raise MeasurementError(f"NVRTC refuses an option: {' '.join(spec.options)}: {_first_errors(words)}")
-        if int(code) != 0:
-            raise MeasurementError(f"{path.name} does not compile for sm_{architecture}: {_first_errors(words)}")
-        symbol: bytes = _nvrtc(nvrtc.nvrtcGetLoweredName(program, spec.name.encode()))
-        cubin: bytes = b" " * _nvrtc(nvrtc.nvrtcGetCUBINSize(program))
-        _nvrtc(nvrtc.nvrtcGetCUBIN(program, cubin))
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
-    spilled = {name: int(count) for name, count in SPILLS.findall(words)}
+    code, log, cubin, symbol = compiled(path.read_bytes(), path.name, options, spec.name)
+    if code == driver.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
+        raise MeasurementError(f"NVRTC refuses an option: {' '.join(spec.options)}: {_first_errors(log)}")
+    if int(code) != 0:
+        raise MeasurementError(f"{path.name} does not compile for sm_{architecture}: {_first_errors(log)}")
+    spilled = {name: int(count) for name, count in SPILLS.findall(log)}
     return Compiled(cubin, symbol, spilled.get(symbol.decode(), 0))
 
 
@@ -125,13 +114,6 @@ def _first_errors(log: str, most: int = 2) -> str:
         return f"it has no kernel {missing[1]}"
     lines = [line.strip() for line in log.splitlines() if "error" in line]
     return "; ".join(lines[:most]) or " ".join(log.split())[:200]
-
-
-def _nvrtc(result: Any) -> Any:
-    code, *values = result
-    if int(code) != 0:
-        raise MeasurementError(f"NVRTC: {nvrtc.nvrtcGetErrorString(code)[1].decode()}")
-    return values[0] if values else None
 
 
 class OwnKernel:
@@ -154,7 +136,8 @@ class OwnKernel:
         function = int(check(driver.cuKernelGetFunction(kernel)))
         check_sizes(spec, lambda place: driver.cuKernelGetParamInfo(kernel, place))
         self.resources = _resources(case, function, spec, compiled.spill_bytes)
-        row = tuple(self._placed(one) for one in spec.arguments)
+        # Each argument as 64 bits: the bits of a number, or the address of a filled array.
+        row = tuple(case.array(filled(one)) if one.elements else one.word() for one in spec.arguments)
         parameters = Parameters([row]) if row else None
         allow_shared_memory(function, spec.shared_bytes)
         address = parameters.address if parameters else 0
@@ -167,15 +150,6 @@ class OwnKernel:
         )
         self.submit(1)
         case.synchronize()
-
-    def _placed(self, one: Argument) -> int:
-        """An argument as 64 bits: the bits of a number, or the address of a filled array."""
-        if not one.elements:
-            return one.word()
-        values = filled(one)
-        address = self._case.device_memory(values.nbytes)
-        self._case.upload(address, values)
-        return address
 
     def profiled_ns(self, count: int) -> IntArray:
         """Duration of each of ``count`` launches, as profilers report it (CUPTI), in ns. Raises Skip without CUPTI."""

@@ -18,6 +18,7 @@ from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.context import STREAM_NON_BLOCKING, Context, check
 from microbench.gpu.layers import base
 from microbench.gpu.machine.nvml import NvmlGpu, held_by
+from microbench.gpu.protocol.gpu import require_capability, require_driver
 from microbench.gpu.protocol.submit import Submit
 from microbench.host.affinity import Cores
 
@@ -108,16 +109,11 @@ class Case:
 
     def require_driver(self, version: int, what: str) -> None:
         """Raise Skip for a driver older than ``version`` (as cuDriverGetVersion counts: 12040 is CUDA 12.4)."""
-        versions = (version, int(check(driver.cuDriverGetVersion())))
-        if versions[1] < version:
-            needed, here = (f"{number // 1000}.{number % 1000 // 10}" for number in versions)
-            raise Skip(f"{what} need a driver of CUDA {needed}; this one has {here}")
+        require_driver(int(check(driver.cuDriverGetVersion())), version, what)
 
     def require_capability(self, major: int, minor: int, what: str) -> None:
         """Raise Skip for a GPU with a lower compute capability."""
-        here = self.context.capability
-        if here < (major, minor):
-            raise Skip(f"{what} needs compute capability {major}.{minor}; this GPU has {here[0]}.{here[1]}")
+        require_capability(self.context.capability, major, minor, what)
 
     def stream(self, index: int) -> int:
         """CUstream of a stream index: LEGACY_STREAM, the context's main stream (0), or a stream of this case.
@@ -174,6 +170,12 @@ class Case:
         self._taken_bytes += size_bytes
         self.clear(pointer, size_bytes)  # on the legacy stream, which nothing else here waits for
         return pointer
+
+    def array(self, values: npt.NDArray[Any]) -> int:
+        """Address of device memory that holds a copy of the array."""
+        address = self.device_memory(values.nbytes)
+        self.upload(address, values)
+        return address
 
     def require_room(self, code: int, size_bytes: int) -> None:
         """Raise Skip if ``code`` is OUT_OF_MEMORY; the reason gives the bytes asked for, those free, and the holders.

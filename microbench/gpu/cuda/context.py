@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from microbench.core.errors import DeviceAbsentError, MeasurementError, Skip
-from microbench.gpu.cuda import driver, nvrtc
+from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.profiler import KernelRecords
 from microbench.gpu.protocol.gpu import WaitMode
 
@@ -138,35 +138,48 @@ def target(name: str, architecture: str) -> str:
     return specific if specific in (entry.strip() for entry in listed) else architecture
 
 
-def _nvrtc(result: Any) -> Any:
-    code, *values = result
-    if int(code) != 0:
-        raise MeasurementError(f"NVRTC: {nvrtc.nvrtcGetErrorString(code)[1].decode()}")
-    return values[0] if values else None
+def compiled(source: bytes, file: str, options: Sequence[str], kernel: str = "") -> tuple[Any, str, bytes, bytes]:
+    """NVRTC's code and log, and if the code is 0 the machine code and the symbol of ``kernel`` in it.
+
+    It is machine code, not PTX, because a driver older than the compiler refuses its PTX.
+    """
+
+    def ask(result: Any) -> Any:
+        code, *values = result
+        if int(code) != 0:
+            raise MeasurementError(f"NVRTC: {driver.nvrtcGetErrorString(code)[1].decode()}")
+        return values[0] if values else None
+
+    program = ask(driver.nvrtcCreateProgram(source, file.encode(), 0, [], []))
+    try:
+        if kernel:
+            ask(driver.nvrtcAddNameExpression(program, kernel.encode()))
+        (code,) = driver.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        log = b" " * (ask(driver.nvrtcGetProgramLogSize(program)) + 1)  # b" " itself is shared, and NVRTC writes
+        ask(driver.nvrtcGetProgramLog(program, log))
+        if int(code) != 0:
+            return code, log.decode(errors="replace"), b"", b""
+        symbol: bytes = ask(driver.nvrtcGetLoweredName(program, kernel.encode())) if kernel else b""
+        cubin: bytes = b" " * ask(driver.nvrtcGetCUBINSize(program))
+        ask(driver.nvrtcGetCUBIN(program, cubin))
+        return code, log.decode(errors="replace"), cubin, symbol
+    finally:
+        driver.nvrtcDestroyProgram(program)
 
 
 def compile_cubin(name: str, architecture: str, defines: Mapping[str, int] | None = None) -> bytes:
     """Compile kernels/NAME.cu to a cubin for an architecture such as ``90`` or ``90a``.
 
-    The result is machine code, not PTX, because a driver older than the compiler refuses its PTX. Raises
-    MeasurementError with the compiler's log, Skip if this NVRTC does not know the architecture.
+    Raises MeasurementError with the compiler's log, Skip if this NVRTC does not know the architecture.
     """
-    options = [f"--gpu-architecture=sm_{architecture}".encode(), b"--std=c++17"]
-    options += [f"-D{define}={value}".encode() for define, value in (defines or {}).items()]
-    program = _nvrtc(nvrtc.nvrtcCreateProgram(kernel_source(name).encode(), f"{name}.cu".encode(), 0, [], []))
-    try:
-        (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-        if code == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
-            raise Skip(f"the installed NVRTC does not compile for sm_{architecture}")
-        if int(code) != 0:
-            log = b" " * (_nvrtc(nvrtc.nvrtcGetProgramLogSize(program)) + 1)  # b" " itself is shared, and NVRTC writes
-            _nvrtc(nvrtc.nvrtcGetProgramLog(program, log))
-            raise MeasurementError(f"kernels/{name}.cu does not compile for sm_{architecture}: {log.decode().strip()}")
-        cubin: bytes = b" " * _nvrtc(nvrtc.nvrtcGetCUBINSize(program))
-        _nvrtc(nvrtc.nvrtcGetCUBIN(program, cubin))
-        return cubin
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
+    options = [f"--gpu-architecture=sm_{architecture}", "--std=c++17"]
+    options += [f"-D{define}={value}" for define, value in (defines or {}).items()]
+    code, log, cubin, _ = compiled(kernel_source(name).encode(), f"{name}.cu", options)
+    if code == driver.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
+        raise Skip(f"the installed NVRTC does not compile for sm_{architecture}")
+    if int(code) != 0:
+        raise MeasurementError(f"kernels/{name}.cu does not compile for sm_{architecture}: {log.strip()}")
+    return cubin
 
 
 Defines = tuple[tuple[str, int], ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from microbench.core.model import Environment, Fact, GpuInfo
-from microbench.gpu.cuda import driver, nvrtc
+from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.context import check, device_uuid, find_device
 from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.gpu.machine.pci import describe_link, link_facts, numa_node
@@ -34,7 +34,7 @@ def environment_of(device: str | None) -> Environment:
         versions.append(nvml.driver_version().value)
         nvml.close()
     cuda_driver = int(check(driver.cuDriverGetVersion()))  # 1000 x major + 10 x minor
-    _, major, minor = nvrtc.nvrtcVersion()
+    _, major, minor = driver.nvrtcVersion()
     return Environment(
         gpus=tuple(gpus),
         driver_version=versions[0],

@@ -26,10 +26,6 @@ SEED_VARIABLE = "MICROBENCH_FAKE_SEED"
 GENERATION, LANES = 5, 16
 DEFAULT_SPREAD = 0.005
 COLD_SPREAD = 0.05
-# The first CUDA drivers with conditional nodes, programmatic edges and graph launches from the device.
-CONDITIONAL = 12040
-EDGE_DATA = 12030
-DEVICE_LAUNCH = 12000
 
 
 def costs_here() -> FakeCosts:
@@ -205,21 +201,3 @@ class FakeColdStarts:
 def open_fake_cold(costs: FakeCosts | None = None, *, seed: int = 0, spread: float = COLD_SPREAD) -> ColdStarts:
     """A simulated process that has not touched its GPU yet."""
     return FakeColdStarts(costs or FakeCosts(), Noise(seed, spread))
-
-
-def require_driver(costs: FakeCosts, version: int, what: str) -> None:
-    """Raise Skip for a driver older than ``version`` (as cuDriverGetVersion counts: 12040 is CUDA 12.4)."""
-    here = costs.cuda_driver_version
-    if here < version:
-        raise Skip(f"{what} need a driver of CUDA {_dotted(version)}; this one has {_dotted(here)}")
-
-
-def require_capability(costs: FakeCosts, major: int, minor: int, what: str) -> None:
-    """Raise Skip for a GPU of a lower compute capability."""
-    here = costs.compute_capability
-    if here < (major, minor):
-        raise Skip(f"{what} needs compute capability {major}.{minor}; this GPU has {here[0]}.{here[1]}")
-
-
-def _dotted(version: int) -> str:
-    return f"{version // 1000}.{version % 1000 // 10}"

@@ -31,8 +31,6 @@ Result = TypeVar("Result")
 
 # Power above idle of telemetry's own kernels, which only wait for steps of %globaltimer.
 TELEMETRY_KERNEL_W = 40.0
-# The watcher thread of start_stamps is preempted once in a thousand launches and misses the flag.
-MISSED_FLAG_SHARE = 0.001
 
 
 class FakeGpu:

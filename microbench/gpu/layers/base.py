@@ -22,7 +22,7 @@ from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
 
 # same_kernel: an empty kernel with 0 or 4 arguments. one_op: x + 1 on one float32 element.
 Family = Literal["same_kernel", "one_op"]
-FAMILIES: tuple[Family, ...] = ("same_kernel", "one_op")
+ARGUMENTS: dict[Family, tuple[int, ...]] = {"same_kernel": (0, 4), "one_op": (1,)}
 Errors = tuple[type[Exception], ...]
 
 # Kernels of kernels/launch.cu by number of arguments: none, or three device pointers and one 32-bit integer; and the
@@ -138,18 +138,17 @@ class Submitter:
 class Layer(Submitter):
     """A Python layer, as its library's file in this folder declares it in LAYERS.
 
-    ``package`` is the import name, ``install`` the pip line, ``about`` what one call is, ``arguments`` how many
-    arguments its kernel may have. ``open(context, arguments)`` makes the layer ready; it raises Skip if the package is
-    missing or cannot work here. A layer that is also measured with kernels of a given length, and in graphs, has
-    ``open_spin(context, cycles)``: its kernel spins for that many SM clock cycles, 0 is the empty kernel.
-    ``environment`` is what its process needs. Layers of equal ``process`` are measured in one process, by default those
-    of one package. Layers are listed by family, then by ``order``, then by file.
+    ``package`` is the import name, ``install`` the pip line, ``about`` what one call is. ``open(context, arguments)``
+    makes the layer ready; it raises Skip if the package is missing or cannot work here. A layer that is also measured
+    with kernels of a given length, and in graphs, has ``open_spin(context, cycles)``: its kernel spins for that many SM
+    clock cycles, 0 is the empty kernel. ``environment`` is what its process needs. Layers of equal ``process`` are
+    measured in one process, by default those of one package. Layers are listed by family, then by ``order``, then by
+    file.
     """
 
     package: str
     install: str
     about: str
-    arguments: tuple[int, ...]
     open: Callable[[LayerContext, int], LayerHandle]
     open_spin: Callable[[LayerContext, int], LayerHandle] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -175,7 +174,7 @@ def layers(family: Family | None = None) -> list[Layer]:
     ]
     declared: list[Layer] = [layer for file in files for layer in getattr(file, "LAYERS", ())]
     chosen = [layer for layer in declared if family in (None, layer.family)]
-    return sorted(chosen, key=lambda layer: (FAMILIES.index(layer.family), layer.order))
+    return sorted(chosen, key=lambda layer: (list(ARGUMENTS).index(layer.family), layer.order))
 
 
 def submitters() -> list[Submitter]:
@@ -226,8 +225,8 @@ def find_layer(name: str) -> Layer:
 def open_layer(name: str, context: LayerContext, arguments: int) -> LayerHandle:
     """Open a layer. Raises Skip if it cannot run here or is not measured with this number of arguments."""
     layer = find_layer(name)
-    if arguments not in layer.arguments:
-        raise Skip(f"{name} is measured with {' or '.join(map(str, layer.arguments))} arguments, not {arguments}")
+    if arguments not in (known := ARGUMENTS[layer.family]):
+        raise Skip(f"{name} is measured with {' or '.join(map(str, known))} arguments, not {arguments}")
     return layer.open(context, arguments)
 
 

@@ -85,7 +85,6 @@ LAYERS = (
         package=PACKAGE,
         install=INSTALL,
         about="cudaLaunchKernel in a compiled loop, as a program in C++ has it; arguments packed once",
-        arguments=(0, 4),
         process="cuda_runtime",
         simulated=base.LayerCosts(3300, 10, replay_ns=0),
         open=open_runtime,

@@ -75,7 +75,6 @@ LAYERS = (
         package=PACKAGE,
         install=INSTALL,
         about="y = add_one(x) of a jitted x + 1 on one float32; JAX allocates y and submits on a stream of its own",
-        arguments=(1,),
         simulated=base.LayerCosts(40000),
         open=open_jit,
         environment=ENVIRONMENT,

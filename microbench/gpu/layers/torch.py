@@ -51,16 +51,14 @@ def first(call: Callable[[], Result]) -> Result:
         raise
 
 
-def open_eager(context: base.LayerContext, arguments: int) -> base.LayerHandle:
-    """Raises MeasurementError if 1 + 1 is not 2."""
+def open_eager(context: base.LayerContext, arguments: int, *, out: bool = False) -> base.LayerHandle:
+    """x + 1, in memory of its own or with ``out=``. Raises MeasurementError if 1 + 1 is not 2."""
     torch = load_torch()
     restore = use_stream(torch, context.stream_handle, context.device_index)
     x = first(lambda: torch.ones(1, dtype=torch.float32, device="cuda"))
-
-    def call() -> Any:
-        return x + 1
-
-    base.check_sum("torch_eager", float(first(call).item()))
+    y = torch.empty_like(x) if out else None
+    call = (lambda: torch.add(x, 1, out=y)) if out else (lambda: x + 1)
+    base.check_sum("torch_out" if out else "torch_eager", float(first(call).item()))
     return base.LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
 
 
@@ -144,20 +142,6 @@ def _graph(torch: Any, call: Callable[[], object], count: int) -> base.LayerGrap
     return base.LayerGraph(graph.replay, nodes, close, instantiated_ns, captured_ns)
 
 
-def open_out(context: base.LayerContext, arguments: int) -> base.LayerHandle:
-    """Raises MeasurementError if 1 + 1 is not 2."""
-    torch = load_torch()
-    restore = use_stream(torch, context.stream_handle, context.device_index)
-    x = first(lambda: torch.ones(1, dtype=torch.float32, device="cuda"))
-    y = torch.empty_like(x)
-
-    def call() -> Any:
-        return torch.add(x, 1, out=y)
-
-    base.check_sum("torch_out", float(first(call).item()))
-    return base.LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
-
-
 LAYERS = (
     base.Layer(
         name="torch_eager",
@@ -167,7 +151,6 @@ LAYERS = (
         package=PACKAGE,
         install=INSTALL,
         about="x + 1 on a PyTorch tensor of one float32; the result's memory comes from PyTorch's allocator",
-        arguments=(1,),
         simulated=base.LayerCosts(9000, make_ns=400_000, uploads=False),
         open=open_eager,
         open_spin=open_eager_spin,
@@ -179,9 +162,8 @@ LAYERS = (
         package=PACKAGE,
         install=INSTALL,
         about="torch.add(x, 1, out=y) on tensors of one float32; nothing is allocated",
-        arguments=(1,),
         simulated=base.LayerCosts(8000),
-        open=open_out,
+        open=partial(open_eager, out=True),
     ),
 )
 

@@ -56,7 +56,6 @@ LAYERS = (
         package=PACKAGE,
         install=INSTALL,  # brings Triton; without PyTorch, Triton knows the default stream only
         about="an empty kernel of Triton's own, one warp; pointers as PyTorch tensors; Triton adds scratch pointers",
-        arguments=(0, 4),
         process="torch",  # its tensors are PyTorch's
         simulated=base.LayerCosts(16000, 500),
         open=open_triton,

@@ -56,7 +56,6 @@ LAYERS = (
         package=PACKAGE,
         install=INSTALL,
         about="wp.launch of an empty kernel of Warp's own; arguments as Warp arrays; Warp adds its launch bounds",
-        arguments=(0, 4),
         open=open_warp,
     ),
 )

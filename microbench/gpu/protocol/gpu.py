@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from microbench.core.errors import MeasurementError
+from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, GpuInfo, Telemetry
 from microbench.core.ops import GraphLaunch, IntArray, Launch, LayerCall, Op
 from microbench.gpu.protocol.submit import Submit
@@ -39,6 +39,19 @@ def launch_streams() -> LaunchStreams:
 # The most launches queued behind a gate if this GPU's queue depth has not been measured: half of the 1021 that
 # launch_queue found on data-centre drivers of the 580 series.
 SAFE_QUEUE_SLOTS = 510
+
+
+def require_driver(here: int, version: int, what: str) -> None:
+    """Raise Skip for a driver older than ``version`` (as cuDriverGetVersion counts: 12040 is CUDA 12.4)."""
+    if here < version:
+        needed, has = (f"{number // 1000}.{number % 1000 // 10}" for number in (version, here))
+        raise Skip(f"{what} need a driver of CUDA {needed}; this one has {has}")
+
+
+def require_capability(here: tuple[int, int], major: int, minor: int, what: str) -> None:
+    """Raise Skip for a GPU with a lower compute capability."""
+    if here < (major, minor):
+        raise Skip(f"{what} needs compute capability {major}.{minor}; this GPU has {here[0]}.{here[1]}")
 
 
 class HostClock(Protocol):
