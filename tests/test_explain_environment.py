@@ -138,18 +138,15 @@ def test_rules_are_silent_on_the_other_side_of_their_threshold(facts: dict[str, 
     assert findings(run(session(**facts))) == []
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"integrated": True, "link": LinkInfo(lanes_now=1, lanes_max=16)},
-        {"link": LinkInfo(lanes_now=1, lanes_max=16, coherent=True)},
-        {"link": LinkInfo(generation_now=1, generation_max=5, lanes_now=16, lanes_max=16)},
-        {"numa_node": None},
-        {"memory_bus_bits": None},
-        # Repaired long ago, and errors that were corrected.
-        {"memory_errors": MemoryErrors(50, 0, 90, 3, 2, 1, False, False, 12, False)},
-    ],
-)
+@pytest.mark.parametrize("fields", [
+    {"integrated": True, "link": LinkInfo(lanes_now=1, lanes_max=16)},
+    {"link": LinkInfo(lanes_now=1, lanes_max=16, coherent=True)},
+    {"link": LinkInfo(generation_now=1, generation_max=5, lanes_now=16, lanes_max=16)},
+    {"numa_node": None},
+    {"memory_bus_bits": None},
+    # Repaired long ago, and errors that were corrected.
+    {"memory_errors": MemoryErrors(50, 0, 90, 3, 2, 1, False, False, 12, False)},
+])  # fmt: skip
 def test_gpu_rules_are_silent_without_cause(fields: dict[str, Any]) -> None:
     assert findings(run(session(gpu=fields))) == []
 

@@ -107,15 +107,12 @@ def test_the_newest_session_counts() -> None:
     assert row.value == pytest.approx(5e-6, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("ratio", "spread", "words"),
-    [
-        (1.3, 0.01, ", and more time by the runtime API"),
-        (0.8, 0.01, ", and less time by the runtime API"),
-        (1.05, 0.01, ", and about as long by the runtime API"),
-        (0.8, 0.4, ""),  # the intervals overlap
-    ],
-)
+@pytest.mark.parametrize(("ratio", "spread", "words"), [
+    (1.3, 0.01, ", and more time by the runtime API"),
+    (0.8, 0.01, ", and less time by the runtime API"),
+    (1.05, 0.01, ", and about as long by the runtime API"),
+    (0.8, 0.4, ""),  # the intervals overlap
+])  # fmt: skip
 def test_the_runtime_api_is_compared_as_far_as_the_intervals_tell(ratio: float, spread: float, words: str) -> None:
     loop = evidence(WHOLE).row("launch_layers", "submit", layer="loop", arguments=4)
     measured = [measurement("submit", ratio * loop.value, spread=spread, n=10), measurement("round_trip", 9e-6)]

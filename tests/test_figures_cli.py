@@ -57,18 +57,15 @@ def test_a_plot_names_its_runs_by_label_and_says_which_are_simulated(tmp_path: P
         assert words in out.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (("nvidia-h200", "lader"), ExitCode.USAGE, ("lader", ", ".join(KINDS))),
-        (
-            ("run.json", "gain"),
-            ExitCode.UNREADABLE_RUN,
-            ("of the figure gain; it has ladder", "microbench run graph_gain"),
-        ),
-        (("empty.json", "gain"), ExitCode.UNREADABLE_RUN, ("it has those of no figure",)),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "words"), [
+    (("nvidia-h200", "lader"), ExitCode.USAGE, ("lader", ", ".join(KINDS))),
+    (
+        ("run.json", "gain"),
+        ExitCode.UNREADABLE_RUN,
+        ("of the figure gain; it has ladder", "microbench run graph_gain"),
+    ),
+    (("empty.json", "gain"), ExitCode.UNREADABLE_RUN, ("it has those of no figure",)),
+])  # fmt: skip
 def test_a_figure_that_cannot_be_drawn_is_an_error_with_a_next_step(
     arguments: tuple[str, str], code: ExitCode, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

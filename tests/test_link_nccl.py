@@ -70,13 +70,10 @@ def test_a_ring_of_one_has_no_bus_bandwidth() -> None:
     assert set(figures(FakeCosts(gpus=4), "all_reduce", MIB, gpus="1")) == {"call", "algorithm_bandwidth"}
 
 
-@pytest.mark.parametrize(
-    ("name", "ranks", "expected"),
-    [
-        ("all_reduce", 1, 0.0), ("all_reduce", 2, 1.0), ("all_reduce", 8, 1.75), ("all_gather", 1, 0.0),
-        ("all_gather", 2, 0.5), ("all_gather", 8, 0.875), ("send_recv", 1, 0.0), ("send_recv", 8, 1.0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "ranks", "expected"), [
+    ("all_reduce", 1, 0.0), ("all_reduce", 2, 1.0), ("all_reduce", 8, 1.75), ("all_gather", 1, 0.0),
+    ("all_gather", 2, 0.5), ("all_gather", 8, 0.875), ("send_recv", 1, 0.0), ("send_recv", 8, 1.0),
+])  # fmt: skip
 def test_factors_are_those_of_nccl_tests(name: CollectiveName, ranks: int, expected: float) -> None:
     assert bus_factor(name, ranks) == expected
 
@@ -216,14 +213,11 @@ def test_a_refusal_of_nccl_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         made.take_ns(1)
 
 
-@pytest.mark.parametrize(
-    ("gpus", "asked", "reason"),
-    [
-        (1, "1", "this machine has 1 GPU: use gpus=all"),
-        (8, "8", "this machine has 8 GPUs: use gpus=all"),
-        (1, "2", "needs 2 GPUs, 1 here"),
-    ],
-)
+@pytest.mark.parametrize(("gpus", "asked", "reason"), [
+    (1, "1", "this machine has 1 GPU: use gpus=all"),
+    (8, "8", "this machine has 8 GPUs: use gpus=all"),
+    (1, "2", "needs 2 GPUs, 1 here"),
+])  # fmt: skip
 def test_a_ring_that_this_machine_has_not_or_has_by_another_name(gpus: int, asked: str, reason: str) -> None:
     assert discover()["link_nccl"].here(fake_environment(FakeCosts(gpus=gpus)), {"gpus": asked}) == reason
 

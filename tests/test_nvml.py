@@ -74,25 +74,22 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("functions", "expected"),
-    [
-        ({}, MemoryErrors(0, 0, 12, 1, 0, 1, False, False)),
-        ({"nvmlDeviceGetRemappedRows": (3, 2, 1, 1)}, MemoryErrors(0, 0, 12, 1, 3, 2, True, True)),
-        (
-            {**REFUSED, "nvmlDeviceGetRetiredPages": lambda handle, cause: [4096] * (2 + cause),
-             "nvmlDeviceGetRetiredPagesPendingStatus": 1},
-            MemoryErrors(pages_retired=5, retirement_pending=True),
-        ),
-        (
-            {**REFUSED, "nvmlDeviceGetRetiredPages": lambda handle, cause: [] if cause else refuse(NOT_SUPPORTED)()},
-            None,
-        ),
-        ({**REFUSED, "nvmlDeviceGetRemappedRows": "absent"}, None),
-        ({name: refuse(NO_PERMISSION) for name in REFUSED}, None),
-        (dict.fromkeys(REFUSED, mismatch), None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("functions", "expected"), [
+    ({}, MemoryErrors(0, 0, 12, 1, 0, 1, False, False)),
+    ({"nvmlDeviceGetRemappedRows": (3, 2, 1, 1)}, MemoryErrors(0, 0, 12, 1, 3, 2, True, True)),
+    (
+        {**REFUSED, "nvmlDeviceGetRetiredPages": lambda handle, cause: [4096] * (2 + cause),
+         "nvmlDeviceGetRetiredPagesPendingStatus": 1},
+        MemoryErrors(pages_retired=5, retirement_pending=True),
+    ),
+    (
+        {**REFUSED, "nvmlDeviceGetRetiredPages": lambda handle, cause: [] if cause else refuse(NOT_SUPPORTED)()},
+        None,
+    ),
+    ({**REFUSED, "nvmlDeviceGetRemappedRows": "absent"}, None),
+    ({name: refuse(NO_PERMISSION) for name in REFUSED}, None),
+    (dict.fromkeys(REFUSED, mismatch), None),
+])  # fmt: skip
 def test_memory_errors_are_counted_or_unknown(functions: dict[str, Any], expected: MemoryErrors | None) -> None:
     assert NvmlGpu(UUID, library(**functions)).describe(BARE).memory_errors == expected
 

@@ -433,16 +433,13 @@ def test_what_a_killed_process_left_is_removed_by_a_later_run(folder: Path) -> N
     assert sorted(folder.iterdir()) == [young, in_use]
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("no/such/folder/run.json", "no folder"),
-        ("\0.json", "null"),
-        ("x" * 300 + ".json", "too long"),
-        ("", "is a folder"),
-        ("/proc/run.json", "cannot be written"),  # /proc refuses new files to root too
-    ],
-)
+@pytest.mark.parametrize(("name", "why"), [
+    ("no/such/folder/run.json", "no folder"),
+    ("\0.json", "null"),
+    ("x" * 300 + ".json", "too long"),
+    ("", "is a folder"),
+    ("/proc/run.json", "cannot be written"),  # /proc refuses new files to root too
+])  # fmt: skip
 def test_a_place_that_cannot_be_written_is_refused_at_once(name: str, why: str, folder: Path) -> None:
     with pytest.raises(ResultNotWrittenError, match=why):
         RunFile(folder / name if name else folder, grow=False)
