@@ -139,14 +139,10 @@ def outcome(one: Figure, value: float, turn: int, hertz: float, gpu: model.GpuIn
     )
     return model.Outcome(
         case=model.Case(one.benchmark, dict(one.params)),
-        session=0,
-        round=turn,
-        status="ok",
-        measurements=(measurement,),
+        session=0, round=turn, status="ok", measurements=(measurement,),
         telemetry={gpu.uuid: model.Telemetry(sm_clock_begin_hz=hertz, sm_clock_end_hz=hertz)},
-        wall_s=0.1,
-        device=gpu.uuid,
-    )
+        wall_s=0.1, device=gpu.uuid,
+    )  # fmt: skip
 
 
 def grown(*runs: model.Run) -> model.Run:

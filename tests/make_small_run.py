@@ -15,10 +15,7 @@ GPU = model.GpuInfo(
 )  # fmt: skip
 SESSION = model.Session(
     environment=model.Environment(
-        gpus=(GPU,),
-        driver_version="SIMULATED",
-        cuda_driver_version="13.0",
-        packages={"numpy": "2.4.0"},
+        gpus=(GPU,), driver_version="SIMULATED", cuda_driver_version="13.0", packages={"numpy": "2.4.0"},
         facts=(
             model.Fact("cpu_model", "SIMULATED CPU", "/proc/cpuinfo"),
             model.Fact("governor", None, reason="no such file"),

@@ -18,21 +18,9 @@ from microbench.gpu.fake.costs import CallCosts, FakeCosts, GraphCosts, LayerCos
 
 COSTS = FakeCosts()
 OTHER = FakeCosts(
-    submit_ns=5100,
-    launch_to_start_ns=4000,
-    flag_to_host_ns=900,
-    gap_stream_ns=2300,
-    gap_graph_ns=800,
-    gap_event_ns=1700,
-    gap_wait_ns=450,
-    empty_kernel_ns=320,
-    front_end_ns=400,
-    graph_submit_ns=2200,
-    graph_node_submit_ns=3.5,
-    copy_fixed_ns=2000,
-    memset_submit_ns=1500,
-    untimed_record_ns=260,
-    wait_event_ns=310,
+    submit_ns=5100, launch_to_start_ns=4000, flag_to_host_ns=900, gap_stream_ns=2300, gap_graph_ns=800,
+    gap_event_ns=1700, gap_wait_ns=450, empty_kernel_ns=320, front_end_ns=400, graph_submit_ns=2200,
+    graph_node_submit_ns=3.5, copy_fixed_ns=2000, memset_submit_ns=1500, untimed_record_ns=260, wait_event_ns=310,
     completion_ns={"auto": 7000.0},
     layers={
         "loop": LayerCosts(5100, 20, replay_ns=0),
@@ -41,38 +29,20 @@ OTHER = FakeCosts(
         "torch_eager": LayerCosts(15_000, replay_ns=3450, make_ns=900_000, uploads=False),
     },
     graphs=GraphCosts(
-        capture=Line(7000, 900),
-        build=Line(1000, 1100),
-        instantiate=Line(11_000, 2600),
-        upload=Line(500, 300),
-        upload_on_gpu=Line(4000, 700),
-        destroy=Line(900, 1200),
-        destroy_captured=Line(400, 510),
-        device_memory=Line(2 << 20, 500),
-        host_memory=Line(1000, 9000),
-        set_params=Line(900, 710),
-        set_grid=Line(800, 820),
-        exec_update=Line(7700, 330),
-        changed_launch_ns=95,
+        capture=Line(7000, 900), build=Line(1000, 1100), instantiate=Line(11_000, 2600), upload=Line(500, 300),
+        upload_on_gpu=Line(4000, 700), destroy=Line(900, 1200), destroy_captured=Line(400, 510),
+        device_memory=Line(2 << 20, 500), host_memory=Line(1000, 9000), set_params=Line(900, 710),
+        set_grid=Line(800, 820), exec_update=Line(7700, 330), changed_launch_ns=95,
         nodes={
             kind: NodeCosts(70 + 3 * at, 80 * at, 0.5 * at, 90 * at, 11 * at)
             for at, kind in enumerate(COSTS.graphs.nodes)
         },
         calls={"copy_d2d": CallCosts(900, 2100), "host": CallCosts(3300, 4100)},
-        dependent_kernel_ns=900,
-        prologue_ns=2700,
-        trigger_gap_ns=-130,
-        look_ns=150,
-        while_iteration_ns=2500,
-        tail_iteration_ns=9100,
-        allocate=CallCosts(1900, 400),
-        free=CallCosts(300, 50),
-        allocate_node_ns=1500,
-        free_node_ns=2500,
-        map_page_ns=1000,
-        release_page_ns=800,
+        dependent_kernel_ns=900, prologue_ns=2700, trigger_gap_ns=-130, look_ns=150, while_iteration_ns=2500,
+        tail_iteration_ns=9100, allocate=CallCosts(1900, 400), free=CallCosts(300, 50), allocate_node_ns=1500,
+        free_node_ns=2500, map_page_ns=1000, release_page_ns=800,
     ),
-)
+)  # fmt: skip
 each_machine = pytest.mark.parametrize("costs", [COSTS, OTHER], ids=["default", "other"])
 
 # The clock shows whole nanoseconds, so each of two readings may be one short.
@@ -148,17 +118,13 @@ def life_s(costs: FakeCosts, nodes: int) -> dict[str, float]:
     first_ns = replay_ns(costs, nodes) + graphs.upload.at(nodes) + reading_ns
     on_gpu_ns = graphs.upload_on_gpu.at(nodes) + rest_ns(costs)
     times_ns = {
-        "capture": graphs.capture.at(nodes) + reading_ns,
-        "build": graphs.build.at(nodes) + reading_ns,
-        "instantiate": graphs.instantiate.at(nodes) + reading_ns,
-        "upload": graphs.upload.at(nodes) + reading_ns,
+        "capture": graphs.capture.at(nodes) + reading_ns, "build": graphs.build.at(nodes) + reading_ns,
+        "instantiate": graphs.instantiate.at(nodes) + reading_ns, "upload": graphs.upload.at(nodes) + reading_ns,
         "ready": graphs.upload.at(nodes) + reading_ns + on_gpu_ns,
-        "uploaded_launch": replay_ns(costs, nodes) + reading_ns,
-        "first_launch": first_ns,
+        "uploaded_launch": replay_ns(costs, nodes) + reading_ns, "first_launch": first_ns,
         "first_replay": first_ns + on_gpu_ns + line_ns(costs, nodes),
-        "relaunch": replay_ns(costs, nodes),
-        "destroy": graphs.destroy.at(nodes) + reading_ns,
-    }
+        "relaunch": replay_ns(costs, nodes), "destroy": graphs.destroy.at(nodes) + reading_ns,
+    }  # fmt: skip
     return {name: time_ns * 1e-9 for name, time_ns in times_ns.items()}
 
 

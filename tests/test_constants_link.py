@@ -17,13 +17,9 @@ from microbench.gpu.fake.gpu import open_fake
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 COSTS = FakeCosts(gpus=2)
 OTHER = FakeCosts(
-    gpus=2,
-    copy_fixed_ns=3000,
-    link_bytes_per_s=30e9,
-    host_read_ns=2100,
-    gap_stream_ns=900,
+    gpus=2, copy_fixed_ns=3000, link_bytes_per_s=30e9, host_read_ns=2100, gap_stream_ns=900,
     links=LinkCosts(staging_bytes_per_s=7e9, fault_batch_ns=9000, peer_bytes_per_s=150e9, uplink_factor=1.2),
-)
+)  # fmt: skip
 each_machine = pytest.mark.parametrize("costs", [COSTS, OTHER], ids=["default", "other"])
 
 

@@ -25,21 +25,11 @@ OTHER = FakeCosts(
             "wide": ShapeCosts(64 << 10, Rates(1.0, 1.0, 1.0)),
             "wasteful": ShapeCosts(64 << 10, Rates(0.9, 0.9, 0.9)),
         },
-        shared_bytes_per_clock=100.0,
-        l1_bytes=112 << 10,
-        l1_bytes_per_clock=60.0,
-        l2_bytes=24 << 20,
-        l2_bytes_per_clock=30.0,
-        l1_cycles=28.0,
-        l2_near_cycles=190.0,
-        l2_far_cycles=330.0,
-        l2_near_share=0.25,
-        dram_cycles=700.0,
-        shared_cycles=22.0,
-        joules_per_byte=90e-12,
-        idle_power_w=50.0,
+        shared_bytes_per_clock=100.0, l1_bytes=112 << 10, l1_bytes_per_clock=60.0, l2_bytes=24 << 20,
+        l2_bytes_per_clock=30.0, l1_cycles=28.0, l2_near_cycles=190.0, l2_far_cycles=330.0, l2_near_share=0.25,
+        dram_cycles=700.0, shared_cycles=22.0, joules_per_byte=90e-12, idle_power_w=50.0,
     ),
-)
+)  # fmt: skip
 Row = tuple[str, dict[str, Any], dict[str, float], float]
 
 

@@ -11,17 +11,10 @@ from microbench.gpu.protocol.gpu import STREAMS_VARIABLE, WAIT_VARIABLE, WaitMod
 
 COSTS = FakeCosts()
 OTHER = FakeCosts(
-    submit_ns=5100,
-    launch_to_start_ns=4000,
-    flag_to_host_ns=900,
-    host_read_ns=1700,
-    gap_stream_ns=2300,
-    gap_graph_ns=800,
-    empty_kernel_ns=320,
-    queue_slots=4000,
-    thread_contention_ns=200,
+    submit_ns=5100, launch_to_start_ns=4000, flag_to_host_ns=900, host_read_ns=1700, gap_stream_ns=2300,
+    gap_graph_ns=800, empty_kernel_ns=320, queue_slots=4000, thread_contention_ns=200,
     completion_ns={"auto": 7000.0, "spin": 6000.0, "yield": 7000.0, "blocking": 90_000.0},
-)
+)  # fmt: skip
 each_machine = pytest.mark.parametrize("costs", [COSTS, OTHER], ids=["default", "other"])
 
 # A clock reading stands in each stamped time, and %globaltimer and the clock round down.
@@ -209,12 +202,9 @@ def test_an_event_that_blocks_does_so_in_a_context_that_spins() -> None:
 def test_calls_around_events(costs: FakeCosts, wait: WaitMode) -> None:
     figures = medians("launch_sync", costs, wait=wait, duration_ns=0)
     expected_ns = {
-        "idle_stream": costs.idle_stream_ns,
-        "idle_event": costs.idle_event_ns,
-        "record": costs.timed_record_ns,
-        "query": costs.query_ns,
-        "wait_event": costs.wait_event_ns,
-    }
+        "idle_stream": costs.idle_stream_ns, "idle_event": costs.idle_event_ns, "record": costs.timed_record_ns,
+        "query": costs.query_ns, "wait_event": costs.wait_event_ns,
+    }  # fmt: skip
     for name, cost_ns in expected_ns.items():
         assert figures[name] == pytest.approx(cost_ns * 1e-9, rel=2e-3), name
 

@@ -13,13 +13,9 @@ from microbench.gpu.protocol.gpu import PcieBytes
 from microbench.session import doctor
 
 AROUND = doctor.Surroundings(
-    data_folder="/data",
-    data_free_bytes=10**12,
-    data_reason=None,
-    loop_cache="/cache",
-    layers=("cuda_bindings",),
+    data_folder="/data", data_free_bytes=10**12, data_reason=None, loop_cache="/cache", layers=("cuda_bindings",),
     counters={QUIET_GPU.uuid: "exact"},
-)
+)  # fmt: skip
 GPU = msgspec.structs.replace(QUIET_GPU, compute_capability=(9, 0), link=LinkInfo(max_payload_bytes=256))
 PACKAGES = {"cuda-bindings": "13.0.3", "nvidia-cuda-nvrtc": "13.0.88", "nvidia-ml-py": "13.580"}
 

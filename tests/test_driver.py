@@ -14,14 +14,9 @@ from microbench.gpu.machine import diagnosis as machine
 
 NO_LIBRARY = "libcuda.so.1: cannot open shared object file"
 WORKS = machine.Observed(
-    gpus=("0000:43:00.0",),
-    bound_to=("nvidia",),
-    module_version="580.95.05",
-    init_code=0,
-    device_count=1,
-    cuda_version=13000,
-    bindings_version="13.0.3",
-)
+    gpus=("0000:43:00.0",), bound_to=("nvidia",), module_version="580.95.05", init_code=0, device_count=1,
+    cuda_version=13000, bindings_version="13.0.3",
+)  # fmt: skip
 FAILS = msgspec.structs.replace(WORKS, init_code=machine.NO_DEVICE, device_count=None)
 ABSENT = machine.Observed(gpus=(), library_error=NO_LIBRARY)
 

@@ -165,24 +165,19 @@ ALL_FIELDS = {
     "nvlink_bytes_per_s",
 }  # fmt: skip
 LOST = {
-    "nvmlDeviceGetCurrPcieLinkGeneration": {"generation_now"},
-    "nvmlDeviceGetCurrPcieLinkWidth": {"lanes_now"},
+    "nvmlDeviceGetCurrPcieLinkGeneration": {"generation_now"}, "nvmlDeviceGetCurrPcieLinkWidth": {"lanes_now"},
     "nvmlDeviceGetGpuMaxPcieLinkGeneration": {"generation_gpu_max"},
     "nvmlDeviceGetMaxPcieLinkWidth": {"lanes_gpu_max"},
     "nvmlDeviceGetBAR1MemoryInfo": {"resizable_bar", "bar1_bytes"},
     "nvmlDeviceGetMemoryInfo": {"resizable_bar"},
     "nvmlDeviceGetNvLinkState": {"nvlinks", *ALL_NVLINK} - {"topology_gpu1", "topology_gpu2"},
-    "nvmlDeviceGetNvLinkVersion": {"nvlink_version"},
-    "nvmlDeviceGetNvLinkRemoteDeviceType": {"nvlink_peers"},
-    "nvmlDeviceGetNvLinkRemotePciInfo": set(),
-    "nvmlDeviceGetP2PStatus": set(),
+    "nvmlDeviceGetNvLinkVersion": {"nvlink_version"}, "nvmlDeviceGetNvLinkRemoteDeviceType": {"nvlink_peers"},
+    "nvmlDeviceGetNvLinkRemotePciInfo": set(), "nvmlDeviceGetP2PStatus": set(),
     "nvmlDeviceGetTopologyCommonAncestor": set(),
     "nvmlDeviceGetHandleByPciBusId": {"topology_gpu1", "topology_gpu2"},
-    "nvmlDeviceGetC2cModeInfoV": set(),
-    "nvmlDeviceGetFieldValues": ALL_FIELDS,
-    "nvmlDeviceGetPcieReplayCounter": set(),
+    "nvmlDeviceGetC2cModeInfoV": set(), "nvmlDeviceGetFieldValues": ALL_FIELDS, "nvmlDeviceGetPcieReplayCounter": set(),
     "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": set(),
-}
+}  # fmt: skip
 SHOWN_BY_SYSFS = {
     "generation_now", "lanes_now", "generation_gpu_max", "lanes_gpu_max", "bar1_bytes", "pcie_correctable_errors",
     "pcie_nonfatal_errors", "pcie_fatal_errors",

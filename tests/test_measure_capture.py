@@ -54,12 +54,8 @@ class Driver:
         return (
             0,
             bindings.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_INVALIDATED if self.broken else 1,
-            1,
-            None,
-            None,
-            None,
-            0,
-        )
+            1, None, None, None, 0,
+        )  # fmt: skip
 
     def cuStreamEndCapture(self, stream: int) -> tuple[int, int]:  # noqa: N802
         return (INVALIDATED if self.broken else 0), 99

@@ -160,12 +160,9 @@ def test_a_mig_instance_is_found_and_its_board_answers_for_it() -> None:
 def test_telemetry_in_si_units_with_reasons_in_words() -> None:
     gpu = NvmlGpu(UUID, library(nvmlDeviceGetCurrentClocksEventReasons=0x44))
     assert gpu.telemetry() == Telemetry(
-        nvml_sm_clock_hz=345e6,
-        memory_clock_hz=3201e6,
-        temperature_c=41.0,
-        power_w=76.5,
+        nvml_sm_clock_hz=345e6, memory_clock_hz=3201e6, temperature_c=41.0, power_w=76.5,
         throttle_reasons=("software power cap", "hardware thermal slowdown"),
-    )
+    )  # fmt: skip
 
 
 def test_older_names_are_asked_where_newer_ones_do_not_exist() -> None:

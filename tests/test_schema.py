@@ -218,17 +218,14 @@ def test_a_number_that_is_not_finite_is_not_written(number: float) -> None:
 
 OUTCOMES_OF_ANY_KIND = st.builds(
     lambda params, samples, reason, number: replace(
-        OUTCOMES[0],
-        case=replace(OUTCOMES[0].case, params=params),
-        reason=reason,
-        wall_s=number,
+        OUTCOMES[0], case=replace(OUTCOMES[0].case, params=params), reason=reason, wall_s=number,
         measurements=(replace(MEASUREMENT, samples=msgspec.Raw(msgspec.json.encode(samples)), n=len(samples)),),
     ),
     st.dictionaries(any_text(max_size=5), st.integers(0, 2**49) | any_text(max_size=5), max_size=3),
     st.lists(st.floats(1e-90, 1e90), max_size=5),
     st.none() | any_text(),
     st.floats(0, 1e9),
-)
+)  # fmt: skip
 
 
 @given(st.lists(OUTCOMES_OF_ANY_KIND, max_size=3))

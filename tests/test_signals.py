@@ -72,12 +72,9 @@ def signals_of(costs: FakeCosts, *ways: str, launches: bool = True) -> list[Find
 def test_a_host_function_is_advised_against_where_another_way_is_quicker() -> None:
     (told,) = signals_of(COSTS, "event", "host_function", "write_wait")
     check(
-        told,
-        "advice",
-        "A host function between two kernels costs 40.8 µs",
-        "wait for the host 4.96 µs",
+        told, "advice", "A host function between two kernels costs 40.8 µs", "wait for the host 4.96 µs",
         "stream costs 1.44 µs",
-    )
+    )  # fmt: skip
     assert told.advice.startswith("Where latency counts, use cuStreamWriteValue")
     (told,) = signals_of(COSTS, "host_function")  # 6.1 µs there and 2.6 µs back in launch_cost
     check(told, "advice", "!write", "!event", "synchronise and launch again")

@@ -402,23 +402,18 @@ def layouts() -> dict[str, bytes]:
     backwards = [dict(reversed(event.items())) for event in sample()]
     compact = dumps(value, separators=(",", ":"))
     return {
-        "compact": compact,
-        "pretty": dumps(value, indent=4),
+        "compact": compact, "pretty": dumps(value, indent=4),
         "tabs": dumps(value, indent="\t", separators=(" ,", " : ")).replace(b"\n", b"\r\n"),
-        "events last": dumps(last),
-        "events first": dumps(first),
-        "keys sorted": dumps(value, sort_keys=True),
+        "events last": dumps(last), "events first": dumps(first), "keys sorted": dumps(value, sort_keys=True),
         "keys backwards": dumps({**value, "traceEvents": backwards}),
-        "byte order mark": b"\xef\xbb\xbf" + compact,
-        "blank lines": b"\n\n " + compact + b"\n\n",
+        "byte order mark": b"\xef\xbb\xbf" + compact, "blank lines": b"\n\n " + compact + b"\n\n",
         "escaped keys": compact.replace(b'"cat"', rb'"c\u0061t"').replace(b'"stream"', rb'"s\u0074ream"'),
         "escaped category": compact.replace(b'"kernel"', rb'"k\u0065rnel"'),
-        "escaped phase": compact.replace(b'"X"', rb'"\u0058"'),
-        "unicode names": dumps(value, ensure_ascii=False),
+        "escaped phase": compact.replace(b'"X"', rb'"\u0058"'), "unicode names": dumps(value, ensure_ascii=False),
         "deep args": compact.replace(b'"External id":3', b'"Input Dims":[[1,{"a":"]}"}],[]],"grid ":[1]'),
         "empty events": compact.replace(b'"traceEvents":[', b'"traceEvents":[{},{ },'),
         "quoted numbers": re.sub(rb'"(ts|dur|pid|tid|correlation)":(-?[\d.]+)', rb'"\1":"\2"', compact),
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("layout", layouts())
@@ -547,19 +542,16 @@ REFUSED = {
     "amd": (dumps({**document(sample()), "deviceProperties": [{"id": 0, "name": "AMD Instinct MI300X"}]}), "AMD"),
     "cpu only": (dumps(document([host(0, 5, "aten::add")])), "no CUDA call"),
     "no events": (dumps(document([])), "no CUDA call"),
-    "other json": (b'{"a": [1, 2, 3]}', "no trace"),
-    "array of numbers": (b"[[1, 2], [3, 4]]", "no CUDA call"),
+    "other json": (b'{"a": [1, 2, 3]}', "no trace"), "array of numbers": (b"[[1, 2], [3, 4]]", "no CUDA call"),
     "events of no list": (b'{"traceEvents": {"a": 1}}', "no trace"),
-    "empty": (b"", "it is empty"),
-    "text": (b"hello", "no known form"),
-    "number": (b"12", "no known form"),
+    "empty": (b"", "it is empty"), "text": (b"hello", "no known form"), "number": (b"12", "no known form"),
     "zeros": (bytes(5000), "no known form"),
     "empty gzip": (gzip.compress(b""), "it is empty"),
     "gzip of text": (gzip.compress(b"hello"), "no known form"),
     "gzip of sqlite": (gzip.compress(b"SQLite format 3\0" + bytes(99)), "compressed"),
     "deep": (b'{"traceEvents": ' + b"[" * 200_000, "no CUDA call"),
     "deep value": (b'{"a": ' + b'{"a":' * 200_000 + b"}" * 200_000 + b"}", "no trace"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)

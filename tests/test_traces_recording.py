@@ -385,14 +385,9 @@ def test_what_runs_between_windows_may_be_something_else(others: bytes, tmp_path
 def fuzz(path: Path, seeds: range) -> int:
     """Change, cut, repeat, insert and swap bytes and cells; the number of changed files that were read."""
     content = recording(
-        LINES,
-        sampled(9, 1, 0, 0.02, 3),
-        steps(5),
-        sampled(9, 2, 0.03, 0.04, 3),
-        sampled(5, 3, 0, 0.1, 9),
-        row(cells.CUDA_EVENT, correlation=1, size=4),
-        row(cells.SYNC, 3, 1, detail=2, correlation=2, size=4),
-    )
+        LINES, sampled(9, 1, 0, 0.02, 3), steps(5), sampled(9, 2, 0.03, 0.04, 3), sampled(5, 3, 0, 0.1, 9),
+        row(cells.CUDA_EVENT, correlation=1, size=4), row(cells.SYNC, 3, 1, detail=2, correlation=2, size=4),
+    )  # fmt: skip
     count = 0
     for seed in seeds:
         chance = random.Random(seed)
