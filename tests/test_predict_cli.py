@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from changed_run import simulated
 from command_line import call
-from make_graph_run import make_graph_run
 from make_run import make_run
 
 from microbench.archive import schema
@@ -36,7 +36,7 @@ def test_predict_answers_the_question_it_was_built_for() -> None:
 
 @pytest.mark.parametrize("command", [("predict",), ("whatif", "--gap", "1us"), ("timeline",)])
 def test_why_adds_the_rule_behind_each_finding(command: tuple[str, ...], data: Path) -> None:
-    save(data / "20250101T000000Z-aaaaaaaa.json", make_graph_run())
+    save(data / "20250101T000000Z-aaaaaaaa.json", simulated("launch", "graph"))
     rule = re.compile(r"\[(prediction|whatif|timeline)\.[a-z]+: ")
     assert not rule.search(call(*command, *SHORT[1:]).output)
     assert rule.search(call(*command, *SHORT[1:], "--why").output)
@@ -51,7 +51,7 @@ def test_json_and_svg(tmp_path: Path, data: Path) -> None:
     assert ranged["speedups"][0] < ranged["speedups"][1]
     assert 0 < ranged["launch_bound_from_s"] < ranged["host_time"]["high_s"]
     assert ranged["host_time"]["low_s"] < ranged["host_time"]["high_s"]
-    save(data / "20250101T000000Z-aaaaaaaa.json", make_graph_run())
+    save(data / "20250101T000000Z-aaaaaaaa.json", simulated("launch", "graph"))
     picture = tmp_path / "step.svg"
     assert call(*SHORT, "--svg", str(picture)).exit_code == ExitCode.MEASURED
     assert picture.read_text(encoding="utf-8").startswith("<svg")
@@ -77,7 +77,7 @@ def test_the_7b_model_is_bound_by_its_host_whatever_the_memory() -> None:
 
 
 def test_a_step_is_predicted_on_two_machines(data: Path) -> None:
-    save(data / "20250101T000000Z-aaaaaaaa.json", make_graph_run())
+    save(data / "20250101T000000Z-aaaaaaaa.json", simulated("launch", "graph"))
     result = call("whatif", *SHORT[1:], "--run", "aaaaaaaa", "--against", "aaaaaaaa")
     assert result.exit_code == ExitCode.MEASURED
     words = " ".join(result.output.split())
@@ -121,14 +121,14 @@ def save(path: Path, run: Run) -> None:
 
 
 def test_the_newest_run_that_has_what_it_takes_is_chosen(data: Path) -> None:
-    save(data / "20250101T000000Z-aaaaaaaa.json", make_graph_run())
+    save(data / "20250101T000000Z-aaaaaaaa.json", simulated("launch", "graph"))
     save(data / "20250102T000000Z-bbbbbbbb.json", make_run())  # newer, but no graph was measured
     seen = json.loads(call(*SHORT, "--json").output)
     assert (seen["run"], seen["reference"]) == ("20250101T000000Z-aaaaaaaa", False)
 
 
 def test_a_simulated_run_is_taken_only_when_it_is_named(data: Path) -> None:
-    run = make_graph_run()
+    run = simulated("launch", "graph")
     assert run.simulated
     (data / f"{run.run_id}.json").write_bytes(schema.encode(run))
     assert not suits(run, described(None, StepOptions(kernels=10, duration="3us"), {}))
@@ -148,7 +148,7 @@ def test_a_run_that_lacks_something_names_what_to_run_into_it(data: Path) -> Non
 def test_a_run_in_another_folder_is_added_to_by_its_path(command: str, tmp_path: Path) -> None:
     """Its id finds nothing there."""
     path = tmp_path / "of a colleague.json"
-    save(path, make_graph_run() if command == "whatif" else make_run())
+    save(path, simulated("launch", "graph") if command == "whatif" else make_run())
     asked = ("graphs",) if command == "explain" else SHORT[1:]
     changes = ("--to-layer", "warp") if command == "whatif" else ()
     result = call(command, *asked, *changes, "--run", str(path), COLUMNS="300")

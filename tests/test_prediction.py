@@ -3,11 +3,10 @@
 from functools import partial
 
 import pytest
-from changed_run import figures
+from changed_run import figures, simulated
 from hypothesis import given
 from hypothesis import strategies as st
 from make_fit import CALL_S, GAP_S, GRAPH_GAP_S, TORCH_S, VALUES, make_fit
-from make_graph_run import make_graph_run
 from msgspec.structs import replace
 from sections import drawn as drawn_whole
 from sections import lines_of, some, widest
@@ -31,7 +30,7 @@ from microbench.report.sheets import prediction
 from microbench.report.sheets.prediction import Side
 from microbench.report.terminal import charts
 
-ROWS = evidence_by_device(make_graph_run())[0]
+ROWS = evidence_by_device(simulated("launch", "graph"))[0]
 described = partial(step_file.described, layers=layer_names())
 read = partial(step_file.read, layers=layer_names())
 GPU = GpuInfo("Made", "GPU-made", link=LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256))
@@ -298,6 +297,6 @@ def test_two_machines_stand_side_by_side() -> None:
     text = drawn(report)
     assert all(words in text for words in ("2.0× as long", "stream first"))
     ((_, costs),) = report.facts
-    assert costs.split(" · against ") == ["SIMULATED GPU, not a real one"] * 2
+    assert costs.split(" · against ") == ["NVIDIA H200, not a real one"] * 2
     found = pairs(predicted(step(900, "0")), slower.forecast)
     assert [in_words(pair) for pair in found] == ["2.0× as long", "the same"]

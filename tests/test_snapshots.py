@@ -16,8 +16,7 @@ from pathlib import Path
 import compare_runs
 import pytest
 import snapshots
-from changed_run import bundled, in_one_round
-from make_graph_run import make_graph_run
+from changed_run import bundled, in_one_round, simulated
 from make_link_run import make_link_run
 from make_run import failed, make_run, measurement, outcome, skipped
 from make_small_run import RUN
@@ -61,7 +60,7 @@ def files() -> dict[str, bytes]:
     slower = compare_runs.changed(1.05, suite="launch")
     less = compare_runs.changed(0.8, suite="memory")
     made = {
-        "launch": make_run(rounds=3), "graph": make_graph_run(), "link": make_link_run(),
+        "launch": make_run(rounds=3), "graph": simulated("launch", "graph"), "link": make_link_run(),
         "memory": in_one_round(bundled("memory")), "compute": in_one_round(bundled("compute")), "unusual": unusual(),
         "host": make_run(gpu=False), "small": RUN, "base": compare_runs.made(1),
         "new": compare_runs.made(2, slower, less, driver="580.2"),

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from command_line import call
 from fake_session import exactly, facts, medians
+from make_fake_run import for_a_fit
 from make_fit import CALL_S, GAP_S, TORCH_S, make_fit
-from make_graph_run import make_graph_run
 from make_run import outcome, with_suite
 from msgspec.structs import replace
 from sections import some
@@ -339,7 +339,7 @@ def test_launch_model_gives_back_what_the_simulated_models_cost() -> None:
 
 
 def test_the_fit_reads_the_model_code_of_its_run_or_borrows_that_of_another() -> None:
-    run = make_graph_run()
+    run = for_a_fit()
     other = with_model_code(run)
     own = fitting.fit(evidence_by_device(other)[0])
     costs = FakeCosts()
