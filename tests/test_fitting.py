@@ -304,15 +304,6 @@ def test_a_spin_kernels_own_length_is_its_record() -> None:
     assert own_s(unrecorded, 700) == pytest.approx(700e-9 + PROFILED_LONGER, rel=0.01)
 
 
-def test_copies_are_a_latency_and_a_rate_and_what_is_around_them() -> None:
-    found = fit(evidence_of(make_link_run()))
-    for direction in ("h2d", "d2h"):
-        for name in (f"{direction}_latency", f"{direction}_rate", f"{direction}_pageable_rate"):
-            assert 0 < found.constants[name].low < found.constants[name].high, name
-        assert found.values[f"{direction}_pageable_rate"] < found.values[f"{direction}_rate"]
-    assert found.reach.copy_bytes > 0
-
-
 def test_copies_whose_line_begins_below_nothing_have_no_latency_and_a_rate() -> None:
     """Large copies that are a little slower a byte than small ones: the line goes through 0."""
     rows = [

@@ -95,25 +95,6 @@ def test_a_workload_can_be_a_file(tmp_path: Path) -> None:
     assert len(result.stderr.splitlines()) == 2
 
 
-@pytest.mark.parametrize(("arguments", "exit_code", "cause"), [
-    (("predict", "--kernels", "0", "--duration", "1us"), ExitCode.USAGE, "--kernels: 0"),
-    ((*ASKED, "--run", "nvidia-h200-x2"), ExitCode.UNREADABLE_RUN, "microbench run launch_cost"),
-    ((*ASKED, "--run", "none-such"), ExitCode.UNREADABLE_RUN, "there is no run"),
-    (("whatif", "decode-7b"), ExitCode.USAGE, "no change is given"),
-    (("whatif", "decode-7b", "--submit", "1us", "--against", "nvidia-h200"), ExitCode.USAGE, "cannot be combined"),
-    (("whatif", "decode-7b", "--pcie-gen", "9"), ExitCode.USAGE, "--pcie-gen: 9"),
-    (("whatif", "decode-7b", "--lanes", "3"), ExitCode.USAGE, "--lanes"),
-    (("whatif", "decode-7b", "--kernel-time", "-1"), ExitCode.USAGE, "--kernel-time: -1"),
-    (("whatif", "decode-7b", "--submit", "soon"), ExitCode.USAGE, "--submit: soon"),
-    (("whatif", "decode-7b", "--to-layer", "tensorflow"), ExitCode.USAGE, "no layer tensorflow"),
-])  # fmt: skip
-def test_a_wrong_request_has_a_next_step(arguments: tuple[str, ...], exit_code: ExitCode, cause: str) -> None:
-    result = call(*arguments)
-    assert result.exit_code == exit_code
-    assert cause in result.stderr
-    assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["error", "next"]
-
-
 def save(path: Path, run: Run) -> None:
     """The run in a file, as if a real GPU had given it; the file's name is its id."""
     sessions = tuple(msgspec.structs.replace(one, simulated=False) for one in run.sessions)

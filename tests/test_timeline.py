@@ -16,8 +16,7 @@ from typer.testing import Result
 
 from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.archive import schema, store
-from microbench.cli.predict import MOST_KERNELS
-from microbench.core.errors import ExitCode, RunUnreadableError, UsageError
+from microbench.core.errors import RunUnreadableError, UsageError
 from microbench.core.model import Run
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import typed_time
@@ -393,21 +392,3 @@ def test_without_a_run_the_reference_is_drawn(data: Path, tmp_path: Path, monkey
     result = call("--duration", "0", "--kernels", "3", "--layer", "cuda_core")
     assert result.exit_code == 0
     assert all(words in result.stdout for words in ("REFERENCE", "3 empty kernels from cuda.core"))
-
-
-@pytest.mark.parametrize(("arguments", "code", "cause"), [
-    (("--duration", "3"), ExitCode.USAGE, "3 is not a time"),
-    (("--duration", "\x1b[2J"), ExitCode.USAGE, "is not a time"),
-    (("--duration", "3us", "--kernels", "0"), ExitCode.USAGE, "--kernels: 0 is too small"),
-    (("--duration", "3us", "--kernels", str(MOST_KERNELS + 1)), ExitCode.USAGE, "too long to draw"),
-    (("--duration", "3us", "--layer", "lop"), ExitCode.USAGE, "no layer lop"),
-    ((), ExitCode.USAGE, "nothing says how long a kernel runs"),
-    (("decode-8b",), ExitCode.USAGE, "there is no workload decode-8b"),
-    (("--duration", "3us", "--run", "nowhere"), ExitCode.UNREADABLE_RUN, "there is no run nowhere"),
-])  # fmt: skip
-def test_wrong_use_is_two_lines(arguments: tuple[str, ...], code: ExitCode, cause: str, saved: Path) -> None:
-    result = call(*arguments)
-    assert result.exit_code == code
-    assert cause in result.stderr
-    assert "\x1b" not in result.stderr
-    assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["error", "next"]

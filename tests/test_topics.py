@@ -485,20 +485,6 @@ def test_a_run_can_be_named(data: Path) -> None:
     assert "microbench run tensor_ceiling gemm_throughput --into aaaa --device fake" in text
 
 
-@pytest.mark.parametrize(("typed", "next_step"), [("lunch", "did you mean launch?"), ("xyz", "choose one of launch,")])
-def test_an_unknown_topic_gets_the_nearest_or_the_list(typed: str, next_step: str, data: Path) -> None:
-    result = call("explain", typed)
-    assert result.exit_code == ExitCode.USAGE
-    assert f"there is no topic {typed}" in result.stderr
-    assert next_step in result.stderr
-
-
-def test_a_run_needs_a_topic(data: Path) -> None:
-    result = call("explain", "--run", "nvidia-h200")
-    assert result.exit_code == ExitCode.USAGE
-    assert "no topic is given" in result.stderr
-
-
 def test_a_topic_can_be_drawn_into_a_new_file(data: Path) -> None:
     path = data / "launch.svg"
     assert call("explain", "launch", "--svg", str(path)).exit_code == ExitCode.MEASURED

@@ -13,7 +13,7 @@ from recorded_runs import recorded, save
 from microbench.analysis.stats import rows
 from microbench.archive import remarks, schema, store, trend
 from microbench.archive.trend import Point
-from microbench.core.errors import ExitCode, UsageError
+from microbench.core.errors import UsageError
 from microbench.report.document import Curve
 from microbench.report.sheets import history as drawing
 
@@ -88,19 +88,6 @@ def test_a_damaged_run_is_one_line_and_takes_nothing_from_the_others(data: bytes
     for number in range(5):
         (folder / f"20260102T000000Z-0000000{number}.json").touch()
     assert "and 3 more" in call("trend", METRIC, COLUMNS="200").stdout
-
-
-@pytest.mark.parametrize(("metric", "next_step"), [
-    ("launch_cost", "give one such as launch_cost.submit"), ("launch_cost.", "give one such as launch_cost.submit"),
-    (".submit", "give one such as launch_cost.submit"), ("launch_cost.submitt", "did you mean launch_cost.submit?"),
-    ("graph_gain.stream", "microbench run graph_gain measures it"),
-    ("x" * 10_000 + ".y", "give one such as launch_cost.submit"),
-])  # fmt: skip
-def test_an_unknown_metric_is_an_error_with_a_next_step(metric: str, next_step: str, folder: Path) -> None:
-    save(folder, recorded(0))
-    result = call("trend", metric)
-    assert result.exit_code == ExitCode.USAGE
-    assert f"next:  {next_step}" in result.stderr
 
 
 @pytest.fixture

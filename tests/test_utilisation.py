@@ -559,10 +559,3 @@ def test_no_process_is_an_error(pid: str, process: subprocess.Popen[bytes], monk
     result = call("watch", "--pid", pid)
     assert result.exit_code == ExitCode.USAGE
     assert f"there is no process {pid} here" in result.stderr
-
-
-@pytest.mark.parametrize("more", [("-o", "x"), ("--utilisation",), ("--", "true")])
-def test_a_process_by_its_number_goes_with_no_command(more: tuple[str, ...], data: Path) -> None:
-    result = call("watch", "--pid", "1", *more)
-    assert result.exit_code == ExitCode.USAGE
-    assert "--pid records nothing" in result.stderr
