@@ -101,18 +101,13 @@ def world(random: np.random.Generator) -> World:
         apart[chosen] = np.exp(random.uniform(*np.log(OWN_APART), len(chosen)))
     together = families == random.integers(families[-1] + 1)
     return World(
-        suite=np.array(suite),
-        family=families,
-        host=np.array(host),
-        deviation=scatter,
+        suite=np.array(suite), family=families, host=np.array(host), deviation=scatter,
         within=scatter * np.exp(-1 + random.normal(0, WITHIN_SCATTER, count)),
-        heavy=random.random(count) < 0.5,
-        feels=random.uniform(*FEELS, count),
-        apart=apart,
+        heavy=random.random(count) < 0.5, feels=random.uniform(*FEELS, count), apart=apart,
         high_share=random.uniform(*HIGH_SHARE, count),
         shared_apart=np.where(together, np.exp(random.uniform(*np.log(SHARED_APART))), 0.0),
         shared_share=float(random.uniform(*HIGH_SHARE)),
-    )
+    )  # fmt: skip
 
 
 def rounds(
@@ -181,16 +176,9 @@ def pair(
     base, new = (logs[:, side] + moved[:, side] for side in sides)
     base_at_clock, new_at_clock = (at_clock[:, side] + moved[:, side] for side in sides)
     return Figures(
-        base=base,
-        new=new,
-        base_at_clock=base_at_clock,
-        new_at_clock=new_at_clock,
+        base=base, new=new, base_at_clock=base_at_clock, new_at_clock=new_at_clock,
         partly=np.zeros(rows, dtype=np.bool_),
         within=machine.within * np.exp(random.normal(0, 0.2, rows)),
-        suite=machine.suite,
-        family=machine.family,
-        host=machine.host,
-        control=machine.suite == CONTROLS,
-        counted=np.zeros(rows, dtype=np.bool_),
-        in_turn=np.full(rows, in_turn),
-    )
+        suite=machine.suite, family=machine.family, host=machine.host, control=machine.suite == CONTROLS,
+        counted=np.zeros(rows, dtype=np.bool_), in_turn=np.full(rows, in_turn),
+    )  # fmt: skip

@@ -391,14 +391,12 @@ def warp_stand_in(launches: Launches) -> ModuleType:
         init=lambda: None,
         is_cuda_available=lambda: True,
         get_device=lambda name: name,
-        Stream=make_stream,
-        float32="float32",
-        int32="int32",
+        Stream=make_stream, float32="float32", int32="int32",
         array=lambda dtype: f"array of {dtype}",
         zeros=lambda count, dtype, device: "array",
         kernel=lambda function: function.__name__,
         launch=launch,
-    )
+    )  # fmt: skip
 
 
 def jax_stand_in(launches: Launches) -> ModuleType:

@@ -173,10 +173,8 @@ def host_outcomes(round: int = 0) -> list[model.Outcome]:
 
 
 METRICS: dict[str, tuple[model.Metric, ...]] = {
-    "host_timer": (metric("call"), metric("step")),
-    "host_call": (metric("call"),),
-    "host_memory": (metric("rate", RATE, "B/s"),),
-    "host_wakeup": (metric("round_trip"),),
+    "host_timer": (metric("call"), metric("step")), "host_call": (metric("call"),),
+    "host_memory": (metric("rate", RATE, "B/s"),), "host_wakeup": (metric("round_trip"),),
     "launch_cost": tuple(
         metric(name, unit="s/launch" if name in ("submit", "throughput") else "s") for name in LAUNCH_COST
     ),
@@ -184,10 +182,8 @@ METRICS: dict[str, tuple[model.Metric, ...]] = {
     "launch_layers": (metric("submit", unit="s/launch"), metric("round_trip")),
     "launch_duration": (metric("period", unit="s/launch"), metric("gated", unit="s/launch"), metric("duration")),
     "launch_traffic": (
-        metric("received", COUNT, "B/launch"),
-        metric("sent", COUNT, "B/launch"),
-        metric("received_per_byte", COUNT, "1"),
-        metric("sent_per_byte", COUNT, "1"),
+        metric("received", COUNT, "B/launch"), metric("sent", COUNT, "B/launch"),
+        metric("received_per_byte", COUNT, "1"), metric("sent_per_byte", COUNT, "1"),
     ),
     "launch_queue": (metric("depth", COUNT, "launch"),),
     "launch_threads": (metric("rate", RATE, "1/s"), metric("submit", unit="s/launch")),
@@ -199,8 +195,7 @@ METRICS: dict[str, tuple[model.Metric, ...]] = {
         )
     ),
     "launch_kind": (metric("submit", unit="s/launch"), metric("gap")),
-    "launch_cold": (metric("seconds"),),
-    "launch_arguments": (metric("submit", unit="s/launch"),),
+    "launch_cold": (metric("seconds"),), "launch_arguments": (metric("submit", unit="s/launch"),),
 }  # fmt: skip
 
 

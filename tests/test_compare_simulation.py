@@ -24,16 +24,13 @@ CHANGE = math.log(1.03)
 # In how many pairs of 200 the decision of commit 6ab9dd5, which took rounds to show how the device differs from run to
 # run, reported a change: 194, 24, 142, 197, 25, 195, 147, 196 and 5.
 EFFECTS = {
-    "a row's state of the run": Effects(run_rows=0.005),
-    "the GPU's state of the run": Effects(run_common=0.005),
+    "a row's state of the run": Effects(run_rows=0.005), "the GPU's state of the run": Effects(run_common=0.005),
     "a drift of the GPU that goes on": Effects(drift_common=0.004),
     "a drift of each row that goes on": Effects(drift_rows=0.004),
-    "rounds with memory": Effects(memory=0.5),
-    "rounds with a long memory": Effects(memory=0.8),
-    "rows that keep a level": Effects(sticky=0.01),
-    "many rows that keep a level": Effects(sticky=0.05),
+    "rounds with memory": Effects(memory=0.5), "rounds with a long memory": Effects(memory=0.8),
+    "rows that keep a level": Effects(sticky=0.01), "many rows that keep a level": Effects(sticky=0.05),
     "drifts that start anew": Effects(drift_common=0.004, drift_rows=0.004, continues=False),
-}
+}  # fmt: skip
 
 
 def alarms(effects: Effects, pairs: int, *, in_turn: bool = False) -> int:
@@ -256,13 +253,10 @@ def split(whole: Figures, base: tuple[int, ...]) -> Decision:
     ours, others = list(base), [index for index in range(5) if index not in base]
     return decide(
         replace(
-            whole,
-            base=whole.base[:, ours],
-            new=whole.new[:, others],
-            base_at_clock=whole.base_at_clock[:, ours],
+            whole, base=whole.base[:, ours], new=whole.new[:, others], base_at_clock=whole.base_at_clock[:, ours],
             new_at_clock=whole.new_at_clock[:, others],
         )
-    )
+    )  # fmt: skip
 
 
 def test_recorded_rates_of_tensor_cores_scatter_less_at_one_clock() -> None:

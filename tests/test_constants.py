@@ -161,11 +161,8 @@ def on_streams(costs: FakeCosts, branches: int, duration_ns: int, joined: bool) 
 @each_machine
 @pytest.mark.parametrize("duration_ns", [0, 20_000])
 @pytest.mark.parametrize(("shape", "branches"), [
-    ("chain", 1),
-    ("fork_join", 2),
-    pytest.param("fork_join", 8, marks=pytest.mark.slow),
-    pytest.param("fork_join", 64, marks=pytest.mark.slow),
-    ("independent", 64),
+    ("chain", 1), ("fork_join", 2), pytest.param("fork_join", 8, marks=pytest.mark.slow),
+    pytest.param("fork_join", 64, marks=pytest.mark.slow), ("independent", 64),
 ])  # fmt: skip
 def test_graph_shape(costs: FakeCosts, shape: str, branches: int, duration_ns: int) -> None:
     figures = medians("graph_shape", costs, shape=shape, branches=branches, duration_ns=duration_ns)
@@ -213,12 +210,8 @@ def test_large_pageable_copies_are_as_fast_as_the_hosts_own_copy(costs: FakeCost
 
 
 @pytest.mark.parametrize(("access", "width_bytes", "offset_bytes", "wire_bytes"), [
-    ("read", 16, 0, 128 + 20),
-    ("read", 16, 32, 128 + 20 * 5 / 4),
-    ("write", 16, 0, 128 + 24),
-    ("write", 16, 96, 128 + 24 * 5 / 4),
-    ("write", 8, 64, 128 + 24 * 3 / 2),
-    ("write", 4, 4, 128 + 24 * 2),
+    ("read", 16, 0, 128 + 20), ("read", 16, 32, 128 + 20 * 5 / 4), ("write", 16, 0, 128 + 24),
+    ("write", 16, 96, 128 + 24 * 5 / 4), ("write", 8, 64, 128 + 24 * 3 / 2), ("write", 4, 4, 128 + 24 * 2),
     ("read", 4, 0, 128 + 20),
 ])  # fmt: skip
 def test_kernels_fill_the_link_with_packets_of_a_line_unless_the_sms_hold_them(

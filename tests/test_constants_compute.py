@@ -32,13 +32,10 @@ OTHER = FakeCosts(
         tensor_joules={"bf16": 1.5e-12, "fp16": 1.4e-12, "fp64": 5e-12, "fp8_e4m3": 0.8e-12},
         mma_share=0.5,
         alu_per_clock=dict.fromkeys(get_args(AluOperation), 100.0),
-        alu_joules=dict.fromkeys(get_args(AluOperation), 5e-12),
-        alu_cycles=dict.fromkeys(get_args(AluOperation), 7.0),
-        power_limit_w=300.0,
-        boost_s=0.03,
-        tensor_offset_hz=0.05e9,
+        alu_joules=dict.fromkeys(get_args(AluOperation), 5e-12), alu_cycles=dict.fromkeys(get_args(AluOperation), 7.0),
+        power_limit_w=300.0, boost_s=0.03, tensor_offset_hz=0.05e9,
     ),
-)
+)  # fmt: skip
 each_machine = pytest.mark.parametrize("costs", [COSTS, OTHER], ids=["default", "other"])
 
 

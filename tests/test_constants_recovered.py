@@ -151,12 +151,9 @@ def traffic(**params: int | str) -> dict[str, float]:
     ({"work": "launch"}, Traffic(1800, 300)),
     ({"work": "launch", "duration_ns": 50_000}, Traffic(1800, 300)),
     ({"work": "launch", "argument_bytes": 4096}, Traffic(1800 + 1.1 * 4096, 300)),
-    ({"work": "graph_1"}, Traffic(251, 150)),
-    ({"work": "graph_1000"}, Traffic(1250, 200)),
-    ({"work": "memset"}, Traffic(200, 95)),
-    ({"work": "copy_h2d"}, Traffic(250 + 69, 115 + 6)),
-    ({"work": "copy_d2h"}, Traffic(200, 110 + 70)),
-    ({"work": "record"}, Traffic(180, 155)),
+    ({"work": "graph_1"}, Traffic(251, 150)), ({"work": "graph_1000"}, Traffic(1250, 200)),
+    ({"work": "memset"}, Traffic(200, 95)), ({"work": "copy_h2d"}, Traffic(250 + 69, 115 + 6)),
+    ({"work": "copy_d2h"}, Traffic(200, 110 + 70)), ({"work": "record"}, Traffic(180, 155)),
 ], ids=str)  # fmt: skip
 def test_launch_traffic(params: dict[str, int | str], expected: Traffic) -> None:
     figures = traffic(**params)

@@ -63,9 +63,7 @@ def test_no_gpu_is_the_first_thing_said() -> None:
     (
         {},
         {"data_free_bytes": None, "data_reason": "permission denied"},
-        "result folder",
-        "problem",
-        "permission denied",
+        "result folder", "problem", "permission denied",
     ),
     ({}, {"loop_cache": None}, "compiled loops", "warning", "again"),
     ({"facts": {"clock_source": "hpet"}}, {}, "clock source", "problem", "hpet"),

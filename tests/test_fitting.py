@@ -310,12 +310,10 @@ def test_copies_whose_line_begins_below_nothing_have_no_latency_and_a_rate() -> 
         outcome(
             "link_copy",
             [measurement("bandwidth", size_bytes / rate, work=Work(bytes=size_bytes))],
-            memory="pinned",
-            direction="h2d",
-            size_bytes=size_bytes,
+            memory="pinned", direction="h2d", size_bytes=size_bytes,
         )
         for size_bytes, rate in ((1 << 20, 50e9), (1 << 24, 49e9), (1 << 28, 48e9))
-    ]
+    ]  # fmt: skip
     found = fit(evidence_of(with_outcomes(without(make_link_run(), "link_copy"), *rows)))
     assert found.values["h2d_latency"] == 0.0
     assert found.constants["h2d_latency"].high > 0.0

@@ -103,12 +103,8 @@ def test_values_without_a_meaning_are_refused(name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(("nvlinks", "way", "bound"), [
-    (18, "engine_read", "nvlink"),
-    (None, "sm_write", "nvlink"),
-    (0, "engine_read", "pcie_h2d"),
-    (0, "engine_both_write", "pcie_d2h"),
-    (0, "sm_read", "pcie_sm_read"),
-    (0, "sm_write", "pcie_sm_write"),
+    (18, "engine_read", "nvlink"), (None, "sm_write", "nvlink"), (0, "engine_read", "pcie_h2d"),
+    (0, "engine_both_write", "pcie_d2h"), (0, "sm_read", "pcie_sm_read"), (0, "sm_write", "pcie_sm_write"),
 ])  # fmt: skip
 def test_the_ceiling_of_a_pair_without_nvlink_is_that_of_pcie(nvlinks: int | None, way: PeerWay, bound: str) -> None:
     link = LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256, nvlinks=nvlinks, nvlink_bytes_per_s=25e9)

@@ -400,10 +400,8 @@ def test_json_holds_every_path_of_the_model_and_shows_as_a_run() -> None:
     assert (first["device"], first["near"], first["model"]) == ("mlx5_0", "PIX", True)
     assert (first["write_bytes_per_s"], first["read_bytes_per_s"]) == (WRITES, READS)
     assert (second["device"], second["write_bytes_per_s"], second["write_ceiling_bytes_per_s"]) == (
-        "mlx5_9",
-        None,
-        WRITES,
-    )
+        "mlx5_9", None, WRITES,
+    )  # fmt: skip
     assert third["narrowest"] == "5.0 x16"
     assert schema.decode(to_json(run)).run_id == run.run_id
     assert "modelled_paths" not in json.loads(to_json(WHOLE))

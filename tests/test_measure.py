@@ -380,14 +380,10 @@ def test_what_is_no_formula(text: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "expected", "word"), [
-    ("f32[1<<4]", Argument("f32", 16), None),
-    ("bf16[n]", Argument("bf16", 10), None),
-    ("2.0f", Argument("f32", 0, 2.0), 0x40000000),
-    ("1.5", Argument("f64", 0, 1.5), 0x3FF8000000000000),
-    ("-1", Argument("i32", 0, -1), 0xFFFFFFFF),
-    ("7ull", Argument("u64", 0, 7), 7),
-    ("i64(n*2)", Argument("i64", 0, 20), 20),
-    ("bf16(1)", Argument("bf16", 0, 1), 0x3F80),
+    ("f32[1<<4]", Argument("f32", 16), None), ("bf16[n]", Argument("bf16", 10), None),
+    ("2.0f", Argument("f32", 0, 2.0), 0x40000000), ("1.5", Argument("f64", 0, 1.5), 0x3FF8000000000000),
+    ("-1", Argument("i32", 0, -1), 0xFFFFFFFF), ("7ull", Argument("u64", 0, 7), 7),
+    ("i64(n*2)", Argument("i64", 0, 20), 20), ("bf16(1)", Argument("bf16", 0, 1), 0x3F80),
     ("n", Argument("i32", 0, 10), 10),
 ])  # fmt: skip
 def test_arguments(text: str, expected: Argument, word: int | None) -> None:

@@ -72,11 +72,9 @@ class Driver:
         self.pointers = (ctypes.c_void_p * 2)(first, first + 8)
         shape = dict.fromkeys(("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ"), 1)
         return 0, SimpleNamespace(
-            func=bindings.CUfunction(7),
-            kern=bindings.CUkernel(0),
-            kernelParams=ctypes.addressof(self.pointers),
+            func=bindings.CUfunction(7), kern=bindings.CUkernel(0), kernelParams=ctypes.addressof(self.pointers),
             **shape,
-        )
+        )  # fmt: skip
 
     def cuFuncGetName(self, function: object) -> tuple[int, bytes]:  # noqa: N802
         return 0, ELEMENTWISE

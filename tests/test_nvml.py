@@ -167,14 +167,11 @@ def test_telemetry_in_si_units_with_reasons_in_words() -> None:
 
 def test_older_names_are_asked_where_newer_ones_do_not_exist() -> None:
     stand_in = library(
-        nvmlDeviceGetTemperatureV="absent",
-        nvmlDeviceGetTemperature=50,
+        nvmlDeviceGetTemperatureV="absent", nvmlDeviceGetTemperature=50,
         nvmlDeviceGetCurrentClocksEventReasons=refuse(FUNCTION_NOT_FOUND),
-        nvmlDeviceGetCurrentClocksThrottleReasons=0x80,
-        nvmlDeviceGetComputeRunningProcesses=mismatch,
-        nvmlDeviceGetComputeRunningProcesses_v2=[process(7)],
-        nvmlSystemGetProcessName="/usr/bin/blender",
-    )
+        nvmlDeviceGetCurrentClocksThrottleReasons=0x80, nvmlDeviceGetComputeRunningProcesses=mismatch,
+        nvmlDeviceGetComputeRunningProcesses_v2=[process(7)], nvmlSystemGetProcessName="/usr/bin/blender",
+    )  # fmt: skip
     gpu = NvmlGpu(UUID, stand_in)
     assert gpu.telemetry().temperature_c == 50.0
     assert gpu.telemetry().throttle_reasons == ("hardware power brake",)
@@ -211,10 +208,8 @@ def test_other_processes_are_named_and_our_own_left_out(tmp_path: Path) -> None:
     )
     answer = other_processes(found, own_pids=(60,), machine=host(tmp_path, 50, 70))
     assert answer.value == (
-        "program50 (pid 50)",
-        "program70 (graphics, pid 70)",
-        "a process not visible from here (MPS client, pid 80)",
-    )
+        "program50 (pid 50)", "program70 (graphics, pid 70)", "a process not visible from here (MPS client, pid 80)",
+    )  # fmt: skip
 
 
 def test_only_in_a_pid_namespace_a_foreign_process_may_be_ourselves(tmp_path: Path) -> None:

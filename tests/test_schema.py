@@ -135,17 +135,10 @@ def test_an_older_format_is_upgraded_finished_or_growing(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("data", "why"), [
-    (b"", "cut short"),
-    (b"\n", "cut short"),
-    (b"null", "Expected `object`"),
-    (b"[]", "Expected `object`"),
-    (b"42", "Expected `object`"),
-    (b"{}", "schema_version"),
-    (b"not json", "malformed"),
-    (b"\x00\x01\x02\xff", "malformed"),
-    (b"\x1f\x8b\x08\x00", "compressed by gzip"),
-    (b"\x89PNG\r\n\x1a\n", "malformed"),
-    (b'{"schema_version":"1"}', "Expected `int`"),
+    (b"", "cut short"), (b"\n", "cut short"), (b"null", "Expected `object`"), (b"[]", "Expected `object`"),
+    (b"42", "Expected `object`"), (b"{}", "schema_version"), (b"not json", "malformed"),
+    (b"\x00\x01\x02\xff", "malformed"), (b"\x1f\x8b\x08\x00", "compressed by gzip"),
+    (b"\x89PNG\r\n\x1a\n", "malformed"), (b'{"schema_version":"1"}', "Expected `int`"),
     (b'{"schema_version":1}', "missing required field `run_id`"),
     (b'{"schema_version":1,"run_id":"\xff\xfe"}', "UTF-8"),
     (b'{"schema_version":1,"run_id":' + b"[" * 200_000, "nested too deeply"),
@@ -222,9 +215,7 @@ OUTCOMES_OF_ANY_KIND = st.builds(
         measurements=(replace(MEASUREMENT, samples=msgspec.Raw(msgspec.json.encode(samples)), n=len(samples)),),
     ),
     st.dictionaries(any_text(max_size=5), st.integers(0, 2**49) | any_text(max_size=5), max_size=3),
-    st.lists(st.floats(1e-90, 1e90), max_size=5),
-    st.none() | any_text(),
-    st.floats(0, 1e9),
+    st.lists(st.floats(1e-90, 1e90), max_size=5), st.none() | any_text(), st.floats(0, 1e9),
 )  # fmt: skip
 
 

@@ -151,12 +151,10 @@ DRAWN: dict[str, tuple[str, ...]] = {
 # Long outputs, whose words other tests check. Here only their layout is checked.
 LAID_OUT: dict[str, tuple[str, ...]] = {
     "explain-tensor": ("explain", "tensor", "--run", "compute.json"),
-    "show-compute": ("show", "compute.json", "compute"),
-    "show-link": ("show", "link.json", "link"),
-    "show-unusual": ("show", "unusual.json"),
-    "compare": ("compare", "base.json", "new.json"),
+    "show-compute": ("show", "compute.json", "compute"), "show-link": ("show", "link.json", "link"),
+    "show-unusual": ("show", "unusual.json"), "compare": ("compare", "base.json", "new.json"),
     "compare-all": ("compare", "base.json", "new.json", "--all"),
-}
+}  # fmt: skip
 LOOKS = {**DRAWN, **LAID_OUT}
 
 

@@ -48,14 +48,12 @@ def test_work_has_its_call_its_name_and_its_numbers(tmp_path: Path) -> None:
         recording(
             cells.text(cells.NAME, 500, ADD),
             work(cells.KERNEL, 1, 5, size=24, flags=256, name=500, node=1 << 32, graph=3),
-            work(cells.KERNEL, 1, 8, size=1, flags=32, name=600),
-            launch(1, 0),
+            work(cells.KERNEL, 1, 8, size=1, flags=32, name=600), launch(1, 0),
             work(cells.MEMCPY, 2, 15, detail=1, flags=1 | 3 << 8, size=4096),
             work(cells.PEER_MEMCPY, 2, 18, detail=10, flags=3 | 3 << 8, size=8192, place=1),
-            work(cells.MEMSET, 2, 20, flags=3, size=64),
-            launch(2, 10, detail=5),
+            work(cells.MEMSET, 2, 20, flags=3, size=64), launch(2, 10, detail=5),
         ),
-    )
+    )  # fmt: skip
     assert [WORK_KINDS[kind] for kind in trace.work["kind"]] == ["kernel", "kernel", "copy", "copy", "memset"]
     assert names(trace, trace.work) == [
         "at::native::vectorized_elementwise_kernel", "(unnamed)", "Memcpy HtoD (Pageable -> Device)",

@@ -141,14 +141,12 @@ def points(*values: float, **changes: object) -> list[Point]:
     (first,) = trend.points(run, "launch_cost", "submit", Path("x.json"))
     return [
         replace(
-            first,
-            run=f"run-{number}",
-            started_at=f"2026-01-{number + 1:02d}T00:00:00+00:00",
+            first, run=f"run-{number}", started_at=f"2026-01-{number + 1:02d}T00:00:00+00:00",
             interval=replace(first.interval, median=value, low=value * 0.99, high=value * 1.01),
             **changes,
         )
         for number, value in enumerate(values)
-    ]
+    ]  # fmt: skip
 
 
 def test_a_curve_shows_each_run_with_its_interval() -> None:

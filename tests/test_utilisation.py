@@ -83,11 +83,9 @@ def two_gpus(**functions: Any) -> SimpleNamespace:
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=97 if handle == 0 else 0),
         "nvmlDeviceGetProcessUtilization": refuse(NOT_FOUND),
         "nvmlGpmQueryDeviceSupport": SimpleNamespace(isSupportedDevice=1),
-        "nvmlGpmSampleAlloc": dict,
-        "nvmlGpmSampleGet": sample_now,
-        "nvmlGpmMetricsGet": fill,
+        "nvmlGpmSampleAlloc": dict, "nvmlGpmSampleGet": sample_now, "nvmlGpmMetricsGet": fill,
         "c_nvmlGpmMetricsGet_t": GpmMetrics,
-    }
+    }  # fmt: skip
     return library(**{**usual, **functions})
 
 
