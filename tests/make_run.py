@@ -181,10 +181,8 @@ METRICS: dict[str, tuple[model.Metric, ...]] = {
     "launch_gap": tuple(metric(name, unit="s/launch") for name in ("stream", "graph", "duration", "stamped")),
     "launch_layers": (metric("submit", unit="s/launch"), metric("round_trip")),
     "launch_duration": (metric("period", unit="s/launch"), metric("gated", unit="s/launch"), metric("duration")),
-    "launch_traffic": (
-        metric("received", COUNT, "B/launch"), metric("sent", COUNT, "B/launch"),
-        metric("received_per_byte", COUNT, "1"), metric("sent_per_byte", COUNT, "1"),
-    ),
+    "launch_traffic": (metric("received", COUNT, "B/launch"), metric("sent", COUNT, "B/launch"),
+        metric("received_per_byte", COUNT, "1"), metric("sent_per_byte", COUNT, "1")),
     "launch_queue": (metric("depth", COUNT, "launch"),),
     "launch_threads": (metric("rate", RATE, "1/s"), metric("submit", unit="s/launch")),
     "launch_streams": (metric("rate", RATE, "1/s"), metric("resident", COUNT, "launch")),

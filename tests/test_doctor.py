@@ -60,11 +60,8 @@ def test_no_gpu_is_the_first_thing_said() -> None:
     ({}, {"counters": {"GPU-1": "coarse"}}, "GPU 0 PCIe counters", "note", "sampled"),
     ({}, {"counters": {"GPU-1": "no permission"}}, "GPU 0 PCIe counters", "warning", "no permission"),
     ({}, {"data_free_bytes": 5}, "result folder", "warning", "5.00 B free"),
-    (
-        {},
-        {"data_free_bytes": None, "data_reason": "permission denied"},
-        "result folder", "problem", "permission denied",
-    ),
+    ({}, {"data_free_bytes": None, "data_reason": "permission denied"}, "result folder", "problem",
+     "permission denied"),
     ({}, {"loop_cache": None}, "compiled loops", "warning", "again"),
     ({"facts": {"clock_source": "hpet"}}, {}, "clock source", "problem", "hpet"),
     ({"facts": {"governor": "powersave"}}, {}, "CPU governor", "warning", "powersave"),

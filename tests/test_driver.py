@@ -59,12 +59,9 @@ CASES: list[tuple[str, machine.Observed, str, str]] = [
      "lacks /dev/nvidiactl", "--gpus all"),
     ("a mismatch is not blamed on files", changed(FAILS, init_code=803, missing_nodes=("/dev/nvidia-uvm",)),
      "different versions", "reboot"),
-    (
-        "library without GPU",
-        changed(FAILS, gpus=(), bound_to=(), module_version=None, missing_nodes=("/dev/nvidiactl",)),
-        "no NVIDIA GPU is on the PCI bus",
-        "lspci",
-    ),
+    ("library without GPU",
+     changed(FAILS, gpus=(), bound_to=(), module_version=None, missing_nodes=("/dev/nvidiactl",)),
+     "no NVIDIA GPU is on the PCI bus", "lspci"),
     ("unknown code", changed(FAILS, init_code=777), "777", "nvidia-smi"),
     ("no count", changed(WORKS, device_count=None), "(100)", "nvidia-smi -L"),
 ]  # fmt: skip

@@ -56,17 +56,11 @@ def faults(factor: float) -> Run:
     ("link.concurrent", "warning", ("1 of 8",), partly(SEVERAL, "link_concurrent", direction="h2d", gpu_index=2)),
     ("link.peers", "advice", ("395 GB/s", "197 GB/s from 0 → 2", "15×", "0 → 3"), SEVERAL),
     ("link.peers", "good", ("395 GB/s", "15×"), make_link_run(gpus=2)),
-    (
-        "link.peers", "advice", ("3 pairs not measured", "0 → 1, 2 → 1 and 3 → 1: other root"),
-        peer_outcomes(SEVERAL, "skipped", "other root", second=1),
-    ),
-    (
-        "link.peers", "problem", ("1 pair failed", "0 → 1: byte 3 differs"),
-        peer_outcomes(SEVERAL, "failed", "byte 3 differs", first=0, second=1),
-    ),
-    (
-        "link.peers", "problem", ("No rate", "12 pairs failed"), peer_outcomes(SEVERAL, "failed", "byte 3 differs"),
-    ),
+    ("link.peers", "advice", ("3 pairs not measured", "0 → 1, 2 → 1 and 3 → 1: other root"),
+     peer_outcomes(SEVERAL, "skipped", "other root", second=1)),
+    ("link.peers", "problem", ("1 pair failed", "0 → 1: byte 3 differs"),
+     peer_outcomes(SEVERAL, "failed", "byte 3 differs", first=0, second=1)),
+    ("link.peers", "problem", ("No rate", "12 pairs failed"), peer_outcomes(SEVERAL, "failed", "byte 3 differs")),
     ("link.peers", "note", ("No rate", "12 pairs not"), peer_outcomes(SEVERAL, "skipped", "no peer access")),
     ("link.settings", "advice", ("128 B", "relaxed ordering off", "ACS"), SETTINGS),
     ("link.settings", "note", ("BAR",), with_facts(two_switches(resizable_bar=False))),

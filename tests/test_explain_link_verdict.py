@@ -39,19 +39,13 @@ def idle(**other: int) -> Facts:
     ("problem", ("4.0 x16 of 5.0 x16",), "slow link", with_facts(two_switches(generation_now=4), slower(0.5))),
     ("problem", ("3.0 x16", "hidden"), "slow link", with_facts({**FLAT, "generation_now": 3}, slower(0.25))),
     ("problem", ("4.0 x8",), "narrow slot", with_facts(NARROW, slower(0.25))),
-    (
-        "problem", ("root port 0000:39:01.0", "5.0 x8 of 5.0 x16"), "slow upstream",
-        with_facts(two_switches(hop4_lanes_now=8, hop5_lanes_now=8), slower(0.5)),
-    ),
-    (
-        "problem", ("bridge 0000:3c:00.0", "3.0 x16 of 5.0 x16"), "slow upstream",
-        with_facts(two_switches(hop2_generation_now=3), slower(0.2)),
-    ),
+    ("problem", ("root port 0000:39:01.0", "5.0 x8 of 5.0 x16"), "slow upstream",
+     with_facts(two_switches(hop4_lanes_now=8, hop5_lanes_now=8), slower(0.5))),
+    ("problem", ("bridge 0000:3c:00.0", "3.0 x16 of 5.0 x16"), "slow upstream",
+     with_facts(two_switches(hop2_generation_now=3), slower(0.2))),
     ("problem", ("power",), "slow link", with_facts(idle(generation_now=4, lanes_now=8), slower(0.1))),
-    (
-        "warning", ("--cpunodebind=1",), "far node",
-        scaled("link_copy", "bandwidth", 0.7, make_link_run(nodes=2, facts=two_switches())),
-    ),
+    ("warning", ("--cpunodebind=1",), "far node",
+     scaled("link_copy", "bandwidth", 0.7, make_link_run(nodes=2, facts=two_switches()))),
     ("warning", ("51.0 %", "IOMMU"), "shared uplink", SHARED),
     ("warning", ("error counters",), "errors", with_facts(two_switches(pcie_correctable_errors_risen=40))),
     ("warning", ("error counters",), "errors", with_facts(two_switches(pcie_fatal_errors_risen=1))),
@@ -116,11 +110,8 @@ def test_an_unknown_link_and_pageable_copies_have_no_verdict() -> None:
 
 @pytest.mark.parametrize(("severity", "figures", "facts"), [
     ("warning", ("4 of 16 lanes",), two_switches(lanes_now=4)),
-    (
-        "note",
-        ("5.0 x16 while busy", "58.4 GB/s", "57.6 GB/s", "no fault", f"link_copy --into {WHOLE.run_id}`"),
-        two_switches(),
-    ),
+    ("note", ("5.0 x16 while busy", "58.4 GB/s", "57.6 GB/s", "no fault", f"link_copy --into {WHOLE.run_id}`"),
+     two_switches()),
     ("note", ("!no fault",), two_switches(nvlink_errors_risen=40)),
     ("note", ("unknown",), {**FLAT, "generation_now": None}),
     ("note", ("1.0 x8", "idle", "power"), idle(generation_now=1, lanes_now=8)),

@@ -240,10 +240,8 @@ def test_axes_stand_for_their_values_in_every_formula() -> None:
     (("kernels.cu:saxpi", "--grid", "1", "--block", "1"), "did you mean saxpy"),
     (("kernels.cu:saxpy", "--grid", "1"), "a kernel needs --block"),
     (("kernels.cu:saxpy", "--grid", "1", "--block", "1", "--arg", "f32[8]"), "takes 3 arguments, 1 are given"),
-    (
-        ("kernels.cu:saxpy", "--grid", "1", "--block", "1", "--arg", "f64[8]", "--arg", "f32[8]", "--arg", "1.0f"),
-        "is not an array of type f32",
-    ),
+    (("kernels.cu:saxpy", "--grid", "1", "--block", "1", "--arg", "f64[8]", "--arg", "f32[8]", "--arg", "1.0f"),
+     "is not an array of type f32"),
     (("kernels.cu:saxpy", "--grid", "n", "--block", "1", *SAXPY), "n is not a number"),
     (("nowhere.cu:saxpy",), "there is no file"),
     (("steps.py::stp",), "did you mean step"),

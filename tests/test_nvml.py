@@ -82,10 +82,7 @@ REFUSED = {
          "nvmlDeviceGetRetiredPagesPendingStatus": 1},
         MemoryErrors(pages_retired=5, retirement_pending=True),
     ),
-    (
-        {**REFUSED, "nvmlDeviceGetRetiredPages": lambda handle, cause: [] if cause else refuse(NOT_SUPPORTED)()},
-        None,
-    ),
+    ({**REFUSED, "nvmlDeviceGetRetiredPages": lambda handle, cause: [] if cause else refuse(NOT_SUPPORTED)()}, None),
     ({**REFUSED, "nvmlDeviceGetRemappedRows": "absent"}, None),
     ({name: refuse(NO_PERMISSION) for name in REFUSED}, None),
     (dict.fromkeys(REFUSED, mismatch), None),

@@ -77,10 +77,8 @@ TORCH = step(10, "1us", "torch", arguments=1, host="0")
     ("prediction.interval", step(), None, "note", ["2.0 %", "1.1 %", "95 %", "2.0 %"]),
     ("prediction.interval", step(), make_fit(steps=0), "advice", ["2.0 %", "1.1 %", "2.0 %"]),
     ("prediction.assumed", TORCH, None, "note", []),
-    (
-        "prediction.host", step(10, "1us", "torch", arguments=1), None, "advice",
-        ["8.00 µs", "18.5 µs", "25 µs", "33 µs"],
-    ),
+    ("prediction.host", step(10, "1us", "torch", arguments=1), None, "advice",
+     ["8.00 µs", "18.5 µs", "25 µs", "33 µs"]),
     ("prediction.workload", read("decode-7b"), make_fit(call__torch_eager__0=TORCH_S), "note", None),
 ])  # fmt: skip
 def test_a_finding_has_its_severity_and_figures(
