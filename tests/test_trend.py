@@ -164,13 +164,13 @@ def test_a_curve_shows_each_run_with_its_interval() -> None:
 
 
 def test_another_method_is_marked_and_a_figure_is_compared_only_with_those_of_its_own() -> None:
-    before, after = points(1e-6, 1e-6), points(1e-6, 1e-6, 4e-6, 6e-6, version=2)
-    assert [(mark.at, mark.text) for mark in curve([*before, after[2]]).marks] == [(2.0, "method 2")]
+    before, after = points(1e-6, 1e-6), points(1e-6, 1e-6, 4e-6, 6e-6, version=3)
+    assert [(mark.at, mark.text) for mark in curve([*before, after[2]]).marks] == [(2.0, "method 3")]
     report = drawing.sheet(METRIC, [*before, *after[2:]], {}, [], looked_at=4, table_rows=5)
     two = [run.rpartition("-")[2] for run in dict.fromkeys(point.run for point in [*before, *after[2:]])][-2:]
     assert report.footer == (f"whether the newest two differ: microbench compare {two[0]} {two[1]}",)
     against = [row[4].text for row in report.sections[0].studies[0].tables[0].rows]
-    assert against == ["+20.0 %", "-20.0 %", "method 1", "method 1"]
+    assert against == ["+20.0 %", "-20.0 %", "method 2", "method 2"]
     assert "newest of 2; in the median 5.00 µs, from 4.00 µs to 6.00 µs" in report.facts[0][1]
 
 
