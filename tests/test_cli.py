@@ -131,10 +131,6 @@ def test_a_part_alone_means_the_last_run(saved: Path) -> None:
     benchmark = call("show", "last", "launch_kind").stdout
     assert "launch_kind: " in benchmark
     assert "launch_duration: " not in benchmark
-    wrong = call("show", "last", "lanch")
-    assert wrong.exit_code == ExitCode.USAGE
-    assert "there is no part lanch" in wrong.stderr
-    assert "did you mean launch?" in wrong.stderr
 
 
 def test_a_page_of_pictures_is_written_as_several_files(saved: Path, tmp_path: Path) -> None:

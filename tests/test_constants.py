@@ -1,7 +1,7 @@
 """Every benchmark on a simulated machine of other constants: its figures and facts, one case a line.
 
-tests/data/snapshots/constants has them. When they were written, each was what a formula made of the constants; for
-launches and the host, test_constants_recovered.py still has these formulas."""
+tests/data/snapshots/constants has them. When they were written, each was what a formula made of the constants;
+test_constants_recovered.py has such formulas for what most figures rest on: launches, gaps, the queue and waits."""
 
 import math
 import random

@@ -147,15 +147,6 @@ def test_a_growing_file_is_newer_than_a_finished_one_unless_it_is_empty(folder: 
     assert store.listing() == [path]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff" * 100, b"no run"])
-def test_a_file_that_is_not_a_run_is_an_error(content: bytes, folder: Path) -> None:
-    (folder / "run.json").write_bytes(content)
-    (folder / "run.json.xz").write_bytes(lzma.compress(content))
-    for name in ("run.json", "run.json.xz"):
-        with pytest.raises(RunUnreadableError):
-            store.load(folder / name)
-
-
 def test_only_regular_files_of_a_possible_size_are_read(folder: Path) -> None:
     (folder / "run.json").mkdir()
     os.mkfifo(folder / "pipe.json")

@@ -370,13 +370,6 @@ def test_without_the_time_between_samples_the_longest_is_assumed(tmp_path: Path)
     assert "at most 1.00 s apart: nothing shorter than 2.00 s" in told[1]
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    if platform.machine() != "x86_64":
-        pytest.skip("the recorder is for x86-64 alone")
-    return Place(tmp_path_factory.mktemp("place"))
-
-
 @pytest.fixture
 def here(place: Place, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, in an environment in which programs find the stand-ins."""
