@@ -91,6 +91,13 @@ def in_one_round(run: Run) -> Run:
     return changed(run, lambda one: one if one.round == 0 else None)
 
 
+@cache
+def simulated(*suites: str) -> Run:
+    """The first round of the bundled run, as if a simulated GPU had given it."""
+    run = in_one_round(bundled(*suites))
+    return replace(run, sessions=tuple(replace(one, simulated=True) for one in run.sessions))
+
+
 FIGURE = re.compile(r"\d+(?:\.\d+)?(?:×| (?:%|[nµm]?s|[kMGT]?B(?:/s)?)(?![A-Za-z]))")
 
 

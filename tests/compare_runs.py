@@ -102,10 +102,8 @@ def made(
     session = model.Session(
         environment=model.Environment(gpus=(gpu,), driver_version=driver, packages={"numpy": "2.4.0"}, facts=facts),
         settings=model.Settings("quick", tuple(dict.fromkeys(one.suite for one in chosen)), {}, None, rounds),
-        tool_version="0.1.0",
-        started_at="2026-01-01T00:00:00+00:00",
-        simulated=simulated,
-    )
+        tool_version="0.1.0", started_at="2026-01-01T00:00:00+00:00", simulated=simulated,
+    )  # fmt: skip
     return model.Run(1, f"{run_id}{seed}", (session,), infos(chosen, versions or {}), tuple(outcomes))
 
 
@@ -130,23 +128,15 @@ def outcome(one: Figure, value: float, turn: int, hertz: float, gpu: model.GpuIn
         sample, work = value if value == 0 else value / slowed, 0.0
     samples = [sample * (1 + 1e-4 * (index - 7.5)) for index in range(16)]
     measurement = model.Measurement(
-        metric=one.metric,
-        clock=one.clock,
-        samples=msgspec.Raw(msgspec.json.encode(samples)),
-        n=16,
-        bound=one.bound,
+        metric=one.metric, clock=one.clock, samples=msgspec.Raw(msgspec.json.encode(samples)), n=16, bound=one.bound,
         work=model.Work(bytes=round(work), flops=round(work), operations=round(work)),
-    )
+    )  # fmt: skip
     return model.Outcome(
         case=model.Case(one.benchmark, dict(one.params)),
-        session=0,
-        round=turn,
-        status="ok",
-        measurements=(measurement,),
+        session=0, round=turn, status="ok", measurements=(measurement,),
         telemetry={gpu.uuid: model.Telemetry(sm_clock_begin_hz=hertz, sm_clock_end_hz=hertz)},
-        wall_s=0.1,
-        device=gpu.uuid,
-    )
+        wall_s=0.1, device=gpu.uuid,
+    )  # fmt: skip
 
 
 def grown(*runs: model.Run) -> model.Run:

@@ -255,13 +255,9 @@ def cupy_stand_in(launches: Launches) -> ModuleType:
             return kernel
 
     return module(
-        "cupy",
-        __version__="14.0",
+        "cupy", __version__="14.0",
         is_available=lambda: True,
-        current=current,
-        float32=np.float32,
-        int32=np.int32,
-        uint64=np.uint64,
+        current=current, float32=np.float32, int32=np.int32, uint64=np.uint64,
         ones=lambda count, dtype: Array(1.0, lambda: launches.add("cupy add", current["stream"])),
         zeros=lambda count, dtype: "array",
         RawModule=RawModule,
@@ -270,7 +266,7 @@ def cupy_stand_in(launches: Launches) -> ModuleType:
             get_current_stream=lambda: Stream(current["stream"]),
             Device=lambda index: SimpleNamespace(use=lambda: current.update(device=index)),
         ),
-    )
+    )  # fmt: skip
 
 
 class NumbaError(Exception):
@@ -349,12 +345,7 @@ def torch_stand_in(launches: Launches) -> ModuleType:
         return out
 
     return module(
-        "torch",
-        __version__="2.0",
-        version=SimpleNamespace(cuda="13.0"),
-        current=current,
-        float32="float32",
-        ones=ones,
+        "torch", __version__="2.0", version=SimpleNamespace(cuda="13.0"), current=current, float32="float32", ones=ones,
         zeros=lambda count, dtype, device: "tensor",
         empty_like=lambda x: Array(float("nan"), lambda: None),
         add=add,
@@ -368,7 +359,7 @@ def torch_stand_in(launches: Launches) -> ModuleType:
             graph=scope,
             empty_cache=lambda: launches.graphs.append("empty cache"),
         ),
-    )
+    )  # fmt: skip
 
 
 def triton_stand_in(launches: Launches) -> ModuleType:
@@ -400,14 +391,12 @@ def warp_stand_in(launches: Launches) -> ModuleType:
         init=lambda: None,
         is_cuda_available=lambda: True,
         get_device=lambda name: name,
-        Stream=make_stream,
-        float32="float32",
-        int32="int32",
+        Stream=make_stream, float32="float32", int32="int32",
         array=lambda dtype: f"array of {dtype}",
         zeros=lambda count, dtype, device: "array",
         kernel=lambda function: function.__name__,
         launch=launch,
-    )
+    )  # fmt: skip
 
 
 def jax_stand_in(launches: Launches) -> ModuleType:

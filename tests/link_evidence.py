@@ -1,5 +1,6 @@
 """Made runs of the link suite, changed in many ways, and the findings of its rules."""
 
+import itertools
 from collections.abc import Callable
 
 import changed_run
@@ -12,6 +13,10 @@ from microbench.core.model import GpuInfo, Outcome, Param, Run
 
 WHOLE = make_link_run()
 SEVERAL = make_link_run(gpus=4, nodes=2, facts=two_switches())
+# GPUs of different halves reach half of the rate.
+for first, second in itertools.permutations(range(4), 2):
+    if first // 2 != second // 2:
+        SEVERAL = changed_run.scaled(SEVERAL, "link_peer", "bandwidth", 0.5, access="on", first=first, second=second)
 
 
 def evidence(run: Run = WHOLE) -> Evidence:

@@ -31,11 +31,8 @@ def make_fit(*, half: float = 0.02, most: float = 0.02, steps: int = 40, **value
         for name, value in known.items()
     }
     return Fit(
-        constants=constants,
-        layers=("loop", "torch_eager", "cupy_raw"),
+        constants=constants, layers=("loop", "torch_eager", "cupy_raw"),
         misfit={(way, pace): Misfit(most / 2, most, steps) for way in WAYS for pace in ("host", "gpu")},
-        reach=Reach(kernels=1000, copy_bytes=1 << 26, streams=64),
-        device="GPU-made",
-        run_id="made",
+        reach=Reach(kernels=1000, copy_bytes=1 << 26, streams=64), device="GPU-made", run_id="made",
         titles=layer_titles(),
-    )
+    )  # fmt: skip

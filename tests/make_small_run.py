@@ -15,24 +15,19 @@ GPU = model.GpuInfo(
 )  # fmt: skip
 SESSION = model.Session(
     environment=model.Environment(
-        gpus=(GPU,),
-        driver_version="SIMULATED",
-        cuda_driver_version="13.0",
-        packages={"numpy": "2.4.0"},
+        gpus=(GPU,), driver_version="SIMULATED", cuda_driver_version="13.0", packages={"numpy": "2.4.0"},
         facts=(
             model.Fact("cpu_model", "SIMULATED CPU", "/proc/cpuinfo"),
             model.Fact("governor", None, reason="no such file"),
         ),
     ),
     settings=model.Settings("quick", ("launch",), {"size_bytes": (64, 128)}, "fake", 3, 20.0),
-    tool_version="0.1.0",
-    started_at="2026-01-02T03:04:05+00:00",
+    tool_version="0.1.0", started_at="2026-01-02T03:04:05+00:00",
     floors=model.Floors(
         timer_step_s=1e-9, timer_call_s=3e-8, empty_submit_s=3e-6, event_pair_s=1.25e-6, event_step_s=3.2e-8,
         idle_sync_s=2.7e-7,
     ),
-    simulated=True,
-    commit="0123456789abcdef",
+    simulated=True, commit="0123456789abcdef",
 )  # fmt: skip
 BENCHMARK = model.BenchmarkInfo(
     name="copy", suite="link", title="Copies", about="How fast?\n\nMethod\n    By the clock.", version=2,

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
-from make_run import launch_outcomes, make_run
+from make_run import make_run, outcomes_of
 from msgspec.structs import replace
 
 from microbench.archive import schema
@@ -24,7 +24,7 @@ def recorded(number: int, *, factor: float = 1.0, simulated: bool = True, gpu_na
 
     outcomes = tuple(
         replace(outcome, measurements=tuple(map(scaled, outcome.measurements)))
-        for outcome in launch_outcomes()
+        for outcome in outcomes_of("launch")
         if outcome.case.benchmark in BENCHMARKS
     )
     begun = FIRST + timedelta(days=number)

@@ -148,10 +148,3 @@ def check(measurement: Measurement, where: str, *, on_gpu: bool) -> None:
         assert measurement.verified, f"{where} moves or computes data but yields verified=None: pass verified=…"
         assert measurement.needs_verification, f"{where}: pass needs_verification=True"
     msgspec.json.encode(measurement)
-
-
-@each_with_a_grid
-def test_one_seed_gives_one_result(benchmark: Benchmark) -> None:
-    case = (cases_here(benchmark, "quick") or cases_here(benchmark, "default"))[0]
-    first, again = (run_case(benchmark, case, COSTS, limits=FEW) for _ in range(2))
-    assert msgspec.json.encode(first) == msgspec.json.encode(again)

@@ -131,10 +131,6 @@ def test_a_part_alone_means_the_last_run(saved: Path) -> None:
     benchmark = call("show", "last", "launch_kind").stdout
     assert "launch_kind: " in benchmark
     assert "launch_duration: " not in benchmark
-    wrong = call("show", "last", "lanch")
-    assert wrong.exit_code == ExitCode.USAGE
-    assert "there is no part lanch" in wrong.stderr
-    assert "did you mean launch?" in wrong.stderr
 
 
 def test_a_page_of_pictures_is_written_as_several_files(saved: Path, tmp_path: Path) -> None:
@@ -165,30 +161,6 @@ def test_show_marks_an_unfinished_run(data: Path) -> None:
     assert "UNFINISHED" in call("show", str(data / "20250102T030405Z-bbbbbbbb.json")).stdout
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"[]", b"{}", b"\xff\xfe", b"[" * 100_000, b'{"schema_version": 99}', b"null", b"\x00" * 100],
-)
-def test_an_unreadable_run_is_an_error_of_two_lines(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "bad.json"
-    path.write_bytes(content)
-    for command in ("show", "export"):
-        result = call(command, str(path))
-        assert result.exit_code == ExitCode.UNREADABLE_RUN
-        assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["error", "next"]
-
-
-@pytest.mark.parametrize("samples", [b"[1,,2]", b"[1e999]", b"[0.0]", b"[-1.0]"])
-def test_impossible_samples_never_end_in_a_traceback(samples: bytes, tmp_path: Path) -> None:
-    text = schema.encode(make_run(gpu=False))
-    begin = text.index(b'"samples":') + len(b'"samples":')
-    end = text.index(b"]", begin) + 1
-    path = tmp_path / "odd.json"
-    path.write_bytes(text[:begin] + samples + text[end:])
-    for command in ("show", "export"):
-        assert call(command, str(path)).exit_code in (ExitCode.MEASURED, ExitCode.UNREADABLE_RUN)
-
-
 def test_list_shows_questions_and_axes() -> None:
     result = call("list", "launch")
     assert result.exit_code == 0
@@ -200,20 +172,6 @@ def test_list_shows_questions_and_axes() -> None:
     assert "quick: 0, 1000, 2000, 3000, 5000, 10000" in axes
     assert "default: also 500, 20000, 50000, 100000" in axes
     assert "did you mean launch?" in call("list", "lanch").stderr
-
-
-@pytest.mark.parametrize(("arguments", "words"), [
-    (("launch_cots",), "did you mean launch_cost?"), (("launch_sync", "--set", "wiat=spin"), "did you mean wait?"),
-    (("--set", "wait"), "axis=value"), (("--quick", "--full"), "cannot be combined"),
-    (("--out", "a.json", "--into", "b"), "exclude each other"), (("--rounds", "0"), "rounds"),
-    (("--time-limit", "-1"), "time"), (("--out", "/nowhere/at/all.json"), "no folder"),
-    (("--out", "all.jsonl"), "unfinished run"), (("--out", "/"), "is a folder"),
-])  # fmt: skip
-def test_impossible_requests_are_usage_errors(arguments: tuple[str, ...], words: str, data: Path) -> None:
-    result = call("run", *arguments)
-    assert result.exit_code == ExitCode.USAGE
-    assert words in result.stderr
-    assert list(data.iterdir()) == []
 
 
 @pytest.mark.parametrize(("arguments", "words"), [

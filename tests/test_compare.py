@@ -248,10 +248,8 @@ def test_differences_of_the_machines_are_listed_except_those_of_the_moment() -> 
     new = made(2, facts=after, gpu=msgspec.structs.replace(gpu, ecc=False), driver="580.2")
     comparison = compare(made(1, facts=before, gpu=gpu), new)
     assert [(found.name, found.base.value, found.new.value) for found in comparison.differences] == [
-        ("driver", "570.1", "580.2"),
-        ("GPU ecc", True, False),
-        ("cpu_model", "one", "other"),
-    ]
+        ("driver", "570.1", "580.2"), ("GPU ecc", True, False), ("cpu_model", "one", "other"),
+    ]  # fmt: skip
     (notice,) = notices(comparison)
     assert notice.title == "ANOTHER DRIVER"
     assert "580.2 in NEW, 570.1 in BASE" in notice.text

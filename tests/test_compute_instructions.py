@@ -298,15 +298,12 @@ REFUSED = {("alu", "75", "fma_bf16x2"), ("tensor_wgmma", "90a", "fp64")}
 REFUSED |= {("tensor_mma", "80", dtype) for dtype in ("fp8_e4m3", "fp8_e5m2")}
 
 
-@pytest.mark.parametrize(
-    ("kernel", "architecture", "kinds"),
-    [
-        ("alu", "90", alu.KINDS), ("tensor_wgmma", "90a", TENSOR), ("tensor_mma", "90", TENSOR),
-        *(pytest.param("alu", name, alu.KINDS, marks=pytest.mark.slow) for name in ("75", "80", "120")),
-        pytest.param("tensor_mma", "80", TENSOR, marks=pytest.mark.slow),
-        *(pytest.param("tensor_mma", name, tensor.SPARSE_KINDS, marks=pytest.mark.slow) for name in ("100", "120")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kernel", "architecture", "kinds"), [
+    ("alu", "90", alu.KINDS), ("tensor_wgmma", "90a", TENSOR), ("tensor_mma", "90", TENSOR),
+    *(pytest.param("alu", name, alu.KINDS, marks=pytest.mark.slow) for name in ("75", "80", "120")),
+    pytest.param("tensor_mma", "80", TENSOR, marks=pytest.mark.slow),
+    *(pytest.param("tensor_mma", name, tensor.SPARSE_KINDS, marks=pytest.mark.slow) for name in ("100", "120")),
+])  # fmt: skip
 def test_every_kind_compiles_where_it_exists(kernel: str, architecture: str, kinds: dict[str, int]) -> None:
     for name, kind in kinds.items():
         if (kernel, architecture, name) in REFUSED:

@@ -238,13 +238,10 @@ def test_types_that_a_library_lacks_or_refuses_are_skipped(monkeypatch: pytest.M
             multiply(torch_calls, dtype)
 
 
-@pytest.mark.parametrize(
-    ("l2_bytes", "copy_bytes", "free_bytes", "copies"),
-    [
-        (50, 100, 10_000, 2), (50, 201, 10_000, 1), (50, 30, 10_000, 7), (50, 1, 10_000, 64), (50, 30, 100, 4),
-        (50, 30, 0, 1), (50, 30, -5, 1), (0, 1 << 30, 1 << 40, 2),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("l2_bytes", "copy_bytes", "free_bytes", "copies"), [
+    (50, 100, 10_000, 2), (50, 201, 10_000, 1), (50, 30, 10_000, 7), (50, 1, 10_000, 64), (50, 30, 100, 4),
+    (50, 30, 0, 1), (50, 30, -5, 1), (0, 1 << 30, 1 << 40, 2),
+])  # fmt: skip
 def test_copies_go_beyond_the_l2_as_memory_allows(l2_bytes: int, copy_bytes: int, free_bytes: int, copies: int) -> None:
     assert copies_beyond(l2_bytes, copy_bytes, free_bytes) == copies
 

@@ -1,7 +1,6 @@
 """Every benchmark of the compute suite gives back the constants of the simulated machine."""
 
 from itertools import pairwise
-from itertools import product as product_of
 from typing import get_args
 
 import msgspec
@@ -33,13 +32,10 @@ OTHER = FakeCosts(
         tensor_joules={"bf16": 1.5e-12, "fp16": 1.4e-12, "fp64": 5e-12, "fp8_e4m3": 0.8e-12},
         mma_share=0.5,
         alu_per_clock=dict.fromkeys(get_args(AluOperation), 100.0),
-        alu_joules=dict.fromkeys(get_args(AluOperation), 5e-12),
-        alu_cycles=dict.fromkeys(get_args(AluOperation), 7.0),
-        power_limit_w=300.0,
-        boost_s=0.03,
-        tensor_offset_hz=0.05e9,
+        alu_joules=dict.fromkeys(get_args(AluOperation), 5e-12), alu_cycles=dict.fromkeys(get_args(AluOperation), 7.0),
+        power_limit_w=300.0, boost_s=0.03, tensor_offset_hz=0.05e9,
     ),
-)
+)  # fmt: skip
 each_machine = pytest.mark.parametrize("costs", [COSTS, OTHER], ids=["default", "other"])
 
 
@@ -60,38 +56,6 @@ def product(costs: FakeCosts, dtype: str = "bf16", size: int = 8192, library: st
     return medians("gemm_throughput", costs, library=library, size=size, dtype=dtype)
 
 
-def spare_w(costs: FakeCosts) -> float:
-    return costs.compute.power_limit_w - costs.memory.idle_power_w
-
-
-def rested_hz(costs: FakeCosts) -> float:
-    """The clock of tensor work that power does not hold back."""
-    return costs.sm_clock_hz - costs.compute.tensor_offset_hz
-
-
-@each_machine
-@pytest.mark.parametrize("path", ["wgmma", "mma"])
-def test_rates_a_clock_are_those_of_each_path_at_every_clock(costs: FakeCosts, path: str) -> None:
-    own, share = costs.compute, costs.compute.mma_share if path == "mma" else 1.0
-    for load, dtype in product_of(("burst", "sustained"), ("bf16", "fp16", "fp8_e4m3")):
-        per_clock = ceiling(costs, dtype, load, path)["per_clock"]
-        assert per_clock == pytest.approx(share * own.tensor_per_clock[dtype], rel=1e-3), (load, dtype)
-    sparse = medians("tensor_sparse", costs, load="sustained", path=path, dtype="bf16")
-    assert sparse["per_clock"] == pytest.approx(own.sparse_gain * share * own.tensor_per_clock["bf16"], rel=1e-3)
-    assert sparse["rate"] * own.sparse_energy_share * own.tensor_joules["bf16"] < 1.01 * spare_w(costs)
-
-
-@each_machine
-def test_lasting_work_draws_what_the_limit_allows_and_a_burst_has_the_clock_of_a_rested_gpu(costs: FakeCosts) -> None:
-    lasting, burst = ceiling(costs, "bf16"), ceiling(costs, "bf16", "burst")
-    rate = spare_w(costs) / costs.compute.tensor_joules["bf16"]
-    assert lasting["rate"] == pytest.approx(rate, rel=0.01)
-    per_cycle = costs.compute.tensor_per_clock["bf16"] * costs.sm_count
-    assert lasting["sm_clock"] == pytest.approx(rate / per_cycle, rel=0.01)
-    assert burst["sm_clock"] == pytest.approx(rested_hz(costs), rel=0.01)
-    assert burst["rate"] > 1.05 * lasting["rate"]
-
-
 @each_machine
 def test_without_warpgroup_instructions_warps_get_the_whole_rate(costs: FakeCosts) -> None:
     older = msgspec.structs.replace(costs, compute_capability=(8, 0))
@@ -100,57 +64,11 @@ def test_without_warpgroup_instructions_warps_get_the_whole_rate(costs: FakeCost
         assert ceiling(machine, dtype, path="mma")["per_clock"] == pytest.approx(per_clock, rel=1e-3)
 
 
-@pytest.mark.parametrize("load", ["burst", "sustained"])
-@pytest.mark.parametrize("dtype", ["bf16", "fp64"])
-def test_work_below_the_limit_keeps_its_clock(dtype: str, load: str) -> None:
-    assert ceiling(COSTS, dtype, load, "mma")["sm_clock"] == pytest.approx(rested_hz(COSTS), rel=0.01)
-
-
-@each_machine
-@pytest.mark.parametrize("operation", get_args(AluOperation))
-def test_alus_have_their_rate_and_their_latency_at_the_highest_clock(costs: FakeCosts, operation: AluOperation) -> None:
-    figures, integer = medians("alu_ceiling", costs, operation=operation), not operation.startswith("fma")
-    per_clock = costs.compute.alu_per_clock[operation]
-    assert figures["integer_per_clock" if integer else "per_clock"] == pytest.approx(per_clock, rel=1e-3)
-    total = per_clock * costs.sm_count * costs.sm_clock_hz
-    assert figures["integer_rate" if integer else "rate"] == pytest.approx(total, rel=2e-3)
-    assert figures["sm_clock"] == pytest.approx(costs.sm_clock_hz, rel=2e-3)
-    assert figures["latency"] == pytest.approx(costs.compute.alu_cycles[operation], rel=1e-3)
-
-
-@each_machine
-def test_a_large_product_gets_what_power_and_moving_leave(costs: FakeCosts) -> None:
-    own, figures = costs.compute, product(costs)
-    size_bytes, operations = 3 * 8192**2 * 2, 2 * 8192**3
-    joules = own.tensor_joules["bf16"] * own.moving_energy_share
-    joules += costs.memory.joules_per_byte * size_bytes / operations
-    assert figures["rate"] == pytest.approx(spare_w(costs) / joules, rel=0.02)
-    fed = figures["rate"] / (own.tensor_per_clock["bf16"] * costs.sm_count * figures["sm_clock"])
-    assert 0.9 < fed < 1
-    spared = product(without_limit(costs))
-    assert spared["sm_clock"] == pytest.approx(rested_hz(costs), rel=1e-3)
-
-
 def test_tensor_cores_are_fed_better_the_larger_a_product_is() -> None:
     costs = without_limit(COSTS)
     rates = [product(costs, size=size)["rate"] for size in (256, 512, 1024, 2048, 4096, 8192)]
     assert rates == sorted(rates)
     assert rates[0] < 0.05 * rates[-1]
-
-
-@each_machine
-def test_small_products_cost_their_call_their_gap_or_their_share_of_a_batch(costs: FakeCosts) -> None:
-    figures = medians("gemm_grouped", costs, dtype="bf16", size=64, products=128)
-    call_s = costs.compute.libraries["cublaslt"].submit_ns * 1e-9
-    kernel_ns = costs.empty_kernel_ns + costs.compute.product_fixed_ns
-    assert figures["one_by_one"] == pytest.approx(call_s, rel=0.02)
-    assert figures["batch"] == pytest.approx(call_s / 128, rel=0.05)
-    assert figures["stream"] == pytest.approx((kernel_ns + costs.gap_stream_ns) * 1e-9, rel=0.03)
-    assert figures["graph"] == pytest.approx((kernel_ns + costs.gap_graph_ns) * 1e-9, rel=0.05)
-    # A tile of each product fills a whole tile of the simulated SM, and all of them run at the same time.
-    tile_cycles = 2 * 128 * 256 * 64 / costs.compute.tensor_per_clock["bf16"]
-    busy_s = (kernel_ns + costs.gap_stream_ns) * 1e-9 + -(-128 // costs.sm_count) * tile_cycles / figures["sm_clock"]
-    assert 128 * 2 * 64**3 / figures["rate"] == pytest.approx(busy_s, rel=0.05)
 
 
 @each_machine
@@ -173,15 +91,6 @@ def test_a_kernel_that_refuses_is_left_out(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(SimulatedProblem, "gemm", gemm)
     figures = facts("gemm_throughput", COSTS, **params)
     assert figures["candidate"].value not in ("", best)
-
-
-@pytest.mark.parametrize(("library", "dtype"), [("cupy", "fp16"), ("torch", "bf16"), ("torch", "fp64")])
-def test_another_library_loses_what_its_kernels_do(library: str, dtype: str) -> None:
-    share = pytest.approx(COSTS.compute.libraries[library].kernels[library], rel=0.01)
-    of_it, of_cublaslt = product(COSTS, dtype, library=library), product(COSTS, dtype)
-    assert of_it["rate"] / of_cublaslt["rate"] == share
-    assert of_it["against_per_clock"] == share
-    assert "against_per_clock" not in of_cublaslt
 
 
 FRUGAL = changed(
@@ -267,51 +176,12 @@ def drawn(costs: FakeCosts, data: str, dtype: str = "bf16") -> dict[str, float]:
     return medians("gemm_data", costs, size=8192, dtype=dtype, data=data)
 
 
-@each_machine
-def test_an_operation_takes_its_joules_and_its_share_of_idling(costs: FakeCosts) -> None:
-    own, figures = costs.compute, drawn(costs, "normal")
-    assert figures["power"] == pytest.approx(own.power_limit_w, rel=0.05)
-    assert figures["energy"] == pytest.approx(figures["power"] / figures["rate"], rel=0.01)
-    beyond_idle = (figures["power"] - costs.memory.idle_power_w) / figures["rate"]
-    moved = costs.memory.joules_per_byte * 3 * 8192**2 * 2 / (2 * 8192**3)
-    assert beyond_idle - moved == pytest.approx(own.tensor_joules["bf16"] * own.moving_energy_share, rel=0.04)
-
-
-def test_data_that_take_less_energy_leave_a_higher_clock() -> None:
-    shares = COSTS.compute.data_energy_share
-    by_data = {data: drawn(COSTS, data) for data in sorted(shares, key=lambda data: shares[data])}
-    rates = [figures["rate"] for figures in by_data.values()]
-    assert rates == sorted(rates, reverse=True)
-    assert next(iter(by_data)) == "zeros"
-    per_clock = {data: figures["rate"] / figures["sm_clock"] for data, figures in by_data.items()}
-    assert per_clock == pytest.approx(dict.fromkeys(shares, per_clock["zeros"]), rel=0.01)
-    for data in ("normal", "sparse"):
-        ratio = by_data["uniform"]["rate"] / by_data[data]["rate"]
-        assert ratio == pytest.approx(shares[data] / shares["uniform"], rel=0.01)
-
-
-def test_integers_have_metrics_of_their_own() -> None:
-    figures = drawn(COSTS, "normal", "int8")
-    assert {"integer_rate", "integer_energy"} < set(figures)
-    assert not {"rate", "energy"} & set(figures)
-
-
 def course(costs: FakeCosts, dtype: str = "bf16") -> tuple[dict[str, float], dict[str, Series], str]:
     params: dict[str, int | str] = {"dtype": dtype, "duration_s": 4}
     rows = exactly("gemm_sustained", costs, params)
     series = {row.metric: row for row in rows if isinstance(row, Series)}
     reasons = next(str(row.value) for row in rows if isinstance(row, Fact) and row.name == "throttle_reasons")
     return medians_of("gemm_sustained", rows), series, reasons
-
-
-@each_machine
-def test_the_rate_turns_when_the_clock_does(costs: FakeCosts) -> None:
-    figures, series, reasons = course(costs)
-    assert figures["burst"] / figures["sustained"] == pytest.approx(rested_hz(costs) / figures["sm_clock"], rel=0.02)
-    assert figures["turn"] == pytest.approx(costs.compute.boost_s, abs=0.012), "a batch lasts 5 ms"
-    assert figures["sustained"] == pytest.approx(product(costs)["rate"], rel=0.03)
-    assert "software power cap" in reasons
-    assert all(len(row.t_s) == len(row.values) > 20 for row in series.values())
 
 
 def test_power_falls_to_the_limit_the_temperature_follows_it_and_nvml_overstates_the_clock() -> None:
@@ -331,26 +201,6 @@ def test_work_below_the_limit_never_turns() -> None:
     assert "turn" not in figures
     assert figures["burst"] == pytest.approx(figures["sustained"], rel=0.01)
     assert reasons == "none"
-
-
-def shaped(rows: int, projection: str = "7b_out") -> dict[str, float]:
-    return medians("gemm_shapes", COSTS, dtype="bf16", projection=projection, rows=rows)
-
-
-def test_few_rows_are_bound_by_the_memory_and_many_by_the_tensor_cores() -> None:
-    few, many, dram = shaped(1, "70b_up"), shaped(512, "70b_up"), COSTS.memory.dram_bytes_per_s.read
-    assert few["bandwidth"] == pytest.approx(dram, rel=0.05)
-    assert many["bandwidth"] < 0.5 * dram
-    assert many["rate"] / (COSTS.sm_count * many["sm_clock"]) > 0.8 * COSTS.compute.tensor_per_clock["bf16"]
-    assert many["graph"] == pytest.approx(many["call"], rel=0.02)
-
-
-def test_a_graph_of_small_products_spares_their_calls_and_gaps() -> None:
-    figures = shaped(1)
-    assert figures["call"] == pytest.approx(COSTS.compute.libraries["cublaslt"].submit_ns * 1e-9, rel=0.05)
-    assert figures["graph"] < 0.7 * figures["call"]
-    spared_s = 2 * 4096 * 4096 / figures["rate"] - figures["graph"]
-    assert spared_s == pytest.approx((COSTS.gap_stream_ns - COSTS.gap_graph_ns) * 1e-9, rel=0.15)
 
 
 def crowded(left_bytes: int) -> FakeCosts:

@@ -2,26 +2,19 @@
 
 import msgspec
 import pytest
-from fake_session import facts, medians
+from fake_session import medians
 
 from microbench.core.bench import discover
 from microbench.experiments.graph.kernels import SPIN_NS
-from microbench.gpu.fake.costs import FakeCosts, RecorderCosts, Traffic
+from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.protocol.gpu import STREAMS_VARIABLE, WAIT_VARIABLE, WaitMode
 
 COSTS = FakeCosts()
 OTHER = FakeCosts(
-    submit_ns=5100,
-    launch_to_start_ns=4000,
-    flag_to_host_ns=900,
-    host_read_ns=1700,
-    gap_stream_ns=2300,
-    gap_graph_ns=800,
-    empty_kernel_ns=320,
-    queue_slots=4000,
-    thread_contention_ns=200,
+    submit_ns=5100, launch_to_start_ns=4000, flag_to_host_ns=900, host_read_ns=1700, gap_stream_ns=2300,
+    gap_graph_ns=800, empty_kernel_ns=320, queue_slots=4000, thread_contention_ns=200,
     completion_ns={"auto": 7000.0, "spin": 6000.0, "yield": 7000.0, "blocking": 90_000.0},
-)
+)  # fmt: skip
 each_machine = pytest.mark.parametrize("costs", [COSTS, OTHER], ids=["default", "other"])
 
 # A clock reading stands in each stamped time, and %globaltimer and the clock round down.
@@ -70,56 +63,6 @@ def test_launch_gap(costs: FakeCosts, streams: str, monkeypatch: pytest.MonkeyPa
         )
 
 
-RECORDERS = [RecorderCosts(), RecorderCosts(700.0, 4100.0, 900.0, 1200.0, 500.0, 90.0, 300.0)]
-
-
-@pytest.mark.parametrize("recorder", RECORDERS, ids=["default", "other"])
-def test_launch_watched(recorder: RecorderCosts) -> None:
-    costs = msgspec.structs.replace(COSTS, recorder=recorder)
-    nodes = {"node": recorder.node_ns + recorder.left_node_ns, "node_left": recorder.left_node_ns}
-    for records, known_ns in {
-        "cupti": {"call": recorder.kernel_ns} | nodes,
-        "torch": {"call": recorder.call_ns, "operator": recorder.operator_ns} | nodes,
-        "torch_stack": {"function": recorder.function_ns},
-        "watch": {"call": recorder.watch_ns} | nodes,
-    }.items():
-        figures = medians("launch_watched", costs, records=records)
-        assert figures == pytest.approx({name: each_ns * 1e-9 for name, each_ns in known_ns.items()}, rel=1e-3)
-        models = {name: fact.value for name, fact in facts("launch_watched", costs, records=records).items()}
-        per_record = [name for name in known_ns if name not in nodes] if records != "cupti" else []
-        assert models == pytest.approx(
-            {f"{name}_{model}": known_ns[name] * 1e-9 for name in per_record for model in costs.models}, rel=1e-3
-        )
-
-
-@pytest.mark.parametrize("layer", COSTS.layers)
-def test_launch_layers(layer: str) -> None:
-    one_op = layer in ("cupy_ufunc", "torch_eager", "torch_out", "jax_jit")
-    arguments = 1 if one_op else 4
-    figures = medians("launch_layers", family="one_op" if one_op else "same_kernel", layer=layer, arguments=arguments)
-    call_ns = COSTS.layers[layer].call_ns + arguments * COSTS.layers[layer].argument_ns
-    assert figures["submit"] == pytest.approx(call_ns * 1e-9, rel=2e-3)
-    rest_ns = COSTS.launch_to_start_ns + COSTS.empty_kernel_ns + COSTS.completion_ns["auto"]
-    assert figures["round_trip"] == pytest.approx((call_ns + rest_ns) * 1e-9, abs=READING_S)
-
-
-@pytest.mark.parametrize("kind", ["launch_ex", "cooperative", "cluster", "pdl", "default_stream"])
-def test_launch_kind(kind: str) -> None:
-    figures = medians("launch_kind", kind=kind)
-    more_ns = COSTS.kind_submit_ns.get(kind, COSTS.legacy_stream_submit_ns)
-    assert figures["submit"] == pytest.approx((COSTS.submit_ns + more_ns) * 1e-9, rel=1e-3)
-    assert figures["gap"] == pytest.approx((COSTS.gap_stream_ns + COSTS.kind_gap_ns.get(kind, 0)) * 1e-9, abs=1e-9)
-    own = medians("launch_kind", kind="own_stream")
-    assert own["submit"] == pytest.approx(COSTS.submit_ns * 1e-9, rel=1e-3)
-
-
-@pytest.mark.parametrize("streams", [1, 8, 128])
-def test_launch_streams(streams: int) -> None:
-    figures = medians("launch_streams", streams=streams)
-    assert figures["rate"] == pytest.approx(1e9 / COSTS.submit_ns, rel=0.02)
-    assert figures["resident"] == min(streams, COSTS.resident_kernels)
-
-
 def test_launch_arguments_has_the_slope_of_a_byte_and_none_of_grid_and_block() -> None:
     smallest = {"argument_bytes": 0, "grid_blocks": 1, "block_threads": 32}
     empty = medians("launch_arguments", **smallest)["submit"]
@@ -152,22 +95,6 @@ def test_launch_duration_follows_the_law_of_the_stream(costs: FakeCosts, duratio
 
 def traffic(**params: int | str) -> dict[str, float]:
     return medians("launch_traffic", **{"duration_ns": 0, "argument_bytes": 0} | params)
-
-
-@pytest.mark.parametrize(("params", "expected"), [
-    ({"work": "launch"}, Traffic(1800, 300)),
-    ({"work": "launch", "duration_ns": 50_000}, Traffic(1800, 300)),
-    ({"work": "launch", "argument_bytes": 4096}, Traffic(1800 + 1.1 * 4096, 300)),
-    ({"work": "graph_1"}, Traffic(251, 150)),
-    ({"work": "graph_1000"}, Traffic(1250, 200)),
-    ({"work": "memset"}, Traffic(200, 95)),
-    ({"work": "copy_h2d"}, Traffic(250 + 69, 115 + 6)),
-    ({"work": "copy_d2h"}, Traffic(200, 110 + 70)),
-    ({"work": "record"}, Traffic(180, 155)),
-], ids=str)  # fmt: skip
-def test_launch_traffic(params: dict[str, int | str], expected: Traffic) -> None:
-    figures = traffic(**params)
-    assert (figures["received"], figures["sent"]) == pytest.approx((expected.received, expected.sent), rel=0.01)
 
 
 def test_launch_traffic_checks_itself_against_known_copies_and_an_idle_link() -> None:
@@ -204,50 +131,9 @@ def test_an_event_that_blocks_does_so_in_a_context_that_spins() -> None:
     assert figures == {"from_kernel": pytest.approx(expected_s, abs=READING_S + STEP_S)}
 
 
-@each_machine
-@pytest.mark.parametrize("wait", ["spin", "yield", "blocking"])
-def test_calls_around_events(costs: FakeCosts, wait: WaitMode) -> None:
-    figures = medians("launch_sync", costs, wait=wait, duration_ns=0)
-    expected_ns = {
-        "idle_stream": costs.idle_stream_ns,
-        "idle_event": costs.idle_event_ns,
-        "record": costs.timed_record_ns,
-        "query": costs.query_ns,
-        "wait_event": costs.wait_event_ns,
-    }
-    for name, cost_ns in expected_ns.items():
-        assert figures[name] == pytest.approx(cost_ns * 1e-9, rel=2e-3), name
-
-
-@each_machine
-@pytest.mark.parametrize("threads", [1, 2, 8])
-def test_launch_threads(costs: FakeCosts, threads: int) -> None:
-    figures = medians("launch_threads", costs, threads=threads)
-    submit_s = (costs.submit_ns + (threads - 1) * costs.thread_contention_ns) * 1e-9
-    assert figures["submit"] == pytest.approx(submit_s, rel=1e-3)
-    assert figures["rate"] == pytest.approx(threads / submit_s, rel=1e-3)
-
-
-def test_first_acts_calls_and_hand_offs_are_each_a_figure() -> None:
-    for benchmark, axis, metric, costs_s in (
-        ("launch_cold", "what", "seconds", COSTS.cold_s),
-        ("host_call", "how", "call", {how: cost_ns * 1e-9 for how, cost_ns in COSTS.host_call_ns.items()}),
-        ("host_wakeup", "how", "round_trip", {how: cost_ns * 1e-9 for how, cost_ns in COSTS.host_wakeup_ns.items()}),
-    ):
-        assert set(discover()[benchmark].axes[axis].full) == set(costs_s)
-        for value, cost_s in costs_s.items():
-            assert medians(benchmark, **{axis: value})[metric] == pytest.approx(cost_s), value
-
-
 def test_host_timer() -> None:
     figures = medians("host_timer")
     assert figures["call"] == pytest.approx(COSTS.timer_call_ns * 1e-9)
     coarse = medians("host_timer", msgspec.structs.replace(COSTS, timer_step_ns=100))
     assert coarse["call"] == pytest.approx(COSTS.timer_call_ns * 1e-9, rel=0.01)
     assert coarse["step"] == pytest.approx(100e-9)
-
-
-def test_host_memory_counts_bytes_read_and_written() -> None:
-    one, together = (medians("host_memory", threads=threads, size_bytes=1 << 30) for threads in ("one", "all"))
-    assert one["rate"] == pytest.approx(2 * COSTS.host_core_bytes_per_s, rel=1e-3)
-    assert together["rate"] == pytest.approx(2 * COSTS.host_memory_bytes_per_s, rel=1e-3)

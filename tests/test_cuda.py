@@ -32,30 +32,13 @@ from microbench.meter.timer import Meter
 pytestmark = pytest.mark.gpu
 
 OPS: tuple[Op, ...] = (
-    Launch(),
-    Launch(duration_ns=2000),
-    Launch(argument_bytes=1),
-    Launch(argument_bytes=4096),
-    Launch(grid_blocks=1000, block_threads=1024),
-    Launch(stream=LEGACY_STREAM),
-    Launch(stream=HIGH_PRIORITY_STREAM),
-    Launch(kind="launch_ex"),
-    Launch(kind="cooperative"),
-    Launch(kind="cluster", grid_blocks=2),
-    Launch(kind="pdl"),
-    Launch(kind="pdl", duration_ns=2000),
-    Copy("h2d", 1000),
-    Copy("d2h", 1000),
-    Memset(1000),
-    Record(),
-    Record(timed=False),
-    Wait(),
-    Query(),
-    SynchronizeIdle("stream"),
-    SynchronizeIdle("event"),
-    LayerCall("loop", 0),
+    Launch(), Launch(duration_ns=2000), Launch(argument_bytes=1), Launch(argument_bytes=4096),
+    Launch(grid_blocks=1000, block_threads=1024), Launch(stream=LEGACY_STREAM), Launch(stream=HIGH_PRIORITY_STREAM),
+    Launch(kind="launch_ex"), Launch(kind="cooperative"), Launch(kind="cluster", grid_blocks=2), Launch(kind="pdl"),
+    Launch(kind="pdl", duration_ns=2000), Copy("h2d", 1000), Copy("d2h", 1000), Memset(1000), Record(),
+    Record(timed=False), Wait(), Query(), SynchronizeIdle("stream"), SynchronizeIdle("event"), LayerCall("loop", 0),
     LayerCall("loop", 4),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("op", OPS, ids=str)
@@ -137,17 +120,13 @@ def test_waits_end_after_their_kernel(gpu: Gpu, blocking_event: bool) -> None:
 # expected to cost as much as those of 32. The gap in a stream is 1.56 by launch_kind. A host function runs in a thread
 # of the driver, which must wake up, as for a blocking wait (10 to 36).
 MEASURED_US: dict[SignalWay, dict[str, tuple[float, float]]] = {
-    "same_stream": {"between": (1.50, 1.79)},
-    "event": {"between": (1.54, 1.79)},
-    "event_timed": {"between": (3.07, 3.36)},
-    "host_function": {"between": (40.9, 41.3)},
+    "same_stream": {"between": (1.50, 1.79)}, "event": {"between": (1.54, 1.79)},
+    "event_timed": {"between": (3.07, 3.36)}, "host_function": {"between": (40.9, 41.3)},
     "write_32": {"between": (3.30, 3.46), "to_host": (1.93, 2.25)},
     "write_64": {"between": (3.30, 3.46), "to_host": (1.93, 2.25)},
-    "wait_ready": {"between": (3.55, 3.71)},
-    "wait_32": {"from_host": (6.78, 8.18)},
-    "wait_64": {"from_host": (6.78, 8.18)},
-    "write_wait": {"between": (5.04, 5.15)},
-}
+    "wait_ready": {"between": (3.55, 3.71)}, "wait_32": {"from_host": (6.78, 8.18)},
+    "wait_64": {"from_host": (6.78, 8.18)}, "write_wait": {"between": (5.04, 5.15)},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("way", get_args(SignalWay))

@@ -282,16 +282,10 @@ def test_a_watched_program_of_torch_loses_no_kernel_inside_or_outside_of_a_graph
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("package", "text", "name", "count"),
-    [
-        ("cupy", CUPY, "add_one", 10_000),
-        ("triton", TRITON, "add_one", 10_000),
-        ("triton", COMPILED, "triton", 100),
-        ("jax", JAX, "fusion", 200),
-    ],
-    ids=["cupy", "triton", "compiled", "jax"],
-)
+@pytest.mark.parametrize(("package", "text", "name", "count"), [
+    ("cupy", CUPY, "add_one", 10_000), ("triton", TRITON, "add_one", 10_000), ("triton", COMPILED, "triton", 100),
+    ("jax", JAX, "fusion", 200),
+], ids=["cupy", "triton", "compiled", "jax"])  # fmt: skip
 def test_a_watched_program_of_other_libraries_loses_no_kernel(
     tmp_path: Path, package: str, text: str, name: str, count: int
 ) -> None:

@@ -16,7 +16,7 @@ import pytest
 import snapshots
 from browser import launched, opened
 from command_line import call
-from make_graph_run import make_graph_run
+from make_fake_run import for_a_fit
 from make_run import measurement, outcome, with_suite
 from make_trace import Recorder, in_turns, kineto, steps_of, with_pinned_copies
 from pages import CODE, Parsed
@@ -334,7 +334,7 @@ def test_the_drawing_goes_into_an_svg_file(tmp_path: Path) -> None:
 
 def test_a_run_with_launch_watched_gives_the_recorders_costs(tmp_path: Path) -> None:
     trace = saved(tmp_path, steps_of(count=12, kernels=50, between_ns=20_000, marked=True))
-    call_s, operator_s, run = 1.5e-6, 0.5e-6, make_graph_run()
+    call_s, operator_s, run = 1.5e-6, 0.5e-6, for_a_fit()
     costs = [measurement("call", call_s, calls=1000), measurement("operator", operator_s, calls=1000)]
     of_torch = outcome("launch_watched", costs, records="torch")
     for costs_s, whose, made in (

@@ -13,13 +13,9 @@ from microbench.gpu.protocol.gpu import PcieBytes
 from microbench.session import doctor
 
 AROUND = doctor.Surroundings(
-    data_folder="/data",
-    data_free_bytes=10**12,
-    data_reason=None,
-    loop_cache="/cache",
-    layers=("cuda_bindings",),
+    data_folder="/data", data_free_bytes=10**12, data_reason=None, loop_cache="/cache", layers=("cuda_bindings",),
     counters={QUIET_GPU.uuid: "exact"},
-)
+)  # fmt: skip
 GPU = msgspec.structs.replace(QUIET_GPU, compute_capability=(9, 0), link=LinkInfo(max_payload_bytes=256))
 PACKAGES = {"cuda-bindings": "13.0.3", "nvidia-cuda-nvrtc": "13.0.88", "nvidia-ml-py": "13.580"}
 
@@ -55,32 +51,24 @@ def test_no_gpu_is_the_first_thing_said() -> None:
     assert report[0] == doctor.Check("GPU", "problem", "no driver", "install it")
 
 
-@pytest.mark.parametrize(
-    ("changes", "surroundings", "name", "state", "words"),
-    [
-        ({"cuda_toolkit_version": "14.0"}, {}, "driver and toolkit", "problem", "CUDA 14.0"),
-        ({"driver_version": None}, {}, "driver version", "unknown", "NVML"),
-        ({"packages": {}}, {}, "NVRTC", "warning", "not installed"),
-        ({}, {"counters": {"GPU-1": "coarse"}}, "GPU 0 PCIe counters", "note", "sampled"),
-        ({}, {"counters": {"GPU-1": "no permission"}}, "GPU 0 PCIe counters", "warning", "no permission"),
-        ({}, {"data_free_bytes": 5}, "result folder", "warning", "5.00 B free"),
-        (
-            {},
-            {"data_free_bytes": None, "data_reason": "permission denied"},
-            "result folder",
-            "problem",
-            "permission denied",
-        ),
-        ({}, {"loop_cache": None}, "compiled loops", "warning", "again"),
-        ({"facts": {"clock_source": "hpet"}}, {}, "clock source", "problem", "hpet"),
-        ({"facts": {"governor": "powersave"}}, {}, "CPU governor", "warning", "powersave"),
-        ({"facts": {"governor": None}}, {}, "CPU governor", "unknown", "not looked at"),
-        ({"facts": {"physical_core_count": 2}}, {}, "CPU cores", "note", "2 physical cores"),
-        ({"facts": {"profiler": "ncu"}}, {}, "profiler", "problem", "ncu"),
-        ({"facts": {"CUDA_LAUNCH_BLOCKING": "1"}}, {}, "cuda launch blocking", "problem", "CUDA_LAUNCH_BLOCKING"),
-        ({"facts": {"submit_core_numa_node": 0}}, {}, "numa", "warning", "NUMA node 0"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "surroundings", "name", "state", "words"), [
+    ({"cuda_toolkit_version": "14.0"}, {}, "driver and toolkit", "problem", "CUDA 14.0"),
+    ({"driver_version": None}, {}, "driver version", "unknown", "NVML"),
+    ({"packages": {}}, {}, "NVRTC", "warning", "not installed"),
+    ({}, {"counters": {"GPU-1": "coarse"}}, "GPU 0 PCIe counters", "note", "sampled"),
+    ({}, {"counters": {"GPU-1": "no permission"}}, "GPU 0 PCIe counters", "warning", "no permission"),
+    ({}, {"data_free_bytes": 5}, "result folder", "warning", "5.00 B free"),
+    ({}, {"data_free_bytes": None, "data_reason": "permission denied"}, "result folder", "problem",
+     "permission denied"),
+    ({}, {"loop_cache": None}, "compiled loops", "warning", "again"),
+    ({"facts": {"clock_source": "hpet"}}, {}, "clock source", "problem", "hpet"),
+    ({"facts": {"governor": "powersave"}}, {}, "CPU governor", "warning", "powersave"),
+    ({"facts": {"governor": None}}, {}, "CPU governor", "unknown", "not looked at"),
+    ({"facts": {"physical_core_count": 2}}, {}, "CPU cores", "note", "2 physical cores"),
+    ({"facts": {"profiler": "ncu"}}, {}, "profiler", "problem", "ncu"),
+    ({"facts": {"CUDA_LAUNCH_BLOCKING": "1"}}, {}, "cuda launch blocking", "problem", "CUDA_LAUNCH_BLOCKING"),
+    ({"facts": {"submit_core_numa_node": 0}}, {}, "numa", "warning", "NUMA node 0"),
+])  # fmt: skip
 def test_states(changes: dict[str, Any], surroundings: dict[str, Any], name: str, state: str, words: str) -> None:
     check = named(doctor.examine(environment(**changes), around(**surroundings)), name)
     assert check.state == state

@@ -14,14 +14,9 @@ from microbench.gpu.machine import diagnosis as machine
 
 NO_LIBRARY = "libcuda.so.1: cannot open shared object file"
 WORKS = machine.Observed(
-    gpus=("0000:43:00.0",),
-    bound_to=("nvidia",),
-    module_version="580.95.05",
-    init_code=0,
-    device_count=1,
-    cuda_version=13000,
-    bindings_version="13.0.3",
-)
+    gpus=("0000:43:00.0",), bound_to=("nvidia",), module_version="580.95.05", init_code=0, device_count=1,
+    cuda_version=13000, bindings_version="13.0.3",
+)  # fmt: skip
 FAILS = msgspec.structs.replace(WORKS, init_code=machine.NO_DEVICE, device_count=None)
 ABSENT = machine.Observed(gpus=(), library_error=NO_LIBRARY)
 
@@ -64,12 +59,9 @@ CASES: list[tuple[str, machine.Observed, str, str]] = [
      "lacks /dev/nvidiactl", "--gpus all"),
     ("a mismatch is not blamed on files", changed(FAILS, init_code=803, missing_nodes=("/dev/nvidia-uvm",)),
      "different versions", "reboot"),
-    (
-        "library without GPU",
-        changed(FAILS, gpus=(), bound_to=(), module_version=None, missing_nodes=("/dev/nvidiactl",)),
-        "no NVIDIA GPU is on the PCI bus",
-        "lspci",
-    ),
+    ("library without GPU",
+     changed(FAILS, gpus=(), bound_to=(), module_version=None, missing_nodes=("/dev/nvidiactl",)),
+     "no NVIDIA GPU is on the PCI bus", "lspci"),
     ("unknown code", changed(FAILS, init_code=777), "777", "nvidia-smi"),
     ("no count", changed(WORKS, device_count=None), "(100)", "nvidia-smi -L"),
 ]  # fmt: skip

@@ -51,18 +51,12 @@ def test_a_quiet_machine_has_no_findings() -> None:
 # Facts that differ from a quiet machine's, the rule that sees them, its severity, and the values that it names.
 FACT_CASES: list[tuple[dict[str, Any], str, str, tuple[str, ...]]] = [
     ({"governor": "powersave"}, "environment.governor", "warning", ("powersave",)),
-    (
-        {"governor": "schedutil", "governor_by_policy": "3 performance, 1 schedutil"}, "environment.governor",
-        "warning", ("3 performance, 1 schedutil",),
-    ),
-    (
-        {"governor": "powersave", "cpu_frequency_driver": "intel_pstate", "energy_preference": "performance"},
-        "environment.governor", "note", ("intel_pstate",),
-    ),
-    (
-        {"c_state_deepest": "C6", "c_state_exit_latency_s": 133e-6}, "environment.idle_states", "advice",
-        ("C6", "133 µs"),
-    ),
+    ({"governor": "schedutil", "governor_by_policy": "3 performance, 1 schedutil"}, "environment.governor", "warning",
+     ("3 performance, 1 schedutil",)),
+    ({"governor": "powersave", "cpu_frequency_driver": "intel_pstate", "energy_preference": "performance"},
+     "environment.governor", "note", ("intel_pstate",)),
+    ({"c_state_deepest": "C6", "c_state_exit_latency_s": 133e-6}, "environment.idle_states", "advice",
+     ("C6", "133 µs")),
     ({"submit_core_siblings": "12"}, "environment.smt_sibling", "note", ("CPU 12",)),
     ({"submit_core_siblings": "12", "parent_cores": "12-13"}, "environment.smt_sibling", "warning", ("CPU 12",)),
     ({"submit_core_siblings": "12", "watcher_core": 12}, "environment.smt_sibling", "warning", ("CPU 12",)),
@@ -85,31 +79,21 @@ FACT_CASES: list[tuple[dict[str, Any], str, str, tuple[str, ...]]] = [
 GPU_CASES: list[tuple[dict[str, Any], str, str, tuple[str, ...]]] = [
     ({"other_processes": ("python (pid 7)",)}, "environment.other_processes", "problem", ("python (pid 7)",)),
     ({"other_processes": ("Xorg (graphics, pid 7)",)}, "environment.other_processes", "advice", ("Xorg",)),
-    (
-        {"other_processes": ("Xorg (graphics, pid 7)", "python (pid 8)")}, "environment.other_processes", "problem",
-        ("Xorg", "python"),
-    ),
+    ({"other_processes": ("Xorg (graphics, pid 7)", "python (pid 8)")}, "environment.other_processes", "problem",
+     ("Xorg", "python")),
     ({"confidential_computing": True}, "environment.confidential_computing", "warning", ()),
     ({"mig": True, "sm_count": 16}, "environment.mig", "note", ("16 SMs",)),
     ({"ecc": False}, "environment.ecc", "note", ("off",)),
     ({"ecc": True, "memory_bus_bits": 384}, "environment.ecc", "note", ("on", "384-bit")),
-    (
-        {"memory_errors": MemoryErrors(rows_remapped_uncorrected=9, remap_pending=True, remap_failed=True)},
-        "environment.memory_errors", "problem", ("GPU memory: row remap failed", "9 rows remapped"),
-    ),
-    (
-        {"memory_errors": MemoryErrors(uncorrected_volatile=1, uncorrected_aggregate=2, remap_pending=True)},
-        "environment.memory_errors", "warning",
-        ("row remap pending", "2 uncorrected ECC errors (1 since the driver was loaded)"),
-    ),
-    (
-        {"memory_errors": MemoryErrors(pages_retired=4, retirement_pending=True)}, "environment.memory_errors",
-        "warning", ("page retirement pending", "4 pages retired"),
-    ),
-    (
-        {"memory_errors": MemoryErrors(uncorrected_volatile=1)}, "environment.memory_errors", "warning",
-        ("1 uncorrected ECC error since", "1 uncorrected ECC error (1 since"),
-    ),
+    ({"memory_errors": MemoryErrors(rows_remapped_uncorrected=9, remap_pending=True, remap_failed=True)},
+     "environment.memory_errors", "problem", ("GPU memory: row remap failed", "9 rows remapped")),
+    ({"memory_errors": MemoryErrors(uncorrected_volatile=1, uncorrected_aggregate=2, remap_pending=True)},
+     "environment.memory_errors", "warning",
+     ("row remap pending", "2 uncorrected ECC errors (1 since the driver was loaded)")),
+    ({"memory_errors": MemoryErrors(pages_retired=4, retirement_pending=True)}, "environment.memory_errors", "warning",
+     ("page retirement pending", "4 pages retired")),
+    ({"memory_errors": MemoryErrors(uncorrected_volatile=1)}, "environment.memory_errors", "warning",
+     ("1 uncorrected ECC error since", "1 uncorrected ECC error (1 since")),
     ({"persistence": False}, "environment.persistence", "advice", ()),
     ({"link": LinkInfo(lanes_now=8, lanes_max=16)}, "environment.narrow_link", "warning", ("8 of 16",)),
 ]  # fmt: skip
@@ -138,18 +122,15 @@ def test_rules_are_silent_on_the_other_side_of_their_threshold(facts: dict[str, 
     assert findings(run(session(**facts))) == []
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"integrated": True, "link": LinkInfo(lanes_now=1, lanes_max=16)},
-        {"link": LinkInfo(lanes_now=1, lanes_max=16, coherent=True)},
-        {"link": LinkInfo(generation_now=1, generation_max=5, lanes_now=16, lanes_max=16)},
-        {"numa_node": None},
-        {"memory_bus_bits": None},
-        # Repaired long ago, and errors that were corrected.
-        {"memory_errors": MemoryErrors(50, 0, 90, 3, 2, 1, False, False, 12, False)},
-    ],
-)
+@pytest.mark.parametrize("fields", [
+    {"integrated": True, "link": LinkInfo(lanes_now=1, lanes_max=16)},
+    {"link": LinkInfo(lanes_now=1, lanes_max=16, coherent=True)},
+    {"link": LinkInfo(generation_now=1, generation_max=5, lanes_now=16, lanes_max=16)},
+    {"numa_node": None},
+    {"memory_bus_bits": None},
+    # Repaired long ago, and errors that were corrected.
+    {"memory_errors": MemoryErrors(50, 0, 90, 3, 2, 1, False, False, 12, False)},
+])  # fmt: skip
 def test_gpu_rules_are_silent_without_cause(fields: dict[str, Any]) -> None:
     assert findings(run(session(gpu=fields))) == []
 

@@ -32,42 +32,33 @@ def idle(**other: int) -> Facts:
     return two_switches(read_under_load=False, hop4_generation_now=1, **other)
 
 
-@pytest.mark.parametrize(
-    ("severity", "figures", "cause", "run"),
-    [
-        ("good", ("5.0 x16", "to the GPU reach 55.4 GB/s", "94.7 %", "from the GPU reach 55.3 GB/s"), None, WHOLE),
-        ("warning", ("from the GPU", "76.8 %"), "hidden", scaled("link_copy", "bandwidth", 0.8, direction="d2h")),
-        ("problem", ("47.4 %", "8 of 16", "94.7 %"), "slow link", with_facts(two_switches(lanes_now=8), slower(0.5))),
-        ("problem", ("4.0 x16 of 5.0 x16",), "slow link", with_facts(two_switches(generation_now=4), slower(0.5))),
-        ("problem", ("3.0 x16", "hidden"), "slow link", with_facts({**FLAT, "generation_now": 3}, slower(0.25))),
-        ("problem", ("4.0 x8",), "narrow slot", with_facts(NARROW, slower(0.25))),
-        (
-            "problem", ("root port 0000:39:01.0", "5.0 x8 of 5.0 x16"), "slow upstream",
-            with_facts(two_switches(hop4_lanes_now=8, hop5_lanes_now=8), slower(0.5)),
-        ),
-        (
-            "problem", ("bridge 0000:3c:00.0", "3.0 x16 of 5.0 x16"), "slow upstream",
-            with_facts(two_switches(hop2_generation_now=3), slower(0.2)),
-        ),
-        ("problem", ("power",), "slow link", with_facts(idle(generation_now=4, lanes_now=8), slower(0.1))),
-        (
-            "warning", ("--cpunodebind=1",), "far node",
-            scaled("link_copy", "bandwidth", 0.7, make_link_run(nodes=2, facts=two_switches())),
-        ),
-        ("warning", ("51.0 %", "IOMMU"), "shared uplink", SHARED),
-        ("warning", ("error counters",), "errors", with_facts(two_switches(pcie_correctable_errors_risen=40))),
-        ("warning", ("error counters",), "errors", with_facts(two_switches(pcie_fatal_errors_risen=1))),
-        ("warning", ("other processes",), "other processes", BUSY),
-        ("warning", ("virtual machine",), "hidden", slower(0.7)),
-        ("note", ("64 KiB", "634 KiB"), "small copies", SMALL),
-        ("note", ("1 B", "4.00 MiB"), "small copies", ONE_SIZE),
-        ("problem", ("8 of 16 lanes",), "small copies", with_facts(two_switches(lanes_now=8), SMALL)),
-        ("warning", ("66.3 %", "Nothing"), None, with_facts(two_switches(), slower(0.7))),
-        ("warning", ("Nothing", f"link_state --into {WHOLE.run_id}`"), None, without("link_state", slower(0.7))),
-        ("warning", ("104 %", "256-byte packets"), None, with_facts(two_switches(), OVER)),
-        ("good", ("assumes 256-byte packets, size hidden",), None, UNREAD_PAYLOAD),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("severity", "figures", "cause", "run"), [
+    ("good", ("5.0 x16", "to the GPU reach 55.4 GB/s", "94.7 %", "from the GPU reach 54.6 GB/s"), None, WHOLE),
+    ("warning", ("from the GPU", "75.8 %"), "hidden", scaled("link_copy", "bandwidth", 0.8, direction="d2h")),
+    ("problem", ("47.4 %", "8 of 16", "94.7 %"), "slow link", with_facts(two_switches(lanes_now=8), slower(0.5))),
+    ("problem", ("4.0 x16 of 5.0 x16",), "slow link", with_facts(two_switches(generation_now=4), slower(0.5))),
+    ("problem", ("3.0 x16", "hidden"), "slow link", with_facts({**FLAT, "generation_now": 3}, slower(0.25))),
+    ("problem", ("4.0 x8",), "narrow slot", with_facts(NARROW, slower(0.25))),
+    ("problem", ("root port 0000:39:01.0", "5.0 x8 of 5.0 x16"), "slow upstream",
+     with_facts(two_switches(hop4_lanes_now=8, hop5_lanes_now=8), slower(0.5))),
+    ("problem", ("bridge 0000:3c:00.0", "3.0 x16 of 5.0 x16"), "slow upstream",
+     with_facts(two_switches(hop2_generation_now=3), slower(0.2))),
+    ("problem", ("power",), "slow link", with_facts(idle(generation_now=4, lanes_now=8), slower(0.1))),
+    ("warning", ("--cpunodebind=0",), "far node",
+     scaled("link_copy", "bandwidth", 0.7, make_link_run(nodes=2, facts=two_switches()))),
+    ("warning", ("51.1 %", "IOMMU"), "shared uplink", SHARED),
+    ("warning", ("error counters",), "errors", with_facts(two_switches(pcie_correctable_errors_risen=40))),
+    ("warning", ("error counters",), "errors", with_facts(two_switches(pcie_fatal_errors_risen=1))),
+    ("warning", ("other processes",), "other processes", BUSY),
+    ("warning", ("virtual machine",), "hidden", slower(0.7)),
+    ("note", ("64 KiB", "1.24 MiB"), "small copies", SMALL),
+    ("note", ("1 B", "4.00 MiB"), "small copies", ONE_SIZE),
+    ("problem", ("8 of 16 lanes",), "small copies", with_facts(two_switches(lanes_now=8), SMALL)),
+    ("warning", ("66.3 %", "Nothing"), None, with_facts(two_switches(), slower(0.7))),
+    ("warning", ("Nothing", f"link_state --into {WHOLE.run_id}`"), None, without("link_state", slower(0.7))),
+    ("warning", ("104 %", "256-byte packets"), None, with_facts(two_switches(), OVER)),
+    ("good", ("assumes 256-byte packets, size hidden",), None, UNREAD_PAYLOAD),
+])  # fmt: skip
 def test_a_verdict_has_severity_and_cause(severity: str, figures: tuple[str, ...], cause: str | None, run: Run) -> None:
     check(findings(run)[RULE], severity, *figures)
     assert cause is None or cause in {one.name for one in causes(evidence(run))}
@@ -79,18 +70,15 @@ def test_causes_come_with_the_facts_that_they_rest_on() -> None:
     assert "copies fill 94.7 %" in link.text
     assert (upstream.name, upstream.rests_on) == ("slow upstream", ("hop4_generation_now", "hop4_lanes_now"))
     (far,) = causes(evidence(scaled("link_copy", "bandwidth", 0.7, make_link_run(nodes=2, facts=two_switches()))))
-    assert (far.name, "node 1 copies to the GPU reach 55.4 GB/s" in far.text) == ("far node", True)
+    assert (far.name, "node 0 copies to the GPU reach 55.3 GB/s" in far.text) == ("far node", True)
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
-        two_switches(generation_now=1, lanes_now=1),  # copies were faster than such a link
-        two_switches(hop4_lanes_now=1),
-        two_switches(pcie_replays_risen=1),
-        two_switches(nvlink_errors_risen=40),
-    ],
-)
+@pytest.mark.parametrize("facts", [
+    two_switches(generation_now=1, lanes_now=1),  # copies were faster than such a link
+    two_switches(hop4_lanes_now=1),
+    two_switches(pcie_replays_risen=1),
+    two_switches(nvlink_errors_risen=40),
+])  # fmt: skip
 def test_a_misread_link_and_few_errors_are_no_cause(facts: Facts) -> None:
     check(findings(with_facts(facts))[RULE], "good")
 
@@ -118,20 +106,14 @@ def test_an_unknown_link_and_pageable_copies_have_no_verdict() -> None:
     check(findings(pageable)[RULE], "note", "No verdict", "pageable", "memory=pinned")
 
 
-@pytest.mark.parametrize(
-    ("severity", "figures", "facts"),
-    [
-        ("warning", ("4 of 16 lanes",), two_switches(lanes_now=4)),
-        (
-            "note",
-            ("5.0 x16 while busy", "58.4 GB/s", "57.6 GB/s", "no fault", f"link_copy --into {WHOLE.run_id}`"),
-            two_switches(),
-        ),
-        ("note", ("!no fault",), two_switches(nvlink_errors_risen=40)),
-        ("note", ("unknown",), {**FLAT, "generation_now": None}),
-        ("note", ("1.0 x8", "idle", "power"), idle(generation_now=1, lanes_now=8)),
-    ],
-)
+@pytest.mark.parametrize(("severity", "figures", "facts"), [
+    ("warning", ("4 of 16 lanes",), two_switches(lanes_now=4)),
+    ("note", ("5.0 x16 while busy", "58.4 GB/s", "57.6 GB/s", "no fault", f"link_copy --into {WHOLE.run_id}`"),
+     two_switches()),
+    ("note", ("!no fault",), two_switches(nvlink_errors_risen=40)),
+    ("note", ("unknown",), {**FLAT, "generation_now": None}),
+    ("note", ("1.0 x8", "idle", "power"), idle(generation_now=1, lanes_now=8)),
+])  # fmt: skip
 def test_facts_alone_have_a_verdict(severity: str, figures: tuple[str, ...], facts: Facts) -> None:
     run = changed(lambda one: state(facts) if one.case.benchmark == "link_state" else None)
     check(findings(run)[RULE], severity, *figures)

@@ -11,6 +11,7 @@ from make_run import failed, make_run, outcome, skipped
 
 from microbench.analysis.stats import rows
 from microbench.archive.export import HEADER, to_csv, to_json
+from microbench.core.bench import discover
 from microbench.core.model import LinkInfo, Run
 
 PROMISED = (
@@ -46,14 +47,14 @@ def test_numbers_are_whole_and_in_base_units() -> None:
     assert float(row["tail"]) == float(row["p99"])
     assert row["unit"] == "s/launch"
     assert row["simulated"] == "true"
-    assert row["version"] == "1"
+    assert row["version"] == str(discover()["launch_cost"].version)
     assert json.loads(row["params"]) == {}
 
 
 def test_a_rates_tail_is_its_slow_end() -> None:
     row = next(one for one in table(make_run()) if one["benchmark"] == "host_memory")
     assert float(row["min"]) <= float(row["tail"]) < float(row["median"]) < float(row["p90"])
-    assert json.loads(row["params"]) == {"size_bytes": 1 << 20, "threads": "one"}
+    assert json.loads(row["params"]) == {"size_bytes": 1 << 28, "threads": "one"}
 
 
 def test_a_ceiling_is_that_of_the_gpu_that_moves_the_data() -> None:

@@ -393,11 +393,9 @@ def plain_returns(costs: FakeCosts, runs: list[tuple[Launch, int]], gate_s: floa
 
 
 launches = st.builds(
-    Launch,
-    duration_ns=st.sampled_from([0, 2000, 30_000]),
-    argument_bytes=st.sampled_from([0, 500, 3000]),
+    Launch, duration_ns=st.sampled_from([0, 2000, 30_000]), argument_bytes=st.sampled_from([0, 500, 3000]),
     stream=st.sampled_from([0, 1]),
-)
+)  # fmt: skip
 
 
 @settings(max_examples=100, deadline=None)

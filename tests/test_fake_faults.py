@@ -226,11 +226,8 @@ LACKING: list[tuple[FakeCosts, Use, str]] = [
     (TWO, lambda gpu: stream(gpu, "read", "fp64", "cuda", 7, "grid_16B_x4_t256"), "hold no element of fp64"),
     (TWO, lambda gpu: stream(gpu, "read", "fp64", "cuda", 64, "round"), "has no shape round of cuda"),
     (FakeCosts(memory=MemoryCosts(libraries={})), lambda gpu: shapes(gpu, "read", "cupy"), "has no cupy"),
-    (
-        FakeCosts(memory=MemoryCosts(total_bytes=GIB)),
-        lambda gpu: loaded_chase(gpu, "dram"),
-        "1 GiB of device memory asked, 512 MiB free",
-    ),
+    (FakeCosts(memory=MemoryCosts(total_bytes=GIB)), lambda gpu: loaded_chase(gpu, "dram"),
+     "1 GiB of device memory asked, 512 MiB free"),
     (CROWDED, lambda gpu: stream(gpu, "read", "fp64", "cuda", GIB, "grid_16B_x4_t256"), DEVICE_MEMORY),
     (CROWDED, lambda gpu: read_set(gpu, "global", 2 * GIB), DEVICE_MEMORY),
     (CROWDED, lambda gpu: chase(gpu, "global", 2 * GIB), DEVICE_MEMORY),
@@ -250,7 +247,7 @@ LACKING: list[tuple[FakeCosts, Use, str]] = [
     (driver(12020), lambda gpu: node_chain(gpu, "pdl", 1), "programmatic edges need a driver of CUDA 12.3"),
     (driver(11080), lambda gpu: decided_loop(gpu, "tail_launch"), "from the device need a driver of CUDA 12.0"),
     (capability(8, 0), lambda gpu: node_chain(gpu, "pdl_trigger", 1), "capability 9.0; this GPU has 8.0"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("costs", "use", "reason"), LACKING, ids=[reason for _, _, reason in LACKING])

@@ -123,14 +123,9 @@ def test_dependencies_of_a_small_fork() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    branches=st.integers(1, 20),
-    length=st.integers(1, 6),
-    joined=st.booleans(),
-    runs_ns=st.integers(1, 5000),
-    front_end_ns=st.integers(1, 2000),
-    gap_ns=st.integers(0, 2000),
-    resident=st.integers(1, 8),
-)
+    branches=st.integers(1, 20), length=st.integers(1, 6), joined=st.booleans(), runs_ns=st.integers(1, 5000),
+    front_end_ns=st.integers(1, 2000), gap_ns=st.integers(0, 2000), resident=st.integers(1, 8),
+)  # fmt: skip
 def test_any_schedule_keeps_the_edges_the_front_end_and_the_room(
     branches: int, length: int, joined: bool, runs_ns: int, front_end_ns: int, gap_ns: int, resident: int
 ) -> None:

@@ -143,19 +143,6 @@ RUN = [sys.executable, "-m", "microbench", "run", "launch_kind", "host_timer", "
 
 
 @pytest.mark.slow
-def test_a_run_whose_progress_nobody_reads_goes_on(data: Path) -> None:
-    reading, writing = os.pipe()
-    process = subprocess.Popen(RUN, stderr=writing, stdout=subprocess.PIPE, text=True)
-    os.close(writing)
-    os.read(reading, 10)
-    os.close(reading)
-    shown, _ = process.communicate()
-    assert process.returncode == 0
-    assert "saved: " in shown
-    assert len(store.listing()) == 1
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("report_to", ["/dev/null", "/dev/full"])
 def test_a_run_whose_progress_cannot_be_written_goes_on(report_to: str, data: Path) -> None:
     with open("/dev/full", "w") as full, open(report_to, "w") as shown:

@@ -16,7 +16,6 @@ import pytest
 from command_line import call
 from make_run import failed, make_run
 
-from microbench.analysis.stats import rows
 from microbench.archive import schema, store
 from microbench.cli.fleet import progress_line
 from microbench.core.errors import ExitCode, MicrobenchError, ResultNotWrittenError, RunUnreadableError, UsageError
@@ -451,11 +450,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[str]:
         yield made.scheduler_address
 
 
-SLOW = (
-    "costs = { link_bytes_per_s = 3e10, memory = { dram_bytes_per_s = { read = 2e12, write = 2e12, mixed = 2e12 } } }"
-)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Dask's own, when a worker is killed
 @pytest.mark.parametrize("cluster", [3], indirect=True)
@@ -507,31 +501,3 @@ def test_after_an_interruption_no_run_stays_on_the_node(cluster: str, tmp_path: 
             Engine(client, campaign_of(device="fake"), tmp_path, simulated=hangs, changed=interrupt).run()
         while worker.children():  # the limit of the test ends this
             time.sleep(0.1)
-
-
-def best_bandwidth(folder: Path, node: int, benchmark: str) -> float:
-    """The highest bandwidth of a benchmark in the run of a simulated node."""
-    run = store.read(folder / f"simulated-{node}.json.xz")
-    return max(row.value for row in rows(run) if row.benchmark == benchmark and row.metric.name == "bandwidth")
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("cluster", [8], indirect=True)
-def test_of_eight_simulated_nodes_the_slow_ones_are_slow_and_nothing_is_lost(cluster: str, tmp_path: Path) -> None:
-    (tmp_path / "sim.toml").write_text(
-        f'[simulated-2]\n{SLOW}\n[simulated-5]\n{SLOW}\n[simulated-6]\nfault="dies"\n'
-        '[simulated-7]\nfault="hangs"\nlimit_s=1'
-    )
-    common = ("fleet", "run", "--scheduler", cluster, "--store", str(tmp_path))
-    names = ("link_copy", "memory_stream", "--quick", "--device", "fake")
-    assert call(*common, *names, "--simulated", str(tmp_path / "sim.toml")).exit_code == ExitCode.SOME_FAILED
-    (folder,) = (tmp_path / "campaigns").iterdir()
-    statuses = {task.node: task.status for task in records.read(tmp_path, folder.name).tasks}
-    assert statuses == {f"simulated-{n}": {6: "died", 7: "hung"}.get(n, "ok") for n in range(8)}
-    resumed = call("fleet", "run", "--local", "8", "--store", str(tmp_path), "--resume", folder.name)
-    assert resumed.exit_code == ExitCode.MEASURED, resumed.output
-    for benchmark in ("link_copy", "memory_stream"):
-        figures = [best_bandwidth(folder, number, benchmark) for number in range(8)]
-        others = [figure for number, figure in enumerate(figures) if number not in (2, 5)]
-        assert max(figures[2], figures[5]) < 0.7 * min(others)

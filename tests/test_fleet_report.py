@@ -139,24 +139,21 @@ def gpu(**fields: Any) -> Gpu:
 OTHERS = [gpu(node=f"o{n}") for n in range(9)]
 
 
-@pytest.mark.parametrize(
-    ("fields", "slow", "kind", "seen"),
-    [
-        ({"facts": {"link generation_now": "4", "driver": "1"}}, {"copies to the GPU": 1.0}, causes.DOWN_TRAINED,
-         "PCIe generation 4, elsewhere 5"),
-        ({}, {"copies to the GPU": 1.0}, causes.DOWN_TRAINED, "probable"),
-        ({}, {"copies to the GPU": 0.1}, causes.TRAFFIC, "shared uplink"),
-        ({"findings": (("environment.other_processes", "problem", "2 other processes on the GPU", "End them."),)},
-         {"matrix products": 0.3}, causes.TRAFFIC, "2 other processes"),
-        ({"throttled": 0.5, "throttle_reasons": "thermal"}, {"matrix products": 0.3}, causes.THROTTLED, "thermal"),
-        ({"power_limit_w": 500.0}, {"matrix products": 0.3}, causes.THROTTLED, "500 W, elsewhere 700 W"),
-        ({"temperature_c": 80.0}, {"matrix products": 0.3}, causes.THROTTLED, "80 °C, elsewhere 50 °C"),
-        ({}, {"calls on the host": 0.5}, causes.SLOW_HOST, "only calls on the host"),
-        ({"findings": (("environment.governor", "warning", "The CPU governor is powersave", "Set it."),)},
-         {"calls on the host": 0.5}, causes.SLOW_HOST, "powersave"),
-        ({"facts": {"driver": "2"}}, {"matrix products": 0.3}, causes.UNKNOWN, "driver is 2, elsewhere 1"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("fields", "slow", "kind", "seen"), [
+    ({"facts": {"link generation_now": "4", "driver": "1"}}, {"copies to the GPU": 1.0}, causes.DOWN_TRAINED,
+     "PCIe generation 4, elsewhere 5"),
+    ({}, {"copies to the GPU": 1.0}, causes.DOWN_TRAINED, "probable"),
+    ({}, {"copies to the GPU": 0.1}, causes.TRAFFIC, "shared uplink"),
+    ({"findings": (("environment.other_processes", "problem", "2 other processes on the GPU", "End them."),)},
+     {"matrix products": 0.3}, causes.TRAFFIC, "2 other processes"),
+    ({"throttled": 0.5, "throttle_reasons": "thermal"}, {"matrix products": 0.3}, causes.THROTTLED, "thermal"),
+    ({"power_limit_w": 500.0}, {"matrix products": 0.3}, causes.THROTTLED, "500 W, elsewhere 700 W"),
+    ({"temperature_c": 80.0}, {"matrix products": 0.3}, causes.THROTTLED, "80 °C, elsewhere 50 °C"),
+    ({}, {"calls on the host": 0.5}, causes.SLOW_HOST, "only calls on the host"),
+    ({"findings": (("environment.governor", "warning", "The CPU governor is powersave", "Set it."),)},
+     {"calls on the host": 0.5}, causes.SLOW_HOST, "powersave"),
+    ({"facts": {"driver": "2"}}, {"matrix products": 0.3}, causes.UNKNOWN, "driver is 2, elsewhere 1"),
+])  # fmt: skip
 def test_causes_are_what_the_others_do_not_have(fields: Any, slow: dict[str, float], kind: str, seen: str) -> None:
     others = [one._replace(facts={**one.facts, "link generation_now": "5"}) for one in OTHERS]
     (cause, *_) = causes.likely(gpu(**fields), others, slow)

@@ -64,16 +64,13 @@ def test_the_interval_is_misfit_and_constants_together() -> None:
     assert both.low_s < both.step_s < both.high_s
 
 
-@pytest.mark.parametrize(
-    ("workload", "way", "own_s"),
-    [
-        (step(100, 50e-6), "stream", 100 * 50e-6),
-        (step(100, 2e-6), "stream", 100 * 2e-6),
-        (step(100, 50e-6), "graph", 100 * 50e-6),
-        (step(100, 0.5e-6), "stream", 0.5e-6),  # the host is slower: only the last kernel is waited for
-        (Workload((Copies("h2d", 10_000_000), Kernels(10, (50e-6,)), Wait())), "stream", 202e-6 + 10 * 50e-6),
-    ],
-)
+@pytest.mark.parametrize(("workload", "way", "own_s"), [
+    (step(100, 50e-6), "stream", 100 * 50e-6),
+    (step(100, 2e-6), "stream", 100 * 2e-6),
+    (step(100, 50e-6), "graph", 100 * 50e-6),
+    (step(100, 0.5e-6), "stream", 0.5e-6),  # the host is slower: only the last kernel is waited for
+    (Workload((Copies("h2d", 10_000_000), Kernels(10, (50e-6,)), Wait())), "stream", 202e-6 + 10 * 50e-6),
+])  # fmt: skip
 def test_the_misfit_is_of_overhead_and_little_of_kernels_and_copies(workload: Workload, way: Way, own_s: float) -> None:
     found = predict(workload, fit(half=0.0, most=0.1), way)
     half_s = found.high_s - found.step_s

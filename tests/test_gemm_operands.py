@@ -32,11 +32,8 @@ COUNT = 40_000
 Bytes = npt.NDArray[np.uint8]
 # The same rounding in NumPy, written for the tensor kernels.
 KNOWN: dict[Element, TensorType] = {
-    "fp16": "fp16",
-    "bf16": "bf16",
-    "e4m3": "fp8_e4m3",
-    "e5m2": "fp8_e5m2",
-}
+    "fp16": "fp16", "bf16": "bf16", "e4m3": "fp8_e4m3", "e5m2": "fp8_e5m2",
+}  # fmt: skip
 OPERANDS: tuple[Element, ...] = ("fp64", "fp32", "fp16", "bf16", "e4m3", "e5m2", "e2m1", "int8")
 
 

@@ -83,15 +83,8 @@ def test_each_node_depends_on_the_one_before(driver: ctypes.CDLL) -> None:
 
 
 @pytest.mark.parametrize(("captured", "fails", "calls"), [
-    (True, 0, "BKKKED"),
-    (True, 2, "BKKKED"),
-    (True, 5, "BKKKEID"),
-    (True, 6, "BKKKEIUSXD"),
-    (True, 8, "BKKKEIUSLSXD"),
-    (False, 2, "CAAAD"),
-    (False, 4, "CAAAID"),
-    (False, 5, "CAAAILSXD"),
-    (False, 7, "CAAAILSXD"),
+    (True, 0, "BKKKED"), (True, 2, "BKKKED"), (True, 5, "BKKKEID"), (True, 6, "BKKKEIUSXD"), (True, 8, "BKKKEIUSLSXD"),
+    (False, 2, "CAAAD"), (False, 4, "CAAAID"), (False, 5, "CAAAILSXD"), (False, 7, "CAAAILSXD"),
 ])  # fmt: skip
 def test_a_failed_life_destroys_what_was_made(driver: ctypes.CDLL, captured: bool, fails: int, calls: str) -> None:
     driver.graph_reset(fails)

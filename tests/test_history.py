@@ -17,7 +17,7 @@ from recorded_runs import FIRST, recorded, save
 
 from microbench.archive import history, remarks, schema, store
 from microbench.cli import share
-from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
+from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError
 from microbench.core.model import Run
 
 NOW = FIRST + timedelta(days=30)
@@ -221,16 +221,6 @@ def test_damaged_remarks_are_empty_and_keep_their_run(data: bytes, folder: Path)
     assert remarks.change(path, label="new").label == "new"
 
 
-def test_a_label_too_long_and_one_for_a_bundled_run_are_refused(folder: Path) -> None:
-    path = save(folder, recorded(0))
-    with pytest.raises(UsageError, match="61 characters"):
-        remarks.change(path, label="x" * 61)
-    result = call("history", "--label", "nvidia-h200", "mine")
-    assert result.exit_code == ExitCode.USAGE
-    assert "bundled" in result.stderr
-    assert not remarks.place(store.bundled()["nvidia-h200"]).exists()
-
-
 def test_remarks_that_cannot_be_written_are_an_error_and_leave_nothing(folder: Path) -> None:
     path = save(folder, recorded(0))
     remarks.place(path).mkdir()
@@ -291,15 +281,6 @@ def test_labelled_annotated_growing_and_resumed_runs_stay(folder: Path) -> None:
         assert history.delete(states) == ([], [growing])
     assert going(keep=0) == ["b"]
     assert history.delete(states) == ([growing], [])
-
-
-@pytest.mark.parametrize("days", ["nan", "inf", "1e300"])
-def test_an_impossible_number_of_days_is_refused(days: str, folder: Path) -> None:
-    save(folder, recorded(0))
-    result = call("history", "prune", "--older-than", days, "--yes")
-    assert result.exit_code == ExitCode.USAGE
-    assert "is not a possible age" in result.stderr
-    assert len(store.listing()) == 1
 
 
 def test_nothing_is_deleted_without_a_limit_and_a_confirmation(folder: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_table_that_nobody_would_read_to_its_end_says_where_the_rest_is(monkey
     studies = {study.benchmark: study for section in report_of(run).sections for study in section.studies}
     durations = studies["launch_duration"].tables[-1]
     assert (len(durations.rows), durations.notes[0]) == (4, "6 more cases: microbench export lists them all")
-    assert not any("more cases" in note for note in studies["launch_kind"].tables[-1].notes)
+    assert not any("more cases" in note for note in studies["launch_threads"].tables[-1].notes)
 
 
 def test_limits_of_one_value_stand_in_the_order_of_their_rows() -> None:

@@ -256,48 +256,42 @@ def test_rooms_say_in_one_line_what_they_are_for() -> None:
             assert not more, f"{where} must hold nothing but its docstring: move the code to a file of the room"
 
 
-@pytest.mark.parametrize(
-    ("module", "body"),
-    [
-        ("analysis.stats", "from microbench.meter.timer import Meter"),
-        ("analysis.stats", "from microbench import meter"),
-        ("analysis.stats", "def later():\n    import microbench.cli"),
-        ("analysis.stats", "if TYPE_CHECKING:\n    from microbench.gpu.protocol.gpu import Gpu"),
-        ("analysis.stats", "importlib.import_module('microbench.session.session')"),
-        ("host.loops", "from ..session.session import execute"),
-        ("report.tables", "from microbench.gpu.protocol.gpu import Gpu"),
-        ("report.tables", "import rich.table"),
-        ("gpu.fake.device", "from microbench.model import model"),
-        ("host.loops", "from numba import cuda"),
-        ("host.facts", "import numba"),
-        ("gpu.cuda.device", "import torch"),
-        ("gpu.cuda.device", "import pynvml"),
-        ("archive.store", "__import__('cupy')"),
-        ("analysis.stats", "print(1)"),
-        ("session.session", "try:\n    pass\nexcept Exception:\n    pass"),
-        ("session.session", "try:\n    pass\nexcept (OSError, BaseException):\n    pass"),
-        ("session.session", "try:\n    pass\nexcept:\n    pass"),
-        ("session.worker", "try:\n    pass\nexcept Exception:\n    pass\n" * 2),
-        ("analysis.stats", "def f():\n    global state\n    state = 1"),
-        ("analysis.stats", None),
-    ],
-)
+@pytest.mark.parametrize(("module", "body"), [
+    ("analysis.stats", "from microbench.meter.timer import Meter"),
+    ("analysis.stats", "from microbench import meter"),
+    ("analysis.stats", "def later():\n    import microbench.cli"),
+    ("analysis.stats", "if TYPE_CHECKING:\n    from microbench.gpu.protocol.gpu import Gpu"),
+    ("analysis.stats", "importlib.import_module('microbench.session.session')"),
+    ("host.loops", "from ..session.session import execute"),
+    ("report.tables", "from microbench.gpu.protocol.gpu import Gpu"),
+    ("report.tables", "import rich.table"),
+    ("gpu.fake.device", "from microbench.model import model"),
+    ("host.loops", "from numba import cuda"),
+    ("host.facts", "import numba"),
+    ("gpu.cuda.device", "import torch"),
+    ("gpu.cuda.device", "import pynvml"),
+    ("archive.store", "__import__('cupy')"),
+    ("analysis.stats", "print(1)"),
+    ("session.session", "try:\n    pass\nexcept Exception:\n    pass"),
+    ("session.session", "try:\n    pass\nexcept (OSError, BaseException):\n    pass"),
+    ("session.session", "try:\n    pass\nexcept:\n    pass"),
+    ("session.worker", "try:\n    pass\nexcept Exception:\n    pass\n" * 2),
+    ("analysis.stats", "def f():\n    global state\n    state = 1"),
+    ("analysis.stats", None),
+])  # fmt: skip
 def test_a_planted_fault_is_found(module: str, body: str | None) -> None:
     tree = ast.parse("x = 1" if body is None else f'"""What it is for."""\n{body}')
     assert [*import_faults(module, [*imported(tree, module)]), *source_faults(tree, module)] != []
 
 
-@pytest.mark.parametrize(
-    ("module", "body"),
-    [
-        ("report.terminal.terminal", "from rich.table import Table\nfrom microbench.report.document import Report"),
-        ("host.loops", "from numba import njit\nfrom microbench.core.model import Run"),
-        ("gpu.layers.torch", "import torch\nfrom cuda.bindings import driver\nfrom numba import cuda"),
-        ("gpu.machine.nvml", "import pynvml"),
-        ("cli.app", "print(1)\nfrom microbench.session.session import run"),
-        ("session.worker", "try:\n    pass\nexcept Exception:\n    pass"),
-    ],
-)
+@pytest.mark.parametrize(("module", "body"), [
+    ("report.terminal.terminal", "from rich.table import Table\nfrom microbench.report.document import Report"),
+    ("host.loops", "from numba import njit\nfrom microbench.core.model import Run"),
+    ("gpu.layers.torch", "import torch\nfrom cuda.bindings import driver\nfrom numba import cuda"),
+    ("gpu.machine.nvml", "import pynvml"),
+    ("cli.app", "print(1)\nfrom microbench.session.session import run"),
+    ("session.worker", "try:\n    pass\nexcept Exception:\n    pass"),
+])  # fmt: skip
 def test_what_is_allowed_passes(module: str, body: str) -> None:
     tree = ast.parse(f'"""What it is for."""\n{body}')
     assert [*import_faults(module, [*imported(tree, module)]), *source_faults(tree, module)] == []

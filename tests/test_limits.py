@@ -43,18 +43,15 @@ def test_the_table_has_every_generation() -> None:
     assert {row["generation"] for row in ROWS} == {1, 2, 3, 4, 5, 6}
 
 
-@pytest.mark.parametrize(
-    ("bound", "gigabytes_per_s"),
-    [
-        ("pcie_h2d", 58.449),
-        ("pcie_d2h", 57.614),
-        # 63.015 x 128/148 and x 128/152: by the byte counters of an H200.
-        ("pcie_sm_read", 54.500),
-        ("pcie_sm_write", 53.066),
-        # 58.449 down; up (63.015 - 58.449 x 24/256) x 256/280.
-        ("pcie_both", 58.449 + 52.604),
-    ],
-)
+@pytest.mark.parametrize(("bound", "gigabytes_per_s"), [
+    ("pcie_h2d", 58.449),
+    ("pcie_d2h", 57.614),
+    # 63.015 x 128/148 and x 128/152: by the byte counters of an H200.
+    ("pcie_sm_read", 54.500),
+    ("pcie_sm_write", 53.066),
+    # 58.449 down; up (63.015 - 58.449 x 24/256) x 256/280.
+    ("pcie_both", 58.449 + 52.604),
+])  # fmt: skip
 def test_a_link_is_judged_at_its_full_speed_even_if_it_is_trained_down(bound: str, gigabytes_per_s: float) -> None:
     limit = limit_of(bound)
     assert limit.value / 1e9 == pytest.approx(gigabytes_per_s, abs=1e-3)
@@ -105,20 +102,17 @@ def test_no_pcie_ceiling_without_a_known_pcie_link(bound: str, gpu: GpuInfo | No
     assert limits.ceiling(bound, gpu) is None
 
 
-@pytest.mark.parametrize(
-    ("bound", "gpu"),
-    [
-        (None, GPU),
-        ("l3", BOARD),
-        ("dram", replace(BOARD, memory_clock_max_hz=None)),
-        ("dram", replace(BOARD, memory_bus_bits=None)),
-        ("l2", BOARD),  # no source states one
-        ("l2_per_clock", BOARD),
-        ("l1", replace(BOARD, sm_clock_max_hz=None)),
-        ("l1", replace(BOARD, sm_count=None)),
-        *(("nvlink", replace(GPU, link=link)) for link in (LINK, LinkInfo(nvlinks=0), LinkInfo(nvlinks=18))),
-    ],
-)
+@pytest.mark.parametrize(("bound", "gpu"), [
+    (None, GPU),
+    ("l3", BOARD),
+    ("dram", replace(BOARD, memory_clock_max_hz=None)),
+    ("dram", replace(BOARD, memory_bus_bits=None)),
+    ("l2", BOARD),  # no source states one
+    ("l2_per_clock", BOARD),
+    ("l1", replace(BOARD, sm_clock_max_hz=None)),
+    ("l1", replace(BOARD, sm_count=None)),
+    *(("nvlink", replace(GPU, link=link)) for link in (LINK, LinkInfo(nvlinks=0), LinkInfo(nvlinks=18))),
+])  # fmt: skip
 def test_no_ceiling_without_what_it_is_computed_from(bound: str | None, gpu: GpuInfo) -> None:
     assert limits.ceiling(bound, gpu) is None
     assert link_rate(LinkInfo()) is None

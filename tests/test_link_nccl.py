@@ -1,9 +1,15 @@
-"""link_nccl: simulated costs come back, rates follow nccl-tests' definitions, the finding names a ring of one."""
+"""NCCL's rates: the calls to its library through a stand-in, the benchmark, its table and its finding."""
 
+import ctypes
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cache
 from itertools import product
-from typing import get_args
+from types import SimpleNamespace
+from typing import Any, get_args
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from against import nccl_figures
 from cuda.pathfinder import DynamicLibNotFoundError
@@ -12,7 +18,6 @@ from link_evidence import WHOLE, evidence, findings
 from make_link_run import make_link_run, rate
 from make_run import measurement, outcome, with_suite
 from msgspec.structs import replace
-from nccl_stand_in import StandIn, machine
 from sections import some, study
 
 from microbench.archive import schema
@@ -26,6 +31,129 @@ from microbench.gpu.fake.costs import FakeCosts, LinkCosts
 from microbench.gpu.fake.environment import fake_environment
 from microbench.gpu.fake.gpu import open_fake
 from microbench.report.suites import link
+
+SIZE, INT, POINTER = ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p
+INVALID_USAGE = 5
+NO_WAIT = ctypes.CFUNCTYPE(INT, POINTER)(lambda stream: 0)  # cuStreamSynchronize
+# The arguments of each function in nccl.h.
+SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "ncclGroupStart": (), "ncclGroupEnd": (), "ncclAllReduce": (POINTER, POINTER, SIZE, INT, INT, POINTER, POINTER),
+    "ncclAllGather": (POINTER, POINTER, SIZE, INT, POINTER, POINTER),
+    "ncclSend": (POINTER, SIZE, INT, INT, POINTER, POINTER), "ncclRecv": (POINTER, SIZE, INT, INT, POINTER, POINTER),
+}  # fmt: skip
+
+
+def floats(address: int, count: int) -> npt.NDArray[np.float32]:
+    return np.frombuffer((ctypes.c_float * count).from_address(address), dtype=np.float32)
+
+
+class StandIn:
+    """A collectives.Library. Rank r has the communicator 100 + r and the stream 200 + r; ``damages`` spoils results."""
+
+    def __init__(self, *, damages: bool = False) -> None:
+        self.damages = damages
+        self.calls: list[str] = []
+        self._depth, self._ranks = 0, 0
+        self._pending: list[tuple[Any, ...]] = []
+        self._functions = {
+            name: ctypes.CFUNCTYPE(INT, *arguments)(self._receiver(name)) for name, arguments in SIGNATURES.items()
+        }
+
+    def _receiver(self, name: str) -> Callable[..., int]:
+        def receive(*arguments: int) -> int:
+            self.calls.append(name)
+            if name == "ncclGroupStart":
+                self._depth += 1
+                return 0
+            if name == "ncclGroupEnd":
+                self._depth -= 1
+            else:
+                communicator, stream = arguments[-2:]
+                if stream - 200 != communicator - 100:
+                    return INVALID_USAGE
+                self._pending.append((name, communicator - 100, *arguments[:-2]))
+            return 0 if self._depth else self._run()
+
+        return receive
+
+    def _run(self) -> int:
+        """Runs a group. All ranks must take part; only float32 and sums are accepted."""
+        pending, self._pending = self._pending, []
+        sent: dict[tuple[int, int], npt.NDArray[np.float32]] = {}
+        for name, rank, *arguments in pending:
+            if arguments[{"ncclSend": 2, "ncclRecv": 2}.get(name, 3)] != collectives.FLOAT32:
+                return INVALID_USAGE
+            if name == "ncclSend":
+                address, count, _, peer = arguments
+                sent[rank, peer] = floats(address, count).copy()
+        whole = [one for one in pending if one[0] in ("ncclAllReduce", "ncclAllGather")]
+        if whole and sorted(one[1] for one in whole) != list(range(self._ranks)):
+            return INVALID_USAGE
+        parts = [floats(one[2], one[4]).copy() for one in sorted(whole, key=lambda one: one[1])]
+        for name, rank, *arguments in pending:
+            if name == "ncclRecv":
+                address, count, _, peer = arguments
+                floats(address, count)[:] = sent[peer, rank]
+            elif name == "ncclAllReduce":
+                if arguments[4] != collectives.SUM:
+                    return INVALID_USAGE
+                floats(arguments[1], arguments[2])[:] = sum(parts)
+            elif name == "ncclAllGather":
+                floats(arguments[1], arguments[2] * self._ranks)[:] = np.concatenate(parts)
+            if self.damages and name == "ncclRecv":
+                floats(arguments[0], arguments[1])[-1] += 1
+            elif self.damages and name != "ncclSend":
+                floats(arguments[1], arguments[2])[-1] += 1
+        return 0
+
+    def address(self, name: str) -> int:
+        return ctypes.cast(self._functions[name], POINTER).value or 0
+
+    def check(self, code: int, what: str) -> None:
+        if code != 0:
+            raise MeasurementError(f"{what}: code {code}")
+
+    def version(self) -> str:
+        return "2.0.0"
+
+    def communicators(self, case: Any, devices: Sequence[int]) -> Sequence[int]:
+        self._ranks = len(devices)
+        self.devices = list(devices)
+        return [100 + rank for rank in range(len(devices))]
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, library: StandIn, gpus: int, own: int) -> Any:
+    """A case on GPU ``own`` of several whose memory is the host's."""
+    kept: list[Any] = []
+
+    def device_memory(size_bytes: int) -> int:
+        kept.append(np.zeros(size_bytes, dtype=np.uint8))
+        return int(kept[-1].ctypes.data)
+
+    def upload(address: int, values: npt.NDArray[np.float32]) -> None:
+        floats(address, values.size)[:] = values
+
+    memory = SimpleNamespace(
+        device_memory=device_memory,
+        upload=upload,
+        read=lambda address, count, dtype: floats(address, count).copy(),
+        synchronize=lambda: None,
+    )
+    order = [own, *(index for index in range(gpus) if index != own)]
+    boards = SimpleNamespace(
+        board=lambda index: SimpleNamespace(case=memory, stream=200 + order.index(index), current=nullcontext)
+    )
+    monkeypatch.setattr(collectives, "Library", lambda: library)
+    monkeypatch.setattr(collectives, "gpus", lambda case: range(gpus))
+    monkeypatch.setattr(collectives, "entry_point", lambda name: ctypes.cast(NO_WAIT, POINTER).value)
+    monkeypatch.setattr(
+        collectives.driver,
+        "cuMemsetD8",
+        lambda address, value, size_bytes: (ctypes.memset(address, value, size_bytes) * 0,),
+    )
+    context = SimpleNamespace(device=own, make_current=lambda: None)
+    return SimpleNamespace(context=context, once=lambda make: boards, own=kept.append)
+
 
 MIB = 1 << 20
 SIZES = (128, 64 << 10, 16 * MIB, 256 * MIB)
@@ -70,13 +198,10 @@ def test_a_ring_of_one_has_no_bus_bandwidth() -> None:
     assert set(figures(FakeCosts(gpus=4), "all_reduce", MIB, gpus="1")) == {"call", "algorithm_bandwidth"}
 
 
-@pytest.mark.parametrize(
-    ("name", "ranks", "expected"),
-    [
-        ("all_reduce", 1, 0.0), ("all_reduce", 2, 1.0), ("all_reduce", 8, 1.75), ("all_gather", 1, 0.0),
-        ("all_gather", 2, 0.5), ("all_gather", 8, 0.875), ("send_recv", 1, 0.0), ("send_recv", 8, 1.0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "ranks", "expected"), [
+    ("all_reduce", 1, 0.0), ("all_reduce", 2, 1.0), ("all_reduce", 8, 1.75), ("all_gather", 1, 0.0),
+    ("all_gather", 2, 0.5), ("all_gather", 8, 0.875), ("send_recv", 1, 0.0), ("send_recv", 8, 1.0),
+])  # fmt: skip
 def test_factors_are_those_of_nccl_tests(name: CollectiveName, ranks: int, expected: float) -> None:
     assert bus_factor(name, ranks) == expected
 
@@ -216,14 +341,11 @@ def test_a_refusal_of_nccl_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         made.take_ns(1)
 
 
-@pytest.mark.parametrize(
-    ("gpus", "asked", "reason"),
-    [
-        (1, "1", "this machine has 1 GPU: use gpus=all"),
-        (8, "8", "this machine has 8 GPUs: use gpus=all"),
-        (1, "2", "needs 2 GPUs, 1 here"),
-    ],
-)
+@pytest.mark.parametrize(("gpus", "asked", "reason"), [
+    (1, "1", "this machine has 1 GPU: use gpus=all"),
+    (8, "8", "this machine has 8 GPUs: use gpus=all"),
+    (1, "2", "needs 2 GPUs, 1 here"),
+])  # fmt: skip
 def test_a_ring_that_this_machine_has_not_or_has_by_another_name(gpus: int, asked: str, reason: str) -> None:
     assert discover()["link_nccl"].here(fake_environment(FakeCosts(gpus=gpus)), {"gpus": asked}) == reason
 

@@ -88,34 +88,24 @@ def test_device_memory_that_is_not_free_is_a_skip(
         case.device_memory(16 << 30)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(
-            (name, "size_bytes=0")
-            for name, benchmark in discover().items()
-            if benchmark.suite == "link" and "size_bytes" in benchmark.axes and name != "link_peer"
-        ),  # the latency of link_peer has no size
-        ("link_zero_copy", "offset_bytes=4096"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [
+    *(
+        (name, "size_bytes=0")
+        for name, benchmark in discover().items()
+        if benchmark.suite == "link" and "size_bytes" in benchmark.axes and name != "link_peer"
+    ),  # the latency of link_peer has no size
+    ("link_zero_copy", "offset_bytes=4096"),
+])  # fmt: skip
 def test_values_without_a_meaning_are_refused(name: str, value: str) -> None:
     axis, _, number = value.partition("=")
     with pytest.raises(UsageError, match=f"{value} is out of range in {name}"):
         select({name: discover()[name]}, (name,), "default", {axis: (number,)})
 
 
-@pytest.mark.parametrize(
-    ("nvlinks", "way", "bound"),
-    [
-        (18, "engine_read", "nvlink"),
-        (None, "sm_write", "nvlink"),
-        (0, "engine_read", "pcie_h2d"),
-        (0, "engine_both_write", "pcie_d2h"),
-        (0, "sm_read", "pcie_sm_read"),
-        (0, "sm_write", "pcie_sm_write"),
-    ],
-)
+@pytest.mark.parametrize(("nvlinks", "way", "bound"), [
+    (18, "engine_read", "nvlink"), (None, "sm_write", "nvlink"), (0, "engine_read", "pcie_h2d"),
+    (0, "engine_both_write", "pcie_d2h"), (0, "sm_read", "pcie_sm_read"), (0, "sm_write", "pcie_sm_write"),
+])  # fmt: skip
 def test_the_ceiling_of_a_pair_without_nvlink_is_that_of_pcie(nvlinks: int | None, way: PeerWay, bound: str) -> None:
     link = LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256, nvlinks=nvlinks, nvlink_bytes_per_s=25e9)
     info = GpuInfo("GPU", "GPU-0", link=link)

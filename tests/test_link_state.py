@@ -109,18 +109,12 @@ def link(folder: str, speed: str, width: str) -> dict[str, str]:
 @pytest.mark.parametrize(("files", "expected"), [
     ({}, {"iommu": "off", "resizable_bar": False, "bar1_bytes": 256 << 20}),
     ({f"{SLOT}/vendor": "0x1b36"}, {"virtual_bus": True, "switches": None, "generation_slot_max": None, "hops": 2}),
-    (
-        {f"{folder}/current_link_speed": TRAINED_DOWN for folder in (CARD, SLOT)},
-        {"generation_now": 1, "lanes_now": 16, "generation_gpu_max": 5, "hop1_generation_now": 1},
-    ),
-    (
-        link(CARD, SLOW, "8") | link(SLOT, SLOW, "16"),
-        {"lanes_gpu_max": 8, "lanes_slot_max": 16, "slot_limit_bus_id": "none"},
-    ),
-    (
-        link(CARD, SLOW, "16") | link(SLOT, SLOW, "8"),
-        {"lanes_gpu_max": 16, "lanes_slot_max": 8, "slot_limit_bus_id": "0000:00:01.0"},
-    ),
+    ({f"{folder}/current_link_speed": TRAINED_DOWN for folder in (CARD, SLOT)},
+     {"generation_now": 1, "lanes_now": 16, "generation_gpu_max": 5, "hop1_generation_now": 1}),
+    (link(CARD, SLOW, "8") | link(SLOT, SLOW, "16"),
+     {"lanes_gpu_max": 8, "lanes_slot_max": 16, "slot_limit_bus_id": "none"}),
+    (link(CARD, SLOW, "16") | link(SLOT, SLOW, "8"),
+     {"lanes_gpu_max": 16, "lanes_slot_max": 8, "slot_limit_bus_id": "0000:00:01.0"}),
     (link(CARD, FAST, "16") | link(SLOT, "8.0 GT/s PCIe", "16"), {"slot_limit_bus_id": "0000:00:01.0"}),
 ])  # fmt: skip
 def test_facts_of_a_card_in_a_desktop(tmp_path: Path, files: dict[str, str], expected: dict[str, Any]) -> None:
@@ -165,24 +159,19 @@ ALL_FIELDS = {
     "nvlink_bytes_per_s",
 }  # fmt: skip
 LOST = {
-    "nvmlDeviceGetCurrPcieLinkGeneration": {"generation_now"},
-    "nvmlDeviceGetCurrPcieLinkWidth": {"lanes_now"},
+    "nvmlDeviceGetCurrPcieLinkGeneration": {"generation_now"}, "nvmlDeviceGetCurrPcieLinkWidth": {"lanes_now"},
     "nvmlDeviceGetGpuMaxPcieLinkGeneration": {"generation_gpu_max"},
     "nvmlDeviceGetMaxPcieLinkWidth": {"lanes_gpu_max"},
     "nvmlDeviceGetBAR1MemoryInfo": {"resizable_bar", "bar1_bytes"},
     "nvmlDeviceGetMemoryInfo": {"resizable_bar"},
     "nvmlDeviceGetNvLinkState": {"nvlinks", *ALL_NVLINK} - {"topology_gpu1", "topology_gpu2"},
-    "nvmlDeviceGetNvLinkVersion": {"nvlink_version"},
-    "nvmlDeviceGetNvLinkRemoteDeviceType": {"nvlink_peers"},
-    "nvmlDeviceGetNvLinkRemotePciInfo": set(),
-    "nvmlDeviceGetP2PStatus": set(),
+    "nvmlDeviceGetNvLinkVersion": {"nvlink_version"}, "nvmlDeviceGetNvLinkRemoteDeviceType": {"nvlink_peers"},
+    "nvmlDeviceGetNvLinkRemotePciInfo": set(), "nvmlDeviceGetP2PStatus": set(),
     "nvmlDeviceGetTopologyCommonAncestor": set(),
     "nvmlDeviceGetHandleByPciBusId": {"topology_gpu1", "topology_gpu2"},
-    "nvmlDeviceGetC2cModeInfoV": set(),
-    "nvmlDeviceGetFieldValues": ALL_FIELDS,
-    "nvmlDeviceGetPcieReplayCounter": set(),
+    "nvmlDeviceGetC2cModeInfoV": set(), "nvmlDeviceGetFieldValues": ALL_FIELDS, "nvmlDeviceGetPcieReplayCounter": set(),
     "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": set(),
-}
+}  # fmt: skip
 SHOWN_BY_SYSFS = {
     "generation_now", "lanes_now", "generation_gpu_max", "lanes_gpu_max", "bar1_bytes", "pcie_correctable_errors",
     "pcie_nonfatal_errors", "pcie_fatal_errors",

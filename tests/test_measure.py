@@ -181,15 +181,12 @@ def test_a_kernel_has_its_time_its_resources_and_its_limit() -> None:
     assert all(fact.source == "SIMULATED" for fact in run.outcomes[0].facts if fact.name == "registers")
 
 
-@pytest.mark.parametrize(
-    ("grid", "bytes_", "limit"),
-    [
-        ("1056", "1GiB", "bandwidth"),
-        pytest.param("1", "0", "launch", marks=pytest.mark.slow),
-        pytest.param("1188", "64MiB", "tail", marks=pytest.mark.slow),
-        pytest.param("1056", "60MiB", "bandwidth", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("grid", "bytes_", "limit"), [
+    ("1056", "1GiB", "bandwidth"),
+    pytest.param("1", "0", "launch", marks=pytest.mark.slow),
+    pytest.param("1188", "64MiB", "tail", marks=pytest.mark.slow),
+    pytest.param("1056", "60MiB", "bandwidth", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_the_limit_of_a_kernel_under_the_ceilings_of_its_run(grid: str, bytes_: str, limit: str) -> None:
     ran = call("run", "memory_stream", "--quick", "--device", "fake", "--out", "run.json")
     assert ran.exit_code == 0
@@ -239,25 +236,20 @@ def test_axes_stand_for_their_values_in_every_formula() -> None:
     assert large.waves == pytest.approx(16 * small.waves, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "cause"),
-    [
-        (("kernels.cu:saxpi", "--grid", "1", "--block", "1"), "did you mean saxpy"),
-        (("kernels.cu:saxpy", "--grid", "1"), "a kernel needs --block"),
-        (("kernels.cu:saxpy", "--grid", "1", "--block", "1", "--arg", "f32[8]"), "takes 3 arguments, 1 are given"),
-        (
-            ("kernels.cu:saxpy", "--grid", "1", "--block", "1", "--arg", "f64[8]", "--arg", "f32[8]", "--arg", "1.0f"),
-            "is not an array of type f32",
-        ),
-        (("kernels.cu:saxpy", "--grid", "n", "--block", "1", *SAXPY), "n is not a number"),
-        (("nowhere.cu:saxpy",), "there is no file"),
-        (("steps.py::stp",), "did you mean step"),
-        (("steps.py::step", "--grid", "1"), "--grid is for kernels"),
-        (("steps.py::step", "--axis", "count"), "is not NAME=VALUE"),
-        (("steps.py::step", "--axis", "setup=1"), "choose another name"),
-        (("steps",), "names no kernel and no function"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "cause"), [
+    (("kernels.cu:saxpi", "--grid", "1", "--block", "1"), "did you mean saxpy"),
+    (("kernels.cu:saxpy", "--grid", "1"), "a kernel needs --block"),
+    (("kernels.cu:saxpy", "--grid", "1", "--block", "1", "--arg", "f32[8]"), "takes 3 arguments, 1 are given"),
+    (("kernels.cu:saxpy", "--grid", "1", "--block", "1", "--arg", "f64[8]", "--arg", "f32[8]", "--arg", "1.0f"),
+     "is not an array of type f32"),
+    (("kernels.cu:saxpy", "--grid", "n", "--block", "1", *SAXPY), "n is not a number"),
+    (("nowhere.cu:saxpy",), "there is no file"),
+    (("steps.py::stp",), "did you mean step"),
+    (("steps.py::step", "--grid", "1"), "--grid is for kernels"),
+    (("steps.py::step", "--axis", "count"), "is not NAME=VALUE"),
+    (("steps.py::step", "--axis", "setup=1"), "choose another name"),
+    (("steps",), "names no kernel and no function"),
+])  # fmt: skip
 def test_what_is_wrong_is_said_before_anything_runs(arguments: tuple[str, ...], cause: str) -> None:
     result = call("measure", *arguments, "--device", "fake")
     assert result.exit_code == 2
@@ -385,20 +377,13 @@ def test_what_is_no_formula(text: str) -> None:
         number(text, {"n": 10})
 
 
-@pytest.mark.parametrize(
-    ("text", "expected", "word"),
-    [
-        ("f32[1<<4]", Argument("f32", 16), None),
-        ("bf16[n]", Argument("bf16", 10), None),
-        ("2.0f", Argument("f32", 0, 2.0), 0x40000000),
-        ("1.5", Argument("f64", 0, 1.5), 0x3FF8000000000000),
-        ("-1", Argument("i32", 0, -1), 0xFFFFFFFF),
-        ("7ull", Argument("u64", 0, 7), 7),
-        ("i64(n*2)", Argument("i64", 0, 20), 20),
-        ("bf16(1)", Argument("bf16", 0, 1), 0x3F80),
-        ("n", Argument("i32", 0, 10), 10),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected", "word"), [
+    ("f32[1<<4]", Argument("f32", 16), None), ("bf16[n]", Argument("bf16", 10), None),
+    ("2.0f", Argument("f32", 0, 2.0), 0x40000000), ("1.5", Argument("f64", 0, 1.5), 0x3FF8000000000000),
+    ("-1", Argument("i32", 0, -1), 0xFFFFFFFF), ("7ull", Argument("u64", 0, 7), 7),
+    ("i64(n*2)", Argument("i64", 0, 20), 20), ("bf16(1)", Argument("bf16", 0, 1), 0x3F80),
+    ("n", Argument("i32", 0, 10), 10),
+])  # fmt: skip
 def test_arguments(text: str, expected: Argument, word: int | None) -> None:
     given = argument(text, {"n": 10})
     assert given == expected

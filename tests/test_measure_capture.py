@@ -54,12 +54,8 @@ class Driver:
         return (
             0,
             bindings.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_INVALIDATED if self.broken else 1,
-            1,
-            None,
-            None,
-            None,
-            0,
-        )
+            1, None, None, None, 0,
+        )  # fmt: skip
 
     def cuStreamEndCapture(self, stream: int) -> tuple[int, int]:  # noqa: N802
         return (INVALIDATED if self.broken else 0), 99
@@ -76,11 +72,9 @@ class Driver:
         self.pointers = (ctypes.c_void_p * 2)(first, first + 8)
         shape = dict.fromkeys(("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ"), 1)
         return 0, SimpleNamespace(
-            func=bindings.CUfunction(7),
-            kern=bindings.CUkernel(0),
-            kernelParams=ctypes.addressof(self.pointers),
+            func=bindings.CUfunction(7), kern=bindings.CUkernel(0), kernelParams=ctypes.addressof(self.pointers),
             **shape,
-        )
+        )  # fmt: skip
 
     def cuFuncGetName(self, function: object) -> tuple[int, bytes]:  # noqa: N802
         return 0, ELEMENTWISE

@@ -60,10 +60,8 @@ def test_holders_are_named_with_their_memory() -> None:
 
 @pytest.mark.parametrize(("gpu", "reason"), [
     (nvml(), "NVML lists no process here, not even this one"),
-    (
-        nvml(nvmlDeviceGetComputeRunningProcesses=refuse(4), nvmlDeviceGetComputeRunningProcesses_v2=refuse(4)),
-        "error 4",
-    ),
+    (nvml(nvmlDeviceGetComputeRunningProcesses=refuse(4), nvmlDeviceGetComputeRunningProcesses_v2=refuse(4)),
+     "error 4"),
 ])  # fmt: skip
 def test_processes_hidden_from_nvml_are_unknown_and_not_nobody(gpu: NvmlGpu, reason: str) -> None:
     fact = nvml_module.holders(gpu)

@@ -74,25 +74,19 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("functions", "expected"),
-    [
-        ({}, MemoryErrors(0, 0, 12, 1, 0, 1, False, False)),
-        ({"nvmlDeviceGetRemappedRows": (3, 2, 1, 1)}, MemoryErrors(0, 0, 12, 1, 3, 2, True, True)),
-        (
-            {**REFUSED, "nvmlDeviceGetRetiredPages": lambda handle, cause: [4096] * (2 + cause),
-             "nvmlDeviceGetRetiredPagesPendingStatus": 1},
-            MemoryErrors(pages_retired=5, retirement_pending=True),
-        ),
-        (
-            {**REFUSED, "nvmlDeviceGetRetiredPages": lambda handle, cause: [] if cause else refuse(NOT_SUPPORTED)()},
-            None,
-        ),
-        ({**REFUSED, "nvmlDeviceGetRemappedRows": "absent"}, None),
-        ({name: refuse(NO_PERMISSION) for name in REFUSED}, None),
-        (dict.fromkeys(REFUSED, mismatch), None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("functions", "expected"), [
+    ({}, MemoryErrors(0, 0, 12, 1, 0, 1, False, False)),
+    ({"nvmlDeviceGetRemappedRows": (3, 2, 1, 1)}, MemoryErrors(0, 0, 12, 1, 3, 2, True, True)),
+    (
+        {**REFUSED, "nvmlDeviceGetRetiredPages": lambda handle, cause: [4096] * (2 + cause),
+         "nvmlDeviceGetRetiredPagesPendingStatus": 1},
+        MemoryErrors(pages_retired=5, retirement_pending=True),
+    ),
+    ({**REFUSED, "nvmlDeviceGetRetiredPages": lambda handle, cause: [] if cause else refuse(NOT_SUPPORTED)()}, None),
+    ({**REFUSED, "nvmlDeviceGetRemappedRows": "absent"}, None),
+    ({name: refuse(NO_PERMISSION) for name in REFUSED}, None),
+    (dict.fromkeys(REFUSED, mismatch), None),
+])  # fmt: skip
 def test_memory_errors_are_counted_or_unknown(functions: dict[str, Any], expected: MemoryErrors | None) -> None:
     assert NvmlGpu(UUID, library(**functions)).describe(BARE).memory_errors == expected
 
@@ -163,24 +157,18 @@ def test_a_mig_instance_is_found_and_its_board_answers_for_it() -> None:
 def test_telemetry_in_si_units_with_reasons_in_words() -> None:
     gpu = NvmlGpu(UUID, library(nvmlDeviceGetCurrentClocksEventReasons=0x44))
     assert gpu.telemetry() == Telemetry(
-        nvml_sm_clock_hz=345e6,
-        memory_clock_hz=3201e6,
-        temperature_c=41.0,
-        power_w=76.5,
+        nvml_sm_clock_hz=345e6, memory_clock_hz=3201e6, temperature_c=41.0, power_w=76.5,
         throttle_reasons=("software power cap", "hardware thermal slowdown"),
-    )
+    )  # fmt: skip
 
 
 def test_older_names_are_asked_where_newer_ones_do_not_exist() -> None:
     stand_in = library(
-        nvmlDeviceGetTemperatureV="absent",
-        nvmlDeviceGetTemperature=50,
+        nvmlDeviceGetTemperatureV="absent", nvmlDeviceGetTemperature=50,
         nvmlDeviceGetCurrentClocksEventReasons=refuse(FUNCTION_NOT_FOUND),
-        nvmlDeviceGetCurrentClocksThrottleReasons=0x80,
-        nvmlDeviceGetComputeRunningProcesses=mismatch,
-        nvmlDeviceGetComputeRunningProcesses_v2=[process(7)],
-        nvmlSystemGetProcessName="/usr/bin/blender",
-    )
+        nvmlDeviceGetCurrentClocksThrottleReasons=0x80, nvmlDeviceGetComputeRunningProcesses=mismatch,
+        nvmlDeviceGetComputeRunningProcesses_v2=[process(7)], nvmlSystemGetProcessName="/usr/bin/blender",
+    )  # fmt: skip
     gpu = NvmlGpu(UUID, stand_in)
     assert gpu.telemetry().temperature_c == 50.0
     assert gpu.telemetry().throttle_reasons == ("hardware power brake",)
@@ -217,10 +205,8 @@ def test_other_processes_are_named_and_our_own_left_out(tmp_path: Path) -> None:
     )
     answer = other_processes(found, own_pids=(60,), machine=host(tmp_path, 50, 70))
     assert answer.value == (
-        "program50 (pid 50)",
-        "program70 (graphics, pid 70)",
-        "a process not visible from here (MPS client, pid 80)",
-    )
+        "program50 (pid 50)", "program70 (graphics, pid 70)", "a process not visible from here (MPS client, pid 80)",
+    )  # fmt: skip
 
 
 def test_only_in_a_pid_namespace_a_foreign_process_may_be_ourselves(tmp_path: Path) -> None:

@@ -69,13 +69,9 @@ def test_errors_are_those_of_all_links() -> None:
 
 
 @pytest.mark.parametrize(("mode", "links", "value"), [
-    (SimpleNamespace(isC2cEnabled=1), 0, True),
-    (SimpleNamespace(isC2cEnabled=0), 0, False),
-    (nvml.refuse(nvml.NOT_SUPPORTED), 10, True),
-    (nvml.refuse(nvml.NOT_SUPPORTED), None, False),
-    ("absent", None, False),
-    (nvml.refuse(nvml.NO_PERMISSION), 0, False),
-    (nvml.refuse(nvml.NO_PERMISSION), None, None),
+    (SimpleNamespace(isC2cEnabled=1), 0, True), (SimpleNamespace(isC2cEnabled=0), 0, False),
+    (nvml.refuse(nvml.NOT_SUPPORTED), 10, True), (nvml.refuse(nvml.NOT_SUPPORTED), None, False),
+    ("absent", None, False), (nvml.refuse(nvml.NO_PERMISSION), 0, False), (nvml.refuse(nvml.NO_PERMISSION), None, None),
 ])  # fmt: skip
 def test_the_coherent_link(mode: Any, links: int | None, value: bool | None) -> None:
     fields = without(170) if links is None else nvml.field_values({**nvml.FIELDS, 170: links})

@@ -205,11 +205,9 @@ def test_network_devices_by_name_without_virtual_functions(tmp_path: Path) -> No
     root = unpack("two_switches", tmp_path)
     write(root, "sys/devices/pci0000:97/0000:97:01.0/class", "0x028000")
     assert [(one.name, one.bus_id, one.reason) for one in network_devices(root)] == [
-        ("mlx5_0", "0000:1c:00.0", None),
-        ("eno1", "0000:1d:00.0", None),
-        ("mlx5_1", "0000:27:00.0", None),
+        ("mlx5_0", "0000:1c:00.0", None), ("eno1", "0000:1d:00.0", None), ("mlx5_1", "0000:27:00.0", None),
         ("0000:97:01.0", "0000:97:01.0", None),
-    ]
+    ]  # fmt: skip
 
 
 def test_a_virtio_device_has_a_name_and_no_place(tmp_path: Path) -> None:

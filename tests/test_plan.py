@@ -206,10 +206,8 @@ def test_more_gpus_than_there_are_is_a_skip_and_several_are_measured_once() -> N
 
 def test_what_is_measured_already_is_left_out() -> None:
     done = {
-        (ONE.uuid, "zero", 0),
-        (None, "host_clock", 0),
-        (None, "zero", 1),
-    }
+        (ONE.uuid, "zero", 0), (None, "host_clock", 0), (None, "zero", 1),
+    }  # fmt: skip
     plan = make_plan(selected("zero", "host"), HERE, rounds=2, measured=done)
     assert [(one.case.id, one.round) for one in plan.cases] == [("host_clock", 1), ("zero", 1)]
 

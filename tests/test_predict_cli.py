@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from changed_run import simulated
 from command_line import call
-from make_graph_run import make_graph_run
 from make_run import make_run
 
 from microbench.archive import schema
@@ -36,7 +36,7 @@ def test_predict_answers_the_question_it_was_built_for() -> None:
 
 @pytest.mark.parametrize("command", [("predict",), ("whatif", "--gap", "1us"), ("timeline",)])
 def test_why_adds_the_rule_behind_each_finding(command: tuple[str, ...], data: Path) -> None:
-    save(data / "20250101T000000Z-aaaaaaaa.json", make_graph_run())
+    save(data / "20250101T000000Z-aaaaaaaa.json", simulated("launch", "graph"))
     rule = re.compile(r"\[(prediction|whatif|timeline)\.[a-z]+: ")
     assert not rule.search(call(*command, *SHORT[1:]).output)
     assert rule.search(call(*command, *SHORT[1:], "--why").output)
@@ -51,7 +51,7 @@ def test_json_and_svg(tmp_path: Path, data: Path) -> None:
     assert ranged["speedups"][0] < ranged["speedups"][1]
     assert 0 < ranged["launch_bound_from_s"] < ranged["host_time"]["high_s"]
     assert ranged["host_time"]["low_s"] < ranged["host_time"]["high_s"]
-    save(data / "20250101T000000Z-aaaaaaaa.json", make_graph_run())
+    save(data / "20250101T000000Z-aaaaaaaa.json", simulated("launch", "graph"))
     picture = tmp_path / "step.svg"
     assert call(*SHORT, "--svg", str(picture)).exit_code == ExitCode.MEASURED
     assert picture.read_text(encoding="utf-8").startswith("<svg")
@@ -77,7 +77,7 @@ def test_the_7b_model_is_bound_by_its_host_whatever_the_memory() -> None:
 
 
 def test_a_step_is_predicted_on_two_machines(data: Path) -> None:
-    save(data / "20250101T000000Z-aaaaaaaa.json", make_graph_run())
+    save(data / "20250101T000000Z-aaaaaaaa.json", simulated("launch", "graph"))
     result = call("whatif", *SHORT[1:], "--run", "aaaaaaaa", "--against", "aaaaaaaa")
     assert result.exit_code == ExitCode.MEASURED
     words = " ".join(result.output.split())
@@ -95,25 +95,6 @@ def test_a_workload_can_be_a_file(tmp_path: Path) -> None:
     assert len(result.stderr.splitlines()) == 2
 
 
-@pytest.mark.parametrize(("arguments", "exit_code", "cause"), [
-    (("predict", "--kernels", "0", "--duration", "1us"), ExitCode.USAGE, "--kernels: 0"),
-    ((*ASKED, "--run", "nvidia-h200-x2"), ExitCode.UNREADABLE_RUN, "microbench run launch_cost"),
-    ((*ASKED, "--run", "none-such"), ExitCode.UNREADABLE_RUN, "there is no run"),
-    (("whatif", "decode-7b"), ExitCode.USAGE, "no change is given"),
-    (("whatif", "decode-7b", "--submit", "1us", "--against", "nvidia-h200"), ExitCode.USAGE, "cannot be combined"),
-    (("whatif", "decode-7b", "--pcie-gen", "9"), ExitCode.USAGE, "--pcie-gen: 9"),
-    (("whatif", "decode-7b", "--lanes", "3"), ExitCode.USAGE, "--lanes"),
-    (("whatif", "decode-7b", "--kernel-time", "-1"), ExitCode.USAGE, "--kernel-time: -1"),
-    (("whatif", "decode-7b", "--submit", "soon"), ExitCode.USAGE, "--submit: soon"),
-    (("whatif", "decode-7b", "--to-layer", "tensorflow"), ExitCode.USAGE, "no layer tensorflow"),
-])  # fmt: skip
-def test_a_wrong_request_has_a_next_step(arguments: tuple[str, ...], exit_code: ExitCode, cause: str) -> None:
-    result = call(*arguments)
-    assert result.exit_code == exit_code
-    assert cause in result.stderr
-    assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["error", "next"]
-
-
 def save(path: Path, run: Run) -> None:
     """The run in a file, as if a real GPU had given it; the file's name is its id."""
     sessions = tuple(msgspec.structs.replace(one, simulated=False) for one in run.sessions)
@@ -121,14 +102,14 @@ def save(path: Path, run: Run) -> None:
 
 
 def test_the_newest_run_that_has_what_it_takes_is_chosen(data: Path) -> None:
-    save(data / "20250101T000000Z-aaaaaaaa.json", make_graph_run())
+    save(data / "20250101T000000Z-aaaaaaaa.json", simulated("launch", "graph"))
     save(data / "20250102T000000Z-bbbbbbbb.json", make_run())  # newer, but no graph was measured
     seen = json.loads(call(*SHORT, "--json").output)
     assert (seen["run"], seen["reference"]) == ("20250101T000000Z-aaaaaaaa", False)
 
 
 def test_a_simulated_run_is_taken_only_when_it_is_named(data: Path) -> None:
-    run = make_graph_run()
+    run = simulated("launch", "graph")
     assert run.simulated
     (data / f"{run.run_id}.json").write_bytes(schema.encode(run))
     assert not suits(run, described(None, StepOptions(kernels=10, duration="3us"), {}))
@@ -148,7 +129,7 @@ def test_a_run_that_lacks_something_names_what_to_run_into_it(data: Path) -> Non
 def test_a_run_in_another_folder_is_added_to_by_its_path(command: str, tmp_path: Path) -> None:
     """Its id finds nothing there."""
     path = tmp_path / "of a colleague.json"
-    save(path, make_graph_run() if command == "whatif" else make_run())
+    save(path, simulated("launch", "graph") if command == "whatif" else make_run())
     asked = ("graphs",) if command == "explain" else SHORT[1:]
     changes = ("--to-layer", "warp") if command == "whatif" else ()
     result = call(command, *asked, *changes, "--run", str(path), COLUMNS="300")

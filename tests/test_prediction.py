@@ -3,11 +3,10 @@
 from functools import partial
 
 import pytest
-from changed_run import figures
+from changed_run import figures, simulated
 from hypothesis import given
 from hypothesis import strategies as st
 from make_fit import CALL_S, GAP_S, GRAPH_GAP_S, TORCH_S, VALUES, make_fit
-from make_graph_run import make_graph_run
 from msgspec.structs import replace
 from sections import drawn as drawn_whole
 from sections import lines_of, some, widest
@@ -31,7 +30,7 @@ from microbench.report.sheets import prediction
 from microbench.report.sheets.prediction import Side
 from microbench.report.terminal import charts
 
-ROWS = evidence_by_device(make_graph_run())[0]
+ROWS = evidence_by_device(simulated("launch", "graph"))[0]
 described = partial(step_file.described, layers=layer_names())
 read = partial(step_file.read, layers=layer_names())
 GPU = GpuInfo("Made", "GPU-made", link=LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256))
@@ -65,31 +64,23 @@ PAGEABLE = Workload((HostWork(1e-6), Wait(), Copies("h2d", 4096, memory="pageabl
 TORCH = step(10, "1us", "torch", arguments=1, host="0")
 
 
-@pytest.mark.parametrize(
-    ("rule", "workload", "fit", "severity", "named"),
-    [
-        ("prediction.gain", step(1000, "1us"), None, "good", ["1.51 ms", "2.01 ms", "1.33×"]),
-        ("prediction.gain", step(1000, "1ms"), None, "note", ["1.00 s", "1.00 s"]),
-        ("prediction.gain", step(2, "1us"), SLOW, "note", ["1.01 ms", "10.0 µs"]),
-        ("prediction.gain", PAGEABLE, None, "note", ["7.46 µs"]),
-        ("prediction.stream", step(100, "0"), None, "note", ["100 %", "0 s", "200 µs"]),
-        ("prediction.stream", step(100, "9us"), None, "note", ["10.5 %", "900 µs", "200 µs"]),
-        ("prediction.graph", step(100, "9us"), None, "note", ["5.8 %", "900 µs", "1.20 µs"]),
-        ("prediction.advice", step(1, "1ms"), None, "good", []),
-        ("prediction.outside", step(1251), None, "warning", []),
-        ("prediction.interval", step(), None, "note", ["2.0 %", "1.1 %", "95 %", "2.0 %"]),
-        ("prediction.interval", step(), make_fit(steps=0), "advice", ["2.0 %", "1.1 %", "2.0 %"]),
-        ("prediction.assumed", TORCH, None, "note", []),
-        (
-            "prediction.host",
-            step(10, "1us", "torch", arguments=1),
-            None,
-            "advice",
-            ["8.00 µs", "18.5 µs", "25 µs", "33 µs"],
-        ),
-        ("prediction.workload", read("decode-7b"), make_fit(call__torch_eager__0=TORCH_S), "note", None),
-    ],
-)
+@pytest.mark.parametrize(("rule", "workload", "fit", "severity", "named"), [
+    ("prediction.gain", step(1000, "1us"), None, "good", ["1.51 ms", "2.01 ms", "1.33×"]),
+    ("prediction.gain", step(1000, "1ms"), None, "note", ["1.00 s", "1.00 s"]),
+    ("prediction.gain", step(2, "1us"), SLOW, "note", ["1.01 ms", "10.0 µs"]),
+    ("prediction.gain", PAGEABLE, None, "note", ["7.46 µs"]),
+    ("prediction.stream", step(100, "0"), None, "note", ["100 %", "0 s", "200 µs"]),
+    ("prediction.stream", step(100, "9us"), None, "note", ["10.5 %", "900 µs", "200 µs"]),
+    ("prediction.graph", step(100, "9us"), None, "note", ["5.8 %", "900 µs", "1.20 µs"]),
+    ("prediction.advice", step(1, "1ms"), None, "good", []),
+    ("prediction.outside", step(1251), None, "warning", []),
+    ("prediction.interval", step(), None, "note", ["2.0 %", "1.1 %", "95 %", "2.0 %"]),
+    ("prediction.interval", step(), make_fit(steps=0), "advice", ["2.0 %", "1.1 %", "2.0 %"]),
+    ("prediction.assumed", TORCH, None, "note", []),
+    ("prediction.host", step(10, "1us", "torch", arguments=1), None, "advice",
+     ["8.00 µs", "18.5 µs", "25 µs", "33 µs"]),
+    ("prediction.workload", read("decode-7b"), make_fit(call__torch_eager__0=TORCH_S), "note", None),
+])  # fmt: skip
 def test_a_finding_has_its_severity_and_figures(
     rule: str, workload: Workload, fit: Fit | None, severity: str, named: list[str] | None
 ) -> None:
@@ -301,6 +292,6 @@ def test_two_machines_stand_side_by_side() -> None:
     text = drawn(report)
     assert all(words in text for words in ("2.0× as long", "stream first"))
     ((_, costs),) = report.facts
-    assert costs.split(" · against ") == ["SIMULATED GPU, not a real one"] * 2
+    assert costs.split(" · against ") == ["NVIDIA H200, not a real one"] * 2
     found = pairs(predicted(step(900, "0")), slower.forecast)
     assert [in_words(pair) for pair in found] == ["2.0× as long", "the same"]

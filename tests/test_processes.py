@@ -88,7 +88,7 @@ def single(gpu: str = "", **deviations: Deviation) -> tuple[Run, stats.Row]:
 def test_a_known_deviation_widens_a_single_round_in_quadrature() -> None:
     _, plain = single()
     assert plain.within_process
-    _, wide = single(submit=Deviation(1, 5, 0.1))
+    _, wide = single(submit=Deviation(2, 5, 0.1))
     assert not wide.within_process
     assert wide.value == plain.value
     assert wide.trust == plain.trust, "the grade is about the samples of this process"
@@ -107,13 +107,13 @@ def test_a_widened_interval_stays_above_zero_if_the_samples_do() -> None:
 
 
 def test_a_deviation_of_another_version_metric_or_gpu_is_not_known() -> None:
-    known = Deviation(1, 5, 0.1)
-    for _, row in (single(submit=replace(known, version=2)), single(start=known), single("Another GPU", submit=known)):
+    known = Deviation(2, 5, 0.1)
+    for _, row in (single(submit=replace(known, version=1)), single(start=known), single("Another GPU", submit=known)):
         assert row.within_process
 
 
 def test_several_rounds_need_no_deviation() -> None:
-    run = replace(make_run(rounds=3), deviations=single(submit=Deviation(1, 5, 0.5))[0].deviations)
+    run = replace(make_run(rounds=3), deviations=single(submit=Deviation(2, 5, 0.5))[0].deviations)
     row = next(row for row in stats.rows(run) if row.metric.name == "submit")
     assert row.deviation is None
     assert not row.within_process
@@ -163,7 +163,7 @@ def test_a_run_of_three_rounds_teaches_the_next_one(tmp_path: Path, monkeypatch:
 
 def test_figures_say_whether_they_hold_within_one_process_only() -> None:
     run, plain = single()
-    _, wide = single(submit=Deviation(1, 5, 0.1))
+    _, wide = single(submit=Deviation(2, 5, 0.1))
     assert tables.spread_of(plain).endswith(" %*")
     assert tables.figure(plain).note.endswith("*")
     assert tables.spread_of(wide) == "±28 %"
@@ -175,7 +175,7 @@ def test_figures_say_whether_they_hold_within_one_process_only() -> None:
     assert {(row["round"] == "all", row["interval"]) for row in several if row["metric"]} == {
         (True, "over processes"), (False, "within this process"),
     }  # fmt: skip
-    known, _ = single(submit=Deviation(1, 5, 0.1))
+    known, _ = single(submit=Deviation(2, 5, 0.1))
     (cells,) = [
         row for row in csv.DictReader(io.StringIO(export.to_csv(known)))
         if (row["benchmark"], row["metric"]) == ("launch_cost", "submit")
@@ -216,7 +216,7 @@ def test_the_file_of_deviations_is_no_run(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_deviations_are_not_written_into_a_run() -> None:
-    run, _ = single(submit=Deviation(1, 5, 0.1))
+    run, _ = single(submit=Deviation(2, 5, 0.1))
     assert b"deviations" not in schema.encode(run)
     claimed = schema.encode(run).replace(b'"outcomes":', b'"deviations":{"host":{}},"outcomes":', 1)
     assert schema.decode(claimed).deviations == {}

@@ -158,15 +158,12 @@ def test_what_making_a_graph_takes_is_given_back(capture: Line, instantiate: Lin
 @given(
     st.fixed_dictionaries(
         {
-            "copy_h2d_submit_ns": near(500, 4000),
-            "copy_d2h_submit_ns": near(500, 4000),
-            "copy_fixed_ns": near(500, 4000),
-            "link_bytes_per_s": near(5e9, 250e9),
-            "launch_to_start_ns": near(3000, 6000),
-            "gap_stream_ns": near(600, 2500),
+            "copy_h2d_submit_ns": near(500, 4000), "copy_d2h_submit_ns": near(500, 4000),
+            "copy_fixed_ns": near(500, 4000), "link_bytes_per_s": near(5e9, 250e9),
+            "launch_to_start_ns": near(3000, 6000), "gap_stream_ns": near(600, 2500),
         }
     )
-)
+)  # fmt: skip
 def test_copies_are_given_back(changes: dict[str, float]) -> None:
     """A copy queued behind another waits for the gap; that is in the latency, and the way is shorter by it."""
     costs = FakeCosts(**FINE, **changes)

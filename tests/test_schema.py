@@ -134,29 +134,19 @@ def test_an_older_format_is_upgraded_finished_or_growing(monkeypatch: pytest.Mon
     assert run.outcomes[0].measurements[0].values == (1.5e-6, 1.25e-6, 2.0)
 
 
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (b"", "cut short"),
-        (b"\n", "cut short"),
-        (b"null", "Expected `object`"),
-        (b"[]", "Expected `object`"),
-        (b"42", "Expected `object`"),
-        (b"{}", "schema_version"),
-        (b"not json", "malformed"),
-        (b"\x00\x01\x02\xff", "malformed"),
-        (b"\x1f\x8b\x08\x00", "compressed by gzip"),
-        (b"\x89PNG\r\n\x1a\n", "malformed"),
-        (b'{"schema_version":"1"}', "Expected `int`"),
-        (b'{"schema_version":1}', "missing required field `run_id`"),
-        (b'{"schema_version":1,"run_id":"\xff\xfe"}', "UTF-8"),
-        (b'{"schema_version":1,"run_id":' + b"[" * 200_000, "nested too deeply"),
-        (b'{"schema_version":1,"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested too deeply"),
-        (b'{"x":' * 100_000 + b"1" + b"}" * 100_000, "nested too deeply"),
-        (b'{"schema_version":' + b"9" * 100_000 + b"}", "out of range"),
-        (schema.encode(RUN)[:-200], "cut short"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("data", "why"), [
+    (b"", "cut short"), (b"\n", "cut short"), (b"null", "Expected `object`"), (b"[]", "Expected `object`"),
+    (b"42", "Expected `object`"), (b"{}", "schema_version"), (b"not json", "malformed"),
+    (b"\x00\x01\x02\xff", "malformed"), (b"\x1f\x8b\x08\x00", "compressed by gzip"),
+    (b"\x89PNG\r\n\x1a\n", "malformed"), (b'{"schema_version":"1"}', "Expected `int`"),
+    (b'{"schema_version":1}', "missing required field `run_id`"),
+    (b'{"schema_version":1,"run_id":"\xff\xfe"}', "UTF-8"),
+    (b'{"schema_version":1,"run_id":' + b"[" * 200_000, "nested too deeply"),
+    (b'{"schema_version":1,"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested too deeply"),
+    (b'{"x":' * 100_000 + b"1" + b"}" * 100_000, "nested too deeply"),
+    (b'{"schema_version":' + b"9" * 100_000 + b"}", "out of range"),
+    (schema.encode(RUN)[:-200], "cut short"),
+])  # fmt: skip
 def test_data_that_is_not_a_run_says_why(data: bytes, why: str) -> None:
     assert why in unreadable(data)
 
@@ -172,24 +162,21 @@ def changed(path: str, value: Any) -> bytes:
     return json.dumps(whole).encode()
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("sessions", []), ("outcomes.0.session", 1), ("outcomes.0.session", -1), ("outcomes.0.round", -1),
-        ("outcomes.0.status", "fine"), ("outcomes.0.case.params.size_bytes", 10**30),
-        ("outcomes.0.case.params.size_bytes", 1.5), ("outcomes.0.wall_s", "NaN"), ("outcomes.0.wall_s", float("nan")),
-        ("outcomes.0.facts.0.value", 10**4000), ("outcomes.0.facts.0.value", []), ("outcomes.0.measurements.0.n", -1),
-        ("outcomes.0.measurements.0.calls_per_sample", 0), ("outcomes.0.measurements.0.calls_per_sample", 1 << 64),
-        ("outcomes.0.measurements.0.work.bytes", -5), ("outcomes.0.measurements.0.clock", "sun"),
-        ("outcomes.0.measurements.0.samples", []), ("outcomes.0.measurements.0.samples", None),
-        ("outcomes.0.measurements.0.samples", [[1, 2]]), ("outcomes.0.measurements.0.samples", [1, None]),
-        ("outcomes.0.measurements.0.samples", ["1"]), ("outcomes.0.measurements.0.samples", 7),
-        ("outcomes.0.measurements.0.samples", {"a": 1}), ("outcomes.0.measurements.0.per_call.counts", []),
-        ("outcomes.0.measurements.0.per_call.counts", [-1]), ("outcomes.0.measurements.0.per_call.ratio", 1.0),
-        ("outcomes.0.measurements.0.per_call.first_edge", 0.0), ("benchmarks.0.metrics.0.kind", "wish"),
-        ("sessions.0.environment.gpus.0.sm_count", 10**25),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("path", "value"), [
+    ("sessions", []), ("outcomes.0.session", 1), ("outcomes.0.session", -1), ("outcomes.0.round", -1),
+    ("outcomes.0.status", "fine"), ("outcomes.0.case.params.size_bytes", 10**30),
+    ("outcomes.0.case.params.size_bytes", 1.5), ("outcomes.0.wall_s", "NaN"), ("outcomes.0.wall_s", float("nan")),
+    ("outcomes.0.facts.0.value", 10**4000), ("outcomes.0.facts.0.value", []), ("outcomes.0.measurements.0.n", -1),
+    ("outcomes.0.measurements.0.calls_per_sample", 0), ("outcomes.0.measurements.0.calls_per_sample", 1 << 64),
+    ("outcomes.0.measurements.0.work.bytes", -5), ("outcomes.0.measurements.0.clock", "sun"),
+    ("outcomes.0.measurements.0.samples", []), ("outcomes.0.measurements.0.samples", None),
+    ("outcomes.0.measurements.0.samples", [[1, 2]]), ("outcomes.0.measurements.0.samples", [1, None]),
+    ("outcomes.0.measurements.0.samples", ["1"]), ("outcomes.0.measurements.0.samples", 7),
+    ("outcomes.0.measurements.0.samples", {"a": 1}), ("outcomes.0.measurements.0.per_call.counts", []),
+    ("outcomes.0.measurements.0.per_call.counts", [-1]), ("outcomes.0.measurements.0.per_call.ratio", 1.0),
+    ("outcomes.0.measurements.0.per_call.first_edge", 0.0), ("benchmarks.0.metrics.0.kind", "wish"),
+    ("sessions.0.environment.gpus.0.sm_count", 10**25),
+])  # fmt: skip
 def test_a_run_that_contradicts_itself_is_refused(path: str, value: Any) -> None:
     unreadable(changed(path, value))
 
@@ -224,17 +211,12 @@ def test_a_number_that_is_not_finite_is_not_written(number: float) -> None:
 
 OUTCOMES_OF_ANY_KIND = st.builds(
     lambda params, samples, reason, number: replace(
-        OUTCOMES[0],
-        case=replace(OUTCOMES[0].case, params=params),
-        reason=reason,
-        wall_s=number,
+        OUTCOMES[0], case=replace(OUTCOMES[0].case, params=params), reason=reason, wall_s=number,
         measurements=(replace(MEASUREMENT, samples=msgspec.Raw(msgspec.json.encode(samples)), n=len(samples)),),
     ),
     st.dictionaries(any_text(max_size=5), st.integers(0, 2**49) | any_text(max_size=5), max_size=3),
-    st.lists(st.floats(1e-90, 1e90), max_size=5),
-    st.none() | any_text(),
-    st.floats(0, 1e9),
-)
+    st.lists(st.floats(1e-90, 1e90), max_size=5), st.none() | any_text(), st.floats(0, 1e9),
+)  # fmt: skip
 
 
 @given(st.lists(OUTCOMES_OF_ANY_KIND, max_size=3))

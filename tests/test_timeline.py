@@ -5,11 +5,10 @@ from pathlib import Path
 
 import command_line
 import pytest
-from changed_run import figures
+from changed_run import figures, simulated
 from hypothesis import given
 from hypothesis import strategies as st
 from make_fit import make_fit
-from make_graph_run import make_graph_run
 from make_run import make_run
 from msgspec.structs import replace
 from sections import drawn, lines_of, some
@@ -17,8 +16,7 @@ from typer.testing import Result
 
 from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.archive import schema, store
-from microbench.cli.predict import MOST_KERNELS
-from microbench.core.errors import ExitCode, RunUnreadableError, UsageError
+from microbench.core.errors import RunUnreadableError, UsageError
 from microbench.core.model import Run
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import typed_time
@@ -32,7 +30,7 @@ from microbench.report.sheets.prediction import Side, timeline_sheet
 from microbench.report.suites import timeline
 from microbench.report.terminal import plots
 
-WHOLE = make_graph_run()
+WHOLE = simulated("launch", "graph")
 # Round figures, so that what is drawn can be worked out by hand. CALL + WAY is when the first kernel begins.
 CALL, WAY, GAP, GRAPH_GAP, COMPLETE = 3e-6, 2e-6, 1e-6, 0.5e-6, 2e-6
 COPY, RATE = 2e-6, 50e9
@@ -280,7 +278,7 @@ MIXED = step(Copies("h2d", 1 << 20), Kernels(4, (1e-6,)), HostWork(5e-6), Kernel
 
 
 @pytest.mark.parametrize(("rule", "forecast", "severity", "named"), [
-    ("timeline.gain", kernels(8, 3e-6), "good", ["34.7 µs", "38.0 µs", "1.10×", "3.50 µs"]),
+    ("timeline.gain", kernels(8, 3e-6), "good", ["34.7 µs", "38.0 µs", "1.10×", "2.56 µs"]),
     ("timeline.gain", MIXED, "note", ["55.2 µs", "56.0 µs"]),
     ("timeline.limit", kernels(8, 3e-6), "note", ["36.8 %", "30.8 %"]),
     ("timeline.limit", kernels(8, 0.5e-6), "note", ["86.0 %", "72.8 %", "2.0×"]),
@@ -394,21 +392,3 @@ def test_without_a_run_the_reference_is_drawn(data: Path, tmp_path: Path, monkey
     result = call("--duration", "0", "--kernels", "3", "--layer", "cuda_core")
     assert result.exit_code == 0
     assert all(words in result.stdout for words in ("REFERENCE", "3 empty kernels from cuda.core"))
-
-
-@pytest.mark.parametrize(("arguments", "code", "cause"), [
-    (("--duration", "3"), ExitCode.USAGE, "3 is not a time"),
-    (("--duration", "\x1b[2J"), ExitCode.USAGE, "is not a time"),
-    (("--duration", "3us", "--kernels", "0"), ExitCode.USAGE, "--kernels: 0 is too small"),
-    (("--duration", "3us", "--kernels", str(MOST_KERNELS + 1)), ExitCode.USAGE, "too long to draw"),
-    (("--duration", "3us", "--layer", "lop"), ExitCode.USAGE, "no layer lop"),
-    ((), ExitCode.USAGE, "nothing says how long a kernel runs"),
-    (("decode-8b",), ExitCode.USAGE, "there is no workload decode-8b"),
-    (("--duration", "3us", "--run", "nowhere"), ExitCode.UNREADABLE_RUN, "there is no run nowhere"),
-])  # fmt: skip
-def test_wrong_use_is_two_lines(arguments: tuple[str, ...], code: ExitCode, cause: str, saved: Path) -> None:
-    result = call(*arguments)
-    assert result.exit_code == code
-    assert cause in result.stderr
-    assert "\x1b" not in result.stderr
-    assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["error", "next"]

@@ -309,35 +309,24 @@ def made_link(**facts: int) -> Evidence:
 MACHINES: dict[str, tuple[str, Callable[[], Evidence]]] = {
     "a host that keeps up": ("launch", lambda: scaled("launch", 1 / 3, "launch_cost", "submit")),
     "no Python layers": ("launch", lambda: without("launch", layer=("loop",))),
-    "a graph that saves nothing": (
-        "graphs", lambda: scaled("graphs", 60, "graph_gain", "graph", submitter="loop", kernels=100, duration_ns=0)
-    ),
-    "a gap that no graph shortens": (
-        "graphs", lambda: scaled("graphs", 60, "launch_gap", "graph", **(SPINNING | WRITING))
-    ),
+    "a graph that saves nothing": ("graphs",
+        lambda: scaled("graphs", 60, "graph_gain", "graph", submitter="loop", kernels=100, duration_ns=0)),
+    "a gap that no graph shortens": ("graphs",
+        lambda: scaled("graphs", 60, "launch_gap", "graph", **(SPINNING | WRITING))),
     "arguments that take no room": ("queue", lambda: scaled("queue", 2, "launch_queue", "depth", argument_bytes=4096)),
-    "launches that fill the link": (
-        "traffic",
-        lambda: scaled("traffic", 60, "launch_traffic", "received", work="launch", duration_ns=0, argument_bytes=0),
-    ),
-    "counters that miss bytes": (
-        "traffic", lambda: scaled("traffic", 1 / 60, "launch_traffic", "received_per_byte", work="pinned_h2d")
-    ),
-    "pageable copies that lose nothing": (
-        "pinned", lambda: scaled("pinned", 1 / 3, "link_copy", "bandwidth_host", **PAGEABLE, size_bytes=64 << 20)
-    ),
-    "registering that takes several copies to pay": (
-        "pinned", lambda: scaled("pinned", 60, "link_pinning", "pin", way="register", size_bytes=64 << 20)
-    ),
+    "launches that fill the link": ("traffic",
+        lambda: scaled("traffic", 60, "launch_traffic", "received", work="launch", duration_ns=0, argument_bytes=0)),
+    "counters that miss bytes": ("traffic",
+        lambda: scaled("traffic", 1 / 60, "launch_traffic", "received_per_byte", work="pinned_h2d")),
+    "pageable copies that lose nothing": ("pinned",
+        lambda: scaled("pinned", 1 / 3, "link_copy", "bandwidth_host", **PAGEABLE, size_bytes=64 << 20)),
+    "registering that takes several copies to pay": ("pinned",
+        lambda: scaled("pinned", 60, "link_pinning", "pin", way="register", size_bytes=64 << 20)),
     "a link below its full speed": ("topology", lambda: made_link(generation_now=3)),
     "switches that can be seen": ("topology", made_link),
-    "a shared uplink": (
-        "topology",
-        lambda: scaled("topology", 3, "link_concurrent", "together", beside="all", direction="h2d", gpu_index=0),
-    ),
-    "products at the highest clock": (
-        "clocks", lambda: on_gpu("clocks", sm_clock_max_hz=values("clocks")["settled"])
-    ),
+    "a shared uplink": ("topology",
+        lambda: scaled("topology", 3, "link_concurrent", "together", beside="all", direction="h2d", gpu_index=0)),
+    "products at the highest clock": ("clocks", lambda: on_gpu("clocks", sm_clock_max_hz=values("clocks")["settled"])),
     "sustained work at its burst": ("clocks", longest_burst),
     "no wgmma": ("tensor", lambda: without("tensor", path=("mma",))),
 }  # fmt: skip
@@ -483,20 +472,6 @@ def test_a_run_can_be_named(data: Path) -> None:
     assert "REFERENCE" in text
     text = call("explain", "tensor", "--run", "aaaa").stdout
     assert "microbench run tensor_ceiling gemm_throughput --into aaaa --device fake" in text
-
-
-@pytest.mark.parametrize(("typed", "next_step"), [("lunch", "did you mean launch?"), ("xyz", "choose one of launch,")])
-def test_an_unknown_topic_gets_the_nearest_or_the_list(typed: str, next_step: str, data: Path) -> None:
-    result = call("explain", typed)
-    assert result.exit_code == ExitCode.USAGE
-    assert f"there is no topic {typed}" in result.stderr
-    assert next_step in result.stderr
-
-
-def test_a_run_needs_a_topic(data: Path) -> None:
-    result = call("explain", "--run", "nvidia-h200")
-    assert result.exit_code == ExitCode.USAGE
-    assert "no topic is given" in result.stderr
 
 
 def test_a_topic_can_be_drawn_into_a_new_file(data: Path) -> None:

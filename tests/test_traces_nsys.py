@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import random
 import sqlite3
-import time
-import tracemalloc
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +24,7 @@ from nsys_export import (
     write_large,
 )
 
-from microbench.core.errors import MicrobenchError, UsageError
+from microbench.core.errors import UsageError
 from microbench.traces import nsys, tables
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS, Table, Trace
 
@@ -285,66 +281,6 @@ def sound(trace: Trace) -> None:
             assert ((table["thread"] >= 0) & (table["thread"] < len(trace.threads))).all()
     assert ((trace.work["kind"] >= 0) & (trace.work["kind"] < len(WORK_KINDS))).all()
     assert ((trace.ranges["kind"] >= 0) & (trace.ranges["kind"] < len(RANGE_KINDS))).all()
-
-
-def fuzz(content: bytes, path: Path, seeds: range) -> int:
-    """Change bytes, cut, repeat or swap pages of an export; the number of changed exports that were read."""
-    count = 0
-    for seed in seeds:
-        chance = random.Random(seed)
-        changed = bytearray(content)
-        for _ in range(chance.choice((1, 1, 2, 5, 30))):
-            at = chance.randrange(len(changed))
-            way = chance.randrange(5)
-            if way == 0:
-                changed[at] = chance.randrange(256)
-            elif way == 1:
-                changed[at : at + 8] = chance.randbytes(8)
-            elif way == 2:
-                page, other = (
-                    chance.randrange(len(changed) // 4096) * 4096,
-                    chance.randrange(len(changed) // 4096) * 4096,
-                )
-                changed[page : page + 4096] = changed[other : other + 4096]
-            elif way == 3:
-                at = chance.randrange(2000)  # the header and the schema
-                changed[at] = chance.randrange(256)
-            elif len(changed) > 8192:
-                del changed[chance.randrange(4096, len(changed)) :]
-        path.write_bytes(changed)
-        began = time.monotonic()
-        try:
-            trace = nsys.read(path)
-        except MicrobenchError:
-            pass
-        else:
-            sound(trace)
-            count += 1
-        assert time.monotonic() - began < 30
-    return count
-
-
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2, 3))])
-def test_changed_exports_are_read_or_refused_in_little_memory(part: int, export: Path, tmp_path: Path) -> None:
-    content = export.read_bytes()
-    tracemalloc.start()
-    try:
-        count = fuzz(content, tmp_path / "changed.sqlite", range(part * 250, part * 250 + 120))
-        most_bytes = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert 25 < count < 250
-    assert most_bytes < 64 << 20
-
-
-CHANGED_FILES = int(os.environ.get("CHANGED_FILES", "5000"))  # how many files the slow test changes
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("part", range(CHANGED_FILES // 5000))
-def test_many_changed_exports_are_read_or_refused(part: int, export: Path, tmp_path: Path) -> None:
-    fuzz(export.read_bytes(), tmp_path / "changed.sqlite", range(1000 + part * 5_000, 1000 + (part + 1) * 5_000))
 
 
 def test_a_forged_tree_of_endless_rows_is_refused_soon(tmp_path: Path) -> None:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import random
 import subprocess
 import sys
-import time
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +15,7 @@ from command_line import call
 from make_recording import BEGIN_NS, LAUNCH, SYNCHRONIZE, recording, row, sampled, steps
 from test_traces_nsys import names, sound
 
-from microbench.core.errors import ExitCode, MicrobenchError, UsageError
+from microbench.core.errors import ExitCode, UsageError
 from microbench.recorder import cells
 from microbench.traces import reading
 from microbench.traces import recording as reader
@@ -52,14 +48,12 @@ def test_work_has_its_call_its_name_and_its_numbers(tmp_path: Path) -> None:
         recording(
             cells.text(cells.NAME, 500, ADD),
             work(cells.KERNEL, 1, 5, size=24, flags=256, name=500, node=1 << 32, graph=3),
-            work(cells.KERNEL, 1, 8, size=1, flags=32, name=600),
-            launch(1, 0),
+            work(cells.KERNEL, 1, 8, size=1, flags=32, name=600), launch(1, 0),
             work(cells.MEMCPY, 2, 15, detail=1, flags=1 | 3 << 8, size=4096),
             work(cells.PEER_MEMCPY, 2, 18, detail=10, flags=3 | 3 << 8, size=8192, place=1),
-            work(cells.MEMSET, 2, 20, flags=3, size=64),
-            launch(2, 10, detail=5),
+            work(cells.MEMSET, 2, 20, flags=3, size=64), launch(2, 10, detail=5),
         ),
-    )
+    )  # fmt: skip
     assert [WORK_KINDS[kind] for kind in trace.work["kind"]] == ["kernel", "kernel", "copy", "copy", "memset"]
     assert names(trace, trace.work) == [
         "at::native::vectorized_elementwise_kernel", "(unnamed)", "Memcpy HtoD (Pageable -> Device)",
@@ -381,71 +375,6 @@ def test_what_runs_between_windows_may_be_something_else(others: bytes, tmp_path
     step = diagnosed(tmp_path, recording(steps(30), others, **windows((0, 2100))))
     assert not step["measured"]
     assert step["costs"]
-
-
-def fuzz(path: Path, seeds: range) -> int:
-    """Change, cut, repeat, insert and swap bytes and cells; the number of changed files that were read."""
-    content = recording(
-        LINES,
-        sampled(9, 1, 0, 0.02, 3),
-        steps(5),
-        sampled(9, 2, 0.03, 0.04, 3),
-        sampled(5, 3, 0, 0.1, 9),
-        row(cells.CUDA_EVENT, correlation=1, size=4),
-        row(cells.SYNC, 3, 1, detail=2, correlation=2, size=4),
-    )
-    count = 0
-    for seed in seeds:
-        chance = random.Random(seed)
-        changed = bytearray(content)
-        for _ in range(chance.choice((1, 1, 2, 5, 30))):
-            at = chance.randrange(len(changed))
-            cell = at // 64 * 64
-            way = chance.randrange(6)
-            if way == 0:
-                changed[at] = chance.randrange(256)
-            elif way == 1:
-                changed[at // 8 * 8 : at // 8 * 8 + 8] = chance.choice((b"\xff" * 8, b"\0" * 8, chance.randbytes(8)))
-            elif way == 2:
-                changed[at:at] = changed[at : at + chance.randrange(200)]
-            elif way == 3:
-                changed[at] ^= 1 << chance.randrange(8)
-            elif way == 4:
-                changed[cell:cell] = changed[cell : cell + 64] * chance.choice((1, 2, 50))
-            elif len(changed) > 200:
-                del changed[chance.randrange(100, len(changed)) :]
-        path.write_bytes(gzip.compress(changed, 1) if seed % 16 == 0 else changed)
-        began = time.monotonic()
-        try:
-            trace = reading.read(path)
-        except MicrobenchError:
-            pass
-        else:
-            sound(trace)
-            count += 1
-        assert time.monotonic() - began < 30
-    return count
-
-
-def test_changed_files_are_read_or_refused_in_little_memory(tmp_path: Path) -> None:
-    tracemalloc.start()
-    try:
-        count = fuzz(tmp_path / "changed.rows", range(150))
-        most_bytes = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert 75 < count < 150
-    assert most_bytes < 32 << 20
-
-
-CHANGED_FILES = int(os.environ.get("CHANGED_FILES", "5000"))  # how many files the slow test changes
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("part", range(CHANGED_FILES // 5000))
-def test_many_changed_files_are_read_or_refused(part: int, tmp_path: Path) -> None:
-    fuzz(tmp_path / "changed.rows", range(1000 + part * 5_000, 1000 + (part + 1) * 5_000))
 
 
 READ_IN_LITTLE_MEMORY = """

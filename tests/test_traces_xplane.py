@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
-import random
-import time
-import tracemalloc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +10,7 @@ import pytest
 from test_diagnose import costs
 from test_traces_nsys import names, sound
 
-from microbench.core.errors import MicrobenchError, UsageError
+from microbench.core.errors import UsageError
 from microbench.diagnosis.diagnosis import diagnose
 from microbench.diagnosis.health import checks
 from microbench.traces import xplane
@@ -310,57 +306,3 @@ def test_events_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(xplane, "MOST_ROWS", 10)
     (tmp_path / "x.pb").write_bytes(space())
     assert xplane.read(tmp_path / "x.pb").unread["events beyond the limit"] == 10
-
-
-def fuzz(path: Path, seeds: range) -> int:
-    """Change, cut, repeat and insert bytes; the number of changed files that were read."""
-    content, count = space(), 0
-    for seed in seeds:
-        chance = random.Random(seed)
-        changed = bytearray(content)
-        for _ in range(chance.choice((1, 1, 2, 5, 30))):
-            at = chance.randrange(len(changed))
-            way = chance.randrange(5)
-            if way == 0:
-                changed[at] = chance.randrange(256)
-            elif way == 1:
-                changed[at : at + 1] = varint(chance.choice((1 << 63, (1 << 64) - 1, 1 << 31, 1 << 40, 0)))
-            elif way == 2:
-                changed[at:at] = changed[at : at + chance.randrange(200)]
-            elif way == 3:
-                changed[at] ^= 1 << chance.randrange(8)
-            elif len(changed) > 200:
-                del changed[chance.randrange(100, len(changed)) :]
-        path.write_bytes(gzip.compress(changed, 1) if seed % 16 == 0 else changed)
-        began = time.monotonic()
-        try:
-            trace = xplane.read(path)
-        except MicrobenchError:
-            pass
-        else:
-            sound(trace)
-            count += 1
-        assert time.monotonic() - began < 30
-    return count
-
-
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2, 3))])
-def test_changed_files_are_read_or_refused_in_little_memory(part: int, tmp_path: Path) -> None:
-    tracemalloc.start()
-    try:
-        count = fuzz(tmp_path / "changed.pb", range(part * 750, part * 750 + 400))
-        most_bytes = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert 25 < count < 750
-    assert most_bytes < 32 << 20
-
-
-CHANGED_FILES = int(os.environ.get("CHANGED_FILES", "5000"))  # how many files the slow test changes
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("part", range(CHANGED_FILES // 5000))
-def test_many_changed_files_are_read_or_refused(part: int, tmp_path: Path) -> None:
-    fuzz(tmp_path / "changed.pb", range(3000 + part * 5_000, 3000 + (part + 1) * 5_000))

@@ -13,7 +13,7 @@ from recorded_runs import recorded, save
 from microbench.analysis.stats import rows
 from microbench.archive import remarks, schema, store, trend
 from microbench.archive.trend import Point
-from microbench.core.errors import ExitCode, UsageError
+from microbench.core.errors import UsageError
 from microbench.report.document import Curve
 from microbench.report.sheets import history as drawing
 
@@ -90,19 +90,6 @@ def test_a_damaged_run_is_one_line_and_takes_nothing_from_the_others(data: bytes
     assert "and 3 more" in call("trend", METRIC, COLUMNS="200").stdout
 
 
-@pytest.mark.parametrize(("metric", "next_step"), [
-    ("launch_cost", "give one such as launch_cost.submit"), ("launch_cost.", "give one such as launch_cost.submit"),
-    (".submit", "give one such as launch_cost.submit"), ("launch_cost.submitt", "did you mean launch_cost.submit?"),
-    ("graph_gain.stream", "microbench run graph_gain measures it"),
-    ("x" * 10_000 + ".y", "give one such as launch_cost.submit"),
-])  # fmt: skip
-def test_an_unknown_metric_is_an_error_with_a_next_step(metric: str, next_step: str, folder: Path) -> None:
-    save(folder, recorded(0))
-    result = call("trend", metric)
-    assert result.exit_code == ExitCode.USAGE
-    assert f"next:  {next_step}" in result.stderr
-
-
 @pytest.fixture
 def copies(folder: Path) -> list[Point]:
     save(folder, replace(make_link_run(), run_id="20260101T000000Z-00000000"))
@@ -154,14 +141,12 @@ def points(*values: float, **changes: object) -> list[Point]:
     (first,) = trend.points(run, "launch_cost", "submit", Path("x.json"))
     return [
         replace(
-            first,
-            run=f"run-{number}",
-            started_at=f"2026-01-{number + 1:02d}T00:00:00+00:00",
+            first, run=f"run-{number}", started_at=f"2026-01-{number + 1:02d}T00:00:00+00:00",
             interval=replace(first.interval, median=value, low=value * 0.99, high=value * 1.01),
             **changes,
         )
         for number, value in enumerate(values)
-    ]
+    ]  # fmt: skip
 
 
 def test_a_curve_shows_each_run_with_its_interval() -> None:
@@ -179,13 +164,13 @@ def test_a_curve_shows_each_run_with_its_interval() -> None:
 
 
 def test_another_method_is_marked_and_a_figure_is_compared_only_with_those_of_its_own() -> None:
-    before, after = points(1e-6, 1e-6), points(1e-6, 1e-6, 4e-6, 6e-6, version=2)
-    assert [(mark.at, mark.text) for mark in curve([*before, after[2]]).marks] == [(2.0, "method 2")]
+    before, after = points(1e-6, 1e-6), points(1e-6, 1e-6, 4e-6, 6e-6, version=3)
+    assert [(mark.at, mark.text) for mark in curve([*before, after[2]]).marks] == [(2.0, "method 3")]
     report = drawing.sheet(METRIC, [*before, *after[2:]], {}, [], looked_at=4, table_rows=5)
     two = [run.rpartition("-")[2] for run in dict.fromkeys(point.run for point in [*before, *after[2:]])][-2:]
     assert report.footer == (f"whether the newest two differ: microbench compare {two[0]} {two[1]}",)
     against = [row[4].text for row in report.sections[0].studies[0].tables[0].rows]
-    assert against == ["+20.0 %", "-20.0 %", "method 1", "method 1"]
+    assert against == ["+20.0 %", "-20.0 %", "method 2", "method 2"]
     assert "newest of 2; in the median 5.00 µs, from 4.00 µs to 6.00 µs" in report.facts[0][1]
 
 

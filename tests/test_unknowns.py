@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from command_line import call
-from fake_session import exactly, facts, medians
+from fake_session import exactly
+from make_fake_run import for_a_fit
 from make_fit import CALL_S, GAP_S, TORCH_S, make_fit
-from make_graph_run import make_graph_run
 from make_run import outcome, with_suite
 from msgspec.structs import replace
 from sections import some
@@ -29,7 +29,6 @@ from microbench.model.forecast import Forecast, forecast, step_time
 from microbench.model.whatif import Changes, Times, changed, findings, in_words, pairs
 from microbench.model.workload import Copies, HostWork, Kernels, Wait, Workload
 
-TORCH_CALL = {"call__torch_eager__1": TORCH_S}
 EXAMPLES = tuple(
     ModelCode(name, launch_s, TORCH_S, 0.5, (f"launch_model[compiled=eager,model={name}] launch_submit",))
     for name, launch_s in (("a", 12e-6), ("b", 16e-6), ("c", 30e-6))
@@ -322,24 +321,8 @@ def with_model_code(run: Run) -> Run:
     return with_suite(run, ["launch_model"], "default", made)
 
 
-def test_launch_model_gives_back_what_the_simulated_models_cost() -> None:
-    for name, costs in FakeCosts().models.items():
-        figures = medians("launch_model", None, model=name, compiled="eager")
-        assert figures["launch_submit"] == pytest.approx(costs.launch_ns * 1e-9, rel=1e-3)
-        assert figures["submit"] == pytest.approx(costs.launches * costs.launch_ns * 1e-9, rel=1e-3)
-        assert figures["capture"] < figures["make"]
-        assert figures["gpu"] < figures["graph"] < figures["eager"]
-        assert facts("launch_model", None, model=name, compiled="eager")["launches"].value == costs.launches
-        machine = FakeCosts()
-        gap_s = (figures["gpu"] - figures["kernels"]) / costs.launches
-        known_s = (machine.gap_graph_ns - machine.profiler_ns) * 1e-9
-        assert gap_s == pytest.approx(known_s, abs=2 * machine.gap_stream_ns * 1e-9 / costs.launches)
-        compiled = medians("launch_model", None, model=name, compiled="reduce_overhead")
-        assert set(compiled) == {"submit", "eager"}
-
-
 def test_the_fit_reads_the_model_code_of_its_run_or_borrows_that_of_another() -> None:
-    run = make_graph_run()
+    run = for_a_fit()
     other = with_model_code(run)
     own = fitting.fit(evidence_by_device(other)[0])
     costs = FakeCosts()

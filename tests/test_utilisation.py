@@ -83,11 +83,9 @@ def two_gpus(**functions: Any) -> SimpleNamespace:
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=97 if handle == 0 else 0),
         "nvmlDeviceGetProcessUtilization": refuse(NOT_FOUND),
         "nvmlGpmQueryDeviceSupport": SimpleNamespace(isSupportedDevice=1),
-        "nvmlGpmSampleAlloc": dict,
-        "nvmlGpmSampleGet": sample_now,
-        "nvmlGpmMetricsGet": fill,
+        "nvmlGpmSampleAlloc": dict, "nvmlGpmSampleGet": sample_now, "nvmlGpmMetricsGet": fill,
         "c_nvmlGpmMetricsGet_t": GpmMetrics,
-    }
+    }  # fmt: skip
     return library(**{**usual, **functions})
 
 
@@ -372,13 +370,6 @@ def test_without_the_time_between_samples_the_longest_is_assumed(tmp_path: Path)
     assert "at most 1.00 s apart: nothing shorter than 2.00 s" in told[1]
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    if platform.machine() != "x86_64":
-        pytest.skip("the recorder is for x86-64 alone")
-    return Place(tmp_path_factory.mktemp("place"))
-
-
 @pytest.fixture
 def here(place: Place, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, in an environment in which programs find the stand-ins."""
@@ -559,10 +550,3 @@ def test_no_process_is_an_error(pid: str, process: subprocess.Popen[bytes], monk
     result = call("watch", "--pid", pid)
     assert result.exit_code == ExitCode.USAGE
     assert f"there is no process {pid} here" in result.stderr
-
-
-@pytest.mark.parametrize("more", [("-o", "x"), ("--utilisation",), ("--", "true")])
-def test_a_process_by_its_number_goes_with_no_command(more: tuple[str, ...], data: Path) -> None:
-    result = call("watch", "--pid", "1", *more)
-    assert result.exit_code == ExitCode.USAGE
-    assert "--pid records nothing" in result.stderr

@@ -66,11 +66,9 @@ def test_the_boundary_does_not_hold_what_ends_a_process(error: BaseException) ->
 def test_a_case_is_measured_with_its_parameters() -> None:
     host = worker_backend.TinyHost()
     outcome = measure(
-        discover("worker_benchmarks")["calm"],
-        Device(host, host.clock),
-        Meter(host.clock),
+        discover("worker_benchmarks")["calm"], Device(host, host.clock), Meter(host.clock),
         order(Case("calm", {"size": 3})),
-    )
+    )  # fmt: skip
     assert (outcome.status, outcome.session, outcome.round, outcome.device) == ("ok", 1, 2, None)
     assert outcome.measurements[0].values[0] == pytest.approx(3e-6)
     assert [fact.name for fact in outcome.facts] == ["process", "threads"]
