@@ -84,7 +84,8 @@ def find_steps(trace: Trace) -> Steps | None:
     for begins, found, name in (*candidates, *_repeated(trace, tokens)):
         steps = _steps(trace, tokens, begins, found, name)
         if steps is not None:
-            others = tuple((one.place, one.turn_s) for one in loops if (found, name) != ("loop", one.place))
+            own = (one for one in loops if one.own and (found, name) != ("loop", one.place))
+            others = tuple((one.place, one.turn_s) for one in own)
             return msgspec.structs.replace(steps, loops=others)
     return None
 

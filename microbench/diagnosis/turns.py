@@ -12,8 +12,8 @@ from microbench.traces.trace import NONE, Pause, Table, Trace
 IntArray = npt.NDArray[np.int64]
 
 FEWEST = 4  # ends of turns that count as a repetition
-# A loop within another one is the program's iteration if it turns at least so often in each turn of the outer one, and
-# submits at least this share of its work; the outer one is then one over epochs, prompts or requests.
+# A loop within another one is the program's iteration if it does all that the outer one does, or if it turns at least
+# so often in each turn of it and submits at least this share of its work. The outer one is over epochs or prompts.
 OFTEN, MOST_OF = 5, 0.8
 COVERED = 0.5  # the share of the trace's work that must be submitted while a loop turns
 AT_ONCE = 10  # turns whose mean is one time of a step
@@ -34,11 +34,15 @@ class Turns(NamedTuple):
 
 
 def loops_of(trace: Trace) -> list[Turns]:
-    """The loops that submit work in most turns, outside of PyTorch's modules, the longest turn first."""
+    """The loops outside of PyTorch's modules that submit work in most turns, the longest turn first.
+
+    Their threads call CUDA, if not in each turn: a backward pass has a thread of its own.
+    """
     submits_ns = trace.calls["begin_ns"][np.unique(trace.work["call"][trace.work["call"] != NONE])]
+    turns = trace.turns[np.isin(trace.turns["thread"], trace.calls["thread"])]
     found = []
     for number, loop in enumerate(trace.loops):
-        rows = trace.turns[trace.turns["loop"] == number]
+        rows = turns[turns["loop"] == number]
         if loop.beneath or not len(submits_ns) or not len(rows):
             continue
         threads, counts = np.unique(rows["thread"], return_counts=True)
@@ -89,8 +93,12 @@ def _is_iteration(outer: Turns, inner: Turns) -> bool:
     ends = np.searchsorted(inner.ends_ns, outer.ends_ns)
     last = np.unique(ends[(ends > 0) & (ends < len(inner.ends_ns))]) - 1  # turns with an end of the outer loop
     others = np.delete(inner.submits, last)
+    if not len(others):
+        return False
+    if len(last) and np.median(inner.submits[last]) == np.median(others):  # the outer one does nothing else
+        return True
     often = len(others) / max(len(last), 1) + 1
-    return len(others) > 0 and often >= OFTEN and bool(others.mean() >= MOST_OF * inner.submits.mean())
+    return often >= OFTEN and bool(others.mean() >= MOST_OF * inner.submits.mean())
 
 
 def in_pauses(trace: Trace, pauses: list[Pause], place: str, every: int) -> list[npt.NDArray[np.float64]]:

@@ -69,8 +69,10 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
 
 
 def each(diagnosis: Diagnosis, seconds: float) -> float:
-    """Seconds of the window as seconds of a step; those of the window without steps."""
-    return seconds / diagnosis.steps.count if diagnosis.steps is not None else seconds
+    """Seconds of the window as seconds of a step; without steps those of each second of a longer window."""
+    if diagnosis.steps is not None:
+        return seconds / diagnosis.steps.count
+    return seconds / max(diagnosis.idle.span_s, 1.0) if diagnosis.idle is not None else seconds
 
 
 def cause_words(diagnosis: Diagnosis, cause: Cause) -> str:
@@ -102,11 +104,12 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     lost = share + exposed + (idle.copies_s / idle.span_s if bound == "copy-bound" else 0.0)
     causes = sorted(idle.causes, key=lambda cause: -idle.causes[cause])
     named = [cause_words(diagnosis, cause) for cause in causes if idle.causes[cause] > NAMED * idle.span_s][:3]
-    span = "each recorded step" if diagnosis.steps is not None else "the trace"
+    span = "each recorded step" if diagnosis.steps is not None else "the trace" if idle.span_s <= 1 else "a trace"
     severity: Severity = (
         "good" if bound == "GPU-bound" else "problem" if lost > PROBLEM else "warning" if lost > WARNING else "note"
     )
-    title = f"{bound}: the GPU works {percent(1 - share)} of {span} of {as_time(each(diagnosis, idle.span_s))}"
+    whole_s = idle.span_s if diagnosis.steps is None else each(diagnosis, idle.span_s)
+    title = f"{bound}: the GPU works {percent(1 - share)} of {span} of {as_time(whole_s)}"
     step = diagnosis.step
     if bound == "GPU-bound" and 1 - share < BUSY and step is not None:
         title += f", and {percent(min(each(diagnosis, idle.busy_s) / step.unwatched_s, 1.0))} without the profiler"
@@ -190,7 +193,7 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _better(format: Format, step: Step) -> str:
     """Other ways to learn the recorder's costs."""
     if format == "microbench recording":
-        return ", or let microbench watch find it: --window 2s --every 20s"
+        return ", or record the program for longer: microbench watch pauses, and finds it there"
     return ", or measure the profiler's costs: microbench run launch_watched" if assumes(step) else ""
 
 

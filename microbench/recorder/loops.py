@@ -22,6 +22,7 @@ TOOLS = (4, 3)  # numbers of sys.monitoring that no other tool has reserved
 EVERY_S = 0.05
 WRITE_NS = 500_000_000
 MOST_CODE = 2000  # functions that are observed
+GENERATOR = 0x20  # inspect.CO_GENERATOR
 MOST_TURNS, FASTEST = 256, 400
 MOST_WAITING = 100_000  # turns; in a forked child nobody writes them
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
@@ -153,7 +154,8 @@ class Loops:
         places = (target,) if iterates else (target, offset)
         lines = [line for begin, end, line in code.co_lines() for at in places if begin <= at < end and line]
         file = code.co_filename
-        kind = cells.BENEATH if id(code) in self._beneath else cells.OWN if self._places.is_own(file) else ""
+        own = self._places.is_own(file) and not code.co_flags & GENERATOR  # whose consumer has a loop too
+        kind = cells.BENEATH if id(code) in self._beneath else cells.OWN if own else ""
         loop = self._loops[id(code), target] = [len(self._loops) + 1, 0, 0, target, offset, iterates]
         place = f"{self._places.short(file)}:{min(lines, default=code.co_firstlineno)} {code.co_name}"
         self._texts.append(cells.text(cells.LOOP, loop[0], kind + place))

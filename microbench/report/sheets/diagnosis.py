@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
 from microbench.core.units import MISSING, as_time, percent, plain, quantity, times, two_times
 from microbench.diagnosis import ranks, words
@@ -10,9 +11,10 @@ from microbench.diagnosis.diagnosis import Diagnosis
 from microbench.diagnosis.idle import CAUSES
 from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, Tone, columns
 from microbench.report.sheets.recorded_step import TONES
+from microbench.traces.trace import name_of
 
 # The named parts of idle time that the screen shows, and those of the table.
-SHOWN, LISTED = 4, 30
+SHOWN, LISTED, SHOWN_LOOPS = 4, 30, 2
 LEAST_SHOWN = 0.005
 # The share of calls that must repeat from step to step before steps are called alike.
 ALIKE = 0.5
@@ -40,7 +42,9 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     step, trace = diagnosis.step, diagnosis.trace
     if step is None:
         counts = f"{len(trace.work)} kernels and copies, {len(trace.calls)} calls"
-        return [AnswerLine("trace", (Cell(counts), Cell("no step repeats")))]
+        names, often = np.unique(trace.work["name"], return_counts=True)
+        most = f"{plain(name_of(trace, int(names[np.argmax(often)])), LONGEST_NAME)} runs {often.max()} times"
+        return [AnswerLine("trace", (Cell(counts), Cell(f"no step repeats; {most}")))]
     alike = f"steps differ: {percent(step.likeness)} of a step recurs"
     if step.likeness >= ALIKE:
         alike = f"{percent(step.likeness)} of a step recurs" if step.likeness < IDENTICAL else "all steps are identical"
@@ -49,6 +53,10 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     pieces = f"{step.kernels:.0f} kernel{'' if round(step.kernels) == 1 else 's'}"
     pieces += f" and {other} {words.other_work(trace, other)}" if other else ""
     parts = [Cell(f"{step.count} of {pieces}, {alike}")]
+    if step.found == "loop":
+        parts = [Cell(f"{step.count} turns of the loop at {plain(step.name)} of {pieces}, {alike}")]
+    if diagnosis.steps is not None and (others := diagnosis.steps.loops[:SHOWN_LOOPS]):
+        parts.append(Cell(f"other loops: {', '.join(f'{plain(name)} {as_time(turn_s)}' for name, turn_s in others)}"))
     parts.append(Cell(f"{as_time(step.watched_s)} as recorded"))
     if step.given:
         given = as_time(step.unwatched_s * step.parts / step.holds)
@@ -56,12 +64,12 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         parts.append(Cell(f"unprofiled step time {as_time(step.unwatched_s)}, {how}"))
     elif step.measured:
         range_ = two_times(step.low_s, step.high_s)
-        parts.append(Cell(f"unprofiled step time {as_time(step.unwatched_s)}, between the recorded windows ({range_})"))
+        parts.append(Cell(f"unprofiled step time {as_time(step.unwatched_s)}, from pauses of the recording ({range_})"))
     elif step.unwatched_s < step.watched_s:
         whose = "assumed" if words.assumes(step) else "measured"
         range_ = f"{two_times(step.low_s, step.high_s)}; its costs are {whose}"
         parts.append(Cell(f"unprofiled step time about {as_time(step.unwatched_s)} ({range_})"))
-    return [AnswerLine("steps" if step.found == "annotations" else "repeats", tuple(parts))]
+    return [AnswerLine("repeats" if step.found == "repetition" else "steps", tuple(parts))]
 
 
 def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
@@ -69,9 +77,11 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     if idle is None:
         return [AnswerLine("idle", (Cell(f"not given: {diagnosis.why_no_idle}"),), verdict="warning")]
     verdict = words.findings(diagnosis)[0].severity if diagnosis.bound is not None else None
+    long = diagnosis.steps is None and idle.span_s > 1
+    whole = "each second" if long else as_time(words.each(diagnosis, idle.span_s))
     busy = (
         Cell(f"works {percent(idle.busy_s / idle.span_s)}"),
-        Cell(f"idle {as_time(words.each(diagnosis, idle.idle_s))} of {as_time(words.each(diagnosis, idle.span_s))}"),
+        Cell(f"idle {as_time(words.each(diagnosis, idle.idle_s))} of {whole}"),
     )
     shown = [cause for cause in CAUSES if idle.causes[cause] > LEAST_SHOWN * idle.span_s]
     causes = sorted(shown, key=lambda cause: -idle.causes[cause])
@@ -213,20 +223,25 @@ def _object(diagnosis: Diagnosis) -> dict[str, object]:
             for one in words.findings(diagnosis)
         ],
     }  # fmt: skip
+
+    def of_step(figure: float) -> float:
+        """A figure of the window as one of a step; that of the window without steps."""
+        return figure / diagnosis.steps.count if diagnosis.steps is not None else figure
+
     if idle is not None:
-        whole["idle"] = {cause: words.each(diagnosis, seconds) for cause, seconds in idle.causes.items()}
-        whole["busy_s"], whole["span_s"] = (words.each(diagnosis, each) for each in (idle.busy_s, idle.span_s))
-        whole["communication_s"] = words.each(diagnosis, idle.communication_s)
-        whole["exposed_communication_s"] = words.each(diagnosis, idle.exposed_s)
+        whole["idle"] = {cause: of_step(seconds) for cause, seconds in idle.causes.items()}
+        whole["busy_s"], whole["span_s"] = (of_step(each) for each in (idle.busy_s, idle.span_s))
+        whole["communication_s"] = of_step(idle.communication_s)
+        whole["exposed_communication_s"] = of_step(idle.exposed_s)
         whole["collectives"] = [
             {
-                "name": one.name, "count": words.each(diagnosis, one.pieces),
-                "seconds": words.each(diagnosis, one.seconds), "exposed_s": words.each(diagnosis, one.exposed_s),
+                "name": one.name, "count": of_step(one.pieces),
+                "seconds": of_step(one.seconds), "exposed_s": of_step(one.exposed_s),
             }
             for one in idle.collectives
         ]  # fmt: skip
         whole["places"] = [
-            {"cause": one.cause, "name": plain(one.name), "seconds": words.each(diagnosis, one.seconds)}
+            {"cause": one.cause, "name": plain(one.name), "seconds": of_step(one.seconds)}
             for one in idle.places[:LISTED]
         ]
     return whole
