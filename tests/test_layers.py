@@ -38,7 +38,7 @@ LINES = {
     "core": 1500,
     "analysis": 1450,
     "host": 1900,
-    "recorder": 1950,
+    "recorder": 2050,
     "gpu": 8700,
     "meter": 1050,
     "experiments": 11100,
