@@ -163,7 +163,7 @@ def test_a_report_reads_what_the_bus_gives(machine: Path) -> None:
     facts = link_facts_now(info, query, OTHERS, machine)
     found = {fact.name: fact.value for fact in (*facts, *path_facts(GPU, facts, OTHERS, machine))}
     paths = device_paths(evidence(with_facts(found, SEVERAL)))
-    assert [(one.near, one.switches) for one in paths] == [
+    assert [(f"{one.name} ({one.near})", one.switches) for one in paths] == [
         ("gpu1 (PIX)", 1), ("mlx5_0 (PXB)", 2), ("eno1 (PHB)", 2), ("mlx5_1 (NODE)", 2), ("gpu2 (SYS)", 2),
     ]  # fmt: skip
     assert [one.narrowest.words for one in paths] == ["5.0 x16", "5.0 x16", "4.0 x8", "5.0 x16", "5.0 x16"]

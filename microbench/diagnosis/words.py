@@ -24,7 +24,7 @@ from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import BETWEEN, Cause
 from microbench.diagnosis.recorded import Blocker, Recorded, layer_of
 from microbench.model.workload import Kernels
-from microbench.traces.trace import MEMORIES, MIGRATION, NONE, WORK_KINDS, Format, Trace
+from microbench.traces.trace import MEMORIES, MIGRATION, NONE, WORK_KINDS, Format, Trace, name_of
 
 SUITE = "diagnose"
 
@@ -73,6 +73,12 @@ def each(diagnosis: Diagnosis, seconds: float) -> float:
     if diagnosis.steps is not None:
         return seconds / diagnosis.steps.count
     return seconds / max(diagnosis.idle.span_s, 1.0) if diagnosis.idle is not None else seconds
+
+
+def most_often(trace: Trace) -> str:
+    """The most frequent work: "my_kernel runs 1200 times"."""
+    names, often = np.unique(trace.work["name"], return_counts=True)
+    return f"{plain(name_of(trace, int(names[np.argmax(often)])), LONGEST_NAME)} runs {often.max()} times"
 
 
 def cause_words(diagnosis: Diagnosis, cause: Cause) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
 from microbench.core.units import MISSING, as_time, percent, plain, quantity, times, two_times
 from microbench.diagnosis import ranks, words
@@ -11,7 +10,6 @@ from microbench.diagnosis.diagnosis import Diagnosis
 from microbench.diagnosis.idle import CAUSES
 from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, Tone, columns
 from microbench.report.sheets.recorded_step import TONES
-from microbench.traces.trace import name_of
 
 # The named parts of idle time that the screen shows, and those of the table.
 SHOWN, LISTED, SHOWN_LOOPS = 4, 30, 2
@@ -42,9 +40,7 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     step, trace = diagnosis.step, diagnosis.trace
     if step is None:
         counts = f"{len(trace.work)} kernels and copies, {len(trace.calls)} calls"
-        names, often = np.unique(trace.work["name"], return_counts=True)
-        most = f"{plain(name_of(trace, int(names[np.argmax(often)])), LONGEST_NAME)} runs {often.max()} times"
-        return [AnswerLine("trace", (Cell(counts), Cell(f"no step repeats; {most}")))]
+        return [AnswerLine("trace", (Cell(counts), Cell(f"no step repeats; {words.most_often(trace)}")))]
     alike = f"steps differ: {percent(step.likeness)} of a step recurs"
     if step.likeness >= ALIKE:
         alike = f"{percent(step.likeness)} of a step recurs" if step.likeness < IDENTICAL else "all steps are identical"
