@@ -75,9 +75,8 @@ def in_pauses(whole: Trace, stamps_ns: np.ndarray, style: str) -> float:
     """The program's own mean time of an iteration in the pauses, in s."""
     times: list[np.ndarray] = []
     at_once = 1 if style in ("each", "item") else 5
-    opened = [*(begin for begin, _ in whole.windows[1:]), np.iinfo(np.int64).max]
-    for (_, closed_ns), opened_ns in zip(whole.windows, opened, strict=True):
-        own = stamps_ns[(stamps_ns > closed_ns + 100_000_000) & (stamps_ns < opened_ns)]
+    for pause in whole.pauses:
+        own = stamps_ns[(stamps_ns > pause.begin_ns) & (stamps_ns < pause.end_ns)]
         times.append(np.diff(own[::at_once]) / at_once)
     every = np.concatenate([*times, np.empty(0)])
     return float(every.mean()) * 1e-9 if len(every) >= 3 else float("nan")

@@ -388,7 +388,7 @@ def own_graph(it: Iterations) -> None:
         return loss
 
     it.capture(step)
-    replay, loss = step, step()
+    replay, loss = step, step().detach()  # or the gradients would belong to this stream
     if it.device == "cuda":
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())

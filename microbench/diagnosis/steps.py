@@ -85,7 +85,7 @@ def find_steps(trace: Trace) -> Steps | None:
         steps = _steps(trace, tokens, begins, found, name)
         if steps is not None:
             own = (one for one in loops if one.own and (found, name) != ("loop", one.place))
-            others = tuple((one.place, one.turn_s) for one in own)
+            others = tuple((one.place, one.turn_s) for one in own if len(one.submits) or one.turn_s > steps.step_s)
             return msgspec.structs.replace(steps, loops=others)
     return None
 

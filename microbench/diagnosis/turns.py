@@ -16,7 +16,7 @@ FEWEST = 4  # ends of turns that count as a repetition
 # so often in each turn of it and submits at least this share of its work. The outer one is over epochs or prompts.
 OFTEN, MOST_OF = 5, 0.8
 COVERED = 0.5  # the share of the trace's work that must be submitted while a loop turns
-AT_ONCE = 10  # turns whose mean is one time of a step
+AT_ONCE, STRETCHES = 10, 8  # turns whose mean is one time of a step, and how many times there are at least
 
 
 class Turns(NamedTuple):
@@ -104,7 +104,6 @@ def _is_iteration(outer: Turns, inner: Turns) -> bool:
 def in_pauses(trace: Trace, pauses: list[Pause], place: str, every: int) -> list[npt.NDArray[np.float64]]:
     """Times in ns of one turn of the loop at a place in pauses of the recording, each the mean of several turns: a
     multiple of ``every``."""
-    several = -(-AT_ONCE // every) * every
     found = []
     numbers = [number for number, loop in enumerate(trace.loops) if loop.place == place]
     for number in numbers[:1]:
@@ -114,6 +113,6 @@ def in_pauses(trace: Trace, pauses: list[Pause], place: str, every: int) -> list
         for pause in pauses:
             inside = rows[(rows["at_ns"] > pause.begin_ns) & (rows["at_ns"] < pause.end_ns)]
             for stretch in _stretches(inside):
-                at_once = several if len(stretch) > several else every
+                at_once = every * max(min(AT_ONCE, len(stretch) // (STRETCHES * every)), 1)
                 found.append(np.diff(stretch["at_ns"][::at_once]) / at_once)
     return found

@@ -90,7 +90,9 @@ def between_windows(whole: Trace, window: Trace, steps: Steps) -> Known | None:
     times_s = np.concatenate([np.empty(0), *times_ns]) * 1e-9
     if not len(times_s):
         return None
-    low_s, middle_s, high_s = np.quantile(times_s, (0.05, 0.5, 0.95)).tolist()
+    middle_s = float(times_s.mean())
+    low_s, high_s = (float(end) for end in np.quantile(times_s, (0.05, 0.95)))
+    low_s, high_s = min(low_s, middle_s), max(high_s, middle_s)
     taken_s = 0.0 if quiet else CALLED_S * float(steps.calls[-1] - steps.calls[0]) / steps.count
     less_s, more_s = (taken_s * (1 + sign * UNCERTAIN) for sign in (1, -1))
     return Known(max(middle_s - taken_s, 0.0), max(low_s - less_s, 0.0), max(high_s - more_s, 0.0), measured=True)

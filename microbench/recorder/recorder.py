@@ -54,9 +54,10 @@ READINGS = 3
 FIRST_WINDOW_S, FIRST_PAUSE_S, LONGEST_WINDOW_S, LONGEST_PAUSE_S = 0.5, 0.25, 8.0, 60.0
 # At the end of a window kernels that were launched in it may still run. How long they are waited for, at most and while
 # none ends, and how often that is looked at.
-LONGEST_DRAIN_S, STALLED_S, LOOK_S = 10.0, 1.0, 0.05
+LONGEST_DRAIN_S, STALLED_S, LOOK_S = 10.0, 0.6, 0.05
 ALL = 0xFFFFFFFF  # correlations
 WITHIN_S = 0.001  # in which a callback that has begun ends
+AGAIN_S = 0.25  # after which turns of fast loops are noted again in a pause
 LONGEST_TURN_S = 2.0  # that the end of a turn is waited for
 WITH_THREADS = ("jax", "jaxlib", "tensorflow")  # submit work from threads of their own
 READ_WRITE, READ_EXECUTE, PRIVATE_ANONYMOUS, DONT_NEED = 3, 5, 0x22, 4  # of mmap, mprotect and madvise
@@ -311,8 +312,10 @@ class Recorder:
             time.sleep(window_s)
             if not self._end_window() or not self._at_turn(self._turn_off):
                 return
-            self._loops.restart()
-            time.sleep(pause_s)
+            until_s = time.monotonic() + pause_s
+            while (left_s := until_s - time.monotonic()) > 0:
+                self._loops.restart()
+                time.sleep(min(left_s, AGAIN_S))
             if self._quiet and not self._at_turn(self._turn_on):
                 return
             with self._lock:
