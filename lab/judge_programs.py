@@ -24,6 +24,7 @@ from microbench.library.answers import costs_of
 from microbench.traces.reading import read
 from microbench.traces.trace import NONE, Trace
 
+FAR = 3  # iterations without a stamp
 NEAR = 0.02  # the share by which the number of steps may differ from that of iterations, besides one
 COLUMNS = (
     "program", "style", "reading", "steps_per_iteration", "found", "loop", "launches", "without_record", "windows",
@@ -47,13 +48,11 @@ def reading(diagnosis: Diagnosis, stamps_ns: np.ndarray, truth: dict[str, Any]) 
         return "none", 0.0
     first_ns, last_ns = (int(trace.calls["begin_ns"][steps.calls[place]]) for place in (0, -1))
     inside = stamps_ns[(stamps_ns >= first_ns) & (stamps_ns <= last_ns)]
-    iterations = (
-        len(inside)
-        - 1
-        + ((inside[0] - first_ns) + (last_ns - inside[-1])) / max(float(np.median(np.diff(stamps_ns))), 1.0)
-        if len(inside) > 1
-        else (last_ns - first_ns) / max(float(np.median(np.diff(stamps_ns))), 1.0)
-    )
+    usual_ns = max(float(np.median(np.diff(stamps_ns))), 1.0)
+    if len(inside) > 1 and inside[0] - first_ns < FAR * usual_ns:
+        iterations = len(inside) - 1 + (inside[0] - first_ns + last_ns - inside[-1]) / usual_ns
+    else:  # the program kept too few stamps
+        iterations = steps.count * steps.step_s * 1e9 / usual_ns
     ratio = steps.count / iterations if iterations > 0 else 0.0
     known = {"iteration": 1.0, "part": float(truth.get("parts", 1)), "group": 1 / truth.get("group", 1)}
     for name, wanted in known.items():

@@ -16,17 +16,17 @@ FEWEST = 4  # ends of turns that count as a repetition
 # so often in each turn of it and submits at least this share of its work. The outer one is over epochs or prompts.
 OFTEN, MOST_OF = 5, 0.8
 COVERED = 0.5  # the share of the trace's work that must be submitted while a loop turns
+LONGEST = 10  # times as long as a usual turn: the program did something else in between
 AT_ONCE, STRETCHES = 10, 8  # turns whose mean is one time of a step, and how many times there are at least
 
 
 class Turns(NamedTuple):
-    """A loop that submits work: where it is, the ends in ns of the turns that follow one another in the trace, the
-    number of submitting calls in each turn between them, and the median time of a turn in s, recorded or not."""
+    """A loop that submits work: where it is, the ends in ns of all its turns in the trace and of those that follow one
+    another, how many calls submit in each of the latter, and the median time of a turn in s, recorded or not."""
 
-    loop: int
-    thread: int
     place: str
     own: bool
+    all_ns: IntArray
     ends_ns: IntArray
     submits: IntArray
     turn_s: float
@@ -48,20 +48,24 @@ def loops_of(trace: Trace) -> list[Turns]:
         threads, counts = np.unique(rows["thread"], return_counts=True)
         rows = rows[rows["thread"] == threads[np.argmax(counts)]]
         inside = rows[(rows["at_ns"] >= submits_ns[0]) & (rows["at_ns"] <= submits_ns[-1])]
-        stretch = max(_stretches(inside), key=len)
-        submits = np.diff(np.searchsorted(submits_ns, stretch["at_ns"]))
         times_ns = np.concatenate([np.diff(one["at_ns"]) for one in _stretches(rows)])
-        if len(times_ns) and (not len(submits) or np.median(submits) >= 1):
-            turn_s = float(np.median(times_ns)) * 1e-9
+        if not len(times_ns):
+            continue
+        turn_ns = float(np.median(times_ns))
+        stretch = max(_stretches(inside, LONGEST * turn_ns), key=len)
+        submits = np.diff(np.searchsorted(submits_ns, stretch["at_ns"]))
+        if not len(submits) or np.median(submits) >= 1:
             cut = bool(len(stretch) and stretch["last"][-1])
-            thread = int(rows["thread"][0])
-            found.append(Turns(number, thread, loop.place, loop.own, stretch["at_ns"], submits, turn_s, cut))
+            all_ns, ends_ns = inside["at_ns"], stretch["at_ns"]
+            found.append(Turns(loop.place, loop.own, all_ns, ends_ns, submits, turn_ns * 1e-9, cut))
     return sorted(found, key=lambda one: -one.turn_s)
 
 
-def _stretches(rows: Table) -> list[Table]:
-    """Turns that follow one another."""
-    return np.split(rows, np.flatnonzero(rows["last"]) + 1)
+def _stretches(rows: Table, longest_ns: float = np.inf) -> list[Table]:
+    """Turns that follow one another within a time."""
+    apart = rows["last"].copy()
+    apart[:-1] |= np.diff(rows["at_ns"]) > longest_ns
+    return np.split(rows, np.flatnonzero(apart) + 1)
 
 
 def iteration(trace: Trace, names: IntArray, loops: list[Turns]) -> Turns | None:
@@ -90,10 +94,11 @@ def _covered(names: IntArray, loop: Turns) -> bool:
 
 def _is_iteration(outer: Turns, inner: Turns) -> bool:
     """Whether the turns of the inner loop, and not those of the outer one, are the program's iterations."""
-    ends = np.searchsorted(inner.ends_ns, outer.ends_ns)
+    ends = np.searchsorted(inner.ends_ns, outer.all_ns)
     last = np.unique(ends[(ends > 0) & (ends < len(inner.ends_ns))]) - 1  # turns with an end of the outer loop
     others = np.delete(inner.submits, last)
-    if not len(others):
+    span_s = float(inner.ends_ns[-1] - inner.ends_ns[0]) * 1e-9
+    if not len(others) or (not len(last) and span_s > 2 * outer.turn_s):
         return False
     if len(last) and np.median(inner.submits[last]) == np.median(others):  # the outer one does nothing else
         return True

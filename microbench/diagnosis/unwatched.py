@@ -40,6 +40,7 @@ MOST = 0.8
 CALLED_S = 1e-6
 # Stretches of so many steps between two windows give one time of a step each.
 STEPS_AT_ONCE = 5
+FEWEST = 3  # times of a step in pauses
 
 
 class Known(NamedTuple):
@@ -81,14 +82,16 @@ def between_windows(whole: Trace, window: Trace, steps: Steps) -> Known | None:
 
     The interval holds nine stretches in ten. Where CUPTI was on in the pauses, what it takes is taken off.
     """
-    quiet = [pause for pause in whole.pauses if pause.quiet]
-    pauses = quiet or list(whole.pauses)
-    if steps.found == "loop":
-        times_ns = in_pauses(whole, pauses, steps.name, steps.every)
+    for quiet in (True, False):
+        pauses = [pause for pause in whole.pauses if pause.quiet == quiet]
+        if steps.found == "loop":
+            times_ns = in_pauses(whole, pauses, steps.name, steps.every)
+        else:
+            times_ns = _between_waits(whole, pauses, window, steps)
+        times_s = np.concatenate([np.empty(0), *times_ns]) * 1e-9
+        if len(times_s) >= FEWEST:
+            break
     else:
-        times_ns = _between_waits(whole, pauses, window, steps)
-    times_s = np.concatenate([np.empty(0), *times_ns]) * 1e-9
-    if not len(times_s):
         return None
     middle_s = float(times_s.mean())
     low_s, high_s = (float(end) for end in np.quantile(times_s, (0.05, 0.95)))
