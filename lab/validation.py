@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import jinja2
 import msgspec
@@ -126,6 +127,30 @@ def programs(*recorded_by: str) -> Programs:
     )  # fmt: skip
 
 
+class Watched(NamedTuple):
+    """Public programs under plain `watch`, and how far their unprofiled steps are off."""
+
+    count: int
+    iterations: int
+    launches: str
+    windows: int
+    measured: int
+    median: str
+    near: int
+
+
+def watched_programs() -> Watched:
+    """All recordings of watched_programs.csv; a step is right if it is the program's own iteration."""
+    found = table("watched_programs")
+    pauses = [row for row in found if row["measured"] == "True" and row["in_pauses_s"] not in ("", "nan")]
+    errors = [abs(float(row["said_s"]) / float(row["in_pauses_s"]) - 1) for row in pauses]
+    return Watched(
+        len(found), sum(row["reading"] == "iteration" for row in found),
+        f"{sum(int(row['launches']) for row in found) / 1e6:.1f}", sum(int(row["windows"]) for row in found),
+        len(pauses), f"{median(errors) * 100:.1f} %", sum(error <= 0.05 for error in errors),
+    )  # fmt: skip
+
+
 @cache
 def recorded(name: str) -> Run:
     """A bundled run or one of tests/data."""
@@ -167,7 +192,7 @@ def page() -> str:
     )
     drawn.globals.update(
         rows=chosen, value=value, span=span, side_by_side=side_by_side, held_out=held_out, programs=programs,
-        launches_slower=launches_slower, grades=grades,
+        launches_slower=launches_slower, grades=grades, watched_programs=watched_programs,
     )  # fmt: skip
     return re.sub(r"^(?:(?!\||#|\n).+\n)+", wrapped, drawn.get_template(TEMPLATE).render(), flags=re.MULTILINE)
 
