@@ -164,7 +164,7 @@ while time.monotonic() - begin < 1.5:
 """
     result = watched(text, "--window", "200ms", "--every", "500ms")
     assert result.exit_code == ExitCode.MEASURED
-    assert "between the recorded windows" in result.stderr
+    assert "from pauses of the recording" in result.stderr
     for wrong in (("--window", "3s", "--every", "2s"), ("--window", "0s"), ("--every", "soon")):
         assert watched(STEPS, *wrong).exit_code == ExitCode.USAGE
 

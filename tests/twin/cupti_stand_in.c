@@ -100,7 +100,14 @@ int cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid, uint8_t **record) 
     return OK;
 }
 
+static void no_signals(void) {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, NULL);
+}
+
 static void *deliver(void *unused) {
+    no_signals();
     for (;;) {
         pthread_mutex_lock(&queued);
         while (first == last) pthread_cond_wait(&changed, &queued);
@@ -138,9 +145,7 @@ static void hand_over(void) {
 int cuptiActivityFlushAll(uint32_t forced);
 static uint32_t period_ms;
 static void *flush(void *unused) {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, NULL);
+    no_signals();
     while (subscribed) {
         usleep(period_ms * 1000);
         cuptiActivityFlushAll(0);
