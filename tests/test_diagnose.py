@@ -534,7 +534,8 @@ def test_a_host_that_launches_late_because_it_waited_is_wait_bound() -> None:
     verdict, *others = words.findings(found)
     assert verdict.title.endswith("because the host waits 6 times in it")
     names = [finding.rule for finding in others]
-    assert names.index("diagnose.best") < names.index("diagnose.graph")
+    assert names.index("diagnose.best") < names.index("diagnose.pieces")
+    assert "(6 a step) parts the step into 6 pieces" in others[names.index("diagnose.pieces")].title
     assert "Without waiting for the GPU inside it" in others[names.index("diagnose.best")].title
 
 

@@ -41,14 +41,14 @@ LINES = {
     "recorder": 2050,
     "gpu": 8700,
     "meter": 1050,
-    "experiments": 11100,
-    "benchmarks": 5500,
+    "experiments": 11000,
+    "benchmarks": 5400,
     "comparison": 1850,
     "model": 4250,
-    "explain": 7550,
+    "explain": 6800,
     "archive": 2000,
     "traces": 3800,
-    "diagnosis": 3750,  # communication, starts and short traces have verdicts; a given time may be of several steps
+    "diagnosis": 3950,  # communication, starts and short traces have verdicts, loops make steps, libraries have advice
     "session": 2200,
     "report": 8050,
     "fleet": 3200,

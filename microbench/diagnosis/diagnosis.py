@@ -156,6 +156,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     run_id: str
     costs_of: str = ""
     unwatched: Workload | None = None
+    launch_costs: Mapping[str, float] = {}
 
     def share(self, *causes: Cause) -> float:
         """The share of the time in which the GPU idles for these causes."""
@@ -236,6 +237,7 @@ def diagnose(
         run_id=fit.run_id,
         costs_of=costs_of,
         unwatched=free,
+        launch_costs={name: cost.value for name, cost in fit.constants.items() if name.startswith("call.")},
     )
 
 

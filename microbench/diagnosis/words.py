@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.core.units import as_time, ordinal, percent, plain, round_percent, times, two_times
+from microbench.diagnosis import advice
 from microbench.diagnosis.communication import Collective
 from microbench.diagnosis.diagnosis import (
     BUSY,
@@ -22,7 +23,7 @@ from microbench.diagnosis.diagnosis import (
 )
 from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import BETWEEN, Cause
-from microbench.diagnosis.recorded import Blocker, Recorded, layer_of
+from microbench.diagnosis.recorded import Blocker, Recorded
 from microbench.model.workload import Kernels
 from microbench.traces.trace import MEMORIES, MIGRATION, NONE, WORK_KINDS, Format, Trace, name_of
 
@@ -275,6 +276,9 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
                 threshold=f"a graph is advised if it saves {round_percent(WORTH)} of a step that can be predicted",
             )
         return
+    if graph.graphs > advice.MOST_GRAPHS:
+        yield from _in_pieces(diagnosis, diagnosis.recorded, graph)
+        return
     how = "as a graph" if graph.graphs <= 1 else f"as {graph.graphs} graphs"
     pays = f"Capture takes {as_time(graph.making_s)}; it is {faster_from(graph)}"
     unknown = "A trace cannot tell whether tensors keep their addresses; capturing the step does."
@@ -289,8 +293,56 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
         ),
         text=f"{pays}.{shapes} {unknown}",
         threshold=f"a graph saves at least {round_percent(WORTH)} of the step",
-        advice=f"Capture the step{HOW.get(layer_of(diagnosis.trace), '')}{_except(graph.blockers)}",
+        advice=f"{advice.how(diagnosis)}{_except(graph.blockers)}",
     )
+
+
+def _in_pieces(diagnosis: Diagnosis, recorded: Recorded, graph: Graph) -> Iterator[Finding]:
+    """What must go before a graph is worth its name."""
+    most = recorded.blockers[0] if recorded.blockers else None
+    what = blocker_words(most) if most is not None else "What the program does between its launches"
+    generates = advice.program_of(diagnosis.trace) == "generate"  # whose waits are the library's own
+    change = advice.first(diagnosis.trace, recorded.blockers) if recorded.blockers else "Do that before the step"
+    yield Finding(
+        rule="diagnose.pieces",
+        severity="advice",
+        title=f"{what} parts the step into {graph.graphs} pieces, so it is no graph yet",
+        text=f"With each piece as a graph a step would take {as_time(graph.step_s)}, {speedup(graph)} as fast.",
+        threshold=f"more than {advice.MOST_GRAPHS} graphs a step",
+        advice=advice.how(diagnosis) if generates else change,
+    )
+    if not generates:
+        yield _by_library(diagnosis, "Then the step can be captured")
+
+
+def _by_library(diagnosis: Diagnosis, title: str) -> Finding:
+    """What to change in a program of this library."""
+    return Finding(
+        rule="diagnose.library",
+        severity="advice",
+        title=title,
+        text="",
+        threshold="how the library of the program submits a step in fewer calls",
+        advice=advice.how(diagnosis),
+    )
+
+
+def _library(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """What a program of this library can do where no graph is foreseen, or a faster way to launch."""
+    if diagnosis.bound not in advice.SUBMITTING or diagnosis.recorded is None:
+        return
+    if (found := advice.ladder(diagnosis)) is not None and found.speedup > 1 + WORTH:
+        title, text = advice.ladder_words(found)
+        yield Finding(
+            rule="diagnose.ladder",
+            severity="advice",
+            title=title,
+            text="",
+            threshold=f"another layer saves {round_percent(WORTH)} of the step by the run's own costs",
+            advice=text,
+        )
+    if diagnosis.graph is None and advice.program_of(diagnosis.trace) in ("jax", "generate"):
+        yield _by_library(diagnosis, f"Each step makes {diagnosis.recorded.calls:.0f} CUDA calls")
 
 
 def _no_graph(diagnosis: Diagnosis, recorded: Recorded) -> str:
@@ -301,8 +353,6 @@ def _no_graph(diagnosis: Diagnosis, recorded: Recorded) -> str:
 
 
 REPLACED = "A capture may replace kernels, such as attention's; `microbench measure` captures the step for real."
-# How a framework's program captures a step.
-HOW = {"torch_eager": " by torch.cuda.graph, or compile it by torch.compile(mode='reduce-overhead')"}
 
 
 def _except(blockers: tuple[Blocker, ...]) -> str:
@@ -312,6 +362,7 @@ def _except(blockers: tuple[Blocker, ...]) -> str:
 def _of_graph(diagnosis: Diagnosis) -> Iterator[Finding]:
     yield from _graph(diagnosis)
     yield from _blockers(diagnosis)
+    yield from _library(diagnosis)
 
 
 BEST = {"waits": "Without waiting for the GPU inside it", "pinned": "With pinned memory"}
@@ -335,6 +386,8 @@ def _blockers(diagnosis: Diagnosis) -> Iterator[Finding]:
     recorded = diagnosis.recorded
     if recorded is None or not recorded.blockers or diagnosis.graph is None:
         return
+    if diagnosis.graph.graphs > advice.MOST_GRAPHS:
+        return
     named = [blocker_words(blocker) for blocker in recorded.blockers[:3]]
     yield Finding(
         rule="diagnose.blockers",
@@ -342,16 +395,8 @@ def _blockers(diagnosis: Diagnosis) -> Iterator[Finding]:
         title=f"A graph cannot hold {'; '.join(named)}",
         text="They part the step into pieces. What lies between two of them can be one graph.",
         threshold="a wait, a pageable copy, an allocation or a module load inside the step",
-        advice=ADVICE[recorded.blockers[0].why],
+        advice=advice.first(diagnosis.trace, recorded.blockers),
     )
-
-
-ADVICE = {
-    "waits for the GPU": "Keep results on the GPU and wait once, after the step",
-    "copies pageable memory": "Copy from and to pinned memory",
-    "allocates": "Allocate before the step, or from a memory pool",
-    "loads code": "Run each kernel once before the capture",
-}
 
 
 def waits_of(recorded: Recorded) -> float:
@@ -503,7 +548,7 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
             advice="Run some steps first, then record some more",
         )
         return
-    for cause, rule, advice in causes:
+    for cause, rule, change in causes:
         share = diagnosis.share(cause)
         if share > WARNING:
             yield Finding(
@@ -512,7 +557,7 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
                 title=f"The GPU idles {percent(share)} of the time for {cause}",
                 text="",
                 threshold=f"more than {round_percent(WARNING)} of the time",
-                advice=advice,
+                advice=change,
             )
 
 

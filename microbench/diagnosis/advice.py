@@ -1,0 +1,127 @@
+"""Says what to change in a program of a given library, so that its step is submitted in fewer calls or faster ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from microbench.core.units import as_time, plain, times
+from microbench.diagnosis.diagnosis import Bound, Diagnosis
+from microbench.diagnosis.recorded import Blocker, layer_of
+from microbench.traces.trace import MEMORIES, NONE, WORK_KINDS, Trace
+
+Program = Literal["generate", "graphs", "training", "torch", "jax", "numba", "cupy", "other"]
+
+# What names a program: a part of the place of a loop or of a range of host code, the first that is there.
+MARKS: tuple[tuple[Program, tuple[str, ...]], ...] = (
+    ("generate", ("generation/utils.py",)),
+    ("graphs", ("torch_geometric/",)),
+    ("training", ("torch/optim/", "Optimizer.step#")),
+)
+PACKAGES: tuple[tuple[str, Program], ...] = (("torch", "torch"), ("jax", "jax"), ("cupy", "cupy"), ("numba", "numba"))
+COMPILE = "torch.compile(mode='reduce-overhead')"
+HOW: Mapping[Program, str] = {
+    "generate": "Give generate() a static cache (cache_implementation='static'), and compile the model's forward: "
+    "model.forward = torch.compile(model.forward, mode='reduce-overhead')",
+    "graphs": "Compute what depends on the edges alone once, before the loop (GCNConv(cached=True), self-loops, sorted "
+    "edges); then capture the step by torch.cuda.graph",
+    "training": "Capture forward, backward and optimizer by torch.cuda.graph, with an optimizer made with "
+    f"capturable=True; or compile the model by {COMPILE}",
+    "torch": f"Capture the step by torch.cuda.graph, or compile it by {COMPILE}",
+    "jax": "Do several steps in one jitted function, by jax.lax.scan over their batches, and fetch no value in each",
+    "numba": "Capture the step, or launch its compiled kernels by cuda.core",
+    "cupy": "Capture the step: stream.begin_capture(), the step, graph = stream.end_capture(), then graph.launch()",
+    "other": "Capture the step",
+}
+SUBMITTING: tuple[Bound, ...] = ("launch-bound", "host-bound", "wait-bound", "mixed")
+# A step that waits so often that it would need more graphs than this is no graph until the waits are gone.
+MOST_GRAPHS = 3
+VALUE_BYTES = 4096  # a copy of so few bytes to the host is a value that the host looks at
+ARGUMENTS = (4, 1, 0)  # of the launches whose costs are compared, in this order
+
+FIRST = {
+    "waits for the GPU": "Keep results on the GPU and wait once, after the step",
+    "copies pageable memory": "Copy from and to pinned memory",
+    "allocates": "Allocate before the step, or from a memory pool",
+    "loads code": "Run each kernel once before the capture",
+}
+READING: Mapping[bool, str] = {
+    True: "Read numbers once in several steps: .item(), float() and `if tensor:` wait for the GPU each time; keep the "
+    "tensor instead",
+    False: "Read numbers once in several steps, because the host waits for each",
+}
+
+
+def program_of(trace: Trace) -> Program:
+    """What kind of program was recorded, by its library and what it does."""
+    packages = {name.split(".")[0] for name in trace.versions}
+    layer = layer_of(trace)
+    is_torch = layer == "torch_eager" or "torch" in packages
+    if is_torch:
+        texts = [loop.place for loop in trace.loops] + list(trace.names)
+        for program, parts in MARKS:
+            if any(part in text for text in texts for part in parts):
+                return program
+    if layer == "jax_jit":
+        return "jax"
+    return next((program for package, program in PACKAGES if package in packages), "torch" if is_torch else "other")
+
+
+def how(diagnosis: Diagnosis) -> str:
+    """How a program of this library submits its step in fewer calls, with the line of its loop."""
+    steps = diagnosis.steps
+    place = f", in the loop at {plain(steps.name)}" if steps is not None and steps.found == "loop" else ""
+    return HOW[program_of(diagnosis.trace)] + place
+
+
+def first(trace: Trace, blockers: tuple[Blocker, ...]) -> str:
+    """What to do about the most frequent of the calls that a graph cannot hold."""
+    why = blockers[0].why
+    if why != "waits for the GPU" or not _reads_values(trace):
+        return FIRST[why]
+    named = "" if blockers[0].place else "; `microbench watch --stacks` names the lines"
+    return READING[program_of(trace) not in ("jax", "numba", "cupy", "other")] + named
+
+
+def _reads_values(trace: Trace) -> bool:
+    """Whether at least half of the copies to the host are of a value each."""
+    work, device = trace.work, MEMORIES.index("device")
+    copies = (work["kind"] == WORK_KINDS.index("copy")) & (work["source"] == device) & (work["target"] != device)
+    values = copies & (work["bytes"] != NONE) & (work["bytes"] <= VALUE_BYTES)
+    return bool(np.count_nonzero(values) * 2 >= np.count_nonzero(copies) > 0)
+
+
+class Ladder(NamedTuple):
+    """The step with its launches through another layer: its time in s, by how many times it is faster, and the time of
+    a launch in s before and then."""
+
+    step_s: float
+    speedup: float
+    before_s: float
+    then_s: float
+
+
+def ladder(diagnosis: Diagnosis) -> Ladder | None:
+    """The step of a Numba program launched by cuda.core, by the costs that the run measured; None without them."""
+    step, recorded, costs = diagnosis.step, diagnosis.recorded, diagnosis.launch_costs
+    if step is None or recorded is None or program_of(diagnosis.trace) != "numba":
+        return None
+    for arguments in ARGUMENTS:
+        both = [costs.get(f"call.{layer}.{arguments}") for layer in ("numba_each_call", "cuda_core")]
+        if both[0] is not None and both[1] is not None and both[0] > both[1]:
+            busy_s = diagnosis.idle.busy_s / diagnosis.steps.count if diagnosis.idle and diagnosis.steps else 0.0
+            less_s = recorded.launches * (both[0] - both[1])
+            step_s = max(step.unwatched_s - less_s, recorded.launches * both[1], busy_s)
+            return Ladder(step_s, step.unwatched_s / step_s if step_s > 0 else 1.0, both[0], both[1])
+    return None
+
+
+def ladder_words(found: Ladder) -> tuple[str, str]:
+    """A title and an advice."""
+    return (
+        f"Launched by cuda.core a step takes about {as_time(found.step_s)}, {times(found.speedup)} as fast",
+        f"Launch the compiled kernels by cuda.core: {as_time(found.then_s)} instead of {as_time(found.before_s)} each "
+        "on the machine of the costs",
+    )
