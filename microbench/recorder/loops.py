@@ -43,6 +43,7 @@ class Loops:
         self._is_main: Any = None
         self._monitoring: Any = getattr(sys, "monitoring", None)
         self._tool = -1
+        self._dynamo: Any = None  # of PyTorch, which compiles Python frames
         self._places = Places()
         self._observed: dict[int, Any] = {}  # code by its id, which stays its own as long as it is kept
         self._beneath: set[int] = set()
@@ -69,6 +70,9 @@ class Loops:
             self._tool = next(tool for tool in TOOLS if monitoring.get_tool(tool) is None)
             monitoring.use_tool_id(self._tool, "microbench")
             monitoring.register_callback(self._tool, monitoring.events.JUMP, self._jumped)
+            self._dynamo = getattr(getattr(sys.modules.get("torch"), "_C", None), "_dynamo", None)
+            with contextlib.suppress(Exception):
+                self._dynamo.eval_frame.skip_code(Loops._jumped.__code__)
             written_ns = time.monotonic_ns()
             while True:
                 with self._lock:
@@ -124,24 +128,41 @@ class Loops:
                     self._monitoring.set_local_events(self._tool, code, self._monitoring.events.JUMP)
 
     def _jumped(self, code: Any, offset: int, target: int) -> Any:
-        """The program jumps within a function."""
+        """The program jumps within a function. What goes wrong here must not reach it."""
         if target > offset or len(self._turns) > MOST_WAITING:
             return self._monitoring.DISABLE
-        self.seen = True
-        if self.at_turn is not None and self._is_main(_thread.get_ident() & THREAD):
-            switch, self.at_turn = self.at_turn, None
-            with contextlib.suppress(Exception):
-                switch()
-        now_ns = time.time_ns()
-        loop = self._loops.get((id(code), target)) or self._new(code, offset, target)
-        if loop[1] == 0:
-            loop[2] = now_ns
-        loop[1] += 1
-        fast = loop[1] >= MOST_TURNS and (now_ns - loop[2]) * FASTEST < loop[1] * 1_000_000_000
-        self._turns.append((loop[0], _thread.get_ident(), now_ns, int(fast)))
+        try:
+            if self.at_turn is not None or (id(code), target) not in self._loops:
+                self._first_or_switch(code, offset, target)
+            now_ns = time.time_ns()
+            loop = self._loops[id(code), target]
+            if loop[1] == 0:
+                loop[2] = now_ns
+            loop[1] += 1
+            fast = loop[1] >= MOST_TURNS and (now_ns - loop[2]) * FASTEST < loop[1] * 1_000_000_000
+            self._turns.append((loop[0], _thread.get_ident(), now_ns, int(fast)))
+        except Exception:  # noqa: BLE001
+            fast = True
         return self._monitoring.DISABLE if fast else None
 
-    def _new(self, code: Any, offset: int, target: int) -> list[int]:
+    def _first_or_switch(self, code: Any, offset: int, target: int) -> None:
+        """What is done at few turns. It is Python code that torch.compile must not take for the program's."""
+        before: Any = None
+        with contextlib.suppress(Exception):
+            before = self._dynamo.eval_frame.set_eval_frame(None)
+        try:
+            if (id(code), target) not in self._loops:
+                self._new(code, offset, target)
+            self.seen = True
+            if self.at_turn is not None and self._is_main(_thread.get_ident() & THREAD):
+                switch, self.at_turn = self.at_turn, None
+                with contextlib.suppress(Exception):
+                    switch()
+        finally:
+            with contextlib.suppress(Exception):
+                self._dynamo.eval_frame.set_eval_frame(before)
+
+    def _new(self, code: Any, offset: int, target: int) -> None:
         """A loop that turns for the first time, or that has a second jump: a while loop with ``continue`` has two that
         overlap. Loops within each other seldom do."""
         iterates = code.co_code[target] == opmap["FOR_ITER"]
@@ -149,7 +170,7 @@ class Loops:
             (first, end), (second, later) = sorted(((loop[3], loop[4]), (target, offset)))
             if other == id(code) and first < second <= end < later and not iterates and not loop[5]:
                 self._loops[other, target] = loop
-                return loop
+                return
         # The jump of a while loop is at its condition, and the target is its body.
         places = (target,) if iterates else (target, offset)
         lines = [line for begin, end, line in code.co_lines() for at in places if begin <= at < end and line]
@@ -159,7 +180,6 @@ class Loops:
         loop = self._loops[id(code), target] = [len(self._loops) + 1, 0, 0, target, offset, iterates]
         place = f"{self._places.short(file)}:{min(lines, default=code.co_firstlineno)} {code.co_name}"
         self._texts.append(cells.text(cells.LOOP, loop[0], kind + place))
-        return loop
 
     def _flush(self) -> bool:
         """Write what waits. Returns whether the recording goes on."""
