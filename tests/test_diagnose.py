@@ -617,7 +617,7 @@ def test_the_recorders_costs_are_those_of_the_run() -> None:
     note = finding(found, "diagnose.watched")
     assert note.text == "Recording takes 1.00 µs a call and 2.50 µs an operator, which launch_watched measured."
     assert "launch_watched" not in note.advice
-    assert "its costs are measured" in str(screen(found, "", ""))
+    assert "unprofiled step time about" in str(screen(found, "", ""))
 
 
 def test_a_recording_of_our_own_has_the_costs_of_our_recorder() -> None:
@@ -638,7 +638,7 @@ def test_without_them_usual_costs_are_assumed_and_named_so() -> None:
         "Recording takes 4.50 µs a call and 2.00 µs an operator. Assumed: the run has no usable figure"
     )
     assert "microbench run launch_watched" in note.advice
-    assert "its costs are assumed" in str(screen(found, "", ""))
+    assert "because the recorder's costs are assumed" in str(screen(found, "", ""))
 
 
 def test_the_step_without_the_recorder_is_as_uncertain_as_its_costs_and_as_processes_differ() -> None:

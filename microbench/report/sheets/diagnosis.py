@@ -62,9 +62,11 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         range_ = two_times(step.low_s, step.high_s)
         parts.append(Cell(f"unprofiled step time {as_time(step.unwatched_s)}, from pauses of the recording ({range_})"))
     elif step.unwatched_s < step.watched_s:
-        whose = "assumed" if words.assumes(step) else "measured"
-        range_ = f"{two_times(step.low_s, step.high_s)}; its costs are {whose}"
-        parts.append(Cell(f"unprofiled step time about {as_time(step.unwatched_s)} ({range_})"))
+        range_ = two_times(step.low_s, step.high_s)
+        if words.assumes(step):
+            parts.append(Cell(f"unprofiled step time {range_}, because the recorder's costs are assumed"))
+        else:
+            parts.append(Cell(f"unprofiled step time about {as_time(step.unwatched_s)} ({range_})"))
     return [AnswerLine("repeats" if step.found == "repetition" else "steps", tuple(parts))]
 
 
