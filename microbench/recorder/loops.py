@@ -141,7 +141,7 @@ class Loops:
             loop[1] += 1
             fast = loop[1] >= MOST_TURNS and (now_ns - loop[2]) * FASTEST < loop[1] * 1_000_000_000
             self._turns.append((loop[0], _thread.get_ident(), now_ns, int(fast)))
-        except Exception:  # noqa: BLE001
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
             fast = True
         return self._monitoring.DISABLE if fast else None
 
