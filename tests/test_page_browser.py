@@ -88,8 +88,7 @@ def test_a_heading_sorts_and_says_so(tab: Any) -> None:
     heading.get_by_role("button").click()
     assert heading.get_attribute("aria-sort") == "ascending"
     ascending = column(table, "submit")
-    assert ascending[0].startswith("3.21 µs")
-    assert ascending[-1].startswith("38.2 µs")
+    assert [float(one.split()[0]) for one in ascending] == sorted(float(one.split()[0]) for one in before)
     assert tab.get_by_role("status").inner_text() == "sorted by submit, ascending"
     heading.get_by_role("button").press("Enter")
     assert (heading.get_attribute("aria-sort"), column(table, "submit")) == ("descending", ascending[::-1])
