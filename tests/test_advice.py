@@ -26,9 +26,10 @@ def launching(waits: int = 0) -> Recorder:
 
 def of(package: str, *places: str, waits: int = 0, launches: dict[str, float] | None = None) -> Diagnosis:
     """The diagnosis of a program that imported a package and has loops at these places."""
+    torch = {"torch": "2"} if "torch" in package else {}
     loops = tuple(Loop(place, own=False, beneath=False) for place in places)
     trace = msgspec.structs.replace(
-        launching(waits).trace(), format="microbench recording", versions={package: "1"}, loops=loops
+        launching(waits).trace(), format="microbench recording", versions={**torch, package: "1"}, loops=loops
     )
     constants = {name: around(value, 0.0, ()) for name, value in (launches or {}).items()}
     return diagnose(trace, msgspec.structs.replace(costs(), constants={**costs().constants, **constants}))
@@ -42,7 +43,7 @@ def advised(found: Diagnosis) -> dict[str, str]:
     ("torch", "train.py:8 main", "torch", "torch.cuda.graph"),
     ("torch", "torch/optim/adam.py:229 step", "training", "capturable=True"),
     ("torch", "transformers/generation/utils.py:3025 _sample", "generate", "static cache"),
-    ("torch", "torch_geometric/nn/conv/gcn_conv.py:80 forward", "graphs", "edges"),
+    ("torch_geometric", "train.py:8 main", "graphs", "edges"),
     ("jax", "train.py:8 main", "jax", "jax.lax.scan"),
     ("cupy", "solve.py:8 main", "cupy", "begin_capture"),
     ("numba.cuda", "price.py:8 main", "numba", "cuda.core"),

@@ -721,7 +721,7 @@ def test_a_step_that_is_played_too_long_is_predicted_with_a_wider_interval(monke
         assert wider.low_s < 0.998 * exact.low_s
         assert wider.high_s > 1.001 * exact.high_s
     title = finding(too_long(0.07), "diagnose.no_graph").title
-    expected = "What a graph would give is not predicted: the model plays this step 7.0 % too long (limit 5 %)"
+    expected = "What a graph would give is not predicted: microbench plays the recorded step 7.0 % too long (limit 5 %)"
     assert title == expected
 
 

@@ -27,7 +27,7 @@ from microbench.diagnosis.live import Live
 from microbench.recorder import cells
 from microbench.traces.recording import Growing
 
-FIGURES = "step 69.3 µs · GPU busy 24 % · host-bound"  # of make.steps
+FIGURES = "step 69.3 µs · GPU busy 24 % · GPU waits"  # of make.steps
 STEP_US = 69.3
 
 
@@ -58,7 +58,7 @@ def test_it_follows_a_growing_recording_and_survives_a_cell_that_is_half_written
     add(path, slower[:1000])
     assert following.line(tmp_path.iterdir()) != ""
     add(path, slower[1000:])
-    assert following.line(tmp_path.iterdir()) == "step 133 µs · GPU busy 25 % · host-bound"
+    assert following.line(tmp_path.iterdir()) == "step 133 µs · GPU busy 25 % · GPU waits"
 
 
 def test_a_gpu_that_hardly_waits_is_said_to_be_the_limit_and_steps_may_be_missing(tmp_path: Path) -> None:
@@ -91,14 +91,14 @@ def test_between_windows_it_says_so_and_keeps_the_last_figures(tmp_path: Path) -
     add(path, make.row(cells.SYNC, second - 9, 4, detail=3, stream=7, size=0xFFFFFFFF))
     assert following.line(tmp_path.iterdir()) == f"between two windows · last {FIGURES}"
     add(path, cells.fact("window.1", f"{make.BEGIN_NS + second * 1000}-"), make.steps(20, 16, begin_us=second))
-    assert following.line(tmp_path.iterdir()) == "step 133 µs · GPU busy 25 % · host-bound"
+    assert following.line(tmp_path.iterdir()) == "step 133 µs · GPU busy 25 % · GPU waits"
 
 
 def test_of_several_processes_the_most_active_one_is_shown(tmp_path: Path) -> None:
     following = Live()
     (tmp_path / "a.rows").write_bytes(make.recording(make.steps(20)))
     (tmp_path / "b.rows").write_bytes(make.recording(make.steps(20, 16)))
-    assert following.line(tmp_path.iterdir()) == "step 133 µs · GPU busy 25 % · host-bound · most active of 2 processes"
+    assert following.line(tmp_path.iterdir()) == "step 133 µs · GPU busy 25 % · GPU waits · most active of 2 processes"
     assert following.line(tmp_path.iterdir()) == f"{FIGURES} · most active of 2 processes"
 
 
@@ -232,10 +232,10 @@ def terminal(
 def test_beside_the_programs_output_it_is_the_title(place: Place, tmp_path: Path, more: dict[str, str]) -> None:
     text = f"print('first')\n{UNTIL_SEEN}\nprint('part', end='', file=sys.stderr)"
     with terminal(place, tmp_path, text, **more) as shown:
-        shown.until("host-bound\a")
+        shown.until("GPU waits\a")
         (tmp_path / "seen").touch()
         assert shown.rest() == 0
-    assert re.search(r"\x1b\[22;2t\x1b\]2;step [\d.]+ µs · GPU busy \d+ % · host-bound\a", shown.shown)
+    assert re.search(r"\x1b\[22;2t\x1b\]2;step [\d.]+ µs · GPU busy \d+ % · GPU waits\a", shown.shown)
     assert (
         shown.shown.index("\x1b[22;2t") < shown.shown.index("\x1b]2;\a\x1b[23;2t") < shown.shown.index("Launch-bound")
     )
@@ -249,10 +249,10 @@ def test_beside_the_programs_output_it_is_the_title(place: Place, tmp_path: Path
 def test_where_the_output_goes_elsewhere_it_stands_at_the_right_end_of_the_row(place: Place, tmp_path: Path) -> None:
     text = f"print('out')\nprint('one', end='', flush=True, file=__import__('sys').stderr)\n{UNTIL_SEEN}"
     with terminal(place, tmp_path, text + "\nprint(' and two', file=sys.stderr)", "file") as shown:
-        shown.until("host-bound\x1b8")
+        shown.until("GPU waits\x1b8")
         (tmp_path / "seen").touch()
         assert shown.rest() == 0
-    found = re.search(r"\x1b7\x1b\[(\d+)G\x1b\[K\x1b\[(\d+)G(step [^\x1b]*host-bound)\x1b8", shown.shown)
+    found = re.search(r"\x1b7\x1b\[(\d+)G\x1b\[K\x1b\[(\d+)G(step [^\x1b]*GPU waits)\x1b8", shown.shown)
     assert int(found[1]) == int(found[2]) == 100 - len(found[3])
     text = MARGIN.sub("", shown.shown)
     assert text.startswith("one and two\r\n"), "the program's text is whole, and at its place"
@@ -269,7 +269,7 @@ def test_after_a_ctrl_c_it_is_gone_and_the_diagnosis_follows(place: Place, tmp_p
     with terminal(
         place, tmp_path, text + "except KeyboardInterrupt:\n    sys.exit(4)\n", "terminal", "--for", "500s"
     ) as shown:
-        shown.until("host-bound\a")
+        shown.until("GPU waits\a")
         shown.only_one_thread_takes_ctrl_c()
         os.write(shown.end, b"\x03")
         code = shown.rest()
@@ -307,7 +307,7 @@ def test_on_a_dumb_terminal_there_is_none(place: Place, tmp_path: Path, output: 
 def test_a_terminal_that_is_stopped_holds_nothing_up(place: Place, tmp_path: Path) -> None:
     counting = "import signal, sys\nsignal.signal(signal.SIGUSR1, lambda *_: (open('seen', 'w').close()))\n"
     with terminal(place, tmp_path, counting + UNTIL_SEEN + "\nopen('done', 'w').close()", "file") as shown:
-        shown.until("host-bound\x1b8")
+        shown.until("GPU waits\x1b8")
         os.write(shown.end, b"\x13")  # Ctrl-S: from now on the terminal takes nothing
         shown.process.send_signal(signal.SIGUSR1)
         while not (tmp_path / "done").exists():

@@ -195,7 +195,7 @@ def _diagnose(paths: list[Path], console: Console) -> list[Trace]:
         except MicrobenchError as error:
             terminal.tell_error(error, console)
     if several:
-        terminal.draw(screen_of(several, costs.words, files), console)
+        terminal.draw(screen_of(several, costs, files), console)
     return [one.trace for one in several]
 
 

@@ -17,7 +17,6 @@ Program = Literal["generate", "graphs", "training", "torch", "jax", "numba", "cu
 # What names a program: a part of the place of a loop or of a range of host code, the first that is there.
 MARKS: tuple[tuple[Program, tuple[str, ...]], ...] = (
     ("generate", ("generation/utils.py",)),
-    ("graphs", ("torch_geometric/",)),
     ("training", ("torch/optim/", "Optimizer.step#")),
 )
 PACKAGES: tuple[tuple[str, Program], ...] = (("torch", "torch"), ("jax", "jax"), ("cupy", "cupy"), ("numba", "numba"))
@@ -27,12 +26,13 @@ HOW: Mapping[Program, str] = {
     "model.forward = torch.compile(model.forward, mode='reduce-overhead')",
     "graphs": "Compute what depends on the edges alone once, before the loop (GCNConv(cached=True), self-loops, sorted "
     "edges); then capture the step by torch.cuda.graph",
-    "training": "Capture forward, backward and optimizer by torch.cuda.graph, with an optimizer made with "
-    f"capturable=True; or compile the model by {COMPILE}",
+    "training": "Capture forward, backward and optimizer by torch.cuda.graph (Adam and its like need capturable=True), "
+    f"or compile the model by {COMPILE}",
     "torch": f"Capture the step by torch.cuda.graph, or compile it by {COMPILE}",
     "jax": "Do several steps in one jitted function, by jax.lax.scan over their batches, and fetch no value in each",
     "numba": "Capture the step, or launch its compiled kernels by cuda.core",
-    "cupy": "Capture the step: stream.begin_capture(), the step, graph = stream.end_capture(), then graph.launch()",
+    "cupy": "Capture the step in a cupy.cuda.Stream(non_blocking=True): stream.begin_capture(), the step, graph = "
+    "stream.end_capture(), then graph.launch(stream)",
     "other": "Capture the step",
 }
 SUBMITTING: tuple[Bound, ...] = ("launch-bound", "host-bound", "wait-bound", "mixed")
@@ -48,8 +48,8 @@ FIRST = {
     "loads code": "Run each kernel once before the capture",
 }
 READING: Mapping[bool, str] = {
-    True: "Read numbers once in several steps: .item(), float() and `if tensor:` wait for the GPU each time; keep the "
-    "tensor instead",
+    True: ".item(), float(), `if tensor:`, nonzero() and boolean masks wait for the GPU. Keep tensors, and read "
+    "numbers once in many steps",
     False: "Read numbers once in several steps, because the host waits for each",
 }
 
@@ -61,6 +61,8 @@ def program_of(trace: Trace) -> Program:
     is_torch = layer == "torch_eager" or "torch" in packages
     if is_torch:
         texts = [loop.place for loop in trace.loops] + list(trace.names)
+        if "torch_geometric" in packages:
+            return "graphs"
         for program, parts in MARKS:
             if any(part in text for text in texts for part in parts):
                 return program
@@ -71,9 +73,11 @@ def program_of(trace: Trace) -> Program:
 
 def how(diagnosis: Diagnosis) -> str:
     """How a program of this library submits its step in fewer calls, with the line of its loop."""
-    steps = diagnosis.steps
-    place = f", in the loop at {plain(steps.name)}" if steps is not None and steps.found == "loop" else ""
-    return HOW[program_of(diagnosis.trace)] + place
+    steps, program = diagnosis.steps, program_of(diagnosis.trace)
+    place = f" the loop at {plain(steps.name)}" if steps is not None and steps.found == "loop" else " the loop"
+    if program in ("generate", "jax"):
+        return HOW[program] + (f", in place of{place}" if program == "jax" else "")
+    return f"{HOW[program]}. Do it once, before{place}; inside, copy inputs in and replay"
 
 
 def first(trace: Trace, blockers: tuple[Blocker, ...]) -> str:
@@ -81,7 +85,7 @@ def first(trace: Trace, blockers: tuple[Blocker, ...]) -> str:
     why = blockers[0].why
     if why != "waits for the GPU" or not _reads_values(trace):
         return FIRST[why]
-    named = "" if blockers[0].place else "; `microbench watch --stacks` names the lines"
+    named = "" if blockers[0].place else ". `microbench watch --stacks` names the lines"
     return READING[program_of(trace) not in ("jax", "numba", "cupy", "other")] + named
 
 
@@ -122,6 +126,5 @@ def ladder_words(found: Ladder) -> tuple[str, str]:
     """A title and an advice."""
     return (
         f"Launched by cuda.core a step takes about {as_time(found.step_s)}, {times(found.speedup)} as fast",
-        f"Launch the compiled kernels by cuda.core: {as_time(found.then_s)} instead of {as_time(found.before_s)} each "
-        "on the machine of the costs",
+        f"A launch takes {as_time(found.then_s)} instead of {as_time(found.before_s)} on the machine of the costs",
     )

@@ -422,7 +422,7 @@ def _why_no_graph(typical: Recorded, health: tuple[Check, ...], off: float) -> s
         return f"the step waits for something that comes every {as_time(typical.paced_s)}, such as a loader's batch"
     if abs(off) > PLAYED:
         how = "long" if off > 0 else "short"
-        return f"the model plays this step {percent(abs(off))} too {how} (limit {round_percent(PLAYED)})"
+        return f"microbench plays the recorded step {percent(abs(off))} too {how} (limit {round_percent(PLAYED)})"
     return ""
 
 
@@ -529,7 +529,7 @@ def _graph(
         speedup=speedup,
         speedup_low=max(speedup * (1 - fewer), 0.0),
         speedup_high=speedup * (1 + more),
-        graphs=len(graphs(workload)),
+        graphs=max(round(len(graphs(workload)) / typical.steps), 1),
         making_s=making_s,
         break_even=max(math.ceil(making_s / typical.steps / (step.unwatched_s - step_s)), 1),
         blockers=typical.blockers,

@@ -55,7 +55,7 @@ def figures(trace: Trace) -> list[str]:
     begin_ns, end_ns = int(trace.work["begin_ns"][0]), int(trace.work["end_ns"].max())
     gaps = gaps_of(trace.work, busiest(trace), begin_ns, end_ns)
     busy = 1 - int((gaps.end_ns - gaps.begin_ns).sum()) / max(end_ns - begin_ns, 1)
-    found = [f"GPU busy {round_percent(busy)}", "GPU-bound" if busy >= BUSY else "host-bound"]
+    found = [f"GPU busy {round_percent(busy)}", "GPU-bound" if busy >= BUSY else "GPU waits"]
     steps = _steps(trace)
     return found if steps is None else [f"step {as_time(steps.step_s)}", *found]
 

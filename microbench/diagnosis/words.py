@@ -98,7 +98,8 @@ def nameless(diagnosis: Diagnosis) -> str:
     if seconds <= idle.places[0].seconds:
         return ""
     trace = diagnosis.trace
-    naming = f" ({NAMING[trace.format]})" if trace.format in NAMING and not len(trace.ranges) else ""
+    lacking = trace.samples is None if trace.format == "microbench recording" else not len(trace.ranges)
+    naming = f" ({NAMING[trace.format]})" if trace.format in NAMING and lacking else ""
     return f"host code without a name {as_time(each(diagnosis, seconds))}{naming}"
 
 
@@ -281,7 +282,7 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
         return
     how = "as a graph" if graph.graphs <= 1 else f"as {graph.graphs} graphs"
     pays = f"Capture takes {as_time(graph.making_s)}; it is {faster_from(graph)}"
-    unknown = "A trace cannot tell whether tensors keep their addresses; capturing the step does."
+    unknown = "A replay uses the memory of the capture: write results in place, and compare a replay with a step."
     unknown += f" {REPLACED}" if diagnosis.recorded.replaceable else ""
     shapes = f" {step.every} kinds of steps take turns, and each needs a graph of its own." if step.every > 1 else ""
     yield Finding(
@@ -293,7 +294,7 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
         ),
         text=f"{pays}.{shapes} {unknown}",
         threshold=f"a graph saves at least {round_percent(WORTH)} of the step",
-        advice=f"{advice.how(diagnosis)}{_except(graph.blockers)}",
+        advice=f"{advice.how(diagnosis)}{'' if _waits_behind(graph) else _except(graph.blockers)}",
     )
 
 
@@ -356,7 +357,12 @@ REPLACED = "A capture may replace kernels, such as attention's; `microbench meas
 
 
 def _except(blockers: tuple[Blocker, ...]) -> str:
-    return "; the calls named below stay outside" if blockers else ""
+    return ". The calls named below stay outside" if blockers else ""
+
+
+def _waits_behind(graph: Graph) -> bool:
+    """Whether the step only waits behind its work, where a replay is waited for just as well."""
+    return graph.graphs == 1 and all(one.why == "waits for the GPU" and one.count <= 1 for one in graph.blockers)
 
 
 def _of_graph(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -384,15 +390,18 @@ def _best(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _blockers(diagnosis: Diagnosis) -> Iterator[Finding]:
     recorded = diagnosis.recorded
-    if recorded is None or not recorded.blockers or diagnosis.graph is None:
+    if recorded is None or not recorded.blockers or diagnosis.bound not in (*advice.SUBMITTING, "copy-bound"):
         return
-    if diagnosis.graph.graphs > advice.MOST_GRAPHS:
+    graph = diagnosis.graph
+    if (graph is None and recorded.replays) or (graph is not None and graph.graphs > advice.MOST_GRAPHS):
+        return
+    if graph is not None and _waits_behind(graph):
         return
     named = [blocker_words(blocker) for blocker in recorded.blockers[:3]]
     yield Finding(
         rule="diagnose.blockers",
         severity="advice",
-        title=f"A graph cannot hold {'; '.join(named)}",
+        title=f"{'; '.join(named)} cannot be captured in a graph",
         text="They part the step into pieces. What lies between two of them can be one graph.",
         threshold="a wait, a pageable copy, an allocation or a module load inside the step",
         advice=advice.first(diagnosis.trace, recorded.blockers),

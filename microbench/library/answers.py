@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -108,12 +109,14 @@ def predicted(step: Workload, name: str | None) -> Side:
 
 
 class Costs(NamedTuple):
-    """Constants of a run, the name of their GPU, their origin in words, and whether they are from a bundled run."""
+    """Constants of a run, the name of their GPU, their origin in words, whether they are from a bundled run, and the
+    option of the command that names the run."""
 
     fit: Fit
     gpu: str
     words: str
     elsewhere: bool
+    option: str
 
 
 def costs_of(name: str | None) -> Costs:
@@ -125,7 +128,8 @@ def costs_of(name: str | None) -> Costs:
     reference = is_reference(path)
     whose = "the bundled reference, another machine" if reference else f"run {run.run_id}"
     words = f"{'SIMULATED ' if run.simulated else ''}costs of {whose}"
-    return Costs(fit, evidence.gpu.name if evidence.gpu is not None else "", words, reference)
+    option = "" if name is None else f" --run {shlex.quote(name)}"
+    return Costs(fit, evidence.gpu.name if evidence.gpu is not None else "", words, reference, option)
 
 
 class Diagnosed(NamedTuple):
@@ -139,7 +143,7 @@ class Diagnosed(NamedTuple):
 
     def screen(self, *, everything: bool = False) -> Screen:
         """One diagnosis on one screen, several beside each other."""
-        return screen_of(self.several, self.costs.words, self.files, everything=everything)
+        return screen_of(self.several, self.costs, self.files, everything=everything)
 
 
 def diagnosed(
@@ -171,11 +175,12 @@ def diagnosed(
     return Diagnosed(several, used, costs, left_out)
 
 
-def screen_of(several: list[Diagnosis], costs: str, files: list[Path], *, everything: bool = False) -> Screen:
+def screen_of(several: list[Diagnosis], costs: Costs, files: list[Path], *, everything: bool = False) -> Screen:
     """One diagnosis on one screen, several beside each other."""
     if len(several) > 1:
-        return diagnosis_sheet.ranks_screen(several, costs)
-    return diagnosis_sheet.screen(several[0], costs, f"microbench diagnose {files[0]}", everything=everything)
+        return diagnosis_sheet.ranks_screen(several, costs.words)
+    command = f"microbench diagnose {shlex.quote(str(files[0]))}{costs.option}"
+    return diagnosis_sheet.screen(several[0], costs.words, command, everything=everything)
 
 
 def files_of(named: Sequence[Path]) -> list[Path]:

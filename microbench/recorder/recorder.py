@@ -40,7 +40,7 @@ ACTIONS = (
 )  # fmt: skip
 PER_THREAD = ("_ptsz", "_ptds")  # endings of the calls whose default stream is the thread's own
 APIS = ((1, "driver"), (2, "runtime"))  # CUPTI's domains of callbacks
-PACKAGES = ("torch", "jax", "cupy", "numba", "triton", "tensorflow")
+PACKAGES = ("torch", "jax", "cupy", "numba", "triton", "tensorflow", "torch_geometric", "transformers", "flax")
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 FLUSH_MS = 200

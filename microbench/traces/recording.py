@@ -51,7 +51,7 @@ OVERHEAD_NAMES = {
     7 << 16: "Buffer request", 8 << 16: "Managed memory",
 }  # fmt: skip
 DRIVERS_OWN = (1, 4 << 16, 5 << 16, 6 << 16)  # is CUDA's own work and not the recorder's
-API_VERSION = re.compile(r"(_v\d{4,}|_ptsz|_ptds)+$")  # cudaLaunchKernel_v7000
+API_VERSION = re.compile(r"(_v\d+|_ptsz|_ptds)+$")  # cudaLaunchKernel_v7000, cuMemAlloc_v2
 MANGLED = re.compile(r"_Z(N[KVrRO]*)?(?=\d)")
 PART_OF_NAME = re.compile(r"(\d{1,4})(?=[A-Za-z_])")
 GPU_NUMBER = re.compile(r"[0-9]{1,4}")

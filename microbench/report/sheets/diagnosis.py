@@ -44,15 +44,14 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     alike = f"steps differ: {percent(step.likeness)} of a step recurs"
     if step.likeness >= ALIKE:
         alike = f"{percent(step.likeness)} of a step recurs" if step.likeness < IDENTICAL else "all steps are identical"
-        alike += f", every {step.every} steps" if step.every > 1 else ""
+        if step.every > 1:
+            alike = f"{alike.replace('all steps are identical', 'the same')} every {step.every} steps"
     other = round(step.work - step.kernels)
     pieces = f"{step.kernels:.0f} kernel{'' if round(step.kernels) == 1 else 's'}"
     pieces += f" and {other} {words.other_work(trace, other)}" if other else ""
     parts = [Cell(f"{step.count} of {pieces}, {alike}")]
     if step.found == "loop":
-        parts = [Cell(f"{step.count} turns of the loop at {plain(step.name)} of {pieces}, {alike}")]
-    if diagnosis.steps is not None and (others := diagnosis.steps.loops[:SHOWN_LOOPS]):
-        parts.append(Cell(f"other loops: {', '.join(f'{plain(name)} {as_time(turn_s)}' for name, turn_s in others)}"))
+        parts = [Cell(f"{step.count} turns of the loop at {plain(step.name)}, each of {pieces}, {alike}")]
     parts.append(Cell(f"{as_time(step.watched_s)} as recorded"))
     if step.given:
         given = as_time(step.unwatched_s * step.parts / step.holds)
@@ -67,6 +66,8 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
             parts.append(Cell(f"unprofiled step time {range_}, because the recorder's costs are assumed"))
         else:
             parts.append(Cell(f"unprofiled step time about {as_time(step.unwatched_s)} ({range_})"))
+    if diagnosis.steps is not None and (others := diagnosis.steps.loops[:SHOWN_LOOPS]):
+        parts.append(Cell(f"other loops: {', '.join(f'{plain(name)} {as_time(turn_s)}' for name, turn_s in others)}"))
     return [AnswerLine("repeats" if step.found == "repetition" else "steps", tuple(parts))]
 
 
