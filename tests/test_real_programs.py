@@ -16,8 +16,8 @@ import real_programs
 from make_trace import kineto, steps_of
 from programs import BY_NAME, PROGRAMS, Made, judged, measured
 
+from microbench.diagnosis.advice import FIRST
 from microbench.diagnosis.diagnosis import Bound
-from microbench.diagnosis.words import ADVICE
 
 LAB = Path(real_programs.__file__).parent
 
@@ -51,7 +51,7 @@ def test_each_program_is_in_its_module_and_expects_what_a_diagnosis_can_say() ->
         assert program.name in {node.name for node in source.body if isinstance(node, ast.FunctionDef)}
         assert program.bounds
         assert {*program.bounds} <= {*get_args(Bound)}
-        assert program.blocker in {"", *ADVICE, "copies pageable memory"}
+        assert program.blocker in {"", *FIRST, "copies pageable memory"}
 
 
 def test_errors_are_shares_of_the_true_times() -> None:
