@@ -162,6 +162,8 @@ static char path[MOST_PATH], reasons[MOST_PATH];
 static uint64_t for_ms;
 static struct stat identity;          /* of the file, which the program may close */
 static atomic_bool stopped, ending, launched;
+static atomic_bool closing;           /* no further call counts, but the work of those before does */
+static _Atomic uint32_t last_call;    /* the correlation of the last call that counts */
 static _Atomic uint64_t handed_out_bytes;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
@@ -328,7 +330,8 @@ static void keep_records(uint8_t *buffer, size_t valid_bytes) {
     while (!cupti.next_record(buffer, valid_bytes, &record)) {
         if (u32(record) == KERNEL) put_name(u64(record + 104));
         Row *row = &next_cell()->row;
-        if (!fill(row, record) || (ending && row->end_ns == 0)) waiting--;
+        bool later = closing && u32(record) != OVERHEAD;
+        if (!fill(row, record) || (ending && row->end_ns == 0) || (later && row->correlation > last_call)) waiting--;
         if (waiting >= FULL_CELLS) write_cells();
         if (stopped) return;
     }
@@ -425,7 +428,7 @@ static void called(void *unused, uint32_t domain, uint32_t number, const void *a
     uint64_t begin_ns = *data->kept, end_ns, event;
     uint32_t stream;
     if (runtime) *own = 0;
-    if (!begin_ns || number >= MOST_CALLS || stopped) return;
+    if (!begin_ns || number >= MOST_CALLS || stopped || closing) return;
     cupti.get_timestamp(&end_ns);
     uint8_t action = actions[domain - 1][number], type = action & 15;
     find_stream_and_event(action, data, &stream, &event);
@@ -433,6 +436,7 @@ static void called(void *unused, uint32_t domain, uint32_t number, const void *a
         dropped_calls++;
         return;
     }
+    if (data->correlation > last_call) last_call = data->correlation;
     calls[waiting_calls++] = (Row){
         .kind = runtime ? RUNTIME : DRIVER, .detail = number, .begin_ns = begin_ns, .end_ns = end_ns,
         .correlation = data->correlation, .place = (uint32_t)pthread_self()};
@@ -704,15 +708,15 @@ static void finish(size_t dropped) {
     close(file);
 }
 
-/* Take what CUPTI still has, and end the recording. */
-static void stop(void) {
+/* Take what CUPTI still has, unless it has handed that over, and end the recording. */
+static void stop(bool handed_over) {
     static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&once);
     if (file >= 0) {
         size_t dropped = 0;
         ending = true;
         disable_kinds();
-        cupti.flush_all(FORCED);
+        if (!handed_over) cupti.flush_all(FORCED);
         cupti.dropped_records(NULL, 0, &dropped);
         write_waiting();
         pthread_mutex_lock(&mutex); /* a callback may still write */
@@ -730,16 +734,21 @@ static void stop(void) {
 
 /* End the recording with the process that began it. */
 static void stop_at_exit(void) {
-    if (getpid() == process) stop();
+    if (getpid() == process) stop(false);
 }
 
-/* End the recording a time after the first kernel. The program runs on, and its own profiler may then have CUPTI. */
+/* End the recording a time after the first kernel. The program runs on, and its own profiler may then have CUPTI.
+ *
+ * To flush records now would not be safe (see recorder.py), so CUPTI has the time to hand them over by itself. */
 static void *stop_after(void *unused) {
     const struct timespec look = {0, 50000000};
+    struct timespec behind = {1, 0};
     while (!launched && file >= 0) nanosleep(&look, NULL);
     struct timespec left = {for_ms / 1000, for_ms % 1000 * 1000000};
     while (nanosleep(&left, &left) && errno == EINTR) {}
-    stop();
+    closing = true;
+    while (nanosleep(&behind, &behind) && errno == EINTR) {}
+    stop(true);
     cupti.unsubscribe(subscriber);
     return unused;
 }
