@@ -128,7 +128,8 @@ def graph(evidence: Evidence) -> Answer | None:
     ]
     if (even := break_even(evidence, loop)) is not None:
         making_s, replays = even
-        pays = "never faster" if replays is None else f"faster from the {ordinal(replays + 1)} replay on"
+        never = "never faster" if loop.speedup <= 1 else "what a replay saves is within the noise"
+        pays = never if replays is None else f"faster from the {ordinal(replays + 1)} replay on"
         parts.append(Part(f"capture takes {as_time(making_s)}; {pays}"))
     return Answer("graph", tuple(parts))
 

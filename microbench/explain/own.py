@@ -290,10 +290,10 @@ def _step_line(one: Step) -> Words:
         parts.append((f"{recorded} kernels", None))
     parts.append((one.limit, None))
     if one.gain is not None and one.graph is not None:
-        pays = "never faster"
+        pays = ", never faster" if one.gain <= 1 else ""
         if one.pays_after is not None:
-            pays = f"faster from the {ordinal(one.pays_after + 1)} replay on"
-        parts.append((f"as a graph {as_time(one.graph.value)}: {times(one.gain)}, {pays}", one.graph))
+            pays = f", faster from the {ordinal(one.pays_after + 1)} replay on"
+        parts.append((f"as a graph {as_time(one.graph.value)}: {times(one.gain)}{pays}", one.graph))
     elif one.fact("capturable") is False:
         parts.append((f"no graph: {blocked(one)}", None))
     return name_of(one.submit), parts
