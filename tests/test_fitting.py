@@ -301,6 +301,14 @@ def test_calls_lie_on_the_line_through_those_measured(arguments: int, value: flo
     assert bool(found.assumed) == (arguments != 0)
 
 
+@pytest.mark.parametrize("arguments", [2, 16, 64, 128])
+def test_no_argument_makes_a_call_shorter(arguments: int) -> None:
+    found = call_constant(calls_of(x_1=4e-6, x_4=3.8e-6), "x", arguments)
+    assert found is not None
+    assert found.value == 4e-6
+    assert found.assumed == f"a call with {arguments} arguments takes as long as one with 1"
+
+
 def test_the_nearest_counts_around_are_taken() -> None:
     found = call_constant(calls_of(x_0=4e-6, x_1=8e-6, x_4=11e-6), "x", 2)
     assert found.value == pytest.approx(9e-6)

@@ -431,12 +431,16 @@ def call_constant(constants: Mapping[str, Constant], layer: str, arguments: int)
     if len(set(near)) < 2:
         return stand_in(known[near[0]], f"{with_them} takes as long as one with {near[0]}", UNLIKE)
     (low, first), (high, second) = ((count, known[count]) for count in near)
+    if second.value <= first.value:  # noise: no argument makes a call shorter
+        return stand_in(first, f"{with_them} takes as long as one with {low}", UNLIKE)
     share = (arguments - low) / (high - low)
     value = first.value + share * (second.value - first.value)
-    bent = min(abs(share), abs(1 - share)) * abs(second.value - first.value)
+    bent = min(abs(share), abs(1 - share)) * (second.value - first.value)
     half = max(half_width(first), half_width(second)) + bent
     words = f"{with_them} lies on the line through those with {low} and {high}"
-    return around(value, half, (*first.rests_on, *second.rests_on), words)
+    found = around(value, half, (*first.rests_on, *second.rests_on), words)
+    least_s = min(constant.low for constant in known.values())
+    return msgspec.structs.replace(found, value=max(found.value, least_s), low=max(found.low, least_s))
 
 
 def _called(name: str) -> tuple[str, int]:
