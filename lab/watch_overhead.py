@@ -125,7 +125,7 @@ def begin_recorder(way: str, folder: Path) -> None:
     code, recordings = folder / f"{way}.code", folder / way
     code.write_bytes(machine_code.callbacks())
     recordings.mkdir()
-    how = How(window_s=0.05, every_s=1e6) if way == "waits" else How(stacks=way == "stacks")
+    how = How(window_s=0.05, every_s=1e6) if way == "waits" else How(stacks=way == "stacks", whole=True)
     settings = {"folder": str(recordings), "code": str(code), **how._asdict()}
     recorder.begin("torch", settings, print)
 
