@@ -235,7 +235,9 @@ assert (values == {NODES * REPLAYS}).all()
 
 def watched(folder: Path, text: str, *options: str, stacks: bool = False) -> tuple[int, Trace]:
     (folder / "program.py").write_text(text)
-    return recorded(folder, [sys.executable, *options, str(folder / "program.py")], program.How(stacks=stacks, whole=True))
+    return recorded(
+        folder, [sys.executable, *options, str(folder / "program.py")], program.How(stacks=stacks, whole=True)
+    )
 
 
 def recorded(folder: Path, command: list[str], how: program.How = program.WHOLE) -> tuple[int, Trace]:

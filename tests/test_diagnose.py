@@ -132,6 +132,21 @@ def test_pauses_that_come_irregularly_end_no_step() -> None:
     assert set(np.diff(steps.calls)) == {6}
 
 
+def test_a_break_between_two_phases_is_no_step() -> None:
+    made = Recorder()
+    for phase in range(2):
+        for _ in range(10 + phase):
+            for kernel in range(6):
+                made.runs(20_000)
+                made.launch(f"kernel_{kernel}", 5_000)
+            made.wait()
+        made.runs(300_000_000)
+    found = find_steps(made.trace())
+    assert found is not None
+    assert found.step_s < 300e-6
+    assert found.count >= 8
+
+
 def test_steps_of_several_shapes_take_turns() -> None:
     made = Recorder()
     for step in range(24):

@@ -16,7 +16,7 @@ BoolArray = npt.NDArray[np.bool_]
 # Kernels of NCCL and RCCL, NVSHMEM, DeepEP, MSCCL++, and the collectives of vLLM, TensorRT-LLM, FlashInfer, SGLang,
 # Transformer Engine and PyTorch's symmetric memory.
 COLLECTIVE = re.compile(
-    r"nccl|rccl|msccl|nvshmem|deep_ep|pplx|userbuffers|cross_device_reduce|quick_?reduce|multimem|lamport"
+    r"nccl|rccl|msccl|nvshmem|deep_ep|dpsk::ep|pplx|userbuffers|cross_device_reduce|quick_?reduce|multimem|lamport"
     r"|(?<!warp)(?<!block)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all",
     re.IGNORECASE,
 )
@@ -24,7 +24,7 @@ COLLECTIVE = re.compile(
 COMPUTES = re.compile(r"triton_(poi|red|per|tem|for|mm)_")
 KINDS = re.compile(
     r"(?P<all_reduce>all_?reduce|cross_device_reduce|quick_?reduce)|(?P<all_gather>all_?gather)"
-    r"|(?P<reduce_scatter>reduce_?scatter)|(?P<all_to_all>all_?to_?all|deep_ep)|(?P<send_and_receive>send_?recv)"
+    r"|(?P<reduce_scatter>reduce_?scatter)|(?P<all_to_all>all_?to_?all|deep_ep|dpsk::ep)|(?P<send_and_receive>send_?recv)"
     r"|(?P<broadcast>broadcast)|(?P<reduce>reduce)",
     re.IGNORECASE,
 )

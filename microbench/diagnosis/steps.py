@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.diagnosis.events import stream_waits
-from microbench.diagnosis.turns import iteration, loops_of
+from microbench.diagnosis.turns import LONGEST, iteration, loops_of
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Table, Trace, name_of
 
 IntArray = npt.NDArray[np.int64]
@@ -289,7 +289,12 @@ def _steps(trace: Trace, tokens: _Tokens, begins: IntArray, found: Source, name:
     begins_ns = np.append(tokens.first_ns, int(trace.work["end_ns"].max()))[
         np.append(submitting, len(trace.calls))[np.searchsorted(submitting, begins)]
     ]
-    if np.any(np.diff(begins_ns) <= 0):
+    if found == "repetition":  # a break between two phases is no step
+        apart_ns = np.diff(begins_ns)
+        runs = np.split(np.arange(len(begins)), np.flatnonzero(apart_ns > LONGEST * np.median(apart_ns)) + 1)
+        longest = max(runs, key=len)
+        begins, begins_ns = begins[longest], begins_ns[longest]
+    if len(begins) < FEWEST or np.any(np.diff(begins_ns) <= 0):
         return None
     most = min(MOST_SHAPES, (len(begins) - 1) // 2)
     alike = [_likeness(tokens.whole, begins, every) for every in range(1, most + 1)]

@@ -66,6 +66,7 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
         *_machine(diagnosis),
         *remedies,
         *_causes(diagnosis),
+        *_interruptions(diagnosis),
     ]
 
 
@@ -390,12 +391,10 @@ def _best(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _blockers(diagnosis: Diagnosis) -> Iterator[Finding]:
     recorded = diagnosis.recorded
-    if recorded is None or not recorded.blockers or diagnosis.bound not in (*advice.SUBMITTING, "copy-bound"):
-        return
     graph = diagnosis.graph
-    if (graph is None and recorded.replays) or (graph is not None and graph.graphs > advice.MOST_GRAPHS):
+    if recorded is None or not recorded.blockers or graph is None or _waits_behind(graph):
         return
-    if graph is not None and _waits_behind(graph):
+    if graph.graphs > advice.MOST_GRAPHS:
         return
     named = [blocker_words(blocker) for blocker in recorded.blockers[:3]]
     yield Finding(
@@ -406,6 +405,22 @@ def _blockers(diagnosis: Diagnosis) -> Iterator[Finding]:
         threshold="a wait, a pageable copy, an allocation or a module load inside the step",
         advice=advice.first(diagnosis.trace, recorded.blockers),
     )
+
+
+def _interruptions(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """What a step stops for again and again, where no graph says so."""
+    recorded = diagnosis.recorded
+    if recorded is None or diagnosis.graph is not None or recorded.replays or diagnosis.bound not in advice.SUBMITTING:
+        return
+    if recorded.blockers and recorded.blockers[0].count >= 2:
+        yield Finding(
+            rule="diagnose.interruptions",
+            severity="advice",
+            title=f"Each step stops for {'; '.join(blocker_words(blocker) for blocker in recorded.blockers[:3])}",
+            text="",
+            threshold="twice or more in a step, and no graph is foreseen",
+            advice=advice.first(diagnosis.trace, recorded.blockers),
+        )
 
 
 def waits_of(recorded: Recorded) -> float:
