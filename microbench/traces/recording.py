@@ -69,7 +69,7 @@ def read(path: Path) -> Trace:
     with open_trace(path) as stream:
         _check_header(path.name, stream.read(cells.CELL_BYTES))
         size = _unpacked_size(path) if stream.compressed else path.stat().st_size
-        reader = _Reader(plain(path.name), size // cells.CELL_BYTES - 1)
+        reader = _Reader(plain(path.name), max(size // cells.CELL_BYTES - 1, 0))
         while data := stream.read(AT_ONCE * cells.CELL_BYTES):
             reader.take(np.frombuffer(data, ROW, len(data) // cells.CELL_BYTES))
         return reader.finish()
