@@ -90,3 +90,13 @@ def test_a_busy_gpu_is_told_nothing_about_launches() -> None:
     found = diagnosed(made)
     assert found.bound == "GPU-bound"
     assert not {"diagnose.library", "diagnose.ladder", "diagnose.graph"} & set(advised(found))
+
+
+def test_what_a_step_stops_for_is_said_where_no_graph_is_foreseen() -> None:
+    found = msgspec.structs.replace(of("torch", "train.py:8 main", waits=6), graph=None, why_no_graph="it is unclear")
+    *_, last = words.findings(found)
+    assert (last.rule, last.severity) == ("diagnose.interruptions", "advice")
+    assert "cudaStreamSynchronize (6 a step)" in last.title
+    assert last.advice == advice.FIRST["waits for the GPU"]
+    once = msgspec.structs.replace(of("torch", "train.py:8 main", waits=1), graph=None, why_no_graph="it is unclear")
+    assert "diagnose.interruptions" not in advised(once)
