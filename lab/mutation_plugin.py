@@ -10,7 +10,7 @@ import pytest
 
 
 class Recorder:
-    """Writes down which lines each test executes, of the files that were asked for."""
+    """Records which lines of the given files each test executes."""
 
     def __init__(self, data: str, files: list[str]) -> None:
         from coverage import Coverage
@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Only the tests that were asked for, in that order."""
+    """Runs only the given tests, in the given order."""
     if wanted := os.environ.get("MUTATION_TESTS"):
         order = {name: number for number, name in enumerate(json.loads(Path(wanted).read_text()))}
         items[:] = sorted((item for item in items if item.nodeid in order), key=lambda item: order[item.nodeid])

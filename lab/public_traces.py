@@ -1,4 +1,4 @@
-"""Public traces of GPU programs: what their own records say, beside what ``microbench diagnose`` says of them.
+"""Reads public traces of GPU programs, and asks ``microbench diagnose`` what it says of each.
 
 ``python lab/public_traces.py FOLDER [--new]`` needs no GPU. FOLDER has git directories of public repositories at
 OWNER+NAME/repo, without work trees, and loose traces at OWNER+NAME/PATH, such as those of an unpacked archive. Every

@@ -351,7 +351,7 @@ def test_host_time_behind_a_wait_may_stay_in_front_of_the_next_graph() -> None:
 
 @pytest.mark.parametrize(("other_ns", "stays"), [(700_000, 1.0), (800_000, 0.5)])
 def test_a_pause_like_other_times_between_calls_may_be_the_frameworks(other_ns: int, stays: float) -> None:
-    """A graph has none of the framework's host time. A pause of twice the others is the program's own."""
+    """A graph removes the framework's host time. A pause twice as long as the others is the program's own work."""
     made = Recorder()
     for _ in range(12):
         made.runs(1_500_000)

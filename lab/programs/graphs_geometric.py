@@ -33,7 +33,7 @@ class Gcn(nn.Module):
 
 
 def gcn(it: Iterations) -> None:
-    """Nodes of a whole graph, chosen by a mask: the indexing itself waits for a number."""
+    """Selects nodes of a whole graph by a boolean mask, which makes the host wait."""
     data, model = random_graph(2700, 10_500, 128, 7).to(it.device), Gcn().to(it.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4, capturable=it.graph)
 

@@ -112,7 +112,7 @@ def settle() -> None:
 
 
 def timed(call: Callable[[], object], wait: Callable[[], object], times: int) -> tuple[float, float]:
-    """Seconds of a call with a wait after each (median), and of one of many back to back (median of rounds)."""
+    """The median seconds of a call that is waited for, and of one of many calls in a row."""
     each, together = [], []
     for _ in range(ROUNDS):
         for _ in range(times):

@@ -76,7 +76,7 @@ class Cnn(nnx.Module):
 
 
 def flax_cnn(it: Iterations) -> None:
-    """A network of nnx: nnx.jit takes it apart and puts it together in each call."""
+    """A network of flax.nnx. Each call of nnx.jit splits it into arrays and joins them again."""
     model = Cnn(nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)
     data = [

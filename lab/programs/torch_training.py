@@ -147,7 +147,7 @@ class Encoder(nn.Module):
 
 
 class Loop:
-    """A small framework of a user: run() calls _epoch(), which calls _step()."""
+    """A user's own small framework: run() calls _epoch(), which calls _step()."""
 
     def __init__(self, it: Iterations) -> None:
         self.it, self.model = it, Encoder().to(it.device)

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from microbench.core.units import as_time, plain, times
 from microbench.diagnosis.diagnosis import Bound, Diagnosis
 from microbench.diagnosis.recorded import Blocker, layer_of
-from microbench.traces.trace import MEMORIES, NONE, WORK_KINDS, Trace
+from microbench.diagnosis.steps import to_host
+from microbench.traces.trace import NONE, Trace
 
 Program = Literal["generate", "graphs", "training", "torch", "jax", "numba", "cupy", "other"]
 
@@ -89,12 +91,17 @@ def first(trace: Trace, blockers: tuple[Blocker, ...]) -> str:
     return READING[program_of(trace) not in ("jax", "numba", "cupy", "other")] + named
 
 
+def values_read(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Which pieces of work are copies of a value that the host looks at."""
+    size = trace.work["bytes"]
+    found: npt.NDArray[np.bool_] = to_host(trace.work) & (size != NONE) & (size <= VALUE_BYTES)
+    return found
+
+
 def _reads_values(trace: Trace) -> bool:
     """Whether at least half of the copies to the host are of a value each."""
-    work, device = trace.work, MEMORIES.index("device")
-    copies = (work["kind"] == WORK_KINDS.index("copy")) & (work["source"] == device) & (work["target"] != device)
-    values = copies & (work["bytes"] != NONE) & (work["bytes"] <= VALUE_BYTES)
-    return bool(np.count_nonzero(values) * 2 >= np.count_nonzero(copies) > 0)
+    copies = np.count_nonzero(to_host(trace.work))
+    return bool(np.count_nonzero(values_read(trace)) * 2 >= copies > 0)
 
 
 class Ladder(NamedTuple):

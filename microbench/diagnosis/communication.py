@@ -56,7 +56,7 @@ def kind_of(name: str) -> str:
 
 
 def kinds_of_work(trace: Trace) -> tuple[tuple[str, ...], IntArray]:
-    """The kinds of communication in a trace, and for each piece of work its place among them, or NONE.
+    """The kinds of communication in a trace, and the place of each piece of work among them; NONE for other work.
 
     Copies count where they run in a stream of collectives.
     """

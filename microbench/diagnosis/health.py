@@ -22,7 +22,7 @@ Verdict = Literal["idle time", "short gaps", "prediction"]
 MOST_UNKNOWN = 0.05
 # Lost records that only name what the host does.
 NAMING_ONLY = ("NVTX events", "OS events")
-# With fewer pieces of work that repeat nowhere and take less time together, a trace shows no program at work.
+# A trace without steps needs so many pieces of work, or so much time of them, for a verdict.
 FEWEST_WORK, LEAST_WORK_S = 10, 10e-3
 # Steps of which less recurs are no steps that a graph could replace.
 ALIKE = 0.5

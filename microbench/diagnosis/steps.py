@@ -152,7 +152,7 @@ def _repeated(trace: Trace, tokens: _Tokens) -> list[Found]:
     """
     work = trace.work
     looks = _waits(trace)
-    looks[work["call"][(work["kind"] == WORK_KINDS.index("copy")) & _to_host(work) & (work["call"] != NONE)]] = True
+    looks[work["call"][to_host(work) & (work["call"] != NONE)]] = True
     whole = _repeating(trace, tokens, looks, np.arange(len(trace.calls)))
     parts = _repeating(trace, tokens, looks, np.flatnonzero(~looks)) if looks.any() else []
     if whole and parts:
@@ -199,10 +199,12 @@ def _repeating(trace: Trace, tokens: _Tokens, looks: npt.NDArray[np.bool_], plac
     return found
 
 
-def _to_host(work: Table) -> npt.NDArray[np.bool_]:
-    """Which copies are not to a GPU."""
-    to_host: npt.NDArray[np.bool_] = np.isin(work["target"], [MEMORIES.index("pageable"), MEMORIES.index("pinned")])
-    return to_host
+def to_host(work: Table) -> npt.NDArray[np.bool_]:
+    """Which pieces of work are copies from a GPU to the host."""
+    device = MEMORIES.index("device")
+    copies = work["kind"] == WORK_KINDS.index("copy")
+    found: npt.NDArray[np.bool_] = copies & (work["source"] == device) & (work["target"] != device)
+    return found
 
 
 def _between_streams(trace: Trace) -> IntArray:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.core.units import as_time, ordinal, percent, plain, round_percent, times, two_times
@@ -186,13 +185,11 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
         and not step.measured
         and step.watched_s - step.unwatched_s > NAMED * step.watched_s
     ):
+        took = "a part" if assumes(step) else f"about {as_time(step.watched_s - step.unwatched_s)}"
         yield Finding(
             rule="diagnose.watched",
             severity="note",
-            title=(
-                f"The profiler took about {as_time(step.watched_s - step.unwatched_s)} of each step: without it "
-                f"{two_times(step.low_s, step.high_s)}"
-            ),
+            title=f"The profiler took {took} of each step: without it {two_times(step.low_s, step.high_s)}",
             text=_recorder_words(step),
             threshold=f"more than {round_percent(NAMED)} of the recorded step",
             advice="Give the true time of a step by --step TIME" + _better(diagnosis.trace.format, step),
@@ -497,16 +494,6 @@ def _communication(diagnosis: Diagnosis) -> Iterator[Finding]:
     )
 
 
-# A copy of so few bytes to the host is a value that the host looks at.
-VALUE_BYTES = 4096
-
-
-def _to_host(trace: Trace) -> npt.NDArray[np.bool_]:
-    copies, device = trace.work["kind"] == WORK_KINDS.index("copy"), MEMORIES.index("device")
-    to_host: npt.NDArray[np.bool_] = copies & (trace.work["source"] == device) & (trace.work["target"] != device)
-    return to_host
-
-
 def _pageable(trace: Trace) -> bool:
     """Whether copies use pageable memory."""
     pageable = MEMORIES.index("pageable")
@@ -515,9 +502,8 @@ def _pageable(trace: Trace) -> bool:
 
 def _copying(trace: Trace) -> str:
     """What to do about copies that the GPU waits for."""
-    copies, values = trace.work["kind"] == WORK_KINDS.index("copy"), _to_host(trace)
-    values &= (trace.work["bytes"] >= 0) & (trace.work["bytes"] <= VALUE_BYTES)
-    if 2 * np.count_nonzero(values) > np.count_nonzero(copies):
+    copies = np.count_nonzero(trace.work["kind"] == WORK_KINDS.index("copy"))
+    if 2 * np.count_nonzero(advice.values_read(trace)) > copies:
         return "Read values back less often, once in several steps, or decide on the GPU: the host waits for each"
     return "Pin the memory and copy ahead of the step, in another stream"
 
@@ -544,7 +530,7 @@ def _migrations(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Other causes that take a share worth naming."""
     causes: tuple[tuple[Cause, str, str], ...] = (
-        ("allocation", "diagnose.allocation", "Allocate before the step, or from a memory pool"),
+        ("allocation", "diagnose.allocation", advice.FIRST["allocates"]),
         ("copies", "diagnose.copies", _copying(diagnosis.trace)),
         ("waits", "diagnose.waits", "Wait less often"),
         ("module load", "diagnose.module_load", "Run each kernel once before what is timed"),

@@ -2,7 +2,7 @@
 
 A thread of its own looks at the stacks of the other threads a few times a second, and asks Python to report the jumps
 in the code that it finds there. Python reports a jump forward once and a jump backward, which ends a turn, each time
-(0.4 us). Of a loop with more than FASTEST turns a second only MOST_TURNS are noted after each ``restart``.
+(0.7 us). Of a loop with more than FASTEST turns a second only MOST_TURNS are noted after each ``restart``.
 """
 
 from __future__ import annotations

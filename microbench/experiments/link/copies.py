@@ -142,7 +142,7 @@ def _simulated_engine_copy(
 
 class SimulatedPageable(FakeTransfer):
     """A copy of pageable memory. Host and engine copy it piece by piece through a staging buffer; the slower of the two
-    sets the pace. On the way to the GPU the engine finishes last, on the way back the host."""
+    sets the pace. To the GPU the engine finishes last, from it the host."""
 
     blocks = True
 

@@ -90,7 +90,7 @@ class Readers:
 
 
 class Pipeline:
-    """A host buffer that goes to the device in chunks, chunk i in stream i modulo ``streams``.
+    """A host buffer that is copied to the GPU in chunks; chunk i goes to stream i modulo ``streams``.
 
     If ``kernel_ns`` is not 0, a kernel follows each chunk in its stream: it reads the whole chunk, then spins until it
     has run for ``kernel_ns / chunks`` by the SM clock as it was when the case began. Each kernel takes all SMs, so that

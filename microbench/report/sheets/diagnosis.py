@@ -59,7 +59,9 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         parts.append(Cell(f"unprofiled step time {as_time(step.unwatched_s)}, {how}"))
     elif step.measured:
         range_ = two_times(step.low_s, step.high_s)
-        parts.append(Cell(f"unprofiled step time {as_time(step.unwatched_s)}, from pauses of the recording ({range_})"))
+        parts.insert(
+            0, Cell(f"unprofiled step time {as_time(step.unwatched_s)}, from pauses of the recording ({range_})")
+        )
     elif step.unwatched_s < step.watched_s:
         range_ = two_times(step.low_s, step.high_s)
         if words.assumes(step):
