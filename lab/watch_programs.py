@@ -2,7 +2,7 @@
 
 ``python lab/watch_programs.py OUT --programs resnet18,gat --styles each,none`` writes to OUT for each program and style
 its recordings (a folder), what was printed (.txt) and the truth (.truth.json), and at the end summary.json. They import
-side by side; a lock lets one measure at a time. --plain runs programs alone, --graph measures their steps as graphs.
+side by side; a lock lets one use the GPU at a time. --plain runs programs alone, --graph measures steps as graphs.
 Names stand for programs, families (torch_training), or all of them (all); a minus before a name leaves it out.
 """
 
