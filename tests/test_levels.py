@@ -68,9 +68,7 @@ def graded(medians: Sequence[float], width: float = 0.002, n: int = 40) -> str:
 
 def test_rounds_at_two_levels_or_far_from_their_median_are_not_stable() -> None:
     assert graded((1.57, 1.58, 1.59, 1.60, 1.61)) == "stable"
-    flag = (1.608, 1.569, 1.579, 1.56, 1.827)
-    assert rounds_interval([Interval(value, value, value) for value in flag]).half_width < 0.1, "narrow, yet not stable"
-    assert graded(flag) == "noisy"
+    assert graded((1.608, 1.569, 1.579, 1.56, 1.827)) == "noisy", "one round beyond 10 %"
     assert graded((1.0, 1.0, 1.0, 1.07, 1.07)) == "noisy", "two levels"
     assert graded((0.96, 0.98, 1.0, 1.05, 1.11)) == "noisy", "a round beyond 10 %"
     assert graded((1.0, 1.0, 1.0, 1.07, 1.07), n=1) == "stable", "single samples have no levels"

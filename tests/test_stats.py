@@ -123,8 +123,10 @@ def test_rounds_take_student_t_on_their_medians() -> None:
     rounds = [Interval(median, median, median) for median in (3.0, 3.1, 3.3)]
     interval = rounds_interval(rounds)
     assert interval.median == 3.1
-    # t(2 degrees, 95 %) = 4.303; standard deviation of the medians 0.152753.
-    assert interval.high - interval.median == pytest.approx(4.303 * 0.152753 / math.sqrt(3), rel=1e-4)
+    # t(2 degrees, 95 %) = 4.303; standard deviation of the medians' logarithms 0.0484217, about their mean.
+    centre, half = (3.0 * 3.1 * 3.3) ** (1 / 3), 4.303 * 0.0484217 / math.sqrt(3)
+    assert math.log(interval.high / centre) == pytest.approx(half, rel=1e-4)
+    assert math.log(centre / interval.low) == pytest.approx(half, rel=1e-4)
     only = Interval(3.0, 2.0, 9.0)
     assert rounds_interval([only]) == only
     alike = rounds_interval([Interval(3.0, 2.9, 3.1)] * 5)
@@ -228,7 +230,7 @@ def test_only_one_metric_is_summed_up_where_only_that_is_wanted(monkeypatch: pyt
     whole = Measurement.__dict__["values"].fget
     monkeypatch.setattr(Measurement, "values", property(lambda one: decoded.append(one.metric) or whole(one)))
     assert rows(run, only="submit") == wanted
-    assert set(decoded) == {"submit"}
+    assert set(decoded) == {"submit", "call", "round_trip"}, "and the host's own work, which tells busy rounds"
 
 
 def test_rows_of_a_drawn_order_stand_in_the_order_of_their_axes() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from struct import Struct
 from typing import Literal, NamedTuple
@@ -13,6 +13,7 @@ import numpy as np
 
 from microbench.analysis import levels
 from microbench.analysis.clocks import ClockState, clock_state, is_arithmetic
+from microbench.analysis.host_states import busy_rounds, follows
 from microbench.analysis.quantiles import FloatArray, Quantiles, of_rows, quantile, ranks_of, work_of
 from microbench.core.model import HOST, BenchmarkInfo, Deviation, Measurement, Metric, Outcome, PerCall, Run, Telemetry
 
@@ -25,6 +26,7 @@ STEADY_HALF_WIDTH = 0.03
 STABLE_HALF_WIDTH = 0.10
 FLOORS_PER_SAMPLE = 5
 MOST_WAITING = 1 << 20  # samples, about 10 MB
+MOST_LOG = 700.0  # the logarithm of the largest end of an interval, near that of the largest float
 
 NORMAL_95 = 1.959964
 # Two-sided 95 % quantiles of Student's t for 1 … 30 degrees of freedom (any statistics table), then the normal's.
@@ -78,23 +80,45 @@ def median_interval(values: Sequence[float] | FloatArray, step: float = 0.0) -> 
     return Interval(median, low, high)
 
 
-def rounds_interval(rounds: Sequence[Interval], deviation: Deviation | None = None) -> Interval:
-    """An interval over the rounds' medians.
+def rounds_interval(
+    rounds: Sequence[Interval], deviation: Deviation | None = None, busy: Sequence[bool] = ()
+) -> Interval:
+    """The median of the rounds, each of a fresh process, and an interval over their medians.
 
-    It is Student's t on the medians of fresh processes, never narrower than the median interval of a round. With three
-    rounds an order-statistics interval would only reach 75 %. A single round is widened by the ``deviation`` of fresh
-    processes, if it is known; else its interval holds within this process only.
+    It is Student's t on their logarithms, if all are above 0. It reaches below 0 only if a median does, and it is never
+    narrower than the median interval of a round. With three rounds order statistics would reach 75 % only. Where the
+    host was ``busy`` in some rounds, the value is the median of the others. There, and where rounds lie on two levels,
+    each level has an interval by the scatter within levels, and the result reaches from the lower to the upper one. A
+    single round is widened by the ``deviation`` of fresh processes, if it is known; else its interval holds within this
+    process only.
     """
     if len(rounds) == 1:
         return rounds[0] if deviation is None else _over_processes(rounds[0], deviation)
     medians = [interval.median for interval in rounds]
-    middle = _median(medians)
-    mean = sum(medians) / len(rounds)
-    scatter = math.sqrt(sum((median - mean) ** 2 for median in medians) / (len(rounds) - 1))
-    between = student_factor(len(rounds)) * scatter / math.sqrt(len(rounds))
-    within = _median([(interval.high - interval.low) / 2 for interval in rounds])
-    half = max(between, within)
-    return Interval(middle, middle - half, middle + half)
+    low, high = (_median(ends) for ends in zip(*((one.low, one.high) for one in rounds), strict=True))
+    two = None if busy else levels.of_rounds(medians, high - low)
+    upper = busy or [two is not None and 2 * value > sum(two) for value in medians]
+    states = [[one for one, flag in zip(medians, upper, strict=True) if flag == state] for state in (False, True)]
+    middle = _median(states[0] if busy else medians)
+    ends = [middle, low, high]
+    if min(medians) > 0 and math.isfinite(sum(medians)):
+        ends += map(math.exp, _by_student([[math.log(value) for value in state] for state in states if state]))
+    else:
+        ends += _by_student([state for state in states if state])
+    return Interval(middle, max(min(ends), 0.0) if min(medians) >= 0 else min(ends), max(ends))
+
+
+def _by_student(states: Sequence[Sequence[float]]) -> list[float]:
+    """The ends of the 95 % interval of the mean of each state, by the scatter that all states have in common."""
+    means = [sum(state) / len(state) for state in states]
+    squares = sum((value - mean) ** 2 for state, mean in zip(states, means, strict=True) for value in state)
+    freedom = max(sum(map(len, states)) - len(states), 1)
+    half = student_factor(freedom + 1) * math.sqrt(squares / freedom)
+    return [
+        min(mean + sign * half / math.sqrt(len(state)), MOST_LOG)
+        for state, mean in zip(states, means, strict=True)
+        for sign in (-1, 1)
+    ]
 
 
 @cache
@@ -265,7 +289,9 @@ def levels_over(rounds: Sequence[Summary]) -> levels.Levels | None:
 class Row(msgspec.Struct, frozen=True, gc=False):
     """One case and metric over all its rounds: a row of a table. ``summaries`` and ``outcomes`` are by round;
     ``measurement`` is that of the first round (clock, work, bound, verification). ``deviation`` is how far fresh
-    processes lie apart, where it is known and the row has one round."""
+    processes lie apart, where it is known and the row has one round. ``busy`` has a flag for each round, True where
+    the host was busy and the row felt it, or nothing if the rounds show no two states: the value is that of the others.
+    """
 
     case_id: str
     benchmark: str
@@ -280,11 +306,18 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     session: int
     device: str | None
     deviation: Deviation | None = None
+    busy: tuple[bool, ...] = ()
 
     @property
     def value(self) -> float:
         """The figure to quote, in the metric's unit."""
         return self.interval.median
+
+    @property
+    def busy_value(self) -> float | None:
+        """The figure while the host was busy; None if the rounds show no two states of the host."""
+        slowed = [summary.interval.median for summary, flag in zip(self.summaries, self.busy, strict=False) if flag]
+        return _median(slowed) if slowed else None
 
     @property
     def within_process(self) -> bool:
@@ -344,8 +377,8 @@ def rows(run: Run, outcomes: Iterable[Outcome] | None = None, only: str | None =
             group.outcomes.append(outcome)
             group.places.append(summaries.add(metric, measurement, state))
     infos = {info.name: info for info in reversed(run.benchmarks)}
-    made = summaries.all()
-    found = [_row(run, infos, case_id, group, made) for (_, _, case_id, _), group in groups.items()]
+    made, busy = summaries.all(), busy_rounds(run)
+    found = [_row(run, infos, case_id, group, made, busy) for (_, _, case_id, _), group in groups.items()]
     return _listed(run, found) if any(session.order_seed for session in run.sessions) else found
 
 
@@ -385,12 +418,25 @@ def _deviation(run: Run, info: BenchmarkInfo, group: _Group) -> Deviation | None
     return known if known is not None and known.version == info.version else None
 
 
-def _row(run: Run, infos: Mapping[str, BenchmarkInfo], case_id: str, group: _Group, made: Sequence[Summary]) -> Row:
+def _row(
+    run: Run,
+    infos: Mapping[str, BenchmarkInfo],
+    case_id: str,
+    group: _Group,
+    made: Sequence[Summary],
+    slow: Mapping[int, Collection[int]],
+) -> Row:
     first = group.outcomes[0]
     info = infos[first.case.benchmark]
     summaries = tuple(made[place] for place in group.places)
     deviation = _deviation(run, info, group)
-    interval = rounds_interval([summary.interval for summary in summaries], deviation)
+    busy = tuple(outcome.round in slow.get(first.session, ()) for outcome in group.outcomes)
+    costs = [summary.interval.median for summary in summaries]
+    if group.metric.kind == "rate":
+        costs = [1 / cost if cost else math.nan for cost in costs]
+    if group.measurement.clock != "host" or group.metric.kind == "count" or not follows(costs, busy):
+        busy = ()
+    interval = rounds_interval([summary.interval for summary in summaries], deviation, busy)
     return Row(
         case_id=case_id,
         benchmark=first.case.benchmark,
@@ -405,4 +451,5 @@ def _row(run: Run, infos: Mapping[str, BenchmarkInfo], case_id: str, group: _Gro
         session=first.session,
         device=first.device,
         deviation=deviation,
+        busy=busy,
     )

@@ -54,9 +54,9 @@ def measured(runs: Iterable[Run]) -> Deviations:
 
 def _scatter(row: Row) -> float | None:
     values = [summary.interval.median for summary in row.summaries]
-    if len(values) < STABLE_ROUNDS or not row.value:
+    if len(values) < STABLE_ROUNDS or not (centre := median(values)):
         return None
-    scatter = math.sqrt(sum((value / row.value - 1) ** 2 for value in values) / (len(values) - 1))
+    scatter = math.sqrt(sum((value / centre - 1) ** 2 for value in values) / (len(values) - 1))
     return scatter if math.isfinite(scatter) else None
 
 

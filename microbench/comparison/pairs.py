@@ -109,13 +109,16 @@ def _joined(run: Run, several: list[Row]) -> Row:
     if len(taken) == 1:
         return newest
     summaries = tuple(summary for row in taken for summary in row.summaries)
-    interval = rounds_interval([summary.interval for summary in summaries])
+    busy = tuple(flag for row in taken for flag in row.busy or (False,) * len(row.summaries))
+    busy = busy if any(busy) else ()
+    interval = rounds_interval([summary.interval for summary in summaries], busy=busy)
     return msgspec.structs.replace(
         newest,
         summaries=summaries,
         outcomes=tuple(outcome for row in taken for outcome in row.outcomes),
         interval=interval,
         trust=combined_trust(summaries, interval),
+        busy=busy,
     )
 
 

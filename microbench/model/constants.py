@@ -141,7 +141,7 @@ def of_rows(parts: Sequence[tuple[float, Row]], assumed: str = "") -> Constant:
     processes = [[summary.interval for summary in row.summaries] if alike else [row.interval] for _, row in parts]
     factors = [factor for factor, _ in parts]
     sums = [_sum(factors, intervals) for intervals in zip(*processes, strict=True)]
-    total = rounds_interval(sums)
+    total = rounds_interval(sums, busy=next((row.busy for _, row in parts if alike and row.busy), ()))
     return around(total.median, (total.high - total.low) / 2, (rests_on(row)[0] for _, row in parts), assumed)
 
 

@@ -49,6 +49,8 @@ Layout = tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]
 def figure(row: Row, limit: Ceiling | None = None) -> Cell:
     """A row's value with its spread, its share of the limit if it has one, and its grade."""
     note = "two levels" if row.levels else spread_of(row)
+    if row.busy_value is not None:
+        note = f"{quantity(row.busy_value, row.metric.unit)} busy"
     if row.trust == "single":
         note = f"n={sum(summary.n for summary in row.summaries)}"
     text = quantity(row.value, row.metric.unit)
@@ -72,7 +74,11 @@ def spread_of(row: Row | Point) -> str:
 
 
 def levels_words(row: Row) -> str:
-    """The two levels at which a row lies: "1.58 and 1.83 µs"; "" if it lies at one."""
+    """The two levels at which a row lies: "1.58 and 1.83 µs", "2.92 µs, 4.18 µs while the host is busy"; "" if it lies
+    at one."""
+    if row.busy_value is not None:
+        quiet, busy = (quantity(value, row.metric.unit) for value in (row.value, row.busy_value))
+        return f"{quiet}, {busy} while the host is busy"
     if row.levels is None:
         return ""
     low, high = (quantity(level, row.metric.unit) for level in row.levels)
@@ -243,7 +249,7 @@ def _notes(measured: Sequence[Row], varying: Collection[str], limit_of: LimitOf)
             f"limit: {quantity(limit.value, limit.unit)}, {', '.join((limit.source, *limit.assumptions))}"
             for limit in sorted(limits, key=lambda limit: limit.value)
         ]
-    two = [(row, levels_words(row)) for row in measured if row.levels]
+    two = [(row, words) for row in measured if (words := levels_words(row))]
     if two:
         named = []
         for row, words in two[:MOST_LEVELS]:
