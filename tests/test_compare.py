@@ -546,7 +546,7 @@ def arrays(rounds: list[float], shift: float, rows: int, within: float) -> Figur
     before, after = np.tile(rounds, (rows, 1)), np.tile([value + shift for value in rounds], (rows, 1))
     same, never = np.zeros(rows, dtype=int), np.zeros(rows, dtype=bool)
     spread = np.full(rows, within)
-    return Figures(before, after, before, after, never, spread, same, same, never, never, never, ~never)
+    return Figures(before, after, before, after, never, spread, same, same, same, never, never, never, ~never)
 
 
 def test_many_rows_that_move_together_do_not_prove_each_other() -> None:

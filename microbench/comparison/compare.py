@@ -161,7 +161,9 @@ class Difference(msgspec.Struct, frozen=True):
 
 class Comparison(msgspec.Struct, frozen=True):
     """Two runs compared. ``changes`` are all figures that both have, in NEW's order; ``suites`` are the suites whose
-    figures moved together, the largest shift first. ``same_within`` is the share within which a figure is the same."""
+    figures moved together, the largest shift first. ``smallest`` is the change, as a share, that would have been found
+    in each suite, of figures timed by the host (True) or the device. ``same_within`` is the share within which a figure
+    is the same."""
 
     base: Run
     new: Run
@@ -171,6 +173,7 @@ class Comparison(msgspec.Struct, frozen=True):
     gpus: tuple[TwoGpus, ...]
     other_models: tuple[TwoGpus, ...]
     suites: tuple[SuiteShift, ...]
+    smallest: dict[tuple[str, bool], float]
     controls: Controls | None
     same_within: float
     differences: tuple[Difference, ...]
@@ -226,12 +229,18 @@ def compare(base: Run, new: Run, same_within: float = SAME_WITHIN) -> Comparison
     ready = [pair for pair in pairs if pair.reason is None]
     judged: dict[int, Change] = {}
     suites: list[SuiteShift] = []
+    smallest: dict[tuple[str, bool], float] = {}
     controls: Controls | None = None
     if ready:
         arrays = figures(ready, {gpu.uuid: gpu for two in devices for gpu in two})
         decision = decide(arrays)
         judged = {id(pair): _judged(pair, row, decision, same_within) for row, pair in enumerate(ready)}
         suites = _suites(ready, arrays, decision)
+        names = {int(number): pair.new.suite for number, pair in zip(arrays.suite, ready, strict=True)}
+        for (number, host), group in decision.judged.together.items():
+            if group.seen:
+                least = math.expm1(group.least)
+                smallest[names[number], host] = max(least, smallest.get((names[number], host), 0.0))
         if (common := decision.judged.controls) is not None:
             controls = Controls(
                 rows=int(np.sum(arrays.control & ~arrays.in_turn)),
@@ -248,6 +257,7 @@ def compare(base: Run, new: Run, same_within: float = SAME_WITHIN) -> Comparison
         gpus=devices,
         other_models=tuple(two for two in devices if not same_model(*two)),
         suites=tuple(suites),
+        smallest=smallest,
         controls=controls,
         same_within=same_within,
         differences=differences(base, new, devices),

@@ -48,8 +48,10 @@ HOST_DRIFT = math.log(1.15)
 # The fewest controls that say whether the host moved, and how well they must know that it did not.
 LEAST_CONTROLS = 5
 CONTROLS_WITHIN = math.log(1.03)
-# A figure may feel a drift of the host this many times as much as the controls do.
+# A suite may feel a drift of the host this many times as much as the controls do, where its rounds do not say how much.
 FEELS_MORE = 2.0
+# One suite may feel it so many times as much as the others.
+ALIKE = 1.5
 # Assumed standard deviations between two runs. The first two are of one figure timed by the host or by the device, and
 # apply where too few figures show it. The third is of all device-timed figures of a suite together, which one pair of
 # runs cannot show.
@@ -100,6 +102,7 @@ class Figures:
     clock may or may not bind the figure, so both must agree. ``within``: relative half width of one round's interval.
     ``suite`` and ``family`` are numbers; a family is what one benchmark measured together. ``host``: timed by the
     host's clock. ``control``: such a figure that no driver can change. ``counted``: a count, which no clock times.
+    ``session`` is a number for the sessions in which both runs measured a figure: equal ones share their rounds.
     ``in_turn``: the rounds of the two runs alternated, so that their scatter shows what differs from run to run.
     """
 
@@ -111,6 +114,7 @@ class Figures:
     within: FloatArray
     suite: IntArray
     family: IntArray
+    session: IntArray
     host: BoolArray
     control: BoolArray
     counted: BoolArray
@@ -138,6 +142,7 @@ class Together(NamedTuple):
     ``variance`` is how far figures scatter about the common shift from run to run, and ``factor`` by how much the
     scatter of rounds understates that of runs. ``changed``: the common shift is a change of the suite; if not, it is
     taken off its figures. ``seen``: the suite has enough figures to tell; if not, those of all suites stand in.
+    ``least``: a change of the whole suite by so much would have been found in 95 of 100 such pairs of runs.
     """
 
     shift: Shift
@@ -145,6 +150,7 @@ class Together(NamedTuple):
     factor: float
     changed: bool
     seen: bool
+    least: float = math.inf
 
 
 class Spread(NamedTuple):
@@ -404,43 +410,93 @@ def _together(
     if chosen.sum() < LEAST_ROWS_TOGETHER:
         unseen = UNSEEN_HOST_DEVIATION if host else UNSEEN_DEVICE_DEVIATION
         return Together(Shift(0.0, math.inf), unseen**2, 1.0, changed=False, seen=False)
-    common = _in_common(base, new, shift, chosen)
-    if in_turn:
-        return Together(common, 0.0, 1.0, changed=common.least >= SMALLEST_CHANGE, seen=seen)
-    variance, factor = _between_runs(shift[chosen] - common.median, error[chosen], figures.family[chosen])
-    if not host:
-        common = Shift(common.median, math.hypot(common.half, NORMAL_95 * DEVICE_TOGETHER))
-        changed = common.least >= SMALLEST_CHANGE
-    elif controls is None:
-        changed = abs(common.median) >= HOST_DRIFT
-    else:
-        # A host that moved says nothing about the driver, unless the suite moved much farther than the controls.
-        smallest = SMALLEST_CHANGE if controls.most <= CONTROLS_WITHIN else HOST_DRIFT
-        beyond = abs(common.median - controls.median) - math.hypot(common.half, controls.half)
-        changed = beyond - (FEELS_MORE - 1) * abs(controls.median) >= smallest
-    return Together(common, variance, factor, changed, seen)
+    felt = _felt(base, new, chosen, figures) if host and controls is not None and not in_turn else Felt()
+    # Where rounds show what the host does to these rows, a drift of it that goes on shows in the controls.
+    common = _in_common(base, new, shift, chosen, goes_on=not felt.reach)
+    smallest, low, high, half, variance, factor = SMALLEST_CHANGE, 0.0, 0.0, common.half, 0.0, 1.0
+    if not in_turn:
+        variance, factor = _between_runs(shift[chosen] - common.median, error[chosen], figures.family[chosen])
+    if not in_turn and not host:
+        half = math.hypot(half, NORMAL_95 * DEVICE_TOGETHER)
+        common = Shift(common.median, half)
+    elif not in_turn and controls is None:
+        smallest, half = HOST_DRIFT, 0.0
+    elif not in_turn and controls is not None:
+        # Where the controls moved farther than from round to round, the host is another one.
+        inside = max(-felt.reach, min(controls.median, felt.reach))
+        outside = controls.median - inside
+        low, high = (felt.slope * inside + end for end in sorted((0.0, FEELS_MORE * outside)))
+        # The controls shifted in the same rounds, so that their shift is known for these rounds, if not for others.
+        half = math.hypot(half, felt.half * inside if felt.reach else controls.half)
+        if outside and controls.most > CONTROLS_WITHIN:
+            smallest = HOST_DRIFT
+        # What all other suites did alike is the host's doing, unless the controls exclude it.
+        others = alike & ~rows & ~figures.control & ~figures.in_turn
+        if felt.reach and others.sum() >= LEAST_ROWS_TOGETHER and controls.most >= abs(common.median):
+            elsewhere = float(np.median(shift[others]))
+            low, high = min(low, ALIKE * elsewhere), max(high, ALIKE * elsewhere)
+    changed = max(common.median - high, low - common.median) - half >= smallest
+    least = smallest + 2 * max(half, common.half) + max(high, -low)
+    return Together(common, variance, factor, changed, seen, least)
 
 
-def _in_common(base: FloatArray, new: FloatArray, shift: FloatArray, rows: BoolArray) -> Shift:
+class Felt(NamedTuple):
+    """How much rows move with the controls: a slope with half its 95 % interval, which holds for shifts of the controls
+    up to ``reach``; 0 if the rounds cannot say."""
+
+    slope: float = 1.0
+    half: float = 1.0
+    reach: float = 0.0
+
+
+def _felt(base: FloatArray, new: FloatArray, rows: BoolArray, figures: Figures) -> Felt:
+    """How much these rows feel of what the controls do, by the rounds of both runs: at least 0, at most FEELS_MORE.
+
+    Rows of other sessions than the controls show nothing, because their rounds had other minutes.
+    """
+    control = figures.control & ~figures.in_turn
+    if len(np.unique(figures.session[rows | control])) > 1:
+        return Felt()
+    states = []
+    for side in (base, new):
+        used = np.isfinite(side[control]).any(axis=0) & np.isfinite(side[rows]).any(axis=0)
+        states.append([_state(side[chosen][:, used]) for chosen in (control, rows)])
+    host, felt = (np.concatenate(several) for several in zip(*states, strict=True))
+    squares, freedom = max(float(host @ host), LEAST_DEVIATION**2), len(host) - len(states) - 1
+    if freedom < 1:
+        return Felt()
+    slope = float(host @ felt) / squares
+    error = math.sqrt(float(np.sum((felt - slope * host) ** 2)) / freedom / squares)
+    half = float(student_95(np.array(float(freedom)))) * error
+    return Felt(min(max(slope, 0.0), FEELS_MORE), min(half, FEELS_MORE), float(np.abs(host).max()))
+
+
+def _state(values: FloatArray) -> FloatArray:
+    """The common state of each round about their mean: the median over the rows, each about its own mean."""
+    state = _median(values - np.nanmean(values, axis=1, keepdims=True), axis=0)
+    result: FloatArray = state - state.mean()
+    return result
+
+
+def _in_common(base: FloatArray, new: FloatArray, shift: FloatArray, rows: BoolArray, *, goes_on: bool = True) -> Shift:
     """The shift that rows have in common, with an interval from the rounds of both runs.
 
     In each round the common state is the median over the rows, each about its own mean in its run. The interval is
-    Student's t on these states. It is no narrower than the drift seen within a run, extrapolated to the middle of the
-    other run. The uncertainty of the median over the rows is added.
+    Student's t on these states. If a drift may have gone on, it is no narrower than the one seen within a run,
+    extrapolated to the middle of the other run. The uncertainty of the median over the rows is added.
     """
     centre = float(np.median(shift[rows]))
     squares, freedom, carried = 0.0, 0, 0.0
     inverse, counts = 0.0, []
     for side in (base, new):
-        values = side[rows][:, np.isfinite(side[rows]).any(axis=0)]
-        state = _median(values - np.nanmean(values, axis=1, keepdims=True), axis=0)
+        state = _state(side[rows][:, np.isfinite(side[rows]).any(axis=0)])
         count = len(state)
         turns = np.arange(count) - (count - 1) / 2
-        squares += float(np.sum((state - state.mean()) ** 2))
+        squares += float(state @ state)
         freedom += count - 1
         inverse += 1 / count
         counts.append(count)
-        carried = max(carried, abs(float(turns @ state)) / max(float(turns @ turns), 1.0))
+        carried = max(carried, goes_on * abs(float(turns @ state)) / max(float(turns @ turns), 1.0))
     quantile = float(student_95(np.array(float(max(freedom, 1)))))
     by_rounds = quantile * math.sqrt(squares / max(freedom, 1) * inverse)
     spread = NORMAL_MAD * float(np.median(np.abs(shift[rows] - centre)))

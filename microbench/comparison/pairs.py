@@ -211,6 +211,7 @@ def figures(pairs: Sequence[Pair], gpus: Mapping[str, GpuInfo]) -> Figures:
         within=np.array([_within(pair) for pair in pairs]),
         suite=_numbered([(pair.new.device, pair.new.suite) for pair in pairs]),
         family=_numbered([(pair.new.device, pair.new.benchmark, pair.new.metric.name) for pair in pairs]),
+        session=_numbered([(pair.base.session, pair.new.session) for pair in pairs]),
         host=_flags(_timed_by_host(pair.new) for pair in pairs),
         control=_flags(is_control(pair.new) for pair in pairs),
         counted=_flags(pair.new.metric.kind == "count" for pair in pairs),

@@ -456,21 +456,32 @@ def _where(comparison: Comparison) -> str:
 
 
 def _hidden(comparison: Comparison) -> Iterator[Finding]:
-    """What the verdict "same" means, and how large a change the figures with this verdict could hide."""
+    """How large a change of a suite would have been found, what the verdict "same" means, and what it could hide."""
+    parts = []
+    if comparison.smallest:
+        suites = [
+            f"{suite} {percent(least)}{'' if host else ' in GPU time'}"
+            for (suite, host), least in comparison.smallest.items()
+        ]
+        parts.append(f"{', '.join(suites)} as a whole")
     same = [change.judged for change in comparison.of("same") if change.judged is not None and change.judged.low > 0]
     if same:
         middle = float(np.median([max(interval.high, 1 / interval.low) - 1 for interval in same]))
-        within = percent(comparison.same_within)
+        parts.append(f"{percent(middle)} in half of the figures that are the same")
+    if parts:
         yield Finding(
             rule="compare.hidden",
             severity="note",
-            title=f"Smallest detectable change: {percent(middle)} in half of the figures that are the same",
+            title=f"Smallest detectable change: {'; '.join(parts)}",
             text=(
-                f"Same: the 95 % interval of the ratio stays within ±{within} (--same-within) and includes 1. "
-                f"Within {round_percent(STABLE_HALF_WIDTH)}: it stays within that, but is wider than the same or "
-                "excludes 1."
+                f"Same: the 95 % interval of the ratio stays within ±{percent(comparison.same_within)} (--same-within) "
+                f"and includes 1. Within {round_percent(STABLE_HALF_WIDTH)}: it stays within that, but is wider than "
+                "the same or excludes 1."
             ),
-            threshold=f"the far end of each 95 % interval; over {round_percent(STABLE_HALF_WIDTH)} a figure is unclear",
+            threshold=(
+                "a suite: found in 95 of 100 such pairs of runs; a figure: the far end of its 95 % interval; over "
+                f"{round_percent(STABLE_HALF_WIDTH)} it is unclear"
+            ),
         )
 
 
