@@ -18,9 +18,10 @@ from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.recorded import Recorded, recorded
 from microbench.diagnosis.steps import find_steps
+from microbench.diagnosis.turns import in_pauses
 from microbench.diagnosis.window import one_window
 from microbench.model.workload import KERNEL_MEMSET, Copies, HostWork, Kernels, Part, Wait
-from microbench.traces.trace import Memory
+from microbench.traces.trace import Memory, Pause
 
 TO_GPU: tuple[Memory, Memory] = ("pageable", "device")
 FROM_GPU: tuple[Memory, Memory] = ("device", "pageable")
@@ -489,6 +490,17 @@ def test_a_step_that_was_slower_while_nothing_recorded_has_a_slower_host() -> No
     slower, usual = diagnosed(made, given), diagnosed(made)
     assert slower.step.unwatched_s == pytest.approx(given, rel=0.01)
     assert slower.graph.step_s == pytest.approx(usual.graph.step_s, rel=0.02)
+
+
+def test_what_the_program_does_between_two_epochs_is_no_step() -> None:
+    made = Recorder()
+    for step in range(60):
+        made.runs(5_000_000 if step != 30 else 400_000_000)
+        made.turn()
+    pause = Pause(0, made.now_ns + 1, quiet=True)
+    times_ns = np.concatenate(in_pauses(made.trace(pauses=(pause,)), [pause], "train.py:5", 1))
+    assert len(times_ns) > 10
+    assert set(times_ns) == {5_000_000}
 
 
 def test_a_window_whose_work_was_submitted_before_it_is_no_example() -> None:
