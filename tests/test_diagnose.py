@@ -1112,3 +1112,39 @@ def test_the_middle_of_a_long_trace_lies_where_its_operators_were_kept(monkeypat
     calls = window.middle(cut).calls
     assert len(calls) == pytest.approx(200, abs=2)
     assert calls["begin_ns"].max() < cut.ranges["begin_ns"].max()
+
+
+def one_step(count: int = 1) -> Recorder:
+    """A schedule that records one step of three equal layers, behind data that takes a while to prepare."""
+    made = Recorder()
+    for step in range(count):
+        with made.range(f"ProfilerStep#{step + 5}", "annotation"):
+            made.runs(9_000_000)
+            for _ in range(3):
+                made.launches(12, between_ns=20_000)
+        made.wait()
+    return made
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_few_numbered_annotations_are_the_steps_and_not_the_layers_in_them(count: int) -> None:
+    found = diagnosed(one_step(count))
+    assert (found.steps.found, found.steps.name, found.steps.count) == ("annotations", "ProfilerStep", count)
+    assert found.step.kernels == 36
+    assert found.step.watched_s == pytest.approx(9e-3 + 36 * 23e-6, rel=0.01)
+    ((name, seconds),) = found.steps.loops
+    assert (name, seconds) == ("a part that repeats", pytest.approx(12 * 23e-6, rel=0.05))
+    assert found.bound == "host-bound", "the data is prepared before the step's first work"
+
+
+def test_an_annotation_without_a_number_may_be_anything() -> None:
+    made = one_step()
+    changed = {name.replace("#5", ""): place for name, place in made.names.items()}
+    made.names = changed
+    assert diagnosed(made).steps.found == "repetition"
+
+
+def test_a_step_is_no_shorter_than_its_work() -> None:
+    """A profiler's costs are assumed, and may be more than the host time that a step of long kernels has."""
+    found = diagnosed(steps_of(kernels=30, duration_ns=60_000, between_ns=5000))
+    assert found.step.low_s >= 30 * 60e-6 / 1.1

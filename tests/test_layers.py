@@ -48,7 +48,7 @@ LINES = {
     "explain": 6800,
     "archive": 2000,
     "traces": 3800,
-    "diagnosis": 4000,  # communication, starts and short traces have verdicts, loops make steps, libraries have advice
+    "diagnosis": 4030,  # communication, starts and single steps have verdicts, loops make steps, libraries have advice
     "session": 2200,
     "report": 8050,
     "fleet": 3200,

@@ -209,6 +209,10 @@ def diagnose(
     if steps is not None and typical is not None:
         foreseen = _foreseen(steps, typical, fit, health, costs, known, recorded_latencies(trace, device), beyond)
         pauses_s, free = typical.pauses_s * steps.count, foreseen.workload
+        if known is None and found is not None and foreseen.step is not None:  # a step is no shorter than its work
+            works_s, one = found.busy_s / steps.count / (1 + LONGER_WORK), foreseen.step
+            ends = {end: max(getattr(one, end), works_s) for end in ("unwatched_s", "low_s", "high_s")}
+            foreseen = foreseen._replace(step=msgspec.structs.replace(one, **ends))
         if given is not None and foreseen.step is not None:
             told = msgspec.structs.replace(foreseen.step, holds=given.holds, parts=given.parts)
             foreseen = foreseen._replace(step=told)

@@ -320,7 +320,10 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
     events = _events(trace, rows[-1])
     # The time before a step's first call is taken before the next step, so that the calls add up to the steps.
     behind = rows.copy()
-    behind[:, 0] += int(lengths[0])
+    if steps.count > 1:
+        behind[:, 0] += int(lengths[0])
+    else:
+        before[rows[0, 0]] = max(int(table["begin_ns"][rows[0, 0]] - steps.begins_ns[0]), 0)
     before_s, own_s = before[behind].mean(axis=0) * 1e-9, own[rows].mean(axis=0) * 1e-9
     paused = before_s > PAUSE_S
     period_s = (table["begin_ns"][behind[:, 0]] - table["begin_ns"][rows[:, 0]]) * 1e-9

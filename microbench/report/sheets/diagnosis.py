@@ -50,7 +50,9 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     pieces = f"{step.kernels:.0f} kernel{'' if round(step.kernels) == 1 else 's'}"
     pieces += f" and {other} {words.other_work(trace, other)}" if other else ""
     parts = [Cell(f"{step.count} of {pieces}, {alike}")]
-    if step.found == "loop":
+    if step.count == 1:
+        parts = [Cell(f"the only {plain(step.name)}, of {pieces}")]
+    elif step.found == "loop":
         parts = [Cell(f"{step.count} turns of the loop at {plain(step.name)}, each of {pieces}, {alike}")]
     parts.append(Cell(f"{as_time(step.watched_s)} as recorded"))
     if step.given:
@@ -69,7 +71,7 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         else:
             parts.append(Cell(f"unprofiled step time about {as_time(step.unwatched_s)} ({range_})"))
     if diagnosis.steps is not None and (others := diagnosis.steps.loops[:SHOWN_LOOPS]):
-        parts.append(Cell(f"other loops: {', '.join(f'{plain(name)} {as_time(turn_s)}' for name, turn_s in others)}"))
+        parts.append(Cell(f"also here: {', '.join(f'{plain(name)} {as_time(turn_s)}' for name, turn_s in others)}"))
     return [AnswerLine("repeats" if step.found == "repetition" else "steps", tuple(parts))]
 
 
