@@ -248,11 +248,17 @@ def other_work(trace: Trace, count: int) -> str:
     return names.get(next(iter(kinds), ""), ("memset", "memsets"))[count != 1]
 
 
-def speedup(graph: Graph) -> str:
-    """By how many times a step is faster as a graph, with the range where it is wide: "about 2.1× (1.5 to 2.9×)"."""
+def speedup(diagnosis: Diagnosis) -> str:
+    """By how many times a step is faster as a graph, with the range where it is wide: "about 2.1× (1.5 to 2.9×)". The
+    range alone where the step's own time is only assumed; "" without a graph."""
+    graph, step = diagnosis.graph, diagnosis.step
+    if graph is None:
+        return ""
     if graph.speedup_low > 1 and graph.speedup_high - graph.speedup_low <= 2 * WIDE * graph.speedup:
         return times(graph.speedup)
     range_ = f"{times(graph.speedup_low).removesuffix('×')} to {times(graph.speedup_high)}"
+    if step is not None and not (step.measured or step.given) and assumes(step):
+        return range_
     return f"about {times(graph.speedup)} ({range_})"
 
 
@@ -279,18 +285,17 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
         yield from _in_pieces(diagnosis, diagnosis.recorded, graph)
         return
     how = "as a graph" if graph.graphs <= 1 else f"as {graph.graphs} graphs"
-    pays = f"Capture takes {as_time(graph.making_s)}; it is {faster_from(graph)}"
     unknown = "A replay uses the memory of the capture: write results in place, and compare a replay with a step."
     unknown += f" {REPLACED}" if diagnosis.recorded.replaceable else ""
-    shapes = f" {step.every} kinds of steps take turns, and each needs a graph of its own." if step.every > 1 else ""
+    shapes = f"{step.every} kinds of steps take turns, and each needs a graph of its own. " if step.every > 1 else ""
     yield Finding(
         rule="diagnose.graph",
         severity="advice",
         title=(
             f"Replayed {how} a step takes {as_time(graph.step_s)} ({two_times(graph.low_s, graph.high_s)}), "
-            f"{speedup(graph)} as fast"
+            f"{speedup(diagnosis)} as fast; capture takes {as_time(graph.making_s)}, {faster_from(graph)}"
         ),
-        text=f"{pays}.{shapes} {unknown}",
+        text=f"{shapes}{unknown}",
         threshold=f"a graph saves at least {round_percent(WORTH)} of the step",
         advice=f"{advice.how(diagnosis)}{'' if _waits_behind(graph) else _except(graph.blockers)}",
     )
@@ -306,7 +311,7 @@ def _in_pieces(diagnosis: Diagnosis, recorded: Recorded, graph: Graph) -> Iterat
         rule="diagnose.pieces",
         severity="advice",
         title=f"{what} parts the step into {graph.graphs} pieces, so it is no graph yet",
-        text=f"With each piece as a graph a step would take {as_time(graph.step_s)}, {speedup(graph)} as fast.",
+        text=f"With each piece as a graph a step would take {as_time(graph.step_s)}, {speedup(diagnosis)} as fast.",
         threshold=f"more than {advice.MOST_GRAPHS} graphs a step",
         advice=advice.how(diagnosis) if generates else change,
     )
