@@ -47,8 +47,8 @@ LINES = {
     "model": 4250,
     "explain": 6800,
     "archive": 2000,
-    "traces": 3800,
-    "diagnosis": 4030,  # communication, starts and single steps have verdicts, loops make steps, libraries have advice
+    "traces": 3830,
+    "diagnosis": 4100,  # communication, starts, single steps have verdicts; loops make steps; host time has owners
     "session": 2200,
     "report": 8050,
     "fleet": 3200,

@@ -11,6 +11,7 @@ from test_traces_nsys import names, sound
 from watched import Place, Recorded
 
 from microbench.diagnosis.idle import Idle, idle
+from microbench.diagnosis.owners import owners
 from microbench.recorder import cells
 from microbench.recorder.program import How
 from microbench.traces.trace import RANGE_KINDS, Trace
@@ -68,7 +69,7 @@ def test_without_stacks_nothing_is_sampled(place: Place, tmp_path: Path) -> None
     done = place.recorded(f"{SLOW}train(3)", tmp_path)
     trace = only(done)
     assert (trace.samples, lines(trace)) == (None, set())
-    assert not kinds(done.files[0]) & {cells.SAMPLES, cells.LINE}
+    assert not kinds(done.files[0]) & {cells.SAMPLES, cells.FRAME}
     assert b"main_thread" not in done.files[0].read_bytes()
 
 
@@ -81,17 +82,24 @@ def test_code_of_a_package_is_named_by_the_line_that_calls_it(place: Place, tmp_
     text = "import torch, models.net\nfor _ in range(30):\n    torch.catch_up()\n    torch.steps(1)"
     text += "\n    models.net.conv2()"
     done = place.recorded(text, tmp_path, how=STACKS, PYTHONPATH=f"{place.site}:{package}")
-    assert idle_of(only(done)).places[0].name == "models/net.py:3 conv2"
+    trace = only(done)
+    assert idle_of(trace).places[0].name == "library.py wait"
+    assert {"models/net.py:3 conv2", "library.py wait"} <= set(names(trace, trace.ranges))
+    ((owner, seconds, most), *_) = owners((place.name, place.seconds) for place in idle_of(trace).places)
+    assert (owner, most) == ("library", "library.py wait")
+    assert seconds > 0.3
 
 
-def test_a_thread_of_packages_alone_is_named_by_its_innermost_line(place: Place, tmp_path: Path) -> None:
+def test_a_thread_of_packages_alone_is_named_by_its_innermost_function(place: Place, tmp_path: Path) -> None:
     package = tmp_path / "site-packages" / "library"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(SLOW)
     text = "import library, threading\nthread = threading.Thread(target=library.train, args=(20,))"
     text += "\nthread.start()\nthread.join()"
     done = place.recorded(text, tmp_path, how=STACKS, PYTHONPATH=f"{place.site}:{package.parent}")
-    assert idle_of(only(done)).places[0].name == "library/__init__.py:4 load"
+    trace = only(done)
+    assert idle_of(trace).places[0].name == "library/__init__.py load"
+    assert "library/__init__.py:4 load" in lines(trace)
 
 
 def test_a_thread_that_submits_nothing_is_left_out(place: Place, tmp_path: Path) -> None:

@@ -431,7 +431,10 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     staged = set(trace.work["call"][_is_pageable(trace.work)].tolist())
     kinds = by_name(trace, doing)
     found: dict[tuple[tuple[int, int], str, str], Counter[str]] = {}
-    of = {thread: slices(trace, thread) for thread in np.unique(trace.calls["thread"][begin:end]).tolist()}
+    of = {
+        thread: slices(trace, thread, functions=False)
+        for thread in np.unique(trace.calls["thread"][begin:end]).tolist()
+    }
     for call in range(begin, end):
         row = trace.calls[call]
         why = "copies pageable memory" if call in staged else BLOCKING.get(DOINGS[kinds[row["name"]]])

@@ -36,7 +36,8 @@ WIDE = 0.15
 
 # What names the host's code in a trace of each recorder.
 NAMING: Mapping[Format, str] = {
-    "PyTorch profiler": "record CPU activities to name it", "microbench recording": "record with --stacks to name it",
+    "PyTorch profiler": "record CPU activities to name it",
+    "microbench recording": "record without --no-stacks to name it",
 }  # fmt: skip
 
 BOUNDS: dict[Bound, str] = {
@@ -92,10 +93,10 @@ def nameless(diagnosis: Diagnosis) -> str:
     """The idle time in host code that the trace does not name, and what would name it; "" if a named place takes
     more."""
     idle = diagnosis.idle
-    if idle is None or not idle.places:
+    if idle is None:
         return ""
     seconds = idle.causes[BETWEEN] - sum(place.seconds for place in idle.places if place.cause == BETWEEN)
-    if seconds <= idle.places[0].seconds:
+    if seconds <= max((place.seconds for place in idle.places), default=NAMED * idle.span_s):
         return ""
     trace = diagnosis.trace
     lacking = trace.samples is None if trace.format == "microbench recording" else not len(trace.ranges)

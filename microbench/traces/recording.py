@@ -18,7 +18,7 @@ from microbench.core.errors import UsageError
 from microbench.core.units import plain
 from microbench.recorder import cells
 from microbench.traces.collector import MAX_NAME, MAX_TIME_NS, NO_ROW, Category, Collector, Facts, Field, Integers
-from microbench.traces.samples import counted, filled, in_order, lines, within
+from microbench.traces.samples import Lines, counted, filled, in_order, lines, within
 from microbench.traces.stream import open_trace
 from microbench.traces.trace import MEMORIES, NONE, TURNS, Loop, Memory, Pause, Samples, Table, Trace
 
@@ -59,7 +59,9 @@ WINDOW = re.compile(r"([0-9]{1,19})-([0-9]{0,19})")
 TIME = re.compile(r"[0-9]{1,19}")
 SETTLING_NS = 100_000_000  # in which the recorder still finishes its window, where it does not say when it has
 UNNAMED = "(unnamed)"
-TEXTS = (cells.FACT, cells.NAME, cells.LINE, cells.LOOP)
+TEXTS = (cells.FACT, cells.NAME, cells.LINE, cells.LOOP, cells.FRAME)
+FRAME = re.compile(rf"(\d{{1,9}}) ({cells.OWN})?(.+)", re.DOTALL)
+LINE_NUMBER = re.compile(r":\d+(?= [^ ]*$)")  # of a place: module.py:1747 Module.__call__
 FIRST_CELLS = 1 << 12  # of a file; the names of all calls are among them
 LAST_CELLS = 1 << 20  # of a growing file, in which texts are looked for; few are written between two windows
 
@@ -156,7 +158,8 @@ class _Texts:
     def __init__(self) -> None:
         self.facts: dict[str, str] = {}
         self.kernels: dict[int, str] = {}
-        self.lines: dict[int, str] = {}
+        self.lines: dict[int, tuple[str, str]] = {}  # by key: a line, and the function of a package in it or ""
+        self._own: set[int] = set()  # frames of the program's own code and those that it called
         self.loops: dict[int, Loop] = {}
         self.left_out = 0
         self._open = (0, 0, 0)  # kind, key and length of the text that goes on
@@ -179,7 +182,9 @@ class _Texts:
         elif kind == cells.NAME:
             self.kernels[key] = self._kernel(text)
         elif kind == cells.LINE:
-            self.lines[key] = plain(text, MAX_NAME)
+            self.lines[key] = plain(text, MAX_NAME), ""
+        elif kind == cells.FRAME and (frame := FRAME.fullmatch(text)):
+            self._frame(key, int(frame[1]), frame[2] is not None, plain(frame[3], MAX_NAME))
         elif kind == cells.LOOP:
             own, beneath = text.startswith(cells.OWN), text.startswith(cells.BENEATH)
             place = text.removeprefix(cells.OWN if own else cells.BENEATH)
@@ -187,6 +192,14 @@ class _Texts:
         else:
             name, _, value = text.partition("=")
             self.facts[name[:MOST_FACT]] = plain(value[:MOST_FACT])
+
+    def _frame(self, key: int, caller: int, own: bool, place: str) -> None:
+        """Take a frame: the line is the innermost one of the program's own code, and the function is of a package."""
+        line, _ = self.lines.get(caller, ("", ""))
+        by_own = caller in self._own
+        if own or by_own:
+            self._own.add(key)
+        self.lines[key] = line if by_own and not own else place, "" if own else LINE_NUMBER.sub("", place)
 
     def _kernel(self, mangled: str) -> str:
         """The readable name of a kernel, with a number if others have the same."""
@@ -216,7 +229,9 @@ class _Reader:
 
     def __init__(self, name: str, count: int, texts: _Texts | None = None) -> None:
         self._name = name
-        self._collector = Collector(min(2 * count, MOST_ROWS))  # several threads may have ranges of the same samples
+        self._collector = Collector(
+            min(3 * count, MOST_ROWS)
+        )  # samples make two ranges, and several threads may have them
         self._first = max(count - MOST_ROWS, 0) // 2  # of the cells whose rows are kept
         self._taken = 0
         self._texts = texts or _Texts()
@@ -371,21 +386,30 @@ class _Reader:
         most = threads[np.argsort(-counts, kind="stable")][:MOST_SAMPLED].tolist()
         submitting = {thread: numbers[thread] for thread in most if thread != NONE}
         each = {one: in_order(table[possible & (table["place"] == one)]) for one in {main, *submitting.values()}}
-        mains = lines(each[main], lambda key: self._line(key, "main thread at "))
+        main_lines = lines(each[main], lambda key: self._named_line(key, "main thread at "))
         for thread, number in submitting.items():
-            found = lines(each[number], self._line)
-            found = within(found if number == main else filled(found, mains), first_ns, last_ns)
-            fields = np.tile(np.array(NO_ROW, np.int64), (len(found.name), 1))
-            fields[:, Field.CATEGORY], fields[:, Field.THREAD] = Category.LINE, thread
-            fields[:, Field.BEGIN_NS], fields[:, Field.DURATION_NS] = found.begin_ns, found.end_ns - found.begin_ns
-            fields[:, Field.NAME] = found.name
-            collector.add(fields)
+            found = lines(each[number], self._named_line)
+            found = within(found if number == main else filled(found, main_lines), first_ns, last_ns)
+            self._add_ranges(Category.LINE, thread, found)
+            self._add_ranges(Category.FUNCTION, thread, within(lines(each[number], self._function), first_ns, last_ns))
         return counted(list(each.values()))
 
-    def _line(self, key: int, words: str = "") -> int:
+    def _add_ranges(self, category: Category, thread: int, found: Lines) -> None:
+        fields = np.tile(np.array(NO_ROW, np.int64), (len(found.name), 1))
+        fields[:, Field.CATEGORY], fields[:, Field.THREAD] = category, thread
+        fields[:, Field.BEGIN_NS], fields[:, Field.DURATION_NS] = found.begin_ns, found.end_ns - found.begin_ns
+        fields[:, Field.NAME] = found.name
+        self._collector.add(fields)
+
+    def _named_line(self, key: int, words: str = "") -> int:
         """The place of the name of a line of Python; NONE if the recording does not name it."""
-        name = self._texts.lines.get(key)
-        return NONE if name is None else self._collector.name(words + name)
+        line, _ = self._texts.lines.get(key, ("", ""))
+        return self._collector.name(words + line) if line else NONE
+
+    def _function(self, key: int) -> int:
+        """The place of the name of the function of a package in that line; NONE without one."""
+        _, function = self._texts.lines.get(key, ("", ""))
+        return self._collector.name(function) if function else NONE
 
     def _set_aside(self, windows: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
         """Keep only the waits inside of windows. Returns the ends of the host's other ones in ns, sorted."""

@@ -21,8 +21,9 @@ WORK_KINDS: tuple[WorkKind, ...] = get_args(WorkKind)
 Memory = Literal["unknown", "pageable", "pinned", "device", "managed"]
 MEMORIES: tuple[Memory, ...] = get_args(Memory)
 # "overhead" is the profiler's own work; "driver" is CUDA's own within a call, which loads a module, compiles, or waits
-# for room in its queue. "line" is the line of the program that samples found; nobody recorded its begin and end.
-RangeKind = Literal["annotation", "operator", "python", "overhead", "driver", "line"]
+# for room in its queue. "line" is the line of the program that samples found, and "function" the innermost function of
+# a package within it; nobody recorded their begins and ends.
+RangeKind = Literal["annotation", "operator", "python", "overhead", "driver", "line", "function"]
 RANGE_KINDS: tuple[RangeKind, ...] = get_args(RangeKind)
 SyncKind = Literal["event", "stream_wait_event", "stream", "context"]
 SYNC_KINDS: tuple[SyncKind, ...] = get_args(SyncKind)

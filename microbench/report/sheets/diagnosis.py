@@ -8,12 +8,13 @@ from microbench.analysis.evidence import Severity
 from microbench.core.units import MISSING, as_time, percent, plain, quantity, times, two_times
 from microbench.diagnosis import ranks, words
 from microbench.diagnosis.diagnosis import Diagnosis
-from microbench.diagnosis.idle import CAUSES
+from microbench.diagnosis.idle import BETWEEN, CAUSES
+from microbench.diagnosis.owners import owners
 from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, Tone, columns
 from microbench.report.sheets.recorded_step import TONES
 
 # The named parts of idle time that the screen shows, and those of the table.
-SHOWN, LISTED, SHOWN_LOOPS = 4, 30, 2
+SHOWN, LISTED, SHOWN_LOOPS, OWNERS = 4, 30, 2, 3
 LEAST_SHOWN = 0.01
 ORDER: tuple[Severity, ...] = ("problem", "advice", "warning", "good", "note")
 # The share of calls that must repeat from step to step before steps are called alike.
@@ -98,9 +99,14 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         for place in idle.places[:SHOWN]
         if place.seconds > LEAST_SHOWN * idle.span_s
     )
-    if places and (nameless := words.nameless(diagnosis)):
+    if nameless := words.nameless(diagnosis):
         places = (Cell(nameless), *places)
-    lines = [("idle", (in_all, *parts)), ("most in", places)]
+    whose = tuple(
+        Cell(f"{plain(one.name)} {as_time(words.each(diagnosis, one.seconds))}: {plain(one.most, LONGEST_NAME)}")
+        for one in owners((place.name, place.seconds) for place in idle.places if place.cause == BETWEEN)[:OWNERS]
+        if one.seconds > LEAST_SHOWN * idle.span_s
+    )
+    lines = [("idle", (in_all, *parts)), ("whose", whose), ("most in", places)]
     if idle.communication_s > LEAST_SHOWN * idle.span_s:
         alone = (
             f"{as_time(words.each(diagnosis, idle.exposed_s))} of it alone ({percent(idle.exposed_s / idle.span_s)})"
