@@ -7,11 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_diagnose import costs
 from test_traces_nsys import names, sound
 from watched import Place, Recorded
 
+from microbench.diagnosis.diagnosis import diagnose
 from microbench.diagnosis.idle import Idle, idle
 from microbench.diagnosis.owners import owners
+from microbench.diagnosis.words import findings
 from microbench.recorder import cells
 from microbench.recorder.program import How
 from microbench.traces.trace import RANGE_KINDS, Trace
@@ -262,3 +265,39 @@ os.kill(os.getpid(), signal.SIGKILL)
     done = place.recorded(text, tmp_path, how=STACKS)
     assert cells.SAMPLES in kinds(done.files[0])
     sound(done.traces[0])
+
+
+def test_a_collection_of_garbage_is_named(place: Place, tmp_path: Path) -> None:
+    text = f"""{SLOW}
+import gc
+kept = [[] for _ in range(400_000)]
+for _ in range(20):
+    train(1)
+    gc.collect()
+"""
+    trace = only(place.recorded(text, tmp_path, how=STACKS))
+    found = {where.name: where.seconds for where in idle_of(trace).places}
+    assert found["Python's garbage collection"] > 0.01
+
+
+def test_a_program_that_lacks_processors_is_told(place: Place, tmp_path: Path) -> None:
+    text = f"""{SLOW}
+import os, subprocess, sys
+os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+others = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(2)]
+for _ in range(40):
+    train(1)
+    until = time.monotonic() + 0.02
+    while time.monotonic() < until:
+        pass
+for other in others:
+    other.kill()
+    other.wait()
+"""
+    done = place.recorded(text, tmp_path, how=STACKS)
+    (trace,) = done.traces
+    assert trace.processor is not None
+    assert trace.processor.ready_ns > 0.1 * trace.processor.all_ns
+    assert trace.processor.ran_ns < trace.processor.all_ns
+    (told,) = (one for one in findings(diagnose(trace, costs())) if one.rule == "diagnose.processor")
+    assert told.title.startswith("The main thread could run but has no processor")

@@ -16,7 +16,7 @@ IntArray = npt.NDArray[np.int64]
 Doing = Literal["between", "launch", "wait", "copy", "allocation", "module", "other_call", "profiler"]
 DOINGS: tuple[Doing, ...] = get_args(Doing)
 
-OVERHEAD, DRIVER, FUNCTION = (RANGE_KINDS.index(kind) for kind in ("overhead", "driver", "function"))
+OVERHEAD, DRIVER, FUNCTION, PYTHON = (RANGE_KINDS.index(kind) for kind in ("overhead", "driver", "function", "python"))
 NUMBERED = re.compile(r"[ #]*\d+$")  # the number of a step behind its name
 ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")
 LINE_OF_CODE = re.compile(r":\d+ \S+$")  # train.py:88 conv2
@@ -94,7 +94,8 @@ def slices(trace: Trace, thread: int, *, functions: bool = True) -> Slices:
     ``functions`` the names are those of the program's own lines alone where samples found them."""
     calls = np.flatnonzero(trace.calls["thread"] == thread)
     kinds, here = trace.ranges["kind"], trace.ranges["thread"] == thread
-    code = trace.ranges[here & ~np.isin(kinds, (OVERHEAD, DRIVER, FUNCTION))]
+    exact = (kinds == PYTHON) & (trace.samples is not None)  # beside samples, whose ends are estimates
+    code = trace.ranges[here & ~np.isin(kinds, (OVERHEAD, DRIVER, FUNCTION)) & ~exact]
     inner = trace.ranges[here & (kinds == FUNCTION) & functions]
     driver, overhead = trace.ranges[here & (kinds == DRIVER)], trace.ranges[kinds == OVERHEAD]
     driven = by_name(trace, driven_by)
@@ -106,7 +107,7 @@ def slices(trace: Trace, thread: int, *, functions: bool = True) -> Slices:
         [
             *(
                 (one, np.full(len(one), DOINGS.index("between"), np.int8), nothing(one), one["name"].astype(np.int64))
-                for one in (code, inner)
+                for one in (code, inner, trace.ranges[here & exact])
             ),
             (trace.calls[calls], by_name(trace, doing)[trace.calls["name"][calls]], calls, nothing(trace.calls[calls])),
             (driver, driven[driver["name"]], nothing(driver), driver["name"].astype(np.int64)),

@@ -24,12 +24,13 @@ from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import BETWEEN, Cause
 from microbench.diagnosis.recorded import Blocker, Recorded
 from microbench.model.workload import Kernels
-from microbench.traces.trace import MEMORIES, MIGRATION, NONE, WORK_KINDS, Format, Trace, name_of
+from microbench.traces.trace import MEMORIES, MIGRATION, NONE, WORK_KINDS, Format, Processor, Trace, name_of
 
 SUITE = "diagnose"
 
 # Shares of the time above which idle time is a problem, a warning, or worth naming at all.
 PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
+READY = 0.05  # of the sampled time in which a thread is ready to run and has no processor
 LONGEST_NAME = 60
 # A speed-up whose interval reaches further than this share is shown with the range.
 WIDE = 0.15
@@ -67,6 +68,7 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
         *remedies,
         *_causes(diagnosis),
         *_interruptions(diagnosis),
+        *_processor(diagnosis.trace.processor),
     ]
 
 
@@ -424,6 +426,25 @@ def _interruptions(diagnosis: Diagnosis) -> Iterator[Finding]:
             threshold="twice or more in a step, and no graph is foreseen",
             advice=advice.first(diagnosis.trace, recorded.blockers),
         )
+
+
+def _processor(processor: Processor | None) -> Iterator[Finding]:
+    """Whether the program lacks processors."""
+    if processor is None or processor.ready_ns < READY * processor.all_ns:
+        return
+    share = percent(processor.ready_ns / processor.all_ns)
+    few = f"; the process may use {processor.allowed:g} of {processor.cores}"
+    yield Finding(
+        rule="diagnose.processor",
+        severity="problem",
+        title=(
+            f"The main thread could run but has no processor {share} of the time"
+            f"{few if processor.allowed < processor.cores else ''}"
+        ),
+        text="Other threads of the program, or other programs, have the processors then. No change of the step helps.",
+        threshold=f"{round_percent(READY)} of the sampled time, by the kernel's own count",
+        advice="Give it more processors (the container's limit), or fewer threads: OMP_NUM_THREADS, num_workers",
+    )
 
 
 def waits_of(recorded: Recorded) -> float:

@@ -45,6 +45,9 @@ SAMPLE_NS = 2_000_000  # from one sample to the next in the mean, as intended
 FOLLOWING_NS = 10_000_000  # samples further apart are not consecutive
 SAMPLES_ROW = struct.Struct("<HHIqqIIIIQQQ")
 
+# A row of this kind is a collection of Python's garbage; ``place`` is the thread, and ``size`` the generation.
+COLLECTED = 0xFF08
+
 # A row of this kind is the end of a turn of a loop of Python, at ``begin_ns``; ``place`` is the thread and ``name`` the
 # key of the loop, whose text begins with OWN, BENEATH or neither. ``flags`` is 1 if the next turns are not noted.
 TURN = 0xFF06
@@ -77,6 +80,11 @@ def text(kind: int, key: int, content: str) -> bytes:
 def samples(thread: int, frame: int, begin_ns: int, end_ns: int, count: int, late: int) -> bytes:
     """The row of samples that follow each other."""
     return SAMPLES_ROW.pack(SAMPLES, 0, late, begin_ns, end_ns, 0, thread, 0, 0, count, frame, 0)
+
+
+def collected(thread: int, begin_ns: int, end_ns: int, generation: int) -> bytes:
+    """The row of a collection of garbage."""
+    return SAMPLES_ROW.pack(COLLECTED, 0, 0, begin_ns, end_ns, 0, thread, 0, 0, generation, 0, 0)
 
 
 def turn(thread: int, loop: int, at_ns: int, last: int) -> bytes:

@@ -4,6 +4,7 @@ It needs Python's lock (GIL) for a sample. A thread that calls PyTorch or waits 
 computes in Python gives it up after 5 ms, and such samples are late. A thread that has given the lock up waits for the
 sample (about 30 us), and then for its turn. In a test, a program that gives the lock up every 4 us took 8 % longer with
 a sample each millisecond, so there is one each 2 ms, at random times, so that it does not beat with the program's step.
+It also notes when Python collects garbage, and how long the main thread waits for a processor.
 After a sample the sampler pauses for at least LEAST_PAUSE times as long as samples take, so that many threads or deep
 stacks do not slow the program down.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -27,6 +29,9 @@ MOST_WAITING = 1000  # cells
 MOST_LINES = 50_000  # frames and files that are remembered
 MOST_FRAMES = 200  # of a stack that are looked at
 LOCALS = "<locals>."
+SHORTEST_NS = 100_000  # of a collection of garbage that is noted
+MAIN_THREADS = "/proc/self/schedstat"  # ns on a processor, ns ready to run without one
+CORES = "/sys/fs/cgroup/cpu.max"  # us of all processors in each period of so many us
 UNWANTED_S = 0.05
 # Python's library, its scripts (such as torchrun) and microbench are not the program's own code.
 OTHERS = tuple(
@@ -45,6 +50,15 @@ def start_thread(function: Any, *arguments: Any) -> None:
         _thread.start_new_thread(function, arguments)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _allowed_cores() -> float:
+    """How many processors this process may use at once."""
+    allowed: float = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError), open(CORES, encoding="ascii") as file:
+        quota_us, period_us = file.read().split()
+        allowed = min(allowed, int(quota_us) / int(period_us))
+    return allowed
 
 
 class Places:
@@ -95,11 +109,16 @@ class Sampler:
         self._frames: dict[tuple[int, int, int], int] = {}  # keys by the caller's key, the code's id, and the line
         self._code: dict[int, Any] = {}  # by its id, which stays its own as long as it is kept
         self._places = Places()
+        self._collects_ns = 0  # when the collection of garbage that goes on began
+        self._since: tuple[int, int, int] | None = None  # of the main thread: now, on a processor, ready to run; in ns
+        self._processor = [0, 0, 0]  # the same of all samples
         self._open: dict[int, list[int]] = {}  # by thread: frame, first and last time, samples and late ones
 
     def run(self) -> None:
         """Sample until ``finish``. Whatever goes wrong ends the samples and not the program."""
         with contextlib.suppress(Exception):
+            self._cells.append(cells.fact("cores", f"{_allowed_cores()} {os.cpu_count()}"))
+            gc.callbacks.append(self._collected)
             due_ns, takes_ns = time.monotonic_ns(), 0  # of the processor, in the mean of the last samples
             while True:
                 began_ns, before_ns = time.monotonic_ns(), time.thread_time_ns()
@@ -108,6 +127,8 @@ class Sampler:
                         return
                     self.impossible = not getattr(sys, "_is_gil_enabled", lambda: True)()
                     wanted = not self.impossible and self._wanted()
+                    if wanted != (self._since is not None):
+                        self._account(wanted)
                     if wanted:
                         self._sample(int(began_ns - due_ns > cells.SAMPLE_NS))
                     takes_ns += (time.thread_time_ns() - before_ns - takes_ns) // 16
@@ -123,6 +144,8 @@ class Sampler:
         """End the samples and write those that wait."""
         with self._lock:
             self._ended = True
+            with contextlib.suppress(Exception):
+                gc.callbacks.remove(self._collected)
             with contextlib.suppress(Exception):
                 self._flush()
 
@@ -140,6 +163,28 @@ class Sampler:
             if run is not None:
                 self._close(number, run)
             self._open[number] = [innermost, now_ns, now_ns, 1, late]
+
+    def _collected(self, phase: str, about: dict[str, int]) -> None:
+        """Note a long collection of garbage; Python calls this before and after each."""
+        now_ns = time.time_ns()
+        if phase == "start":
+            self._collects_ns = now_ns
+        elif self._since and len(self._cells) < MOST_WAITING and now_ns - self._collects_ns > SHORTEST_NS:
+            begin_ns, end_ns = self._collects_ns + self._ahead_ns, now_ns + self._ahead_ns
+            thread = _thread.get_ident() & THREAD
+            self._cells.append(cells.collected(thread, begin_ns, end_ns, about.get("generation", 0)))
+
+    def _account(self, goes_on: bool) -> None:
+        """Count what the main thread had of the processors since the last time."""
+        ran_ns = ready_ns = 0
+        with contextlib.suppress(OSError, ValueError), open(MAIN_THREADS, "rb") as file:
+            ran_ns, ready_ns, _ = map(int, file.read(100).split())
+        now = time.monotonic_ns(), ran_ns, ready_ns
+        if self._since is not None:
+            self._processor = [
+                sum(one) - before for *one, before in zip(self._processor, now, self._since, strict=True)
+            ]
+        self._since = now if goes_on else None
 
     def _close(self, thread: int, run: list[int]) -> None:
         """Make the row of samples that have ended."""
@@ -173,6 +218,9 @@ class Sampler:
         for thread, run in self._open.items():
             self._close(thread, run)
         self._open.clear()
+        if self._since is not None:
+            self._account(True)
+            self._cells.append(cells.fact("processor", " ".join(map(str, self._processor))))
         whole, self._cells = b"".join(self._cells), []
         self._written_ns, self._ahead_ns = time.monotonic_ns(), self._measure_ahead_ns()
         return bool(self._write(whole))

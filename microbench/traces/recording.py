@@ -20,7 +20,7 @@ from microbench.recorder import cells
 from microbench.traces.collector import MAX_NAME, MAX_TIME_NS, NO_ROW, Category, Collector, Facts, Field, Integers
 from microbench.traces.samples import Lines, counted, filled, in_order, lines, within
 from microbench.traces.stream import open_trace
-from microbench.traces.trace import MEMORIES, NONE, TURNS, Loop, Memory, Pause, Samples, Table, Trace
+from microbench.traces.trace import MEMORIES, NONE, TURNS, Loop, Memory, Pause, Processor, Samples, Table, Trace
 
 MOST_ROWS = 4_000_000  # that are kept
 AT_ONCE = 1 << 16  # cells
@@ -61,6 +61,7 @@ SETTLING_NS = 100_000_000  # in which the recorder still finishes its window, wh
 UNNAMED = "(unnamed)"
 TEXTS = (cells.FACT, cells.NAME, cells.LINE, cells.LOOP, cells.FRAME)
 FRAME = re.compile(rf"(\d{{1,9}}) ({cells.OWN})?(.+)", re.DOTALL)
+GARBAGE = "Python's garbage collection"
 LINE_NUMBER = re.compile(r":\d+(?= [^ ]*$)")  # of a place: module.py:1747 Module.__call__
 FIRST_CELLS = 1 << 12  # of a file; the names of all calls are among them
 LAST_CELLS = 1 << 20  # of a growing file, in which texts are looked for; few are written between two windows
@@ -236,6 +237,7 @@ class _Reader:
         self._taken = 0
         self._texts = texts or _Texts()
         self._samples: list[Table] = []
+        self._collections: list[Table] = []
         self._turns: list[Table] = []
         self._syncs: list[Integers] = []
         self._events: list[Integers] = []  # columns: the number of an event, the correlation of its record, its stream
@@ -256,6 +258,8 @@ class _Reader:
                 self._events.append(np.stack(columns, axis=1))
             elif kind == cells.SAMPLES:
                 self._samples.append(rows)
+            elif kind == cells.COLLECTED:
+                self._collections.append(rows)
             elif kind == cells.TURN:
                 self._turns.append(rows)
             elif kind not in TEXTS:
@@ -353,7 +357,8 @@ class _Reader:
             loops=tuple(texts.loops.values()),
             turns=self._read_turns(),
         )
-        trace = msgspec.structs.replace(collector.finish(self._name, facts), samples=samples)
+        trace = collector.finish(self._name, facts)
+        trace = msgspec.structs.replace(trace, samples=samples, processor=_processor(texts))
         return _without_others(trace) if windows else trace
 
     def _read_turns(self) -> Table:
@@ -392,7 +397,15 @@ class _Reader:
             found = within(found if number == main else filled(found, main_lines), first_ns, last_ns)
             self._add_ranges(Category.LINE, thread, found)
             self._add_ranges(Category.FUNCTION, thread, within(lines(each[number], self._function), first_ns, last_ns))
+            self._add_ranges(Category.PYTHON, thread, within(self._garbage(number), first_ns, last_ns))
         return counted(list(each.values()))
+
+    def _garbage(self, thread: int) -> Lines:
+        """When a thread collected garbage."""
+        rows = np.concatenate([np.empty(0, ROW), *self._collections])
+        rows = in_order(rows[(rows["place"] == thread) & (rows["begin_ns"] >= 0) & (rows["begin_ns"] < rows["end_ns"])])
+        names = np.full(len(rows), self._collector.name(GARBAGE))
+        return Lines(rows["begin_ns"].astype(np.int64), np.minimum(rows["end_ns"], MAX_TIME_NS), names)
 
     def _add_ranges(self, category: Category, thread: int, found: Lines) -> None:
         fields = np.tile(np.array(NO_ROW, np.int64), (len(found.name), 1))
@@ -439,6 +452,17 @@ class _Reader:
         found = (places >= 0) & (wanted != NONE) & (events[places, 0] == wanted)
         syncs[found, Field.ON_CORRELATION] = events[places[found], 1]
         syncs[found, Field.ON_STREAM] = _known(events[places[found], 2])
+
+
+def _processor(texts: _Texts) -> Processor | None:
+    """What the main thread had of the processors; None if the recording does not say it."""
+    times, cores = (texts.facts.get(name, "").split() for name in ("processor", "cores"))
+    try:
+        all_ns, ran_ns, ready_ns = (min(int(one), MAX_TIME_NS) for one in times)
+        allowed, count = float(cores[0]), int(cores[1])
+    except (ValueError, IndexError):
+        return None
+    return Processor(all_ns, ran_ns, ready_ns, allowed, count) if min(all_ns, ran_ns, ready_ns) >= 0 < all_ns else None
 
 
 def _take_texts(texts: _Texts, chunk: Table) -> None:

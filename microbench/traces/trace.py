@@ -58,6 +58,17 @@ SYNCS = np.dtype(
 )  # fmt: skip
 
 
+class Processor(NamedTuple):
+    """What the main thread had of the processors while it was sampled, in ns: all of the time, the part in which it
+    ran, and that in which it could run and had to wait; and how many of the processors the process may use."""
+
+    all_ns: int
+    ran_ns: int
+    ready_ns: int
+    allowed: float
+    cores: int
+
+
 class Thread(NamedTuple):
     """A thread of the host: its process, its number there, and its name if it has one."""
 
@@ -103,8 +114,7 @@ class Trace(msgspec.Struct, frozen=True):
     records were asked for at all. ``rank`` is the number of this process in a distributed program. A recording of
     ``windows`` (begin and end in ns) has only their records, and of the rest ``other_waits_ns``, the ends of the host's
     waits; without windows all of it was recorded. ``pauses`` are between them. ``turns`` of ``loops`` are of all time,
-    and ``samples`` are those
-    that became ranges.
+    ``samples`` are those that became ranges, and ``processor`` was measured with them.
     """
 
     source: str
@@ -129,6 +139,7 @@ class Trace(msgspec.Struct, frozen=True):
     pauses: tuple[Pause, ...] = ()
     other_waits_ns: tuple[int, ...] = ()
     samples: Samples | None = None
+    processor: Processor | None = None
     loops: tuple[Loop, ...] = ()
     turns: Table = np.empty(0, TURNS)
 
