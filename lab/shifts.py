@@ -2,8 +2,8 @@
 
 SIMULATED from recorded runs. A simulated round has the common state of a recorded round in all suites and controls at
 once, and beside that each benchmark's figures scatter as much, and as much together, as recorded. DECISION is another
-decision.py, for example that of an older commit. It prints lab/measurements/shifts.csv: the smallest shift of all
-host-timed figures of a suite (in percent) that is found, and in how many of 100 pairs without a shift it is, too.
+decision.py, that of an older commit. It prints lab/measurements/shifts.csv: the smallest shift of all host-timed
+figures of a suite that is found, in percent, and in how many of 100 pairs without a shift one is found, too.
 """
 
 from __future__ import annotations
@@ -107,17 +107,17 @@ def smallest(shares: list[float]) -> str:
 
 
 def main(pairs: int, path: str = "") -> None:
-    decision = present
-    if path:
-        spec = importlib.util.spec_from_file_location("other_decision", path)
-        decision = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = decision
-        spec.loader.exec_module(decision)
+    decisions = {"now": present}
+    if path and (spec := importlib.util.spec_from_file_location("other_decision", path)) and spec.loader:
+        decisions["before"] = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(decisions["before"])
     table = csv.writer(sys.stdout, lineterminator="\n")
-    table.writerow(("run", "suite", "smallest_percent", "false_alarms_percent"))
+    table.writerow(("run", "suite", *(f"{what}_{when}" for when in decisions for what in ("smallest", "false_alarms"))))
     for name in RUNS:
-        for suite, shares in found(name, pairs, decision).items():
-            table.writerow((name, suite, smallest(shares), f"{100 * shares[0]:.1f}"))
+        results = [found(name, pairs, decision) for decision in decisions.values()]
+        for suite in results[0]:
+            figures_of = [(smallest(one[suite]), f"{100 * one[suite][0]:.1f}") for one in results]
+            table.writerow((name, suite, *(text for two in figures_of for text in two)))
 
 
 if __name__ == "__main__":

@@ -249,7 +249,7 @@ def _notes(measured: Sequence[Row], varying: Collection[str], limit_of: LimitOf)
             f"limit: {quantity(limit.value, limit.unit)}, {', '.join((limit.source, *limit.assumptions))}"
             for limit in sorted(limits, key=lambda limit: limit.value)
         ]
-    two = [(row, words) for row in measured if (words := levels_words(row))]
+    two = [(row, levels_words(row)) for row in measured if row.levels and not row.busy]
     if two:
         named = []
         for row, words in two[:MOST_LEVELS]:
@@ -257,6 +257,8 @@ def _notes(measured: Sequence[Row], varying: Collection[str], limit_of: LimitOf)
             named.append(f"{row.metric.name} ({', '.join(place)}) {words}" if place else f"{row.metric.name} {words}")
         more = f" and {len(two) - MOST_LEVELS} more" if len(two) > MOST_LEVELS else ""
         notes.append(f"two levels: {'; '.join(named)}{more}")
+    if any(row.busy for row in measured):
+        notes.append("busy: the same in the rounds in which the host was busy, as a Python call and others show")
     fixed = {name: value for name, value in measured[0].params.items() if name not in varying}
     if fixed:
         notes.append(", ".join(f"{axis_title(name)} {axis_value(name, value)}" for name, value in fixed.items()))
