@@ -426,8 +426,7 @@ def _together(
         inside = max(-felt.reach, min(controls.median, felt.reach))
         outside = controls.median - inside
         low, high = (felt.slope * inside + end for end in sorted((0.0, FEELS_MORE * outside)))
-        # The controls shifted in the same rounds, so that their shift is known for these rounds, if not for others.
-        half = math.hypot(half, felt.half * inside if felt.reach else controls.half)
+        half = math.hypot(half, felt.half * inside, felt.slope * controls.half)
         if outside and controls.most > CONTROLS_WITHIN:
             smallest = HOST_DRIFT
         # What all other suites did alike is the host's doing, unless the controls exclude it.
@@ -467,8 +466,9 @@ def _felt(base: FloatArray, new: FloatArray, rows: BoolArray, figures: Figures) 
         return Felt()
     slope = float(host @ felt) / squares
     error = math.sqrt(float(np.sum((felt - slope * host) ** 2)) / freedom / squares)
-    half = float(student_95(np.array(float(freedom)))) * error
-    return Felt(min(max(slope, 0.0), FEELS_MORE), min(half, FEELS_MORE), float(np.abs(host).max()))
+    quantile = float(student_95(np.array(float(freedom))))
+    slope, half = min(max(slope, 0.0), FEELS_MORE), min(quantile * error, FEELS_MORE)
+    return Felt(slope, half, float(np.abs(host).max()))
 
 
 def _state(values: FloatArray) -> FloatArray:
