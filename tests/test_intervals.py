@@ -6,7 +6,7 @@ import pytest
 from microbench.analysis.host_states import busy_rounds, follows
 from microbench.analysis.stats import Interval, rounds_interval, rows
 from microbench.archive import store
-from microbench.report.tables import levels_words
+from microbench.report.tables import figure, levels_words
 
 TRIALS = 2000
 
@@ -37,6 +37,7 @@ def test_the_busy_rounds_of_the_bundled_run_are_told_by_the_controls() -> None:
     assert busy_rounds(run) == {0: {1, 2}}
     submit = next(row for row in rows(run) if (row.case_id, row.metric.name) == ("launch_cost", "submit"))
     assert levels_words(submit) == "3.05 µs, 4.18 µs while the host is busy"
+    assert figure(submit).note == "4.18 µs busy"
     assert submit.interval.low < submit.value < 4e-6 < 4.52e-6 <= submit.interval.high
     assert not any(row.interval.low < 0 for row in rows(run) if row.metric.kind == "time")
 
