@@ -1,5 +1,6 @@
 """The verdict on a fleet: the right GPUs are named with their cause, on one screen and on one page."""
 
+import json
 import random
 import re
 from pathlib import Path
@@ -108,6 +109,15 @@ def test_the_screen_begins_with_the_answer(fleet: Path) -> None:
     assert "microbench fleet report --store" in text
     assert len(lines) <= 40
     assert "\x1b" not in text
+
+
+def test_the_report_as_json_has_every_outlier(fleet: Path) -> None:
+    answer = json.loads(call("fleet", "report", "--store", str(fleet), "--json").stdout)
+    assert {one["gpu"]: one["causes"][0]["kind"] for one in answer["outliers"]} == {
+        "n3 GPU 0": causes.DOWN_TRAINED, "n7 GPU 0": causes.MEMORY_ERRORS
+    }  # fmt: skip
+    assert answer["outliers"][0]["slower_in"]["copies to the GPU"] == pytest.approx(1.0, rel=0.01)
+    assert (len(answer["classes"][0]["gpus"]), answer["no_run"][0]["node"]) == (NODES, "n99")
 
 
 def test_the_page_shows_map_distributions_and_what_to_check(fleet: Path, tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ class Finding(msgspec.Struct, frozen=True):
     ``rule`` names the rule ("launch.starving"). ``title`` is the headline with the number that matters. ``text`` reads
     the numbers in at most two sentences, ``advice`` says in one sentence what to do ("" if there is nothing to do).
     ``threshold`` is the rule's condition in words, shown with --why. ``rests_on`` lists the rows and facts used, each
-    as "case-id metric" or as the name of a fact. ``trust`` is the worst grade of these rows, "" without any.
+    as "case-id metric" or as the name of a fact. ``trust`` is the worst grade of these rows, "" without any. A verdict
+    has ``reached``: the share of a ceiling that decides it, and the least share that is healthy.
     """
 
     rule: str
@@ -36,11 +37,17 @@ class Finding(msgspec.Struct, frozen=True):
     rests_on: tuple[str, ...] = ()
     advice: str = ""
     trust: Trust | Literal[""] = ""
+    reached: tuple[float, float] | None = None
 
     @property
     def suite(self) -> str:
         """The rule's first part: a benchmark suite, "environment", "compare" or a kind of prediction."""
         return self.rule.partition(".")[0]
+
+    @property
+    def words(self) -> dict[str, str]:
+        """What it says, for JSON."""
+        return {name: getattr(self, name) for name in ("rule", "severity", "title", "text", "advice")}
 
 
 def note_or_advice(

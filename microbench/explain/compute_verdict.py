@@ -46,6 +46,7 @@ def verdict(evidence: Evidence) -> Finding | None:
             f"{round_percent(BROKEN)} a problem{''.join(assumptions)}"
         ),
         rests_on=rests_on(*products),
+        reached=(share, HEALTHY),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from microbench.analysis.evidence import SEVERITIES, Finding, Severity
@@ -65,6 +66,35 @@ def screen(verdict: Verdict, store: str) -> Screen:
         footer=f"more: microbench fleet report --store {plain(store)} -o page.html · microbench fleet query --store "
         f'{plain(store)} "SELECT * FROM findings" · microbench fleet trend --store {plain(store)}',
     )
+
+
+def answer(verdict: Verdict) -> dict[str, object]:
+    """What the screen and the page say as one object for JSON, with every outlier."""
+    return {
+        "campaign": verdict.campaign,
+        "simulated": verdict.simulated,
+        "classes": [
+            {
+                "name": one.name,
+                "gpus": list(map(name_of, one.gpus)),
+                "compared": one.judged,
+                "smallest_detectable": dict(zip(one.groups, np.expm1(one.smallest).tolist(), strict=True)),
+            }
+            for one in verdict.classes
+        ],
+        "outliers": [
+            {
+                "gpu": name_of(named.gpu),
+                "device": named.gpu.device,
+                "slower_in": {one.group: one.loss for one in named.slow},
+                "causes": [cause._asdict() for cause in named.causes],
+                **_finding(named).words,
+            }
+            for named in verdict.named
+        ],
+        "in_common": verdict.shared,
+        "no_run": [msgspec.to_builtins(task) for task in verdict.failed],
+    }
 
 
 def page(verdict: Verdict) -> str:

@@ -197,13 +197,8 @@ def _row(diagnosis: Diagnosis, name: str, seconds: float, tone: Tone = "plain") 
     )
 
 
-def encoded(several: list[Diagnosis]) -> bytes:
-    """The diagnosis as one JSON object in SI units; a list of them for several traces."""
-    objects = [_object(one) for one in several]
-    return msgspec.json.format(msgspec.json.encode(objects[0] if len(objects) == 1 else objects), indent=2) + b"\n"
-
-
-def _object(diagnosis: Diagnosis) -> dict[str, object]:
+def answer(diagnosis: Diagnosis) -> dict[str, object]:
+    """The diagnosis of a trace as one object for JSON, in SI base units."""
     trace, idle, step, graph = diagnosis.trace, diagnosis.idle, diagnosis.step, diagnosis.graph
     whole: dict[str, object] = {
         "trace": {
@@ -219,10 +214,7 @@ def _object(diagnosis: Diagnosis) -> dict[str, object]:
         "graph": None if graph is None else msgspec.to_builtins(graph),
         "why_no_graph": diagnosis.why_no_graph,
         "advice": msgspec.to_builtins(diagnosis.remedies),
-        "findings": [
-            {"rule": one.rule, "severity": one.severity, "title": one.title, "text": one.text, "advice": one.advice}
-            for one in words.findings(diagnosis)
-        ],
+        "findings": [one.words for one in words.findings(diagnosis)],
     }  # fmt: skip
 
     def of_step(figure: float) -> float:

@@ -191,12 +191,12 @@ def _constant_row(name: str, constant: Constant) -> tuple[Cell, ...]:
     )
 
 
-def encoded(side: Side) -> bytes:
-    """A prediction as one JSON object: times, intervals, shares, advice and constants, in SI base units."""
+def answer(side: Side) -> dict[str, object]:
+    """A prediction as one object for JSON: times, intervals, shares, advice and constants, in SI base units."""
     forecast, run = side.forecast, side.run
     workload, fit = forecast.workload, forecast.fit
     step = {name: getattr(workload, name) for name in ("kernels", "layers", "streams", "replays", "unit", "per_step")}
-    whole = {
+    return {
         "workload": {"title": words.described(workload, fit.titles), **step},
         "run": run.run_id,
         "device": fit.device,
@@ -214,7 +214,6 @@ def encoded(side: Side) -> bytes:
         "advice": msgspec.to_builtins(forecast.advice),
         "constants": {name: msgspec.to_builtins(fit.constants[name]) for name in words.used(forecast)},
     }
-    return msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n"
 
 
 def _prediction_object(prediction: Prediction) -> dict[str, object]:
