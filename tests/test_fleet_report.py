@@ -80,7 +80,26 @@ def test_equal_gpus_and_too_few_gpus_are_not_named(tmp_path: Path) -> None:
     half = write(tmp_path / "half.json", slowed(one_run(), HALVED, random.Random(1)))
     store.add_all(tmp_path / "b", [Source(path, "c", path.stem, {}) for path in (*runs[:3], half)])
     assert verdict.judged(tmp_path / "b").named == ()
-    assert "fewer than 5" in call("fleet", "report", "--store", str(tmp_path / "b")).stdout
+    few = call("fleet", "report", "--store", str(tmp_path / "b")).stdout
+    assert "not compared: each class has fewer than 5 GPUs" in few
+    page = sheet.page(verdict.judged(tmp_path / "b"))
+    assert "Not compared: each class has fewer than" in page
+    assert "No GPU is an outlier" not in page
+
+
+def test_few_gpus_are_held_against_their_ceilings(tmp_path: Path) -> None:
+    for name, factors, low in (("sound", {}, 0), ("half", HALVED, 1)):
+        runs = [slowed(one_run(), factors if n == 1 else {}, random.Random(n)) for n in range(3)]
+        paths = [write(tmp_path / f"{name}-{n}.json", run) for n, run in enumerate(runs)]
+        store.add_all(tmp_path / name, [Source(path, "c", f"n{n}", {}) for n, path in enumerate(paths)])
+        found = verdict.judged(tmp_path / name)
+        assert found.named == ()
+        told = [(one.rule, one.title.partition(":")[0]) for one in sheet.findings(found)]
+        assert told == [("fleet.ceiling", "n1 GPU 0")] * low
+        shown = " ".join(call("fleet", "report", "--store", str(tmp_path / name), COLUMNS="200").stdout.split())
+        assert f"{low or 'none'} of 3 GPUs is slow against the ceilings" in shown
+        assert ("PCIe 5.0 x16 is slow" in shown) == bool(low)
+        assert ('fill="var(--problem)"' in sheet.page(found)) == bool(low)
 
 
 def test_other_models_are_compared_among_themselves(tmp_path: Path) -> None:
