@@ -16,8 +16,9 @@ IntArray = npt.NDArray[np.int64]
 Doing = Literal["between", "launch", "wait", "copy", "allocation", "module", "other_call", "profiler"]
 DOINGS: tuple[Doing, ...] = get_args(Doing)
 
-OVERHEAD, DRIVER = RANGE_KINDS.index("overhead"), RANGE_KINDS.index("driver")
+OVERHEAD, DRIVER, FUNCTION, PYTHON = (RANGE_KINDS.index(kind) for kind in ("overhead", "driver", "function", "python"))
 NUMBERED = re.compile(r"[ #]*\d+$")  # the number of a step behind its name
+ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")
 LINE_OF_CODE = re.compile(r":\d+ \S+$")  # train.py:88 conv2
 FIRST_NS, LAST_NS = -(1 << 62), 1 << 62  # before and after every trace
 
@@ -37,8 +38,9 @@ LOADING = ("ModuleLoad", "LibraryLoad", "ModuleUnload", "LibraryUnload", "Module
 
 
 def without_number(name: str) -> str:
-    """The name of a range without the number of its step; the function in the name of a line of code stays whole."""
-    return name if LINE_OF_CODE.search(name) else NUMBERED.sub("", name)
+    """The name of a range without the number of its step or the address of an object; the function in the name of a
+    line of code stays whole."""
+    return name if LINE_OF_CODE.search(name) else NUMBERED.sub("", ADDRESS.sub("", name))
 
 
 def doing(name: str) -> Doing:
@@ -70,13 +72,17 @@ class Slices(NamedTuple):
     """A thread's time without holes or overlaps: slice i lasts from ``edges_ns[i]`` to ``edges_ns[i + 1]``.
 
     ``doing`` is a place in DOINGS. ``call`` is the CUDA call of the slice, or NONE; ``name`` the name of the innermost
-    range of code that the slice lies in, or NONE.
+    range of code that the slice lies in, or NONE. ``range`` is the number of that range or call; for each of these
+    ``around`` has the one that it lies in, and ``names`` its own name, NONE where there is none.
     """
 
     edges_ns: IntArray
     doing: npt.NDArray[np.int8]
     call: IntArray
     name: IntArray
+    range: IntArray
+    around: IntArray
+    names: IntArray
 
 
 class Part(NamedTuple):
@@ -87,11 +93,14 @@ class Part(NamedTuple):
     ns: IntArray
 
 
-def slices(trace: Trace, thread: int) -> Slices:
-    """A thread's whole time. The profiler's own work counts before everything else, and a call before ranges."""
+def slices(trace: Trace, thread: int, *, functions: bool = True) -> Slices:
+    """A thread's whole time. The profiler's own work counts before everything else, and a call before ranges. Without
+    ``functions`` the names are those of the program's own lines alone where samples found them."""
     calls = np.flatnonzero(trace.calls["thread"] == thread)
     kinds, here = trace.ranges["kind"], trace.ranges["thread"] == thread
-    code = trace.ranges[here & (kinds != OVERHEAD) & (kinds != DRIVER)]
+    exact = (kinds == PYTHON) & (trace.samples is not None)  # beside samples, whose ends are estimates
+    code = trace.ranges[here & ~np.isin(kinds, (OVERHEAD, DRIVER, FUNCTION)) & ~exact]
+    inner = trace.ranges[here & (kinds == FUNCTION) & functions]
     driver, overhead = trace.ranges[here & (kinds == DRIVER)], trace.ranges[kinds == OVERHEAD]
     driven = by_name(trace, driven_by)
 
@@ -100,7 +109,10 @@ def slices(trace: Trace, thread: int) -> Slices:
 
     return _flat(
         [
-            (code, np.full(len(code), DOINGS.index("between"), np.int8), nothing(code), code["name"].astype(np.int64)),
+            *(
+                (one, np.full(len(one), DOINGS.index("between"), np.int8), nothing(one), one["name"].astype(np.int64))
+                for one in (code, inner, trace.ranges[here & exact])
+            ),
             (trace.calls[calls], by_name(trace, doing)[trace.calls["name"][calls]], calls, nothing(trace.calls[calls])),
             (driver, driven[driver["name"]], nothing(driver), driver["name"].astype(np.int64)),
             (overhead, np.full(len(overhead), DOINGS.index("profiler"), np.int8), nothing(overhead), nothing(overhead)),
@@ -121,7 +133,7 @@ def _flat(layers: list[tuple[Table, npt.NDArray[np.int8], IntArray, IntArray]]) 
     name = np.concatenate([names for *_, names in layers])
     order = np.lexsort((layer, -end, begin))
     begins, ends, layers_of, names = begin.tolist(), end.tolist(), layer.tolist(), name.tolist()
-    edges, of = [FIRST_NS], [NONE]
+    edges, of, outer = [FIRST_NS], [NONE], [NONE] * len(begins)
     around: list[int] = []  # the intervals around the present time, the innermost last
 
     def close(until_ns: int) -> None:
@@ -140,6 +152,7 @@ def _flat(layers: list[tuple[Table, npt.NDArray[np.int8], IntArray, IntArray]]) 
         below = len(around)  # an interval that begins under a later layer counts when that has ended
         while below and layers_of[around[below - 1]] > layers_of[place]:
             below -= 1
+        outer[place] = next((one for one in reversed(around[:below]) if ends[one] >= ends[place]), NONE)
         if names[place] == NONE and below:
             names[place] = names[around[below - 1]]
         if below == len(around):
@@ -157,6 +170,9 @@ def _flat(layers: list[tuple[Table, npt.NDArray[np.int8], IntArray, IntArray]]) 
         doing=owned(what, DOINGS.index("between")).astype(np.int8),
         call=owned(call, NONE),
         name=owned(np.array(names, dtype=np.int64), NONE),
+        range=owner,
+        around=np.array(outer, dtype=np.int64),
+        names=name,
     )
 
 
