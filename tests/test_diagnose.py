@@ -1137,6 +1137,15 @@ def test_few_numbered_annotations_are_the_steps_and_not_the_layers_in_them(count
     assert found.bound == "host-bound", "the data is prepared before the step's first work"
 
 
+@pytest.mark.parametrize("kernels", [1, 3, 7])
+def test_an_annotation_around_a_few_kernels_is_no_step(kernels: int) -> None:
+    made = Recorder()
+    with made.range("ProfilerStep#5", "annotation"):
+        made.launches(kernels)
+    found = diagnosed(made)
+    assert (found.steps, found.graph) == (None, None)
+
+
 def test_an_annotation_without_a_number_may_be_anything() -> None:
     made = one_step()
     changed = {name.replace("#5", ""): place for name, place in made.names.items()}

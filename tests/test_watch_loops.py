@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from watched import Place, Recorded
 
+from microbench.diagnosis.idle import idle
 from microbench.diagnosis.steps import Steps, find_steps
 from microbench.diagnosis.turns import in_pauses, loops_of
 from microbench.diagnosis.window import one_window
+from microbench.recorder import cells
 from microbench.recorder.program import WHOLE, How
 
 # Pythons with sys.monitoring that may be on this machine.
@@ -116,7 +118,7 @@ begin = time.monotonic()
 while time.monotonic() - begin < 1.6:
     torch.library.stand_in_now()
     torch.steps(1, 3)
-    time.sleep(0.0005)
+    time.sleep(0.0001)
 """
     done = recorded(place, python, text, tmp_path, How(window_s=0.2, every_s=0.5))
     (trace,) = done.traces
@@ -144,7 +146,7 @@ while time.monotonic() - begin < 3.5:
     assert 0.9 < lengths_s[1] < 1.4, "the second window is twice as long"
     assert all(pause.quiet for pause in trace.pauses)
     times_ns = np.concatenate(in_pauses(trace, list(trace.pauses), "program.py:5 <module>", 1))
-    assert np.median(times_ns) == pytest.approx(4e6, rel=0.5)
+    assert 4e6 < np.median(times_ns) < 40e6, "a turn sleeps 4 ms, on however busy a machine"
 
 
 def test_a_tool_of_the_program_keeps_its_own_events(place: Place, tmp_path: Path, python: str) -> None:
@@ -166,3 +168,30 @@ print(seen.count("step"))
     done = recorded(place, python, text, tmp_path)
     assert done.output == "50\n"
     assert len(done.traces[0].turns) == 0
+
+
+def test_samples_are_taken_in_windows_alone_beside_the_turns(place: Place, tmp_path: Path, python: str) -> None:
+    text = """
+import time, torch
+def load():
+    time.sleep(0.006)
+begin = time.monotonic()
+while time.monotonic() - begin < 2.5:
+    torch.library.stand_in_now()
+    torch.steps(1)
+    load()
+"""
+    done = recorded(place, python, text, tmp_path, How(stacks=True))
+    (trace,) = done.traces
+    assert len(trace.windows) >= 2
+    window = one_window(trace)
+    steps = find_steps(window)
+    assert steps is not None
+    assert (steps.found, steps.name) == ("loop", "program.py:6 <module>")
+    (most, *_) = idle(window, int(steps.begins_ns[0]), int(steps.begins_ns[-1]), 0).places
+    assert most.name == "program.py:4 load"
+    rows = np.fromfile(done.files[0], np.dtype(list(cells.ROW)))
+    sampled = rows[rows["kind"] == cells.SAMPLES]["end_ns"] - (trace.epoch_ns or 0)
+    for pause in trace.pauses:
+        inside = (sampled > pause.begin_ns + 0.1e9) & (sampled < pause.end_ns)
+        assert not inside.any()

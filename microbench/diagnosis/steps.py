@@ -16,7 +16,7 @@ from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Tab
 
 IntArray = npt.NDArray[np.int64]
 
-DIFFERENT = 8  # calls that a step has if it is found without the waits of the program
+DIFFERENT = 8  # calls that a step has if it is found without the waits of the program, or if it is the only one
 FEWEST = 3  # the fewest steps that count as a repetition
 COVERED = 0.6  # the share of the trace that annotated steps must cover
 LIKE = 0.9  # the share of a step's calls that the next one must repeat
@@ -324,7 +324,9 @@ def _steps(trace: Trace, tokens: _Tokens, one: Found) -> Steps | None:
         longest = max(runs, key=len)
         begins, begins_ns = begins[longest], begins_ns[longest]
     if span_ns is not None:
-        begins_ns[0], begins_ns[-1] = min(span_ns[0], begins_ns[0]), max(span_ns[1], begins_ns[-1])
+        if np.count_nonzero(tokens.submits[begins[0] : begins[-1]]) < DIFFERENT:
+            return None
+        begins_ns[0], begins_ns[-1] = span_ns
     if len(begins) < fewest or np.any(np.diff(begins_ns) <= 0):
         return None
     most = max(min(MOST_SHAPES, (len(begins) - 1) // 2), 1)

@@ -8,7 +8,7 @@ from microbench.analysis.evidence import Severity
 from microbench.core.units import MISSING, as_time, percent, plain, quantity, times, two_times
 from microbench.diagnosis import ranks, words
 from microbench.diagnosis.diagnosis import Diagnosis
-from microbench.diagnosis.idle import BETWEEN, CAUSES
+from microbench.diagnosis.idle import CAUSES
 from microbench.diagnosis.owners import owners
 from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, Tone, columns
 from microbench.report.sheets.recorded_step import TONES
@@ -103,7 +103,7 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         places = (Cell(nameless), *places)
     whose = tuple(
         Cell(f"{plain(one.name)} {as_time(words.each(diagnosis, one.seconds))}: {plain(one.most, LONGEST_NAME)}")
-        for one in owners((place.name, place.seconds) for place in idle.places if place.cause == BETWEEN)[:OWNERS]
+        for one in owners(idle)[:OWNERS]
         if one.seconds > LEAST_SHOWN * idle.span_s
     )
     lines = [("idle", (in_all, *parts)), ("whose", whose), ("most in", places)]
