@@ -44,8 +44,8 @@ LINES = {
     "experiments": 11000,
     "benchmarks": 5400,
     "comparison": 1850,
-    "model": 4250,
-    "explain": 6800,
+    "model": 4260,
+    "explain": 6810,
     "archive": 2000,
     "traces": 3800,
     "diagnosis": 4000,  # communication, starts and short traces have verdicts, loops make steps, libraries have advice
