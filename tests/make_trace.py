@@ -16,8 +16,10 @@ from microbench.traces.trace import (
     RANGES,
     SYNC_KINDS,
     SYNCS,
+    TURNS,
     WORK,
     WORK_KINDS,
+    Loop,
     Memory,
     Thread,
     Trace,
@@ -42,6 +44,7 @@ class Recorder:
         self.events: dict[int, tuple[int, int]] = {}  # of each call that recorded one, its stream and when it happens
         self.awaited_ns: dict[int, int] = {}
         self.names: dict[str, int] = {}
+        self.turns: list[tuple[int, int, int, bool]] = []
 
     def name(self, text: str) -> int:
         return self.names.setdefault(text, len(self.names))
@@ -97,6 +100,10 @@ class Recorder:
         until = max(self.now_ns, *self.ends_ns.values()) if self.ends_ns else self.now_ns
         self.call(name, until + ns - self.now_ns)
 
+    def turn(self) -> None:
+        """A turn of the program's own loop ends."""
+        self.turns.append((self.now_ns, 0, self.thread, False))
+
     def record_event(self, stream: int) -> int:
         """Records an event; returns the place of the call."""
         call = self.call("cudaEventRecord", 700)
@@ -127,6 +134,7 @@ class Recorder:
             "source": "made.json", "format": "PyTorch profiler", "work": table(self.work, WORK),
             "calls": table(self.calls, CALLS), "ranges": table(self.ranges, RANGES), "syncs": table(self.syncs, SYNCS),
             "names": tuple(self.names), "threads": (Thread(1, 1), Thread(1, 2)), "gpus": {0: "NVIDIA H200"},
+            "turns": np.array(self.turns, TURNS), "loops": (Loop("train.py:5", own=True, beneath=False),),
             "has_operators": bool(self.ranges), "has_syncs": bool(self.syncs),
         }  # fmt: skip
         return Trace(**{**fields, **changes})  # type: ignore[arg-type]

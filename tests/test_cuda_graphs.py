@@ -50,6 +50,7 @@ def test_a_librarys_graph_takes_longer_to_make_than_the_drivers(gpu: Gpu, name: 
         stamps = graph_layer_lives(gpu, call, nodes, 20)
     except Skip as reason:
         pytest.skip(str(reason))
+    graph_lives(gpu, nodes, 3, "capture")
     driver = graph_lives(gpu, nodes, 20, "capture")
     apart = np.diff(np.delete(stamps, Life.MADE, axis=1), axis=1)
     assert (apart >= 0).all()

@@ -38,7 +38,7 @@ LINES = {
     "core": 1500,
     "analysis": 1450,
     "host": 1900,
-    "recorder": 2050,
+    "recorder": 2100,
     "gpu": 8700,
     "meter": 1050,
     "experiments": 11000,
@@ -47,8 +47,8 @@ LINES = {
     "model": 4260,
     "explain": 6810,
     "archive": 2000,
-    "traces": 3800,
-    "diagnosis": 4000,  # communication, starts and short traces have verdicts, loops make steps, libraries have advice
+    "traces": 3860,
+    "diagnosis": 4120,  # communication, starts, single steps have verdicts; loops make steps; host time has owners
     "session": 2200,
     "report": 8050,
     "fleet": 3200,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import make_trace
+import msgspec
 import numpy as np
 import pytest
 from make_trace import GAP_NS, WAY_NS, Recorder, in_turns, steps_of, with_pinned_copies
@@ -17,8 +18,10 @@ from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.recorded import Recorded, recorded
 from microbench.diagnosis.steps import find_steps
+from microbench.diagnosis.turns import in_pauses
+from microbench.diagnosis.window import one_window
 from microbench.model.workload import KERNEL_MEMSET, Copies, HostWork, Kernels, Part, Wait
-from microbench.traces.trace import Memory
+from microbench.traces.trace import Memory, Pause
 
 TO_GPU: tuple[Memory, Memory] = ("pageable", "device")
 FROM_GPU: tuple[Memory, Memory] = ("device", "pageable")
@@ -444,3 +447,68 @@ def test_what_a_graph_saves_is_launching_where_the_recorders_costs_hide_it() -> 
 
 def test_a_step_has_its_events_whatever_its_streams_are_called() -> None:
     assert recorded_of(in_turns(between_ns=5000, duration_ns=20_000)).work == 16
+
+
+# Turns of the program's own loop
+
+
+def in_a_loop(own_ns: int, framework_ns: int, noted: bool = True) -> Recorder:
+    """Steps that end with a wait and the program's own work; the framework's comes when the next turn begins."""
+    made = Recorder()
+    for _ in range(12):
+        made.runs(framework_ns)
+        made.launches(20, between_ns=12_000)
+        made.wait()
+        made.runs(own_ns)
+        if noted:
+            made.turn()
+    return made
+
+
+def test_a_graph_keeps_what_the_program_does_before_its_turn_ends() -> None:
+    found = {own_ns: diagnosed(in_a_loop(own_ns, 100_000)) for own_ns in (5000, 60_000)}
+    for own_ns, one in found.items():
+        assert one.steps.found == "loop"
+        assert one.recorded.turning_s == pytest.approx(own_ns * 1e-9)
+    shorter, longer = (one.graph for one in found.values())
+    assert longer.step_s - shorter.step_s == pytest.approx(55e-6, rel=0.01)
+    assert shorter.high_s - shorter.step_s > 35e-6, "half of it may be the program's"
+
+
+def test_without_turns_half_of_what_comes_behind_a_wait_stays() -> None:
+    found = diagnosed(in_a_loop(5000, 100_000, noted=False))
+    known = diagnosed(in_a_loop(5000, 100_000))
+    assert (found.recorded.turning_s, found.steps.found) == (None, "repetition")
+    more_s = found.graph.step_s - known.graph.step_s
+    assert 0.7 * 105e-6 / 2 < more_s + 5e-6 < 105e-6 / 2, "some of the 105 us is the recorder's"
+
+
+def test_a_step_that_was_slower_while_nothing_recorded_has_a_slower_host() -> None:
+    """A host that is 1.15 times as slow by then makes no kernel longer, so the graph stays as long."""
+    made = in_a_loop(5000, 20_000)
+    given = diagnosed(made).steps.step_s * 1.15
+    slower, usual = diagnosed(made, given), diagnosed(made)
+    assert slower.step.unwatched_s == pytest.approx(given, rel=0.01)
+    assert slower.graph.step_s == pytest.approx(usual.graph.step_s, rel=0.02)
+
+
+def test_what_the_program_does_between_two_epochs_is_no_step() -> None:
+    made = Recorder()
+    for step in range(60):
+        made.runs(5_000_000 if step != 30 else 400_000_000)
+        made.turn()
+    pause = Pause(0, made.now_ns + 1, quiet=True)
+    times_ns = np.concatenate(in_pauses(made.trace(pauses=(pause,)), [pause], "train.py:5", 1))
+    assert len(times_ns) > 10
+    assert set(times_ns) == {5_000_000}
+
+
+def test_a_window_whose_work_was_submitted_before_it_is_no_example() -> None:
+    made = steps_of(count=12, kernels=4, duration_ns=1_000_000, between_ns=5000)
+    whole = made.trace()
+    begins_ns, last_ns = whole.calls["begin_ns"], int(whole.work["end_ns"].max())
+    submitted_ns, ended_ns = int(begins_ns[-1]) + 1, int(whole.work["begin_ns"][20])
+    assert submitted_ns < ended_ns
+    windows = ((0, int(begins_ns[8])), (int(begins_ns[8]), submitted_ns), (ended_ns, last_ns))
+    found = one_window(msgspec.structs.replace(whole, windows=windows))
+    assert list(found.calls["begin_ns"]) == list(begins_ns[8:])

@@ -210,6 +210,35 @@ def test_of_many_threads_those_with_most_calls_have_ranges(tmp_path: Path, monke
     assert ranges(trace) == [("train.py:2 step", 11, 21)]
 
 
+def frames(*texts: str) -> bytes:
+    return b"".join(cells.text(cells.FRAME, key, text) for key, text in enumerate(texts, start=1))
+
+
+STACK = frames(
+    "0 own train.py:9 <module>", "1 own train.py:3 step", "2 torch/nn/modules/module.py:1747 Module.__call__",
+    "3 own net.py:7 Net.forward", "4 torch/nn/functional.py:5 linear", "0 library/loop.py:8 run",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "line", "function"),
+    [
+        (1, "train.py:9 <module>", ""),
+        (2, "train.py:3 step", ""),
+        (3, "train.py:3 step", "torch/nn/modules/module.py Module.__call__"),
+        (4, "net.py:7 Net.forward", ""),
+        (5, "net.py:7 Net.forward", "torch/nn/functional.py linear"),
+        (6, "library/loop.py:8 run", "library/loop.py run"),
+    ],
+)
+def test_a_stack_names_the_programs_own_line_and_the_function_within(
+    key: int, line: str, function: str, tmp_path: Path
+) -> None:
+    trace = read(tmp_path, recording(STACK, *CALLS, sampled(9, key, 10, 20, 6)))
+    found = {RANGE_KINDS[one["kind"]]: trace.names[one["name"]] for one in trace.ranges}
+    assert found == {"line": line, **({"function": function} if function else {})}
+
+
 def test_samples_that_overlap_or_are_impossible_are_left_out(tmp_path: Path) -> None:
     far = (1 << 63) - 1
     rows = (

@@ -72,7 +72,7 @@ def test_the_diagnosis_follows_on_standard_error(here: Path, capfd: pytest.Captu
     assert (captured.out, captured.err) == ("out\n", "err\n")
 
 
-def test_with_stacks_the_diagnosis_names_a_line_of_the_program(here: Path) -> None:
+def test_the_diagnosis_names_a_line_of_the_program(here: Path) -> None:
     text = """
 import time, torch
 def load():
@@ -82,13 +82,17 @@ for _ in range(40):
     torch.steps(1)
     load()
 """
-    result = watched(text, "--stacks")
+    result = watched(text)
     assert result.exit_code == ExitCode.MEASURED
     (most_in,) = (line for line in result.stderr.splitlines() if "most in" in line)
     assert most_in.split()[2:4] == ["program.py:4", "load"]
     (path,) = (here / "recording-1").iterdir()
     assert "samples of lines of Python" in call("diagnose", str(path), "--all").output
-    assert "program.py:4" not in watched(text).stderr
+    (whose,) = (line for line in result.stderr.splitlines() if line.split()[:1] == ["whose"])
+    assert "your own code" in whose
+    without = " ".join(watched(text, "--no-stacks").stderr.split())
+    assert "program.py:4" not in without
+    assert "record without --no-stacks to name it" in without
 
 
 def test_all_that_belongs_to_the_command_reaches_it(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_diagnose import costs
 from test_traces_nsys import names, sound
 from watched import Place, Recorded
 
+from microbench.diagnosis.diagnosis import diagnose
 from microbench.diagnosis.idle import Idle, idle
+from microbench.diagnosis.owners import owners
+from microbench.diagnosis.words import findings
 from microbench.recorder import cells
 from microbench.recorder.program import How
 from microbench.traces.trace import RANGE_KINDS, Trace
@@ -68,7 +72,7 @@ def test_without_stacks_nothing_is_sampled(place: Place, tmp_path: Path) -> None
     done = place.recorded(f"{SLOW}train(3)", tmp_path)
     trace = only(done)
     assert (trace.samples, lines(trace)) == (None, set())
-    assert not kinds(done.files[0]) & {cells.SAMPLES, cells.LINE}
+    assert not kinds(done.files[0]) & {cells.SAMPLES, cells.FRAME}
     assert b"main_thread" not in done.files[0].read_bytes()
 
 
@@ -81,17 +85,24 @@ def test_code_of_a_package_is_named_by_the_line_that_calls_it(place: Place, tmp_
     text = "import torch, models.net\nfor _ in range(30):\n    torch.catch_up()\n    torch.steps(1)"
     text += "\n    models.net.conv2()"
     done = place.recorded(text, tmp_path, how=STACKS, PYTHONPATH=f"{place.site}:{package}")
-    assert idle_of(only(done)).places[0].name == "models/net.py:3 conv2"
+    trace = only(done)
+    assert idle_of(trace).places[0].name == "library.py wait"
+    assert {"models/net.py:3 conv2", "library.py wait"} <= set(names(trace, trace.ranges))
+    ((owner, seconds, most), *_) = owners((place.name, place.seconds) for place in idle_of(trace).places)
+    assert (owner, most) == ("library", "library.py wait")
+    assert seconds > 0.3
 
 
-def test_a_thread_of_packages_alone_is_named_by_its_innermost_line(place: Place, tmp_path: Path) -> None:
+def test_a_thread_of_packages_alone_is_named_by_its_innermost_function(place: Place, tmp_path: Path) -> None:
     package = tmp_path / "site-packages" / "library"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(SLOW)
     text = "import library, threading\nthread = threading.Thread(target=library.train, args=(20,))"
     text += "\nthread.start()\nthread.join()"
     done = place.recorded(text, tmp_path, how=STACKS, PYTHONPATH=f"{place.site}:{package.parent}")
-    assert idle_of(only(done)).places[0].name == "library/__init__.py:4 load"
+    trace = only(done)
+    assert idle_of(trace).places[0].name == "library/__init__.py load"
+    assert "library/__init__.py:4 load" in lines(trace)
 
 
 def test_a_thread_that_submits_nothing_is_left_out(place: Place, tmp_path: Path) -> None:
@@ -254,3 +265,39 @@ os.kill(os.getpid(), signal.SIGKILL)
     done = place.recorded(text, tmp_path, how=STACKS)
     assert cells.SAMPLES in kinds(done.files[0])
     sound(done.traces[0])
+
+
+def test_a_collection_of_garbage_is_named(place: Place, tmp_path: Path) -> None:
+    text = f"""{SLOW}
+import gc
+kept = [[] for _ in range(400_000)]
+for _ in range(20):
+    train(1)
+    gc.collect()
+"""
+    trace = only(place.recorded(text, tmp_path, how=STACKS))
+    found = {where.name: where.seconds for where in idle_of(trace).places}
+    assert found["Python's garbage collection"] > 0.01
+
+
+def test_a_program_that_lacks_processors_is_told(place: Place, tmp_path: Path) -> None:
+    text = f"""{SLOW}
+import os, subprocess, sys
+os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+others = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(2)]
+for _ in range(40):
+    train(1)
+    until = time.monotonic() + 0.02
+    while time.monotonic() < until:
+        pass
+for other in others:
+    other.kill()
+    other.wait()
+"""
+    done = place.recorded(text, tmp_path, how=STACKS)
+    (trace,) = done.traces
+    assert trace.processor is not None
+    assert trace.processor.ready_ns > 0.1 * trace.processor.all_ns
+    assert trace.processor.ran_ns < trace.processor.all_ns
+    (told,) = (one for one in findings(diagnose(trace, costs())) if one.rule == "diagnose.processor")
+    assert told.title.startswith("The main thread could run but has no processor")

@@ -52,7 +52,7 @@ def watch(
     ),
     every: str | None = option("TIME", "From the begin of one window to that of the next; default: 10 windows."),
     whole: bool = flag("Record without pauses, as a short program of long steps needs."),
-    stacks: bool = flag("Name the lines of your Python code in which the GPU waits, from samples every 2 ms."),
+    no_stacks: bool = flag("Do not sample, every 2 ms, in which lines and functions of Python the GPU waits."),
     utilisation: bool = flag("Also say what NVML and GPM say meanwhile, beside the time in which kernels ran."),
     pid: int | None = option("PID", "Record nothing: say what NVML says of this running process, until it ends."),
 ) -> int:
@@ -82,7 +82,7 @@ def watch(
 
             sampler = Sampler()
     if pid is not None:
-        if command or out is not None or utilisation or stacks or whole or window is not None or every is not None:
+        if command or out is not None or utilisation or no_stacks or whole or window is not None or every is not None:
             raise UsageError(
                 "--pid records nothing and samples a process that runs already",
                 "leave out the command and all options but --for, or --pid",
@@ -99,7 +99,7 @@ def watch(
         return ExitCode.MEASURED
     if not command:
         raise UsageError("no command is given", "microbench watch -- python train.py")
-    how = program.How(for_s, *_windows(window_s, every_s), stacks, whole)
+    how = program.How(for_s, *_windows(window_s, every_s), not no_stacks, whole)
     folder = _new_folder(out)
     try:
         with sampler or contextlib.nullcontext(), LiveLine(folder) as live:

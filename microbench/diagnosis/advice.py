@@ -87,7 +87,7 @@ def first(trace: Trace, blockers: tuple[Blocker, ...]) -> str:
     why = blockers[0].why
     if why != "waits for the GPU" or not _reads_values(trace):
         return FIRST[why]
-    named = "" if blockers[0].place else ". `microbench watch --stacks` names the lines"
+    named = "" if blockers[0].place else ". `microbench watch` names the lines"
     return READING[program_of(trace) not in ("jax", "numba", "cupy", "other")] + named
 
 

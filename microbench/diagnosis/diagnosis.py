@@ -56,6 +56,8 @@ CHANGES: Mapping[Change, str] = {
 }
 # Bisection steps in the search for the share of the host time at which the played step takes the given time.
 HALVINGS = 16
+# The host makes a step long if the step would take less than this share of its time without the host's.
+ON_GPU = 0.9
 LOOP_CALL = call_name(LOOP_LAYER, 0)
 # A recording makes the GPU's own work longer by no more than this share.
 LONGER_WORK = 0.1
@@ -207,6 +209,10 @@ def diagnose(
     if steps is not None and typical is not None:
         foreseen = _foreseen(steps, typical, fit, health, costs, known, recorded_latencies(trace, device), beyond)
         pauses_s, free = typical.pauses_s * steps.count, foreseen.workload
+        if known is None and found is not None and foreseen.step is not None:  # a step is no shorter than its work
+            works_s, one = found.busy_s / steps.count / (1 + LONGER_WORK), foreseen.step
+            ends = {end: max(getattr(one, end), works_s) for end in ("unwatched_s", "low_s", "high_s")}
+            foreseen = foreseen._replace(step=msgspec.structs.replace(one, **ends))
         if given is not None and foreseen.step is not None:
             told = msgspec.structs.replace(foreseen.step, holds=given.holds, parts=given.parts)
             foreseen = foreseen._replace(step=told)
@@ -450,8 +456,10 @@ def _with_values(fit: Fit, values: Mapping[str, float]) -> Fit:
 
 
 def _lasting(typical: Recorded, fit: Fit, step_s: float) -> Workload:
-    """The workload with its host time scaled so that a step takes ``step_s``."""
-    low, high = 0.0, 1.0
+    """The workload with its host time scaled so that a step takes ``step_s``. It becomes longer than it was recorded
+    only where the host makes the step long, which was slower then; else the GPU was."""
+    on_gpu_s = step_time(scaled(typical.workload, 0.0), fit, "stream") / typical.steps
+    low, high = 0.0, 2 * MOST_GIVEN if on_gpu_s < ON_GPU * step_s else 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         longer = step_time(scaled(typical.workload, middle), fit, "stream") > step_s * typical.steps
@@ -541,17 +549,24 @@ def _replayed(workload: Workload, typical: Recorded, fit: Fit, end: End = "typic
     what is not known of the host.
 
     Behind a wait the first launch takes longer than a usual one. A graph has none of what the framework does there, and
-    all of what the program does. So half of that is likely; the ends are none, and all of it or half of the launch.
+    all of what the program does. What comes before the turn of the loop ends is the program's, and what comes after it
+    is most likely the framework's; at most half of it is not. Where no turn is known, half of all is likely, the least
+    is none, and the most is all that is beyond a usual launch, or half of the launch.
     """
     workload = filled(workload, fit)
     launches_s = [part.host_s or 0.0 for part in workload.parts if isinstance(part, Kernels)]
     usual_s = statistics.median(launches_s) if launches_s else 0.0
+    ends_steps = sum(isinstance(part, Wait) for part in workload.parts) == typical.steps
     parts: list[Part] = []
     for place, part in enumerate(workload.parts):
         if isinstance(part, Kernels | Copies) and isinstance(workload.parts[place - 1], Wait):
             host_s = part.host_s or 0.0
             beyond_s = max(host_s - usual_s, 0.0)
-            parts.append(HostWork({"low": 0.0, "typical": beyond_s / 2, "high": max(beyond_s, host_s / 2)}[end]))
+            least_s, likely_s, most_s = 0.0, beyond_s / 2, max(beyond_s, host_s / 2)
+            if (place == 0 or ends_steps) and typical.turning_s is not None:
+                least_s, likely_s = typical.turning_s, typical.turning_s
+                most_s = likely_s + beyond_s / 2
+            parts.append(HostWork({"low": least_s, "typical": likely_s, "high": most_s}[end]))
         elif isinstance(part, HostWork) and place in typical.unsure:
             likely_s, least_s = typical.unsure[place]
             part = HostWork({"low": least_s, "typical": likely_s, "high": part.seconds}[end])

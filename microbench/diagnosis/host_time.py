@@ -16,8 +16,9 @@ IntArray = npt.NDArray[np.int64]
 Doing = Literal["between", "launch", "wait", "copy", "allocation", "module", "other_call", "profiler"]
 DOINGS: tuple[Doing, ...] = get_args(Doing)
 
-OVERHEAD, DRIVER = RANGE_KINDS.index("overhead"), RANGE_KINDS.index("driver")
+OVERHEAD, DRIVER, FUNCTION, PYTHON = (RANGE_KINDS.index(kind) for kind in ("overhead", "driver", "function", "python"))
 NUMBERED = re.compile(r"[ #]*\d+$")  # the number of a step behind its name
+ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")
 LINE_OF_CODE = re.compile(r":\d+ \S+$")  # train.py:88 conv2
 FIRST_NS, LAST_NS = -(1 << 62), 1 << 62  # before and after every trace
 
@@ -37,8 +38,9 @@ LOADING = ("ModuleLoad", "LibraryLoad", "ModuleUnload", "LibraryUnload", "Module
 
 
 def without_number(name: str) -> str:
-    """The name of a range without the number of its step; the function in the name of a line of code stays whole."""
-    return name if LINE_OF_CODE.search(name) else NUMBERED.sub("", name)
+    """The name of a range without the number of its step or the address of an object; the function in the name of a
+    line of code stays whole."""
+    return name if LINE_OF_CODE.search(name) else NUMBERED.sub("", ADDRESS.sub("", name))
 
 
 def doing(name: str) -> Doing:
@@ -87,11 +89,14 @@ class Part(NamedTuple):
     ns: IntArray
 
 
-def slices(trace: Trace, thread: int) -> Slices:
-    """A thread's whole time. The profiler's own work counts before everything else, and a call before ranges."""
+def slices(trace: Trace, thread: int, *, functions: bool = True) -> Slices:
+    """A thread's whole time. The profiler's own work counts before everything else, and a call before ranges. Without
+    ``functions`` the names are those of the program's own lines alone where samples found them."""
     calls = np.flatnonzero(trace.calls["thread"] == thread)
     kinds, here = trace.ranges["kind"], trace.ranges["thread"] == thread
-    code = trace.ranges[here & (kinds != OVERHEAD) & (kinds != DRIVER)]
+    exact = (kinds == PYTHON) & (trace.samples is not None)  # beside samples, whose ends are estimates
+    code = trace.ranges[here & ~np.isin(kinds, (OVERHEAD, DRIVER, FUNCTION)) & ~exact]
+    inner = trace.ranges[here & (kinds == FUNCTION) & functions]
     driver, overhead = trace.ranges[here & (kinds == DRIVER)], trace.ranges[kinds == OVERHEAD]
     driven = by_name(trace, driven_by)
 
@@ -100,7 +105,10 @@ def slices(trace: Trace, thread: int) -> Slices:
 
     return _flat(
         [
-            (code, np.full(len(code), DOINGS.index("between"), np.int8), nothing(code), code["name"].astype(np.int64)),
+            *(
+                (one, np.full(len(one), DOINGS.index("between"), np.int8), nothing(one), one["name"].astype(np.int64))
+                for one in (code, inner, trace.ranges[here & exact])
+            ),
             (trace.calls[calls], by_name(trace, doing)[trace.calls["name"][calls]], calls, nothing(trace.calls[calls])),
             (driver, driven[driver["name"]], nothing(driver), driver["name"].astype(np.int64)),
             (overhead, np.full(len(overhead), DOINGS.index("profiler"), np.int8), nothing(overhead), nothing(overhead)),

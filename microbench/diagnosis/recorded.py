@@ -15,6 +15,7 @@ from microbench.core.ops import LOOP_LAYER
 from microbench.diagnosis.events import stream_waits
 from microbench.diagnosis.host_time import DOINGS, Doing, by_name, doing, slices, without_number
 from microbench.diagnosis.steps import PAUSE_S, Steps
+from microbench.diagnosis.turns import loops_of
 from microbench.model.workload import KERNEL_MEMSET, Copies, Event, HostWork, Kernels, Part, Wait, Workload
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, RangeKind, Table, Trace, name_of
 
@@ -60,8 +61,9 @@ class Recorded(msgspec.Struct, frozen=True):
     host time in a step that no graph removes; ``paced_s`` is the time from one step to the next where the pauses wait
     for something that comes at its own pace, like batches of a loader, None where they do not. ``changes`` has the
     replaced parts of each remedy by their places in the workload; None stands for a part that is removed. ``unsure``
-    is host work that may be shorter beside graphs: by its place the likely and the least time in s. ``replaceable``:
-    PyTorch may submit other kernels than these while it captures.
+    is host work that may be shorter beside graphs: by its place the likely and the least time in s. ``turning_s`` is
+    the program's own time in s from the wait that ends a step to the end of its turn of the loop, None where this is
+    not known. ``replaceable``: PyTorch may submit other kernels than these while it captures.
     """
 
     workload: Workload
@@ -79,6 +81,7 @@ class Recorded(msgspec.Struct, frozen=True):
     paced_s: float | None
     changes: Mapping[Change, Mapping[int, Part | None]]
     unsure: Mapping[int, tuple[float, float]]
+    turning_s: float | None
     replaceable: bool
 
 
@@ -140,6 +143,7 @@ def recorded(trace: Trace, steps: Steps, layer: str, device: int) -> Recorded:
         paced_s=paced_s,
         changes=step.changes,
         unsure=step.unsure,
+        turning_s=_turning(trace, steps),
         replaceable=layer == "torch_eager" and any(one.kind == "memset" or ATTENTION.search(one.name) for one in works),
     )
 
@@ -226,6 +230,18 @@ class _Parts:
         self.parts.append(HostWork(call.own_s))
 
 
+def _turning(trace: Trace, steps: Steps) -> float | None:
+    """``turning_s`` of Recorded: the median over the turns that end behind a wait or a pageable copy."""
+    turns = next((loop for loop in loops_of(trace) if steps.found == "loop" and loop.place == steps.name), None)
+    if turns is None:
+        return None
+    last = np.searchsorted(trace.calls["begin_ns"], turns.ends_ns) - 1
+    waits = by_name(trace, doing)[trace.calls["name"]] == DOINGS.index("wait")
+    waits[_waiting_copies(trace.work)] = True
+    behind_ns = (turns.ends_ns - trace.calls["end_ns"][last])[(last >= 0) & waits[last]]
+    return float(np.median(behind_ns)) * 1e-9 if 2 * len(behind_ns) > len(last) else None
+
+
 def _two_streams(trace: Trace, device: int) -> bool:
     """Whether the program as a graph has launched kernels into a second stream. The default stream cannot be captured,
     so a program that works in it needs another one."""
@@ -304,7 +320,10 @@ def _typical(trace: Trace, steps: Steps, device: int) -> tuple[list[_Call], floa
     events = _events(trace, rows[-1])
     # The time before a step's first call is taken before the next step, so that the calls add up to the steps.
     behind = rows.copy()
-    behind[:, 0] += int(lengths[0])
+    if steps.count > 1:
+        behind[:, 0] += int(lengths[0])
+    else:
+        before[rows[0, 0]] = max(int(table["begin_ns"][rows[0, 0]] - steps.begins_ns[0]), 0)
     before_s, own_s = before[behind].mean(axis=0) * 1e-9, own[rows].mean(axis=0) * 1e-9
     paused = before_s > PAUSE_S
     period_s = (table["begin_ns"][behind[:, 0]] - table["begin_ns"][rows[:, 0]]) * 1e-9
@@ -412,7 +431,10 @@ def _blockers(trace: Trace, steps: Steps) -> Iterator[Blocker]:
     staged = set(trace.work["call"][_is_pageable(trace.work)].tolist())
     kinds = by_name(trace, doing)
     found: dict[tuple[tuple[int, int], str, str], Counter[str]] = {}
-    of = {thread: slices(trace, thread) for thread in np.unique(trace.calls["thread"][begin:end]).tolist()}
+    of = {
+        thread: slices(trace, thread, functions=False)
+        for thread in np.unique(trace.calls["thread"][begin:end]).tolist()
+    }
     for call in range(begin, end):
         row = trace.calls[call]
         why = "copies pageable memory" if call in staged else BLOCKING.get(DOINGS[kinds[row["name"]]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -42,7 +42,8 @@ class Steps(msgspec.Struct, frozen=True):
     steps after which they are most alike: 4 where four shapes take turns. ``likeness`` is the share of a step's calls
     that the step ``every`` later repeats, with the same sizes; ``alike_next`` is that share for the next step.
     ``found`` says by what the steps were found, and ``name`` is that of their annotations without its number, or the
-    place of the loop. ``loops`` are the places of the other loops that submit work, and the time of a turn in s.
+    place of the loop. ``loops`` are the places of the other loops that submit work, and the time of a turn in s. Of few
+    annotated steps it has what repeats in them, too.
     """
 
     begins_ns: IntArray
@@ -80,14 +81,24 @@ def find_steps(trace: Trace) -> Steps | None:
     if turns is not None:
         begins = np.searchsorted(trace.calls["begin_ns"], turns.ends_ns)
         first = np.searchsorted(np.flatnonzero(tokens.submits), begins)
-        candidates.append((begins[np.append(True, np.diff(first) > 0)], "loop", turns.place))
-    for begins, found, name in (*candidates, *_repeated(trace, tokens)):
-        steps = _steps(trace, tokens, begins, found, name)
-        if steps is not None:
-            own = (one for one in loops if one.own and (found, name) != ("loop", one.place))
-            others = tuple((one.place, one.turn_s) for one in own if len(one.submits) or one.turn_s > steps.step_s)
-            return msgspec.structs.replace(steps, loops=others)
-    return None
+        candidates.append(Found(begins[np.append(True, np.diff(first) > 0)], "loop", turns.place))
+    steps = _first(trace, tokens, candidates)
+    part = None
+    if steps is None or steps.count < FEWEST:
+        part = _first(trace, tokens, _repeated(trace, tokens))
+    steps = steps or part
+    if steps is None:
+        return None
+    own = (one for one in loops if one.own and (steps.found, steps.name) != ("loop", one.place))
+    others = [(one.place, one.turn_s) for one in own if len(one.submits) or one.turn_s > steps.step_s]
+    if part is not None and 2 * part.step_s < steps.step_s:
+        others.append(("a part that repeats", part.step_s))
+    return msgspec.structs.replace(steps, loops=tuple(others))
+
+
+def _first(trace: Trace, tokens: _Tokens, candidates: list[Found]) -> Steps | None:
+    """The first candidate that has steps."""
+    return next((steps for one in candidates if (steps := _steps(trace, tokens, one)) is not None), None)
 
 
 def unnumbered(name: str) -> str:
@@ -119,11 +130,20 @@ def _mixed(values: IntArray) -> IntArray:
     return product ^ (product >> 29)
 
 
-Found = tuple[IntArray, Source, str]
+class Found(NamedTuple):
+    """The calls at which steps begin, and of few annotated ones when the first begins and the last ends."""
+
+    begins: IntArray
+    source: Source
+    name: str = ""
+    span_ns: tuple[int, int] | None = None
 
 
 def _annotated(trace: Trace) -> list[Found]:
-    """The first calls of ranges that follow one another and cover most of the trace, like ProfilerStep#3."""
+    """The first calls of ranges that follow one another and cover most of the trace, like ProfilerStep#3.
+
+    One or two of them have to be numbered, and the last of these begins is that of the first call behind them.
+    """
     annotations = trace.ranges[trace.ranges["kind"] == RANGE_KINDS.index("annotation")]
     if not len(annotations):
         return []
@@ -140,9 +160,14 @@ def _annotated(trace: Trace) -> list[Found]:
         ranges = annotations[places]
         apart = np.all(ranges["begin_ns"][1:] >= ranges["end_ns"][:-1])
         covered = float((ranges["end_ns"] - ranges["begin_ns"]).sum()) / max(span_ns, 1)
-        if len(places) >= FEWEST and apart and covered >= COVERED:
-            begins = np.searchsorted(trace.calls["begin_ns"], ranges["begin_ns"])
-            found.append((covered, (begins, "annotations", unnumbered(name))))
+        begins_ns, few = ranges["begin_ns"], len(places) < FEWEST
+        if few:
+            begins_ns = np.append(begins_ns, ranges["end_ns"][-1])
+        if apart and covered >= COVERED and not (few and name == name_of(trace, int(ranges["name"][0]))):
+            begins = np.searchsorted(trace.calls["begin_ns"], begins_ns)
+            span = (int(begins_ns[0]), int(begins_ns[-1])) if few else None
+            one = Found(np.minimum(begins, len(trace.calls) - 1), "annotations", unnumbered(name), span)
+            found.append((covered, one))
     return [one for _, one in sorted(found, key=lambda each: -each[0])]
 
 
@@ -195,7 +220,7 @@ def _repeating(trace: Trace, tokens: _Tokens, looks: npt.NDArray[np.bool_], plac
         behind = {offset: bool(waits[offset:end:length].mean() > 1 - LIKE) for offset in offsets}
         open_ = {offset: float(np.median(between[offset:end:length])) for offset in offsets}
         first = max(offsets, key=lambda offset: (behind[offset], -open_[offset], pause[offset]))
-        found.append((places[first:end:length], "repetition", ""))
+        found.append(Found(places[first:end:length], "repetition"))
     return found
 
 
@@ -282,11 +307,13 @@ def _stretch(values: IntArray, length: int) -> tuple[int, int]:
     return int(begins[longest]), int(ends[longest] - 1 + 2 * length)
 
 
-def _steps(trace: Trace, tokens: _Tokens, begins: IntArray, found: Source, name: str) -> Steps | None:
+def _steps(trace: Trace, tokens: _Tokens, one: Found) -> Steps | None:
     """The steps that begin at these calls, each at the first work that one of its calls submitted."""
+    begins, found, name, span_ns = one
     submitting = np.flatnonzero(tokens.submits)
     begins = begins[1:] if len(begins) > FEWEST + 1 else begins  # without the first step
-    if len(begins) < FEWEST or not len(submitting):
+    fewest = 2 if found == "annotations" else FEWEST
+    if len(begins) < fewest or not len(submitting):
         return None
     begins_ns = np.append(tokens.first_ns, int(trace.work["end_ns"].max()))[
         np.append(submitting, len(trace.calls))[np.searchsorted(submitting, begins)]
@@ -296,9 +323,11 @@ def _steps(trace: Trace, tokens: _Tokens, begins: IntArray, found: Source, name:
         runs = np.split(np.arange(len(begins)), np.flatnonzero(apart_ns > LONGEST * np.median(apart_ns)) + 1)
         longest = max(runs, key=len)
         begins, begins_ns = begins[longest], begins_ns[longest]
-    if len(begins) < FEWEST or np.any(np.diff(begins_ns) <= 0):
+    if span_ns is not None:
+        begins_ns[0], begins_ns[-1] = min(span_ns[0], begins_ns[0]), max(span_ns[1], begins_ns[-1])
+    if len(begins) < fewest or np.any(np.diff(begins_ns) <= 0):
         return None
-    most = min(MOST_SHAPES, (len(begins) - 1) // 2)
+    most = max(min(MOST_SHAPES, (len(begins) - 1) // 2), 1)
     alike = [_likeness(tokens.whole, begins, every) for every in range(1, most + 1)]
     every = next(place for place, share in enumerate(alike, start=1) if share >= max(alike) - SAME)
     return Steps(

@@ -108,16 +108,18 @@ def _is_iteration(outer: Turns, inner: Turns) -> bool:
 
 def in_pauses(trace: Trace, pauses: list[Pause], place: str, every: int) -> list[npt.NDArray[np.float64]]:
     """Times in ns of one turn of the loop at a place in pauses of the recording, each the mean of several turns: a
-    multiple of ``every``."""
+    multiple of ``every``. Turns much longer than the usual one are left out, as in windows."""
     found = []
     numbers = [number for number, loop in enumerate(trace.loops) if loop.place == place]
     for number in numbers[:1]:
         rows = trace.turns[trace.turns["loop"] == number]
         threads, counts = np.unique(rows["thread"], return_counts=True)
         rows = rows[rows["thread"] == threads[np.argmax(counts)]] if len(threads) else rows
+        turns_ns = np.concatenate([np.empty(0), *(np.diff(one["at_ns"]) for one in _stretches(rows))])
+        longest_ns = LONGEST * float(np.median(turns_ns)) if len(turns_ns) else np.inf
         for pause in pauses:
             inside = rows[(rows["at_ns"] > pause.begin_ns) & (rows["at_ns"] < pause.end_ns)]
-            for stretch in _stretches(inside):
+            for stretch in _stretches(inside, longest_ns):
                 at_once = every * max(min(AT_ONCE, len(stretch) // (STRETCHES * every)), 1)
                 found.append(np.diff(stretch["at_ns"][::at_once]) / at_once)
     return found

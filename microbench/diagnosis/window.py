@@ -47,18 +47,18 @@ def between(trace: Trace, from_s: float | None, to_s: float | None) -> Trace:
 
 
 def one_window(trace: Trace) -> Trace:
-    """Of a recording of windows the one with most work, without the first, in which a program begins."""
+    """Of a recording of windows the one that submitted most work, without the first, in which a program begins."""
+    owners = np.append(trace.calls["begin_ns"], -1)[trace.work["call"]]  # when its call began
     counts = [
-        int(np.count_nonzero(_inside(trace.work, begin_ns, end_ns))) * (number > 0 or len(trace.windows) == 1)
+        int(np.count_nonzero((begin_ns <= owners) & (owners < end_ns))) * (number > 0 or len(trace.windows) == 1)
         for number, (begin_ns, end_ns) in enumerate(trace.windows)
     ]
     if not any(counts):
         return trace
     begin_ns, end_ns = trace.windows[int(np.argmax(counts))]
     # Calls whose work had not run when the window ended have none.
-    submitting = trace.work["call"][_inside(trace.work, begin_ns, end_ns) & (trace.work["call"] != NONE)]
-    if len(submitting):
-        end_ns = min(end_ns, int(trace.calls["end_ns"][submitting].max()))
+    submitting = trace.work["call"][(begin_ns <= owners) & (owners < end_ns)]
+    end_ns = min(end_ns, int(trace.calls["end_ns"][submitting].max()))
     first_ns = begin_of(trace)
     return between(trace, (begin_ns - first_ns) * 1e-9, (end_ns - first_ns) * 1e-9)
 

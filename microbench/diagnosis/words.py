@@ -24,19 +24,21 @@ from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import BETWEEN, Cause
 from microbench.diagnosis.recorded import Blocker, Recorded
 from microbench.model.workload import Kernels
-from microbench.traces.trace import MEMORIES, MIGRATION, NONE, WORK_KINDS, Format, Trace, name_of
+from microbench.traces.trace import MEMORIES, MIGRATION, NONE, WORK_KINDS, Format, Processor, Trace, name_of
 
 SUITE = "diagnose"
 
 # Shares of the time above which idle time is a problem, a warning, or worth naming at all.
 PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
+READY = 0.05  # of the sampled time in which a thread is ready to run and has no processor
 LONGEST_NAME = 60
 # A speed-up whose interval reaches further than this share is shown with the range.
 WIDE = 0.15
 
 # What names the host's code in a trace of each recorder.
 NAMING: Mapping[Format, str] = {
-    "PyTorch profiler": "record CPU activities to name it", "microbench recording": "record with --stacks to name it",
+    "PyTorch profiler": "record CPU activities to name it",
+    "microbench recording": "record without --no-stacks to name it",
 }  # fmt: skip
 
 BOUNDS: dict[Bound, str] = {
@@ -66,6 +68,7 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
         *remedies,
         *_causes(diagnosis),
         *_interruptions(diagnosis),
+        *_processor(diagnosis.trace.processor),
     ]
 
 
@@ -92,10 +95,10 @@ def nameless(diagnosis: Diagnosis) -> str:
     """The idle time in host code that the trace does not name, and what would name it; "" if a named place takes
     more."""
     idle = diagnosis.idle
-    if idle is None or not idle.places:
+    if idle is None:
         return ""
     seconds = idle.causes[BETWEEN] - sum(place.seconds for place in idle.places if place.cause == BETWEEN)
-    if seconds <= idle.places[0].seconds:
+    if seconds <= max((place.seconds for place in idle.places), default=NAMED * idle.span_s):
         return ""
     trace = diagnosis.trace
     lacking = trace.samples is None if trace.format == "microbench recording" else not len(trace.ranges)
@@ -248,11 +251,17 @@ def other_work(trace: Trace, count: int) -> str:
     return names.get(next(iter(kinds), ""), ("memset", "memsets"))[count != 1]
 
 
-def speedup(graph: Graph) -> str:
-    """By how many times a step is faster as a graph, with the range where it is wide: "about 2.1× (1.5 to 2.9×)"."""
+def speedup(diagnosis: Diagnosis) -> str:
+    """By how many times a step is faster as a graph, with the range where it is wide: "about 2.1× (1.5 to 2.9×)". The
+    range alone where the step's own time is only assumed; "" without a graph."""
+    graph, step = diagnosis.graph, diagnosis.step
+    if graph is None:
+        return ""
     if graph.speedup_low > 1 and graph.speedup_high - graph.speedup_low <= 2 * WIDE * graph.speedup:
         return times(graph.speedup)
     range_ = f"{times(graph.speedup_low).removesuffix('×')} to {times(graph.speedup_high)}"
+    if step is not None and not (step.measured or step.given) and assumes(step):
+        return range_
     return f"about {times(graph.speedup)} ({range_})"
 
 
@@ -279,18 +288,17 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
         yield from _in_pieces(diagnosis, diagnosis.recorded, graph)
         return
     how = "as a graph" if graph.graphs <= 1 else f"as {graph.graphs} graphs"
-    pays = f"Capture takes {as_time(graph.making_s)}; it is {faster_from(graph)}"
     unknown = "A replay uses the memory of the capture: write results in place, and compare a replay with a step."
     unknown += f" {REPLACED}" if diagnosis.recorded.replaceable else ""
-    shapes = f" {step.every} kinds of steps take turns, and each needs a graph of its own." if step.every > 1 else ""
+    shapes = f"{step.every} kinds of steps take turns, and each needs a graph of its own. " if step.every > 1 else ""
     yield Finding(
         rule="diagnose.graph",
         severity="advice",
         title=(
             f"Replayed {how} a step takes {as_time(graph.step_s)} ({two_times(graph.low_s, graph.high_s)}), "
-            f"{speedup(graph)} as fast"
+            f"{speedup(diagnosis)} as fast; capture takes {as_time(graph.making_s)}, {faster_from(graph)}"
         ),
-        text=f"{pays}.{shapes} {unknown}",
+        text=f"{shapes}{unknown}",
         threshold=f"a graph saves at least {round_percent(WORTH)} of the step",
         advice=f"{advice.how(diagnosis)}{'' if _waits_behind(graph) else _except(graph.blockers)}",
     )
@@ -306,7 +314,7 @@ def _in_pieces(diagnosis: Diagnosis, recorded: Recorded, graph: Graph) -> Iterat
         rule="diagnose.pieces",
         severity="advice",
         title=f"{what} parts the step into {graph.graphs} pieces, so it is no graph yet",
-        text=f"With each piece as a graph a step would take {as_time(graph.step_s)}, {speedup(graph)} as fast.",
+        text=f"With each piece as a graph a step would take {as_time(graph.step_s)}, {speedup(diagnosis)} as fast.",
         threshold=f"more than {advice.MOST_GRAPHS} graphs a step",
         advice=advice.how(diagnosis) if generates else change,
     )
@@ -418,6 +426,25 @@ def _interruptions(diagnosis: Diagnosis) -> Iterator[Finding]:
             threshold="twice or more in a step, and no graph is foreseen",
             advice=advice.first(diagnosis.trace, recorded.blockers),
         )
+
+
+def _processor(processor: Processor | None) -> Iterator[Finding]:
+    """Whether the program lacks processors."""
+    if processor is None or processor.ready_ns < READY * processor.all_ns:
+        return
+    share = percent(processor.ready_ns / processor.all_ns)
+    few = f"; the process may use {processor.allowed:g} of {processor.cores}"
+    yield Finding(
+        rule="diagnose.processor",
+        severity="problem",
+        title=(
+            f"The main thread could run but has no processor {share} of the time"
+            f"{few if processor.allowed < processor.cores else ''}"
+        ),
+        text="Other threads of the program, or other programs, have the processors then. No change of the step helps.",
+        threshold=f"{round_percent(READY)} of the sampled time, by the kernel's own count",
+        advice="Give it more processors (the container's limit), or fewer threads: OMP_NUM_THREADS, num_workers",
+    )
 
 
 def waits_of(recorded: Recorded) -> float:

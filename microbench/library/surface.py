@@ -225,8 +225,9 @@ def diagnose(
 def watch(path: str | Path | None = None, *, stacks: bool = False) -> Recording:
     """Record what a block of this process submits to the GPU: ``with microbench.watch() as recording: step()``.
 
-    ``path`` is that of a new file; without it the recording is temporary. With ``stacks`` the recording also says which
-    lines of Python the threads were in. The block begins with a UsageError where it cannot be recorded.
+    ``path`` is that of a new file; without it the recording is temporary. With ``stacks`` the recording also says in
+    which lines and functions of Python its threads were. The block begins with a UsageError where it cannot be
+    recorded.
     """
     from microbench.library.recordings import Recording
 

@@ -37,13 +37,16 @@ RECORDS_EVENT, PER_THREAD, RECORDED = 8, 16, 32
 LAUNCHES = 64  # one kernel
 HOST_WAITS = (WAITS_FOR_EVENT, WAITS_FOR_STREAM, WAITS_FOR_ALL)
 
-# A row of this kind represents consecutive samples that found a thread in one line of Python. CUPTI does not make it.
+# A row of this kind represents consecutive samples that found a thread in one stack of Python. CUPTI does not make it.
 # ``begin_ns`` and ``end_ns`` are the times of the first and the last of them, ``size`` is their number, ``flags`` how
-# many of them were taken too late, ``place`` the thread, and ``name`` the key of the line.
+# many of them were taken too late, ``place`` the thread, and ``name`` the key of the innermost frame.
 SAMPLES = 0xFF03
-SAMPLE_NS = 2_000_000  # from one sample to the next, as intended
+SAMPLE_NS = 2_000_000  # from one sample to the next in the mean, as intended
 FOLLOWING_NS = 10_000_000  # samples further apart are not consecutive
 SAMPLES_ROW = struct.Struct("<HHIqqIIIIQQQ")
+
+# A row of this kind is a collection of Python's garbage; ``place`` is the thread, and ``size`` the generation.
+COLLECTED = 0xFF08
 
 # A row of this kind is the end of a turn of a loop of Python, at ``begin_ns``; ``place`` is the thread and ``name`` the
 # key of the loop, whose text begins with OWN, BENEATH or neither. ``flags`` is 1 if the next turns are not noted.
@@ -53,7 +56,9 @@ OWN, BENEATH = "own ", "beneath "  # code of the program outside of PyTorch's mo
 # A text: its kind, the number of this part, the bytes of the whole text, its key, and TEXT_BYTES of it.
 TEXT = struct.Struct("<HHIQ48s")
 TEXT_BYTES = 48
-FACT, NAME, LINE, LOOP = 0xFF01, 0xFF02, 0xFF04, 0xFF05
+# The text of a frame has the key of the frame that called it, 0 without one, then OWN for code of the program, and its
+# place. Before there were frames, a line was the innermost one of the program's own code.
+FACT, NAME, LINE, LOOP, FRAME = 0xFF01, 0xFF02, 0xFF04, 0xFF05, 0xFF07
 LONGEST_TEXT = 16384  # bytes; the rest is left out
 
 HEADER = struct.Struct("<16sII40x")
@@ -72,9 +77,14 @@ def text(kind: int, key: int, content: str) -> bytes:
     return b"".join(TEXT.pack(kind, number, len(whole), key, part) for number, part in enumerate(parts))
 
 
-def samples(thread: int, line: int, begin_ns: int, end_ns: int, count: int, late: int) -> bytes:
+def samples(thread: int, frame: int, begin_ns: int, end_ns: int, count: int, late: int) -> bytes:
     """The row of samples that follow each other."""
-    return SAMPLES_ROW.pack(SAMPLES, 0, late, begin_ns, end_ns, 0, thread, 0, 0, count, line, 0)
+    return SAMPLES_ROW.pack(SAMPLES, 0, late, begin_ns, end_ns, 0, thread, 0, 0, count, frame, 0)
+
+
+def collected(thread: int, begin_ns: int, end_ns: int, generation: int) -> bytes:
+    """The row of a collection of garbage."""
+    return SAMPLES_ROW.pack(COLLECTED, 0, 0, begin_ns, end_ns, 0, thread, 0, 0, generation, 0, 0)
 
 
 def turn(thread: int, loop: int, at_ns: int, last: int) -> bytes:

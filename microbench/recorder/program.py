@@ -53,7 +53,7 @@ class How(NamedTuple):
 
     With ``window_s`` and ``every_s`` a Python process records everything in the first ``window_s`` of each ``every_s``,
     and only waits and the turns of its loops in the rest. With neither it pauses now and then, unless it is recorded
-    ``whole``. With ``stacks`` its recording also says which lines of Python the threads were in.
+    ``whole``. With ``stacks`` its recording also says in which functions of Python its threads were.
     """
 
     for_s: float | None = None

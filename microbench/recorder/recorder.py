@@ -72,9 +72,9 @@ def begin(package: str, settings: dict[str, Any], tell: Any) -> Recorder:
     ``settings`` are those of program.watch: "folder" for the recording or "file" its whole path, "code" the file of the
     compiled callbacks, "for_s" the time after its first work on the GPU at which the recording ends, or None. With
     "window_s" everything is recorded in the first "window_s" of each "every_s" seconds, and only waits and the turns of
-    loops in the rest. With neither it pauses now and then, unless "whole" is true. With "stacks" the lines that Python
-    is in are sampled too. ``tell`` is called with a cause and a next step if the recording ends early. Raises
-    NotRecorded and OSError.
+    loops in the rest. With neither it pauses now and then, unless "whole" is true. With "stacks" the functions
+    that Python is in are sampled too, but not in pauses. ``tell`` is called with a cause and a next step if the
+    recording ends early. Raises NotRecorded and OSError.
     """
     recorder = Recorder(tell)
     with contextlib.ExitStack() as failed:
@@ -120,7 +120,7 @@ class Recorder:
         self._window_begin_ns = self._now_ns()
         self._write(self._first_cells(package))
         if settings["stacks"]:
-            self._sampler = Sampler(self._take, self._ahead_ns)
+            self._sampler = Sampler(self._take, self._ahead_ns, lambda: self._open_window)
             self._write(cells.fact("main_thread", _main_thread()))
         checked(self._cupti, "cuptiActivityRegisterCallbacks", *callbacks)
         self._enable()

@@ -1,16 +1,19 @@
-"""Notes every 2 ms which line of the program's own Python code each thread is in, on a thread of its own.
+"""Notes every 2 ms in the mean which functions of Python each thread is in, on a thread of its own.
 
 It needs Python's lock (GIL) for a sample. A thread that calls PyTorch or waits gives the lock up often; one that
 computes in Python gives it up after 5 ms, and such samples are late. A thread that has given the lock up waits for the
 sample (about 30 us), and then for its turn. In a test, a program that gives the lock up every 4 us took 8 % longer with
-a sample each millisecond, so there is one each 2 ms. After a sample the sampler pauses for at least LEAST_PAUSE times
-as long as samples take, so that many threads or deep stacks do not slow the program down.
+a sample each millisecond, so there is one each 2 ms, at random times, so that it does not beat with the program's step.
+It also notes when Python collects garbage, and how long the main thread waits for a processor.
+After a sample the sampler pauses for at least LEAST_PAUSE times as long as samples take, so that many threads or deep
+stacks do not slow the program down.
 """
 
 from __future__ import annotations
 
 import _thread
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -23,9 +26,13 @@ THREAD = 0xFFFFFFFF  # CUPTI's number of a thread is the low half of pthread_sel
 LEAST_PAUSE = 30  # times as long as a sample takes
 WRITE_NS = 1_000_000_000
 MOST_WAITING = 1000  # cells
-MOST_LINES = 50_000  # lines and files that are remembered
+MOST_LINES = 50_000  # frames and files that are remembered
 MOST_FRAMES = 200  # of a stack that are looked at
-WITHOUT_LOCK_S = 0.1
+LOCALS = "<locals>."
+SHORTEST_NS = 100_000  # of a collection of garbage that is noted
+MAIN_THREADS = "/proc/self/schedstat"  # ns on a processor, ns ready to run without one
+CORES = "/sys/fs/cgroup/cpu.max"  # us of all processors in each period of so many us
+UNWANTED_S = 0.05
 # Python's library, its scripts (such as torchrun) and microbench are not the program's own code.
 OTHERS = tuple(
     os.path.join(os.path.dirname(path), "")
@@ -43,6 +50,15 @@ def start_thread(function: Any, *arguments: Any) -> None:
         _thread.start_new_thread(function, arguments)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _allowed_cores() -> float:
+    """How many processors this process may use at once."""
+    allowed: float = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError), open(CORES, encoding="ascii") as file:
+        quota_us, period_us = file.read().split()
+        allowed = min(allowed, int(quota_us) / int(period_us))
+    return allowed
 
 
 class Places:
@@ -76,10 +92,13 @@ class Places:
 
 
 class Sampler:
-    """Makes rows of samples. ``write`` takes cells and says whether the recording goes on; ``ahead_ns`` says how far
-    CUPTI's clock is ahead of Unix time, and is asked before each write because clocks drift."""
+    """Makes rows of samples while ``wanted`` says so. ``write`` takes cells and says whether the recording goes on;
+    ``ahead_ns`` says how far CUPTI's clock is ahead of Unix time, and is asked before each write because clocks
+    drift."""
 
-    def __init__(self, write: Any, ahead_ns: Any) -> None:
+    def __init__(self, write: Any, ahead_ns: Any, wanted: Any) -> None:
+        self._wanted = wanted
+        self._random = time.monotonic_ns() | 1  # the program's own random numbers stay as they are
         self.impossible = False  # without Python's lock another thread's frames must not be read
         self._write, self._measure_ahead_ns = write, ahead_ns
         self._lock = _thread.allocate_lock()
@@ -87,13 +106,19 @@ class Sampler:
         self._ahead_ns = ahead_ns()
         self._written_ns = time.monotonic_ns()
         self._cells: list[bytes] = []
-        self._lines: dict[tuple[str, int, str], int] = {}
+        self._frames: dict[tuple[int, int, int], int] = {}  # keys by the caller's key, the code's id, and the line
+        self._code: dict[int, Any] = {}  # by its id, which stays its own as long as it is kept
         self._places = Places()
-        self._open: dict[int, list[int]] = {}  # by thread: line, first and last time, samples and late ones
+        self._collects_ns = 0  # when the collection of garbage that goes on began
+        self._since: tuple[int, int, int] | None = None  # of the main thread: now, on a processor, ready to run; in ns
+        self._processor = [0, 0, 0]  # the same of all samples
+        self._open: dict[int, list[int]] = {}  # by thread: frame, first and last time, samples and late ones
 
     def run(self) -> None:
         """Sample until ``finish``. Whatever goes wrong ends the samples and not the program."""
         with contextlib.suppress(Exception):
+            self._cells.append(cells.fact("cores", f"{_allowed_cores()} {os.cpu_count()}"))
+            gc.callbacks.append(self._collected)
             due_ns, takes_ns = time.monotonic_ns(), 0  # of the processor, in the mean of the last samples
             while True:
                 began_ns, before_ns = time.monotonic_ns(), time.thread_time_ns()
@@ -101,60 +126,91 @@ class Sampler:
                     if self._ended:
                         return
                     self.impossible = not getattr(sys, "_is_gil_enabled", lambda: True)()
-                    if not self.impossible:
+                    wanted = not self.impossible and self._wanted()
+                    if wanted != (self._since is not None):
+                        self._account(wanted)
+                    if wanted:
                         self._sample(int(began_ns - due_ns > cells.SAMPLE_NS))
                     takes_ns += (time.thread_time_ns() - before_ns - takes_ns) // 16
                     if began_ns - self._written_ns > WRITE_NS or len(self._cells) > MOST_WAITING:
                         self._ended = not self._flush()
                 now_ns = time.monotonic_ns()
-                due_ns = max(due_ns + cells.SAMPLE_NS, now_ns + LEAST_PAUSE * takes_ns)
-                time.sleep(WITHOUT_LOCK_S if self.impossible else (due_ns - now_ns) * 1e-9)
+                self._random = (self._random * 6364136223846793005 + 1442695040888963407) & 0xFFFFFFFFFFFFFFFF
+                apart_ns = cells.SAMPLE_NS // 2 + (self._random >> 32) * cells.SAMPLE_NS // (1 << 32)
+                due_ns = max(due_ns + apart_ns, now_ns + LEAST_PAUSE * takes_ns)
+                time.sleep((due_ns - now_ns) * 1e-9 if wanted else UNWANTED_S)
 
     def finish(self) -> None:
         """End the samples and write those that wait."""
         with self._lock:
             self._ended = True
             with contextlib.suppress(Exception):
+                gc.callbacks.remove(self._collected)
+            with contextlib.suppress(Exception):
                 self._flush()
 
     def _sample(self, late: int) -> None:
-        """Note the line of each thread. The frames are let go at the end, and nothing here gives the lock up."""
+        """Note the stack of each thread. The frames are let go at the end, and nothing here gives the lock up."""
         now_ns, own = time.time_ns() + self._ahead_ns, _thread.get_ident()
         for thread, frame in sys._current_frames().items():
             if thread == own:
                 continue
-            line, number = self._line(frame), thread & THREAD
+            innermost, number = self._stack(frame), thread & THREAD
             run = self._open.get(number)
-            if run is not None and run[0] == line and 0 <= now_ns - run[2] <= cells.FOLLOWING_NS:
+            if run is not None and run[0] == innermost and 0 <= now_ns - run[2] <= cells.FOLLOWING_NS:
                 run[2:] = now_ns, run[3] + 1, run[4] + late
                 continue
             if run is not None:
                 self._close(number, run)
-            self._open[number] = [line, now_ns, now_ns, 1, late]
+            self._open[number] = [innermost, now_ns, now_ns, 1, late]
+
+    def _collected(self, phase: str, about: dict[str, int]) -> None:
+        """Note a long collection of garbage; Python calls this before and after each."""
+        now_ns = time.time_ns()
+        if phase == "start":
+            self._collects_ns = now_ns
+        elif self._since and len(self._cells) < MOST_WAITING and now_ns - self._collects_ns > SHORTEST_NS:
+            begin_ns, end_ns = self._collects_ns + self._ahead_ns, now_ns + self._ahead_ns
+            thread = _thread.get_ident() & THREAD
+            self._cells.append(cells.collected(thread, begin_ns, end_ns, about.get("generation", 0)))
+
+    def _account(self, goes_on: bool) -> None:
+        """Count what the main thread had of the processors since the last time."""
+        ran_ns = ready_ns = 0
+        with contextlib.suppress(OSError, ValueError), open(MAIN_THREADS, "rb") as file:
+            ran_ns, ready_ns, _ = map(int, file.read(100).split())
+        now = time.monotonic_ns(), ran_ns, ready_ns
+        if self._since is not None:
+            self._processor = [
+                sum(one) - before for *one, before in zip(self._processor, now, self._since, strict=True)
+            ]
+        self._since = now if goes_on else None
 
     def _close(self, thread: int, run: list[int]) -> None:
         """Make the row of samples that have ended."""
-        line, begin_ns, end_ns, count, late = run
-        self._cells.append(cells.samples(thread, line, begin_ns, end_ns, count, late))
+        frame, begin_ns, end_ns, count, late = run
+        self._cells.append(cells.samples(thread, frame, begin_ns, end_ns, count, late))
 
-    def _line(self, innermost: Any) -> int:
-        """The key of the innermost line of the program's own code; without any of the innermost line at all."""
-        frame = innermost
-        for _ in range(MOST_FRAMES):
-            if frame is None or self._places.is_own(frame.f_code.co_filename):
-                break
+    def _stack(self, frame: Any) -> int:
+        """The key of a frame and of all that called it; of the outermost known ones where too many are known."""
+        places: list[tuple[Any, int | None]] = []
+        while frame is not None and len(places) < MOST_FRAMES:
+            places.append((frame.f_code, frame.f_lineno))
             frame = frame.f_back
-        else:
-            frame = None
-        frame = frame or innermost
-        code = frame.f_code
-        place = code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_name
-        key = self._lines.get(place)
-        if key is None:
-            if len(self._lines) >= MOST_LINES:
-                return 0
-            key = self._lines[place] = len(self._lines) + 1
-            self._cells.append(cells.text(cells.LINE, key, f"{self._places.short(place[0])}:{place[1]} {place[2]}"))
+        key = 0
+        for code, line in reversed(places):
+            place = key, id(code), line or code.co_firstlineno
+            known = self._frames.get(place)
+            if known is None:
+                if len(self._frames) >= MOST_LINES:
+                    return key
+                known = self._frames[place] = len(self._frames) + 1
+                self._code[id(code)] = code
+                own = self._places.is_own(code.co_filename)
+                name = code.co_name if own else getattr(code, "co_qualname", code.co_name).replace(LOCALS, "")
+                words = f"{key} {cells.OWN * own}{self._places.short(code.co_filename)}:{place[2]} {name}"
+                self._cells.append(cells.text(cells.FRAME, known, words))
+            key = known
         return key
 
     def _flush(self) -> bool:
@@ -162,6 +218,9 @@ class Sampler:
         for thread, run in self._open.items():
             self._close(thread, run)
         self._open.clear()
+        if self._since is not None:
+            self._account(True)
+            self._cells.append(cells.fact("processor", " ".join(map(str, self._processor))))
         whole, self._cells = b"".join(self._cells), []
         self._written_ns, self._ahead_ns = time.monotonic_ns(), self._measure_ahead_ns()
         return bool(self._write(whole))

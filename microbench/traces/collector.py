@@ -54,6 +54,7 @@ class Category(IntEnum):
     OVERHEAD = 9
     DRIVERS_OWN = 10
     LINE = 11
+    FUNCTION = 12
 
 
 class Field(IntEnum):
@@ -85,6 +86,7 @@ RANGE_KIND = {
     Category.OVERHEAD: RANGE_KINDS.index("overhead"),
     Category.DRIVERS_OWN: RANGE_KINDS.index("driver"),
     Category.LINE: RANGE_KINDS.index("line"),
+    Category.FUNCTION: RANGE_KINDS.index("function"),
 }
 SYNC_WORDS = (
     ("wait event", "stream_wait_event"), ("event", "event"), ("stream", "stream"), ("context", "context"),
@@ -98,7 +100,7 @@ MEMORY_WORDS = {
 ROW_LIMITS = {
     "work": 1_500_000, "call": 1_500_000, "sync": 500_000, "annotation": 500_000, "operator": 1_500_000,
     "python": 1_500_000, "overhead": 100_000, "driver": 100_000,
-    "line": 1_000_000,
+    "line": 1_000_000, "function": 1_000_000,
 }  # fmt: skip
 MAX_TEXT_BYTES = 64_000_000  # of all names together
 MAX_NAMES = 500_000

@@ -18,9 +18,9 @@ from microbench.core.errors import UsageError
 from microbench.core.units import plain
 from microbench.recorder import cells
 from microbench.traces.collector import MAX_NAME, MAX_TIME_NS, NO_ROW, Category, Collector, Facts, Field, Integers
-from microbench.traces.samples import counted, filled, in_order, lines, within
+from microbench.traces.samples import Lines, counted, filled, in_order, lines, within
 from microbench.traces.stream import open_trace
-from microbench.traces.trace import MEMORIES, NONE, TURNS, Loop, Memory, Pause, Samples, Table, Trace
+from microbench.traces.trace import MEMORIES, NONE, TURNS, Loop, Memory, Pause, Processor, Samples, Table, Trace
 
 MOST_ROWS = 4_000_000  # that are kept
 AT_ONCE = 1 << 16  # cells
@@ -59,7 +59,10 @@ WINDOW = re.compile(r"([0-9]{1,19})-([0-9]{0,19})")
 TIME = re.compile(r"[0-9]{1,19}")
 SETTLING_NS = 100_000_000  # in which the recorder still finishes its window, where it does not say when it has
 UNNAMED = "(unnamed)"
-TEXTS = (cells.FACT, cells.NAME, cells.LINE, cells.LOOP)
+TEXTS = (cells.FACT, cells.NAME, cells.LINE, cells.LOOP, cells.FRAME)
+FRAME = re.compile(rf"(\d{{1,9}}) ({cells.OWN})?(.+)", re.DOTALL)
+GARBAGE = "Python's garbage collection"
+LINE_NUMBER = re.compile(r":\d+(?= [^ ]*$)")  # of a place: module.py:1747 Module.__call__
 FIRST_CELLS = 1 << 12  # of a file; the names of all calls are among them
 LAST_CELLS = 1 << 20  # of a growing file, in which texts are looked for; few are written between two windows
 
@@ -156,7 +159,8 @@ class _Texts:
     def __init__(self) -> None:
         self.facts: dict[str, str] = {}
         self.kernels: dict[int, str] = {}
-        self.lines: dict[int, str] = {}
+        self.lines: dict[int, tuple[str, str]] = {}  # by key: a line, and the function of a package in it or ""
+        self._own: set[int] = set()  # frames of the program's own code and those that it called
         self.loops: dict[int, Loop] = {}
         self.left_out = 0
         self._open = (0, 0, 0)  # kind, key and length of the text that goes on
@@ -179,7 +183,9 @@ class _Texts:
         elif kind == cells.NAME:
             self.kernels[key] = self._kernel(text)
         elif kind == cells.LINE:
-            self.lines[key] = plain(text, MAX_NAME)
+            self.lines[key] = plain(text, MAX_NAME), ""
+        elif kind == cells.FRAME and (frame := FRAME.fullmatch(text)):
+            self._frame(key, int(frame[1]), frame[2] is not None, plain(frame[3], MAX_NAME))
         elif kind == cells.LOOP:
             own, beneath = text.startswith(cells.OWN), text.startswith(cells.BENEATH)
             place = text.removeprefix(cells.OWN if own else cells.BENEATH)
@@ -187,6 +193,14 @@ class _Texts:
         else:
             name, _, value = text.partition("=")
             self.facts[name[:MOST_FACT]] = plain(value[:MOST_FACT])
+
+    def _frame(self, key: int, caller: int, own: bool, place: str) -> None:
+        """Take a frame: the line is the innermost one of the program's own code, and the function is of a package."""
+        line, _ = self.lines.get(caller, ("", ""))
+        by_own = caller in self._own
+        if own or by_own:
+            self._own.add(key)
+        self.lines[key] = line if by_own and not own else place, "" if own else LINE_NUMBER.sub("", place)
 
     def _kernel(self, mangled: str) -> str:
         """The readable name of a kernel, with a number if others have the same."""
@@ -216,11 +230,14 @@ class _Reader:
 
     def __init__(self, name: str, count: int, texts: _Texts | None = None) -> None:
         self._name = name
-        self._collector = Collector(min(2 * count, MOST_ROWS))  # several threads may have ranges of the same samples
+        self._collector = Collector(
+            min(3 * count, MOST_ROWS)
+        )  # samples make two ranges, and several threads may have them
         self._first = max(count - MOST_ROWS, 0) // 2  # of the cells whose rows are kept
         self._taken = 0
         self._texts = texts or _Texts()
         self._samples: list[Table] = []
+        self._collections: list[Table] = []
         self._turns: list[Table] = []
         self._syncs: list[Integers] = []
         self._events: list[Integers] = []  # columns: the number of an event, the correlation of its record, its stream
@@ -241,6 +258,8 @@ class _Reader:
                 self._events.append(np.stack(columns, axis=1))
             elif kind == cells.SAMPLES:
                 self._samples.append(rows)
+            elif kind == cells.COLLECTED:
+                self._collections.append(rows)
             elif kind == cells.TURN:
                 self._turns.append(rows)
             elif kind not in TEXTS:
@@ -338,7 +357,8 @@ class _Reader:
             loops=tuple(texts.loops.values()),
             turns=self._read_turns(),
         )
-        trace = msgspec.structs.replace(collector.finish(self._name, facts), samples=samples)
+        trace = collector.finish(self._name, facts)
+        trace = msgspec.structs.replace(trace, samples=samples, processor=_processor(texts))
         return _without_others(trace) if windows else trace
 
     def _read_turns(self) -> Table:
@@ -371,21 +391,38 @@ class _Reader:
         most = threads[np.argsort(-counts, kind="stable")][:MOST_SAMPLED].tolist()
         submitting = {thread: numbers[thread] for thread in most if thread != NONE}
         each = {one: in_order(table[possible & (table["place"] == one)]) for one in {main, *submitting.values()}}
-        mains = lines(each[main], lambda key: self._line(key, "main thread at "))
+        main_lines = lines(each[main], lambda key: self._named_line(key, "main thread at "))
         for thread, number in submitting.items():
-            found = lines(each[number], self._line)
-            found = within(found if number == main else filled(found, mains), first_ns, last_ns)
-            fields = np.tile(np.array(NO_ROW, np.int64), (len(found.name), 1))
-            fields[:, Field.CATEGORY], fields[:, Field.THREAD] = Category.LINE, thread
-            fields[:, Field.BEGIN_NS], fields[:, Field.DURATION_NS] = found.begin_ns, found.end_ns - found.begin_ns
-            fields[:, Field.NAME] = found.name
-            collector.add(fields)
+            found = lines(each[number], self._named_line)
+            found = within(found if number == main else filled(found, main_lines), first_ns, last_ns)
+            self._add_ranges(Category.LINE, thread, found)
+            self._add_ranges(Category.FUNCTION, thread, within(lines(each[number], self._function), first_ns, last_ns))
+            self._add_ranges(Category.PYTHON, thread, within(self._garbage(number), first_ns, last_ns))
         return counted(list(each.values()))
 
-    def _line(self, key: int, words: str = "") -> int:
+    def _garbage(self, thread: int) -> Lines:
+        """When a thread collected garbage."""
+        rows = np.concatenate([np.empty(0, ROW), *self._collections])
+        rows = in_order(rows[(rows["place"] == thread) & (rows["begin_ns"] >= 0) & (rows["begin_ns"] < rows["end_ns"])])
+        names = np.full(len(rows), self._collector.name(GARBAGE))
+        return Lines(rows["begin_ns"].astype(np.int64), np.minimum(rows["end_ns"], MAX_TIME_NS), names)
+
+    def _add_ranges(self, category: Category, thread: int, found: Lines) -> None:
+        fields = np.tile(np.array(NO_ROW, np.int64), (len(found.name), 1))
+        fields[:, Field.CATEGORY], fields[:, Field.THREAD] = category, thread
+        fields[:, Field.BEGIN_NS], fields[:, Field.DURATION_NS] = found.begin_ns, found.end_ns - found.begin_ns
+        fields[:, Field.NAME] = found.name
+        self._collector.add(fields)
+
+    def _named_line(self, key: int, words: str = "") -> int:
         """The place of the name of a line of Python; NONE if the recording does not name it."""
-        name = self._texts.lines.get(key)
-        return NONE if name is None else self._collector.name(words + name)
+        line, _ = self._texts.lines.get(key, ("", ""))
+        return self._collector.name(words + line) if line else NONE
+
+    def _function(self, key: int) -> int:
+        """The place of the name of the function of a package in that line; NONE without one."""
+        _, function = self._texts.lines.get(key, ("", ""))
+        return self._collector.name(function) if function else NONE
 
     def _set_aside(self, windows: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
         """Keep only the waits inside of windows. Returns the ends of the host's other ones in ns, sorted."""
@@ -415,6 +452,17 @@ class _Reader:
         found = (places >= 0) & (wanted != NONE) & (events[places, 0] == wanted)
         syncs[found, Field.ON_CORRELATION] = events[places[found], 1]
         syncs[found, Field.ON_STREAM] = _known(events[places[found], 2])
+
+
+def _processor(texts: _Texts) -> Processor | None:
+    """What the main thread had of the processors; None if the recording does not say it."""
+    times, cores = (texts.facts.get(name, "").split() for name in ("processor", "cores"))
+    try:
+        all_ns, ran_ns, ready_ns = (min(int(one), MAX_TIME_NS) for one in times)
+        allowed, count = float(cores[0]), int(cores[1])
+    except (ValueError, IndexError):
+        return None
+    return Processor(all_ns, ran_ns, ready_ns, allowed, count) if min(all_ns, ran_ns, ready_ns) >= 0 < all_ns else None
 
 
 def _take_texts(texts: _Texts, chunk: Table) -> None:

@@ -34,8 +34,8 @@ def in_order(rows: Table) -> Table:
 def lines(rows: Table, name: Callable[[int], int]) -> Lines:
     """The lines in which samples found a thread; ``rows`` are in order. Those without a name (NONE) are left out.
 
-    The change from one line to the next is taken to be halfway between two samples that follow each other. Where none
-    follows, a line goes on for half of the time between samples.
+    Stacks that follow each other in one line are one. The change from one line to the next is taken to be halfway
+    between two samples that follow each other. Where none follows, a line goes on for half of the time between samples.
     """
     begin, end = rows["begin_ns"].astype(np.int64), rows["end_ns"].astype(np.int64)
     apart = begin[1:] - end[:-1]
@@ -44,9 +44,12 @@ def lines(rows: Table, name: Callable[[int], int]) -> Lines:
     behind = np.append(np.where(following, apart // 2, SAMPLE_NS // 2), SAMPLE_NS // 2)
     keys, place = np.unique(rows["name"], return_inverse=True)
     names = np.array([name(key) for key in keys.tolist()], np.int64)[place]
-    known = names != NONE
     count = len(rows)
-    return Lines((begin - before[:count])[known], (end + behind[:count])[known], names[known])
+    begin, end = begin - before[:count], end + behind[:count]
+    others = (names[1:] != names[:-1]) | (begin[1:] != end[:-1])
+    firsts, lasts = (np.flatnonzero(edge[:count]) for edge in (np.append(True, others), np.append(others, True)))
+    known = names[firsts] != NONE
+    return Lines(begin[firsts][known], end[lasts][known], names[firsts][known])
 
 
 def filled(own: Lines, other: Lines) -> Lines:

@@ -21,8 +21,9 @@ WORK_KINDS: tuple[WorkKind, ...] = get_args(WorkKind)
 Memory = Literal["unknown", "pageable", "pinned", "device", "managed"]
 MEMORIES: tuple[Memory, ...] = get_args(Memory)
 # "overhead" is the profiler's own work; "driver" is CUDA's own within a call, which loads a module, compiles, or waits
-# for room in its queue. "line" is the line of the program that samples found; nobody recorded its begin and end.
-RangeKind = Literal["annotation", "operator", "python", "overhead", "driver", "line"]
+# for room in its queue. "line" is the line of the program that samples found, and "function" the innermost function of
+# a package within it; nobody recorded their begins and ends.
+RangeKind = Literal["annotation", "operator", "python", "overhead", "driver", "line", "function"]
 RANGE_KINDS: tuple[RangeKind, ...] = get_args(RangeKind)
 SyncKind = Literal["event", "stream_wait_event", "stream", "context"]
 SYNC_KINDS: tuple[SyncKind, ...] = get_args(SyncKind)
@@ -55,6 +56,17 @@ SYNCS = np.dtype(
         ("kind", "i1"),
     ]
 )  # fmt: skip
+
+
+class Processor(NamedTuple):
+    """What the main thread had of the processors while it was sampled, in ns: all of the time, the part in which it
+    ran, and that in which it could run and had to wait; and how many of the processors the process may use."""
+
+    all_ns: int
+    ran_ns: int
+    ready_ns: int
+    allowed: float
+    cores: int
 
 
 class Thread(NamedTuple):
@@ -102,8 +114,7 @@ class Trace(msgspec.Struct, frozen=True):
     records were asked for at all. ``rank`` is the number of this process in a distributed program. A recording of
     ``windows`` (begin and end in ns) has only their records, and of the rest ``other_waits_ns``, the ends of the host's
     waits; without windows all of it was recorded. ``pauses`` are between them. ``turns`` of ``loops`` are of all time,
-    and ``samples`` are those
-    that became ranges.
+    ``samples`` are those that became ranges, and ``processor`` was measured with them.
     """
 
     source: str
@@ -128,6 +139,7 @@ class Trace(msgspec.Struct, frozen=True):
     pauses: tuple[Pause, ...] = ()
     other_waits_ns: tuple[int, ...] = ()
     samples: Samples | None = None
+    processor: Processor | None = None
     loops: tuple[Loop, ...] = ()
     turns: Table = np.empty(0, TURNS)
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
+from microbench.analysis.evidence import Severity
 from microbench.core.units import MISSING, as_time, percent, plain, quantity, times, two_times
 from microbench.diagnosis import ranks, words
 from microbench.diagnosis.diagnosis import Diagnosis
-from microbench.diagnosis.idle import CAUSES
+from microbench.diagnosis.idle import BETWEEN, CAUSES
+from microbench.diagnosis.owners import owners
 from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, Tone, columns
 from microbench.report.sheets.recorded_step import TONES
 
 # The named parts of idle time that the screen shows, and those of the table.
-SHOWN, LISTED, SHOWN_LOOPS = 4, 30, 2
-LEAST_SHOWN = 0.005
+SHOWN, LISTED, SHOWN_LOOPS, OWNERS = 4, 30, 2, 3
+LEAST_SHOWN = 0.01
+ORDER: tuple[Severity, ...] = ("problem", "advice", "warning", "good", "note")
 # The share of calls that must repeat from step to step before steps are called alike.
 ALIKE = 0.5
 IDENTICAL = 0.9995
@@ -21,9 +24,13 @@ LONGEST_NAME = 48
 
 
 def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool = False) -> Screen:
-    """One screen. ``costs`` says whose constants the predictions use, ``command`` what was typed."""
+    """One screen: the verdict, where the time is, and what to change. ``costs`` says whose constants the predictions
+    use, ``command`` what was typed."""
     found = words.findings(diagnosis)
-    lines = [*_step_lines(diagnosis), *_idle_lines(diagnosis), *_graph_lines(diagnosis)]
+    lines = [*_idle_lines(diagnosis), *_step_lines(diagnosis)]
+    if found and found[0].rule == "diagnose.bound":
+        verdict, *found = found
+        lines.insert(0, AnswerLine("verdict", (Cell(verdict.title),), verdict=verdict.severity))
     trace = diagnosis.trace
     gpu = trace.gpus.get(diagnosis.idle.device) if diagnosis.idle is not None else None
     about = [trace.format, *([gpu] if gpu else [])]
@@ -31,7 +38,7 @@ def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool =
         run=costs,
         blocks=(Block(plain(trace.source), tuple(about), tuple(lines)),),
         tables=tuple(tables(diagnosis)) if everything else (),
-        findings=tuple(found),
+        findings=tuple(sorted(found, key=lambda one: ORDER.index(one.severity))),
         footer="" if everything else f"more: {command} --all, or --timeline, --json, -o page.html",
     )
 
@@ -50,7 +57,9 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     pieces = f"{step.kernels:.0f} kernel{'' if round(step.kernels) == 1 else 's'}"
     pieces += f" and {other} {words.other_work(trace, other)}" if other else ""
     parts = [Cell(f"{step.count} of {pieces}, {alike}")]
-    if step.found == "loop":
+    if step.count == 1:
+        parts = [Cell(f"the only {plain(step.name)}, of {pieces}")]
+    elif step.found == "loop":
         parts = [Cell(f"{step.count} turns of the loop at {plain(step.name)}, each of {pieces}, {alike}")]
     parts.append(Cell(f"{as_time(step.watched_s)} as recorded"))
     if step.given:
@@ -69,7 +78,7 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         else:
             parts.append(Cell(f"unprofiled step time about {as_time(step.unwatched_s)} ({range_})"))
     if diagnosis.steps is not None and (others := diagnosis.steps.loops[:SHOWN_LOOPS]):
-        parts.append(Cell(f"other loops: {', '.join(f'{plain(name)} {as_time(turn_s)}' for name, turn_s in others)}"))
+        parts.append(Cell(f"also here: {', '.join(f'{plain(name)} {as_time(turn_s)}' for name, turn_s in others)}"))
     return [AnswerLine("repeats" if step.found == "repetition" else "steps", tuple(parts))]
 
 
@@ -77,13 +86,9 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     idle = diagnosis.idle
     if idle is None:
         return [AnswerLine("idle", (Cell(f"not given: {diagnosis.why_no_idle}"),), verdict="warning")]
-    verdict = words.findings(diagnosis)[0].severity if diagnosis.bound is not None else None
     long = diagnosis.steps is None and idle.span_s > 1
     whole = "each second" if long else as_time(words.each(diagnosis, idle.span_s))
-    busy = (
-        Cell(f"works {percent(idle.busy_s / idle.span_s)}"),
-        Cell(f"idle {as_time(words.each(diagnosis, idle.idle_s))} of {whole}"),
-    )
+    in_all = Cell(f"{as_time(words.each(diagnosis, idle.idle_s))} of {whole} ({percent(idle.idle_s / idle.span_s)})")
     shown = [cause for cause in CAUSES if idle.causes[cause] > LEAST_SHOWN * idle.span_s]
     causes = sorted(shown, key=lambda cause: -idle.causes[cause])
     parts = tuple(
@@ -94,28 +99,20 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         for place in idle.places[:SHOWN]
         if place.seconds > LEAST_SHOWN * idle.span_s
     )
-    if places and (nameless := words.nameless(diagnosis)):
+    if nameless := words.nameless(diagnosis):
         places = (Cell(nameless), *places)
-    lines = [AnswerLine("GPU", busy, verdict=verdict)]
+    whose = tuple(
+        Cell(f"{plain(one.name)} {as_time(words.each(diagnosis, one.seconds))}: {plain(one.most, LONGEST_NAME)}")
+        for one in owners((place.name, place.seconds) for place in idle.places if place.cause == BETWEEN)[:OWNERS]
+        if one.seconds > LEAST_SHOWN * idle.span_s
+    )
+    lines = [("idle", (in_all, *parts)), ("whose", whose), ("most in", places)]
     if idle.communication_s > LEAST_SHOWN * idle.span_s:
         alone = (
             f"{as_time(words.each(diagnosis, idle.exposed_s))} of it alone ({percent(idle.exposed_s / idle.span_s)})"
         )
-        exchange = Cell(f"communicates {as_time(words.each(diagnosis, idle.communication_s))}, {alone}")
-        lines = [AnswerLine("GPU", (*busy, exchange), verdict=verdict)]
-    return lines + [AnswerLine(name, cells) for name, cells in (("idle for", parts), ("most in", places)) if cells]
-
-
-def _graph_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
-    graph = diagnosis.graph
-    if graph is None:
-        return []
-    parts = [
-        Cell(f"{as_time(graph.step_s)} a step ({two_times(graph.low_s, graph.high_s)})"),
-        Cell(words.speedup(graph)),
-        Cell(f"capture takes {as_time(graph.making_s)}; {words.faster_from(graph)}"),
-    ]
-    return [AnswerLine("as a graph", tuple(parts))]
+        lines.append(("exchange", (Cell(as_time(words.each(diagnosis, idle.communication_s))), Cell(alone))))
+    return [AnswerLine(name, cells) for name, cells in lines if cells]
 
 
 def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
@@ -128,7 +125,7 @@ def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
             *([Cell(quantity(ranks.communication_s(one), "s"))] if exchange else []),
             Cell(percent(one.idle.idle_s / one.idle.span_s) if one.idle is not None and one.idle.span_s else MISSING),
             Cell(one.bound or MISSING),
-            Cell(words.speedup(one.graph).removeprefix("about ") if one.graph is not None else MISSING),
+            Cell(words.speedup(one).removeprefix("about ") or MISSING),
         )
         for name, one in zip(ranks.names(several), several, strict=True)
     )
