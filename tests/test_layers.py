@@ -47,8 +47,8 @@ LINES = {
     "model": 4260,
     "explain": 6810,
     "archive": 2000,
-    "traces": 3860,
-    "diagnosis": 4120,  # communication, starts, single steps have verdicts; loops make steps; host time has owners
+    "traces": 3880,
+    "diagnosis": 4200,  # communication, starts, single steps have verdicts; loops make steps; host time has owners
     "session": 2200,
     "report": 8050,
     "fleet": 3200,

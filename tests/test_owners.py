@@ -1,10 +1,18 @@
-"""Tests of whose the host code is in which a GPU idles, by the names that recordings and traces have for it."""
+"""Tests of whose the host code is in which a GPU idles, and of the stacks of functions that idle time passes in."""
 
 from __future__ import annotations
 
-import pytest
+import json
+from pathlib import Path
 
+import pytest
+from command_line import call
+from make_trace import Recorder, kineto
+from test_diagnose import diagnosed
+
+from microbench.core.errors import ExitCode
 from microbench.diagnosis.owners import BUILT_IN, ELSEWHERE, LIBRARY, OPERATORS, OWN, Owner, owner_of, owners
+from microbench.diagnosis.stacks import idle_stacks
 
 
 @pytest.mark.parametrize(
@@ -42,3 +50,65 @@ def test_a_name_has_an_owner(name: str, owner: str) -> None:
 def test_owners_have_the_sum_of_their_code_and_name_its_largest_piece() -> None:
     places = [("aten::mm", 2.0), ("train.py:8 step", 4.0), ("aten::add", 3.0)]
     assert owners(places) == [Owner(OPERATORS, 5.0, "aten::add"), Owner(OWN, 4.0, "train.py:8 step")]
+
+
+def nested() -> Recorder:
+    """Steps whose host time lies in functions of functions, and that wait."""
+    made = Recorder()
+    for step in range(12):
+        with made.range(f"step#{step}", "annotation"):
+            made.runs(1000)
+            with made.range("train.py(8): step", "python"):
+                for kernel in range(5):
+                    with made.range("torch/nn/modules/linear.py(130): forward", "python"):
+                        made.runs(20_000)
+                        with made.range("aten::addmm"):
+                            made.runs(10_000)
+                            made.launch(f"kernel_{kernel}", 2000)
+                made.runs(30_000)
+        made.wait()
+    return made
+
+
+def test_stacks_add_up_to_the_idle_time_and_name_all_functions() -> None:
+    found = diagnosed(nested())
+    stacks = idle_stacks(found)
+    assert sum(stacks.values()) == round(found.idle.idle_s * 1e9)
+    for cause, seconds in found.idle.causes.items():
+        assert sum(ns for stack, ns in stacks.items() if stack[0] == cause) == round(seconds * 1e9)
+    between, steps = "Python and framework time between CUDA calls", found.steps.count
+    own, module = "train.py(8): step", "torch/nn/modules/linear.py(130): forward"
+    assert stacks[between, "step", own, module] == pytest.approx(steps * 5 * 20_000, rel=0.2), "less the kernels"
+    assert stacks[between, "step", own, module, "aten::addmm"] == steps * 5 * 10_000
+    launches = next(ns for stack, ns in stacks.items() if stack[-1] == "cudaLaunchKernel")
+    assert launches == steps * 5 * 3000
+
+
+def test_a_range_that_ends_after_the_one_in_which_it_began_is_not_of_it() -> None:
+    """PyTorch's profiler begins an annotation within the function that begins it."""
+    made = Recorder()
+    for _ in range(12):
+        enter_ns = made.now_ns
+        made.runs(2000)
+        with made.range("annotated", "annotation"):
+            made.runs(1000)
+            made.ranges.append((enter_ns, made.now_ns, made.name("enter.py(1): enter"), made.thread, 2))
+            made.launches(5, between_ns=20_000)
+    stacks = idle_stacks(diagnosed(made))
+    assert any(stack[1:] == ("annotated",) for stack in stacks)
+    assert not any(stack[1:3] == ("enter.py(1): enter", "annotated") and ns > 12_000 for stack, ns in stacks.items())
+
+
+def test_speedscope_has_a_weighted_stack_for_each_piece(tmp_path: Path) -> None:
+    trace, file = tmp_path / "trace.json", tmp_path / "idle.speedscope.json"
+    trace.write_bytes(kineto(nested().trace()))
+    assert call("diagnose", str(trace), "--speedscope", str(file)).exit_code == ExitCode.MEASURED
+    written = json.loads(file.read_text())
+    (profile,) = written["profiles"]
+    assert (profile["type"], profile["unit"], profile["startValue"]) == ("sampled", "seconds", 0)
+    assert len(profile["samples"]) == len(profile["weights"]) > 5
+    assert profile["endValue"] == pytest.approx(sum(profile["weights"]))
+    names = [frame["name"] for frame in written["shared"]["frames"]]
+    assert {names[place] for stack in profile["samples"] for place in stack} == set(names)
+    assert call("diagnose", str(trace), "--speedscope", str(file)).exit_code == ExitCode.USAGE, "it is there already"
+    assert call("diagnose", str(trace), str(trace), "--speedscope", "x").exit_code == ExitCode.USAGE

@@ -217,26 +217,32 @@ def frames(*texts: str) -> bytes:
 STACK = frames(
     "0 own train.py:9 <module>", "1 own train.py:3 step", "2 torch/nn/modules/module.py:1747 Module.__call__",
     "3 own net.py:7 Net.forward", "4 torch/nn/functional.py:5 linear", "0 library/loop.py:8 run",
+    "3 torch/nn/modules/linear.py:130 Linear.forward",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("key", "line", "function"),
+    ("key", "line", "functions"),
     [
-        (1, "train.py:9 <module>", ""),
-        (2, "train.py:3 step", ""),
-        (3, "train.py:3 step", "torch/nn/modules/module.py Module.__call__"),
-        (4, "net.py:7 Net.forward", ""),
-        (5, "net.py:7 Net.forward", "torch/nn/functional.py linear"),
-        (6, "library/loop.py:8 run", "library/loop.py run"),
+        (1, "train.py:9 <module>", []),
+        (2, "train.py:3 step", []),
+        (3, "train.py:3 step", ["torch/nn/modules/module.py Module.__call__"]),
+        (4, "net.py:7 Net.forward", []),
+        (5, "net.py:7 Net.forward", ["torch/nn/functional.py linear"]),
+        (6, "library/loop.py:8 run", ["library/loop.py run"]),
+        (
+            7,
+            "train.py:3 step",
+            ["torch/nn/modules/module.py Module.__call__", "torch/nn/modules/linear.py Linear.forward"],
+        ),
     ],
 )
-def test_a_stack_names_the_programs_own_line_and_the_function_within(
-    key: int, line: str, function: str, tmp_path: Path
+def test_a_stack_names_the_programs_own_line_and_the_functions_within(
+    key: int, line: str, functions: list[str], tmp_path: Path
 ) -> None:
     trace = read(tmp_path, recording(STACK, *CALLS, sampled(9, key, 10, 20, 6)))
-    found = {RANGE_KINDS[one["kind"]]: trace.names[one["name"]] for one in trace.ranges}
-    assert found == {"line": line, **({"function": function} if function else {})}
+    found = [(RANGE_KINDS[one["kind"]], trace.names[one["name"]]) for one in trace.ranges]
+    assert found == [("line", line), *(("function", function) for function in functions)]
 
 
 def test_samples_that_overlap_or_are_impossible_are_left_out(tmp_path: Path) -> None:

@@ -39,6 +39,9 @@ def diagnose(
     save: Path | None = option(
         "FILE", "Save the step without the profiler to this new .toml file for predict and whatif."
     ),
+    speedscope: Path | None = option(
+        "FILE", "Write the idle time by cause and function to this new file for speedscope.app, a flame graph."
+    ),
     why: bool = WHY,
     picture: Picture,
 ) -> int:
@@ -63,14 +66,13 @@ def diagnose(
                 f"diagnose writes {written_as}, not as {plain(path.name, 60)}",
                 f"name the file {named}{'; a browser prints it to PDF' if path.suffix.lower() == '.pdf' else ''}",
             )
-    for path in (page, save):
+    for path in (page, save, speedscope):
         if path is not None:
             check_new(path, force=picture.force)
     files = files_of(traces)
-    if len(files) > 1 and (timeline or save is not None):
-        raise UsageError(
-            f"{'--timeline' if timeline else '--save'} needs a single trace", f"give one of the {len(files)}"
-        )
+    asked = (("--timeline", timeline), ("--save", save), ("--speedscope", speedscope))
+    if len(files) > 1 and (single := [name for name, given in asked if given]):
+        raise UsageError(f"{single[0]} needs a single trace", f"give one of the {len(files)}")
     found = diagnosed(traces, run, step_s, from_s, to_s)
     several, costs = found.several, found.costs.words
     terminal.tell([f"left out: {error.cause}" for error in found.left_out], terminal.open_console(sys.stderr))
@@ -78,6 +80,10 @@ def diagnose(
         if several[0].unwatched is None:
             raise UsageError(f"the step cannot be saved: {several[0].why_no_graph}", "leave out --save")
         write_new(save, written(several[0].unwatched).encode(), force=picture.force)
+    if speedscope is not None:
+        from microbench.diagnosis import stacks
+
+        write_new(speedscope, stacks.speedscope(several[0]), force=picture.force)
     if page is not None:
         from microbench.report.page import diagnosis as pages
 

@@ -193,7 +193,7 @@ def diagnose(
     device = busiest(trace)
     steps = find_steps(trace)
     health = checks(trace, steps)
-    begin_ns, end_ns = _window(trace, steps)
+    begin_ns, end_ns = window_of(trace, steps)
     stopped = forbidden(health, "idle time")
     found = idle(trace, begin_ns, end_ns, device) if stopped is None else None
     typical = recorded(trace, steps, layer_of(trace), device) if steps is not None else None
@@ -247,8 +247,8 @@ def diagnose(
     )
 
 
-def _window(trace: Trace, steps: Steps | None) -> tuple[int, int]:
-    """Whole steps; without them from the first work to the last."""
+def window_of(trace: Trace, steps: Steps | None) -> tuple[int, int]:
+    """Whole steps; without them from the first work to the last; in ns."""
     if steps is not None:
         return int(steps.begins_ns[0]), int(steps.begins_ns[-1])
     return int(trace.work["begin_ns"][0]), int(trace.work["end_ns"].max())

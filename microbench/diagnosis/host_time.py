@@ -72,13 +72,17 @@ class Slices(NamedTuple):
     """A thread's time without holes or overlaps: slice i lasts from ``edges_ns[i]`` to ``edges_ns[i + 1]``.
 
     ``doing`` is a place in DOINGS. ``call`` is the CUDA call of the slice, or NONE; ``name`` the name of the innermost
-    range of code that the slice lies in, or NONE.
+    range of code that the slice lies in, or NONE. ``range`` is the number of that range or call; for each of these
+    ``around`` has the one that it lies in, and ``names`` its own name, NONE where there is none.
     """
 
     edges_ns: IntArray
     doing: npt.NDArray[np.int8]
     call: IntArray
     name: IntArray
+    range: IntArray
+    around: IntArray
+    names: IntArray
 
 
 class Part(NamedTuple):
@@ -129,7 +133,7 @@ def _flat(layers: list[tuple[Table, npt.NDArray[np.int8], IntArray, IntArray]]) 
     name = np.concatenate([names for *_, names in layers])
     order = np.lexsort((layer, -end, begin))
     begins, ends, layers_of, names = begin.tolist(), end.tolist(), layer.tolist(), name.tolist()
-    edges, of = [FIRST_NS], [NONE]
+    edges, of, outer = [FIRST_NS], [NONE], [NONE] * len(begins)
     around: list[int] = []  # the intervals around the present time, the innermost last
 
     def close(until_ns: int) -> None:
@@ -148,6 +152,7 @@ def _flat(layers: list[tuple[Table, npt.NDArray[np.int8], IntArray, IntArray]]) 
         below = len(around)  # an interval that begins under a later layer counts when that has ended
         while below and layers_of[around[below - 1]] > layers_of[place]:
             below -= 1
+        outer[place] = next((one for one in reversed(around[:below]) if ends[one] >= ends[place]), NONE)
         if names[place] == NONE and below:
             names[place] = names[around[below - 1]]
         if below == len(around):
@@ -165,6 +170,9 @@ def _flat(layers: list[tuple[Table, npt.NDArray[np.int8], IntArray, IntArray]]) 
         doing=owned(what, DOINGS.index("between")).astype(np.int8),
         call=owned(call, NONE),
         name=owned(np.array(names, dtype=np.int64), NONE),
+        range=owner,
+        around=np.array(outer, dtype=np.int64),
+        names=name,
     )
 
 

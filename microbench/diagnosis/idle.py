@@ -111,7 +111,8 @@ class Stretches(NamedTuple):
     """Idle time in pieces of one cause each: begin and end in ns, and the place of the cause in CAUSES.
 
     ``call`` and ``name`` are the CUDA call and the range of host code, as places in Trace.names; NONE where there is
-    none. Where ``name`` is HELD_BACK or UNCALLED, nothing of the host explains the piece.
+    none. Where ``name`` is HELD_BACK or UNCALLED, nothing of the host explains the piece. Else ``slice`` is the place
+    of the piece in the time ``of`` its thread.
     """
 
     begin_ns: IntArray
@@ -119,6 +120,8 @@ class Stretches(NamedTuple):
     cause: IntArray
     call: IntArray
     name: IntArray
+    slice: IntArray | None = None
+    of: Slices | None = None
 
 
 HELD_BACK, UNCALLED = -2, -3
@@ -205,7 +208,7 @@ def _until_call(trace: Trace, of: Slices, begins_ns: IntArray, ends_ns: IntArray
     from_ns = np.maximum(begins_ns[parts.interval], of.edges_ns[parts.slice])
     causes = np.array([CAUSES.index(BY_DOING[one]) for one in DOINGS])[of.doing[parts.slice]]
     calls = np.append(trace.calls["name"], NONE)[of.call[parts.slice]].astype(np.int64)
-    return Stretches(from_ns, from_ns + parts.ns, causes, calls, of.name[parts.slice])
+    return Stretches(from_ns, from_ns + parts.ns, causes, calls, of.name[parts.slice], parts.slice, of)
 
 
 def _behind_call(

@@ -154,7 +154,7 @@ class _Lanes:
         gaps = gaps_of(self.trace.work, self.device, self.begin_ns, self.end_ns)
         found = []
         for pieces in stretches(self.trace, gaps):
-            for begin, end, cause, call, name in zip(*(column.tolist() for column in pieces), strict=True):
+            for begin, end, cause, call, name in zip(*(column.tolist() for column in pieces[:5]), strict=True):
                 place = place_name(self.trace, call, name)
                 text = f"{CAUSES[cause]}: {plain(place, LONGEST_NAME)}" if place else CAUSES[cause]
                 found.append(self._piece(begin, end, text, CAUSES[cause]))

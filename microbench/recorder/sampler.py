@@ -34,11 +34,8 @@ MAIN_THREADS = "/proc/self/schedstat"  # ns on a processor, ns ready to run with
 CORES = "/sys/fs/cgroup/cpu.max"  # us of all processors in each period of so many us
 UNWANTED_S = 0.05
 # Python's library, its scripts (such as torchrun) and microbench are not the program's own code.
-OTHERS = tuple(
-    os.path.join(os.path.dirname(path), "")
-    for path in (os.__file__, sys.executable, os.path.dirname(os.path.abspath(__file__)))
-    if path
-)
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+OTHERS = tuple(os.path.join(os.path.dirname(path), "") for path in (os.__file__, sys.executable, HERE[:-1]) if path)
 PACKAGES = "-packages" + os.sep  # site-packages and dist-packages
 TYPED = ("<stdin>", "<string>", "<ipython-input")  # code without a file that is the program's own
 
@@ -130,7 +127,7 @@ class Sampler:
                     if wanted != (self._since is not None):
                         self._account(wanted)
                     if wanted:
-                        self._sample(int(began_ns - due_ns > cells.SAMPLE_NS))
+                        self._sample(began_ns - due_ns)
                     takes_ns += (time.thread_time_ns() - before_ns - takes_ns) // 16
                     if began_ns - self._written_ns > WRITE_NS or len(self._cells) > MOST_WAITING:
                         self._ended = not self._flush()
@@ -149,20 +146,28 @@ class Sampler:
             with contextlib.suppress(Exception):
                 self._flush()
 
-    def _sample(self, late: int) -> None:
-        """Note the stack of each thread. The frames are let go at the end, and nothing here gives the lock up."""
+    def _sample(self, waited_ns: int) -> None:
+        """Note the stack of each thread. The frames are let go at the end, and nothing here gives the lock up.
+
+        Who keeps Python's lock gives it up at the end of a call or a turn of a loop, so a late sample names the
+        function that made it wait.
+        """
         now_ns, own = time.time_ns() + self._ahead_ns, _thread.get_ident()
+        late = waited_ns > cells.SAMPLE_NS
+        since_ns = now_ns - waited_ns if late else now_ns
         for thread, frame in sys._current_frames().items():
             if thread == own:
                 continue
             innermost, number = self._stack(frame), thread & THREAD
             run = self._open.get(number)
-            if run is not None and run[0] == innermost and 0 <= now_ns - run[2] <= cells.FOLLOWING_NS:
-                run[2:] = now_ns, run[3] + 1, run[4] + late
-                continue
+            begin_ns = since_ns
             if run is not None:
+                if run[0] == innermost and run[2] <= now_ns and since_ns - run[2] <= cells.FOLLOWING_NS:
+                    run[2:] = now_ns, run[3] + 1, run[4] + late
+                    continue
                 self._close(number, run)
-            self._open[number] = [innermost, now_ns, now_ns, 1, late]
+                begin_ns = min(max(since_ns, run[2]), now_ns)
+            self._open[number] = [innermost, begin_ns, now_ns, 1, late]
 
     def _collected(self, phase: str, about: dict[str, int]) -> None:
         """Note a long collection of garbage; Python calls this before and after each."""
@@ -193,6 +198,8 @@ class Sampler:
 
     def _stack(self, frame: Any) -> int:
         """The key of a frame and of all that called it; of the outermost known ones where too many are known."""
+        while frame is not None and frame.f_code.co_filename.startswith(HERE):
+            frame = frame.f_back  # Python calls the recorder when it collects garbage
         places: list[tuple[Any, int | None]] = []
         while frame is not None and len(places) < MOST_FRAMES:
             places.append((frame.f_code, frame.f_lineno))

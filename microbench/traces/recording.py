@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,6 +28,7 @@ AT_ONCE = 1 << 16  # cells
 MOST_TEXTS = 200_000
 MOST_FACT = 200  # characters
 MOST_SAMPLED = 64  # threads whose samples become ranges
+MOST_DEEP = 64  # functions of a stack that are kept: the outermost ones and the innermost
 UNKNOWN_32 = 0xFFFFFFFF  # of a stream or an event
 SAME_CLOCK_NS = 10**9
 ROW = np.dtype(list(cells.ROW))
@@ -153,13 +155,21 @@ def unmangled(name: str) -> str:
     return "::".join("(anonymous)" if part.startswith("_GLOBAL__N_") else part for part in parts) or name
 
 
+class Stack(NamedTuple):
+    """The innermost line of the program's own code, and the functions of packages called from there, the outermost
+    first; without code of its own the innermost line of all, and all functions."""
+
+    line: str
+    functions: tuple[str, ...] = ()
+
+
 class _Texts:
     """The texts of a file: facts, and names of kernels and lines of Python by their key."""
 
     def __init__(self) -> None:
         self.facts: dict[str, str] = {}
         self.kernels: dict[int, str] = {}
-        self.lines: dict[int, tuple[str, str]] = {}  # by key: a line, and the function of a package in it or ""
+        self.lines: dict[int, Stack] = {}  # by the key of the innermost frame
         self._own: set[int] = set()  # frames of the program's own code and those that it called
         self.loops: dict[int, Loop] = {}
         self.left_out = 0
@@ -183,7 +193,7 @@ class _Texts:
         elif kind == cells.NAME:
             self.kernels[key] = self._kernel(text)
         elif kind == cells.LINE:
-            self.lines[key] = plain(text, MAX_NAME), ""
+            self.lines[key] = Stack(plain(text, MAX_NAME))
         elif kind == cells.FRAME and (frame := FRAME.fullmatch(text)):
             self._frame(key, int(frame[1]), frame[2] is not None, plain(frame[3], MAX_NAME))
         elif kind == cells.LOOP:
@@ -196,11 +206,12 @@ class _Texts:
 
     def _frame(self, key: int, caller: int, own: bool, place: str) -> None:
         """Take a frame: the line is the innermost one of the program's own code, and the function is of a package."""
-        line, _ = self.lines.get(caller, ("", ""))
+        line, functions = self.lines.get(caller, Stack(""))
         by_own = caller in self._own
         if own or by_own:
             self._own.add(key)
-        self.lines[key] = line if by_own and not own else place, "" if own else LINE_NUMBER.sub("", place)
+        called = () if own else (*functions[: MOST_DEEP - 1], LINE_NUMBER.sub("", place))
+        self.lines[key] = Stack(line if by_own and not own else place, called)
 
     def _kernel(self, mangled: str) -> str:
         """The readable name of a kernel, with a number if others have the same."""
@@ -396,7 +407,8 @@ class _Reader:
             found = lines(each[number], self._named_line)
             found = within(found if number == main else filled(found, main_lines), first_ns, last_ns)
             self._add_ranges(Category.LINE, thread, found)
-            self._add_ranges(Category.FUNCTION, thread, within(lines(each[number], self._function), first_ns, last_ns))
+            for found in self._functions(each[number]):
+                self._add_ranges(Category.FUNCTION, thread, within(found, first_ns, last_ns))
             self._add_ranges(Category.PYTHON, thread, within(self._garbage(number), first_ns, last_ns))
         return counted(list(each.values()))
 
@@ -416,13 +428,24 @@ class _Reader:
 
     def _named_line(self, key: int, words: str = "") -> int:
         """The place of the name of a line of Python; NONE if the recording does not name it."""
-        line, _ = self._texts.lines.get(key, ("", ""))
+        line, _ = self._texts.lines.get(key, Stack(""))
         return self._collector.name(words + line) if line else NONE
 
-    def _function(self, key: int) -> int:
-        """The place of the name of the function of a package in that line; NONE without one."""
-        _, function = self._texts.lines.get(key, ("", ""))
-        return self._collector.name(function) if function else NONE
+    def _functions(self, rows: Table) -> Iterator[Lines]:
+        """The functions of packages that a thread was in, the outermost ones first. Only what lies in one function goes
+        on in another one of the same name."""
+        stacks = {key: self._texts.lines.get(key, Stack("")) for key in np.unique(rows["name"]).tolist()}
+        for depth in range(1, 1 + max((len(one.functions) for one in stacks.values()), default=0)):
+            numbers: dict[tuple[str, ...], int] = {}
+
+            def number(key: int, depth: int = depth, numbers: dict[tuple[str, ...], int] = numbers) -> int:
+                line, functions = stacks[key]
+                outer = (line, *functions[:depth])
+                return numbers.setdefault(outer, len(numbers)) if len(functions) >= depth else NONE
+
+            found = lines(rows, number)
+            names = np.array([self._collector.name(outer[-1]) for outer in numbers], np.int64)
+            yield found._replace(name=names[found.name])
 
     def _set_aside(self, windows: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
         """Keep only the waits inside of windows. Returns the ends of the host's other ones in ns, sorted."""
