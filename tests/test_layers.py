@@ -44,8 +44,8 @@ LINES = {
     "experiments": 11000,
     "benchmarks": 5400,
     "comparison": 1850,
-    "model": 4250,
-    "explain": 6800,
+    "model": 4260,
+    "explain": 6810,
     "archive": 2000,
     "traces": 3880,
     "diagnosis": 4200,  # communication, starts, single steps have verdicts; loops make steps; host time has owners

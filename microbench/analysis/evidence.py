@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 import msgspec
 
@@ -13,6 +13,7 @@ from microbench.analysis.stats import Row, Trust, rows
 from microbench.core.model import Environment, GpuInfo, Outcome, Run, Scalar
 from microbench.core.units import percent, quantity
 
+Made = TypeVar("Made")
 Severity = Literal["good", "note", "advice", "warning", "problem"]
 SEVERITIES: tuple[Severity, ...] = ("good", "note", "advice", "warning", "problem")
 # A unit that is never idle reaches its ceiling; the clock's own steps explain an excess below this share.
@@ -77,10 +78,17 @@ class Evidence:
         for row in self._rows.values():
             for metric in (row.metric.name, None):
                 self._by_benchmark.setdefault((row.benchmark, metric), []).append(row)
+        self._once: dict[object, object] = {}
         self._outcomes: dict[str, list[Outcome]] = {}
         for outcome in run.outcomes:
             if outcome.device in (device, None):
                 self._outcomes.setdefault(outcome.case.benchmark, []).append(outcome)
+
+    def once(self, work: Callable[[Evidence], Made]) -> Made:
+        """What ``work`` makes of this evidence; it is done at the first call."""
+        if work not in self._once:
+            self._once[work] = work(self)
+        return cast("Made", self._once[work])
 
     @property
     def environment(self) -> Environment:
