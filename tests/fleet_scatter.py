@@ -95,10 +95,18 @@ def apart(random: np.random.Generator, gpus: int) -> Floats:
     return np.take_along_axis(losses, random.integers(0, 1 << 30, (len(losses), gpus)) % counts[:, None], axis=1)
 
 
-def campaign(draw: Draw, random: np.random.Generator, gpus: int, slow: dict[str, float] | None = None) -> Figures:
-    """A campaign of equal GPUs, of which the first has the losses of ``slow`` added, by group."""
+def campaign(
+    draw: Draw, random: np.random.Generator, gpus: int, slow: dict[str, float] | None = None, spread: float = 0.0
+) -> Figures:
+    """A campaign of equal GPUs, of which the first has the losses of ``slow`` added, by group.
+
+    ``spread`` is how far sound boards lie apart in each group, as a standard deviation.
+    """
     drawn = draw(random, gpus)
     names = groups()
+    if spread:
+        boards = random.normal(0, spread, (len(names), gpus))
+        drawn += boards[[names.index(one.group) for one in recorded()]]
     for place, one in enumerate(recorded()):
         drawn[place, 0] += (slow or {}).get(one.group, 0.0)
     drawn -= np.median(drawn, axis=1, keepdims=True)

@@ -26,13 +26,19 @@ def make_fit(*, half: float = 0.02, most: float = 0.02, steps: int = 40, **value
     Each constant is known within the share ``half`` of itself, and steps lie within ``most`` of the law.
     """
     known = VALUES | {name.replace("__", "."): value for name, value in values.items()}
+    make, node = known["make"], known.pop("make_node")
     constants = {
         name: Constant(value, value * (1 - half), value * (1 + half), (f"bench_{name.split('.')[0]}[a=1] metric",))
         for name, value in known.items()
     }
+    made = [
+        (nodes, Constant(taken, taken * (1 - half), taken * (1 + half), ("bench_make[a=1] metric",)))
+        for nodes in (1, 1000)
+        for taken in [make + nodes * node]
+    ]
     return Fit(
         constants=constants, layers=("loop", "torch_eager", "cupy_raw"),
         misfit={(way, pace): Misfit(most / 2, most, steps) for way in WAYS for pace in ("host", "gpu")},
         reach=Reach(kernels=1000, copy_bytes=1 << 26, streams=64), device="GPU-made", run_id="made",
-        titles=layer_titles(),
+        titles=layer_titles(), made=tuple(made),
     )  # fmt: skip

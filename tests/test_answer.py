@@ -27,14 +27,14 @@ def line(run: Run, name: str) -> str:
 
 
 @pytest.mark.parametrize(("run", "name", "words"), [
-    ("busy", "launch", "3.17 µs a launch · 8.66 µs launch and wait · launch-bound below 2.26 µs kernels"),
+    ("busy", "launch", "3.22 µs a launch · 8.66 µs launch and wait · launch-bound below 2.34 µs kernels"),
     ("busy", "graph", "100 kernels of 2.63 µs: 1.29× · from cuda.core 1.41×"),
     ("busy", "graph", "capture takes 210 µs; faster from the 4th replay on"),
     ("quiet", "link", "healthy · 55.3 GB/s to the GPU (94.7 %) · 55.2 GB/s from it (95.9 %)"),
     ("quiet", "link", "both ways 103 GB/s · pageable 18.6 GB/s · latency 1.09 µs"),
     ("quiet", "memory", "read 4.62 TB/s (95.9 %) · triad 4.42 TB/s (91.7 %) · copy 4.27 TB/s (88.7 %)"),
     ("quiet", "memory", "CuPy loses up to 63.7 % (write)"),
-    ("compute", "compute", "bf16 689 TFLOP/s (69.7 %, power limit) · fp8 1278 TFLOP/s"),
+    ("compute", "compute", "bf16 689 TFLOP/s (69.7 %, power limit 700 W) · fp8 1278 TFLOP/s"),
 ])  # fmt: skip
 def test_a_line_has_the_figures_of_a_recorded_run(run: str, name: str, words: str) -> None:
     assert words in line(store.read(Path(__file__).parent / "data" / f"{run}-h200.json.xz"), name)

@@ -20,7 +20,7 @@ KNOWN = {
     "one_stream_stream": 0.15e-6, "one_stream_graph": 0.17e-6, "wide_graph": 0.21e-6, "wide_blocks": 1056.0,
     "replay_way": 3.5e-6, "replay_root": 0.7e-6, "memset_graph": 1.2e-6, "h2d_graph": 6.8e-6, "h2d_small_graph": 0.8e-6,
     "d2h_graph": 7.4e-6, "branch_graph": 0.12e-6,
-    "make": 30e-6, "make_node": 1.1e-6, "queue": 1000.0, "front_end": 0.25e-6, "memory": MEMORY,
+    "make": 30e-6, "queue": 1000.0, "front_end": 0.25e-6, "memory": MEMORY,
     "h2d_call": 1.9e-6, "h2d_way": 1.3e-6, "h2d_latency": 1.1e-6, "h2d_rate": LINK,
     "d2h_call": 1.7e-6, "d2h_way": 1.5e-6, "d2h_latency": 1.2e-6, "d2h_rate": LINK * 1.1,
     "h2d_pageable_latency": 5e-6, "h2d_pageable_rate": 12e9, "d2h_pageable_latency": 8e-6, "d2h_pageable_rate": 9e9,

@@ -9,7 +9,6 @@ import pytest
 from test_watch_stacks import STACKS, idle_of, only
 from watched import Place
 
-from microbench.diagnosis.idle import BETWEEN
 from microbench.diagnosis.owners import LIBRARY, OWN, owners
 
 pytestmark = [
@@ -99,7 +98,7 @@ def test_the_owner_of_a_slow_thing_has_its_time(place: Place, tmp_path: Path, na
     done = place.recorded(text, tmp_path, how=STACKS, PYTHONPATH=f"{place.site}:{package}")
     took_s = float(done.output)
     trace = only(done)
-    found = owners((where.name, where.seconds) for where in idle_of(trace).places if where.cause == BETWEEN)
+    found = owners(idle_of(trace))
     assert found[0].name == owner, found
     # The first and the last of the steps are not within the time of the trace's first to its last work.
     assert found[0].seconds > 0.9 * took_s * (STEPS - 1) / STEPS, (found, took_s)

@@ -30,7 +30,7 @@ from microbench.library.runs import load
 from microbench.model.constants import Constant, Fit
 from microbench.model.fit import fit_for
 from microbench.model.workload import Kernels, Wait, Workload
-from microbench.report.sheets.diagnosis import encoded, screen
+from microbench.report.sheets.diagnosis import answer, screen
 from microbench.traces.trace import MIGRATION, NONE, RANGE_KINDS, Memory, RangeKind, Trace
 
 
@@ -972,7 +972,7 @@ def phases(seed: int) -> Recorder:
 @pytest.mark.parametrize("seed", [*range(40, 55), 114, 184])
 def test_no_trace_makes_numpy_warn(seed: int) -> None:
     found = diagnosed(phases(seed))  # warnings are errors in tests
-    assert encoded([found])
+    assert answer(found)
     assert screen(found, "", "", everything=True).blocks
 
 

@@ -10,6 +10,7 @@ from microbench.analysis.evidence import Finding
 from microbench.analysis.graph_steps import kernel_counts, usual_kernels
 from microbench.core.model import Run
 from microbench.explain import graph_facts as graphs
+from microbench.model.fit import fit
 from microbench.model.graph_pairs import Pair, pairs
 
 WHOLE = in_one_round(bundled("launch", "graph"))
@@ -77,10 +78,15 @@ def test_break_even_is_the_time_to_make_a_graph_over_the_saving_per_replay() -> 
     assert paid > 2
 
 
-def test_break_even_needs_the_same_count_in_both_benchmarks() -> None:
+def test_making_lies_between_that_of_measured_counts() -> None:
     pair = pairs(evidence(WHOLE), "loop", 100)[0]
-    assert graphs.break_even(evidence(WHOLE), pair) is not None
-    assert graphs.break_even(evidence(without(WHOLE, "graph_lifecycle", nodes=100)), pair) is None
+    (making_s, _), between = (
+        graphs.break_even(evidence(run), pair) for run in (WHOLE, without(WHOLE, "graph_lifecycle", nodes=100))
+    )
+    made = {nodes: taken.value for nodes, taken in fit(evidence(WHOLE)).made}
+    assert making_s == made[100]
+    assert between[0] == pytest.approx(made[10] + (made[1000] - made[10]) * 90 / 990)
+    assert graphs.break_even(evidence(without(WHOLE, "graph_lifecycle")), pair) is None
 
 
 def test_gpu_time_is_fitted_for_the_whole_replay() -> None:

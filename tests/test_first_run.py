@@ -2,6 +2,7 @@
 
 import errno
 import io
+import json
 import os
 import resource
 import signal
@@ -14,14 +15,17 @@ import pytest
 from changed_run import with_metrics
 from command_line import call
 
+import microbench
 from microbench.archive import schema, store
 from microbench.cli.output import write_new
 from microbench.core.bench import discover
 from microbench.core.errors import ExitCode, ResultNotWrittenError
 from microbench.core.model import Measurement, Run
+from microbench.gpu.fake.environment import COSTS_VARIABLE
 from microbench.report.terminal.progress import LiveProgress
 from microbench.report.terminal.terminal import QuietConsole
 from microbench.session import session
+from microbench.session.events import Listener
 from microbench.session.request import RunRequest
 from microbench.session.session import execute
 
@@ -113,6 +117,59 @@ def test_check_fails_for_a_slow_link_and_says_when_there_is_no_verdict(tmp_path:
     assert "microbench run gemm_throughput measures what it needs" in none.stderr
 
 
+def checked(rates: list[float], monkeypatch: pytest.MonkeyPatch, *more: str) -> tuple[int, str, int]:
+    """What `check link` ends with and says, where the link has these rates in turn, and how often it ran."""
+    left, real = iter(rates), session.execute
+
+    def execute_at(request: RunRequest, listener: Listener) -> session.RunResult:
+        monkeypatch.setenv(COSTS_VARIABLE, f'{{"link_bytes_per_s": {next(left)}}}')
+        return real(request, listener)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "execute", execute_at)
+        result = call("check", "link", "--device", "fake", *more, COLUMNS="200")
+    return result.exit_code, result.stdout, len(rates) - len(list(left))
+
+
+# 95.0, 90.5, 89.0 and 44 % of its ceiling; healthy begins at 90 %.
+CLEAR, NEAR, SLOW, HALF = 60e9, 57.15e9, 56.2e9, 28e9
+
+
+def test_a_check_measures_again_before_it_says_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checked([CLEAR, HALF, HALF], monkeypatch)[::2] == (0, 1)
+    code, said, times = checked([HALF, HALF, SLOW], monkeypatch)
+    assert (code, times) == (ExitCode.SOME_FAILED, 3)
+    assert "is slow" in said
+    assert "3 measurements: 44" in said
+    code, said, times = checked([NEAR, NEAR, NEAR], monkeypatch)
+    assert (code, times) == (0, 3)
+    assert "is healthy" in said
+
+
+@pytest.mark.parametrize("rates", [[SLOW, CLEAR, CLEAR], [CLEAR, SLOW, SLOW], [NEAR, SLOW, CLEAR]])
+def test_a_check_that_straddles_the_limit_has_no_verdict(rates: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, said, times = checked(rates, monkeypatch)
+    if rates[0] == CLEAR:
+        assert (code, times) == (0, 1), "one clearly healthy measurement suffices"
+        return
+    assert (code, times) == (ExitCode.UNREADABLE_RUN, 3)
+    assert "Between healthy and slow: 1 of 3 measurements" in said
+    assert "Healthy begins at 90 %" in said
+    (gpu,) = json.loads(checked(rates, monkeypatch, "--json")[1])["gpus"]
+    assert gpu["verdict"] == "between"
+    assert min(gpu["shares"]) < gpu["healthy_from"] < max(gpu["shares"])
+
+
+def test_every_answer_comes_as_json_too() -> None:
+    checked = json.loads(call("check", "memory", "--run", "nvidia-h200", "--json").stdout)
+    assert checked["gpus"][0]["verdict"] == "healthy"
+    assert {check["name"] for check in json.loads(call("doctor", "--json").stdout)["checks"]} >= {"load average"}
+    runs = "nvidia-h200", str(Path(__file__).parent / "data" / "quiet-h200.json.xz")
+    compared = json.loads(call("compare", *runs, "--json").stdout)
+    assert any(figure["ratio"] for figure in compared["figures"])
+    assert compared == microbench.compare(*runs).to_dict()
+
+
 def test_a_target_is_checked_before_the_work_and_overwritten_only_by_force(tmp_path: Path) -> None:
     out = tmp_path / "gain.svg"
     out.write_text("mine", encoding="utf-8")
@@ -160,6 +217,7 @@ def test_a_report_that_nobody_reads_leaves_the_exit_code_of_the_run(options: str
 import dataclasses, sys
 from microbench.cli.app import main
 from microbench.session import session
+from microbench.session.events import Listener
 execute = session.execute
 session.execute = lambda *arguments: dataclasses.replace(execute(*arguments), exit_code=1)
 main()

@@ -26,6 +26,7 @@ from microbench.model.constants import (
     Misfit,
     _spread,
     combined,
+    making_of,
     middle,
     of_row,
     of_rows,
@@ -203,9 +204,12 @@ def test_graphs_of_one_size_say_that_the_rest_is_assumed(run: Run, fitted: Fit) 
     for nodes in sizes:
         run = without(run, "graph_lifecycle", nodes=nodes)
     found = fit(evidence_of(without(run, "graph_gain")))
-    for name in ("make", "make_node", "replay.loop", "replay_node"):
+    for name in ("replay.loop", "replay_node"):
         assert "one size" in found.constants[name].assumed, name
-    assert found.constants["make_node"].low < fitted.values["make_node"] < found.constants["make_node"].high
+    every = [making_of([nodes], found.made) for nodes in (100, 200)]
+    assert [each and "one size" in each.assumed for each in every] == [False, True]
+    assert every[1] is not None
+    assert every[1].value == pytest.approx(2 * found.made[0][1].value)
 
 
 def test_without_a_watcher_way_and_completion_share_the_round_trip() -> None:
@@ -332,10 +336,10 @@ def test_an_array_operation_is_one_call_whatever_its_kernel_takes() -> None:
 def test_with_calls_adds_what_a_workload_needs(fitted: Fit) -> None:
     step = Workload((Kernels(1, arguments=3), Kernels(1, layer="torch_eager"), Wait()), layer="triton")
     more = with_calls(fitted, step)
-    added = {"call.triton.3", "call.torch_eager.0", "replay.triton"}
+    added = {"call.triton.3", "call.torch_eager.0", "replay.triton", "make"}
     assert set(more.constants) - set(fitted.constants) == added
     assert "compiled loop" in more.constants["replay.triton"].assumed
-    assert with_calls(fitted, STEP) is fitted
+    assert with_calls(more, step).values == more.values
 
 
 def test_a_spin_kernels_own_length_is_its_record() -> None:
@@ -413,10 +417,10 @@ def points(pairs: Iterable[tuple[int, float]]) -> list[tuple[int, Constant]]:
 
 def test_a_straight_line_through_two_and_through_many() -> None:
     for several in ([(10, 3.0), (100, 12.0)], [(10, 3.0), (100, 12.0), (1000, 102.0)]):
-        found = straight(points(several), "slope", "?")
+        found = straight(points(several), "?")
         assert (found[0].value, found[1].value) == (pytest.approx(2.0), pytest.approx(0.1))
         assert found[1].low < 0.1 < found[1].high
-    assert straight([], "slope", "?") is None
+    assert straight([], "?") is None
 
 
 def test_costs_do_not_go_below_nothing() -> None:

@@ -19,7 +19,7 @@ from microbench.fleet.changes import (
     scatters,
     smallest,
 )
-from microbench.fleet.outliers import LEAST_LOSS, tail
+from microbench.fleet.outliers import FREEDOM, LEAST_LOSS, tail
 
 # A rate of 97 %, and of a half.
 SLOWER, HALF = -math.log(0.97), math.log(2)
@@ -194,4 +194,4 @@ def test_a_figure_that_comes_or_goes_is_no_change() -> None:
 def test_the_chance_of_any_alarm_is_shared_among_all_places() -> None:
     assert [places(campaigns) for campaigns in (0, 5, 6, 7, 12, 30)] == [0, 0, 1, 1 + 2, 1 + 7, 1 + 7 + 19 + 25]
     for tests in (1, 1000, 10**6):
-        assert ANY_TOLD / tests * 0.9 < 2 * tail(bar(tests)) <= ANY_TOLD / tests
+        assert ANY_TOLD / tests * 0.9 < 2 * tail(bar(tests), FREEDOM) <= ANY_TOLD / tests

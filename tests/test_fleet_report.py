@@ -1,5 +1,6 @@
 """The verdict on a fleet: the right GPUs are named with their cause, on one screen and on one page."""
 
+import json
 import random
 import re
 from pathlib import Path
@@ -79,7 +80,26 @@ def test_equal_gpus_and_too_few_gpus_are_not_named(tmp_path: Path) -> None:
     half = write(tmp_path / "half.json", slowed(one_run(), HALVED, random.Random(1)))
     store.add_all(tmp_path / "b", [Source(path, "c", path.stem, {}) for path in (*runs[:3], half)])
     assert verdict.judged(tmp_path / "b").named == ()
-    assert "fewer than 5" in call("fleet", "report", "--store", str(tmp_path / "b")).stdout
+    few = call("fleet", "report", "--store", str(tmp_path / "b")).stdout
+    assert "not compared: each class has fewer than 5 GPUs" in few
+    page = sheet.page(verdict.judged(tmp_path / "b"))
+    assert "Not compared: each class has fewer than" in page
+    assert "No GPU is an outlier" not in page
+
+
+def test_few_gpus_are_held_against_their_ceilings(tmp_path: Path) -> None:
+    for name, factors, low in (("sound", {}, 0), ("half", HALVED, 1)):
+        runs = [slowed(one_run(), factors if n == 1 else {}, random.Random(n)) for n in range(3)]
+        paths = [write(tmp_path / f"{name}-{n}.json", run) for n, run in enumerate(runs)]
+        store.add_all(tmp_path / name, [Source(path, "c", f"n{n}", {}) for n, path in enumerate(paths)])
+        found = verdict.judged(tmp_path / name)
+        assert found.named == ()
+        told = [(one.rule, one.title.partition(":")[0]) for one in sheet.findings(found)]
+        assert told == [("fleet.ceiling", "n1 GPU 0")] * low
+        shown = " ".join(call("fleet", "report", "--store", str(tmp_path / name), COLUMNS="200").stdout.split())
+        assert f"{low or 'none'} of 3 GPUs is slow against the ceilings" in shown
+        assert ("PCIe 5.0 x16 is slow" in shown) == bool(low)
+        assert ('fill="var(--problem)"' in sheet.page(found)) == bool(low)
 
 
 def test_other_models_are_compared_among_themselves(tmp_path: Path) -> None:
@@ -108,6 +128,15 @@ def test_the_screen_begins_with_the_answer(fleet: Path) -> None:
     assert "microbench fleet report --store" in text
     assert len(lines) <= 40
     assert "\x1b" not in text
+
+
+def test_the_report_as_json_has_every_outlier(fleet: Path) -> None:
+    answer = json.loads(call("fleet", "report", "--store", str(fleet), "--json").stdout)
+    assert {one["gpu"]: one["causes"][0]["kind"] for one in answer["outliers"]} == {
+        "n3 GPU 0": causes.DOWN_TRAINED, "n7 GPU 0": causes.MEMORY_ERRORS
+    }  # fmt: skip
+    assert answer["outliers"][0]["slower_in"]["copies to the GPU"] == pytest.approx(1.0, rel=0.01)
+    assert (len(answer["classes"][0]["gpus"]), answer["no_run"][0]["node"]) == (NODES, "n99")
 
 
 def test_the_page_shows_map_distributions_and_what_to_check(fleet: Path, tmp_path: Path) -> None:

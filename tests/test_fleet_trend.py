@@ -1,5 +1,6 @@
 """`microbench fleet trend` and `fleet watch`: which GPUs changed, since when and with what; the loop over campaigns."""
 
+import json
 import random
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -227,6 +228,9 @@ def test_the_screen_fits_and_shows_no_control_character(watched: Path) -> None:
         assert "copies to the GPU 2.0" in words
         assert "slower since 2026-11-22 00:00 (down-trained link: 8 of 16 lanes). Reseat the board" in words
     assert "the chance that any change is told" in call("fleet", "trend", "--store", str(watched), "--why").stdout
+    answer = json.loads(call("fleet", "trend", "--store", str(watched), "--json").stdout)
+    slower = {gpu for event in answer["changes"] if max(event["slower_in"].values()) > 0 for gpu in event["gpus"]}
+    assert (answer["campaigns"], len(slower), len(answer["swapped"])) == (12, 3, 1)
 
 
 def test_the_severity_of_a_change_follows_its_direction_and_size(watched: Path) -> None:

@@ -269,7 +269,8 @@ def test_a_port_limits_the_model_and_what_it_hides_is_not_named() -> None:
 @pytest.mark.parametrize(("vendor", "family", "number", "rate"), [
     ("GenuineIntel", 6, 0x4F, 6e9), ("GenuineIntel", 6, 0x55, 10e9), ("GenuineIntel", 6, 0x8F, 22e9),
     ("GenuineIntel", 6, 0xCF, 40e9), ("GenuineIntel", 19, 1, None), ("GenuineIntel", 6, None, None),
-    ("AuthenticAMD", 25, 17, 16e9), ("ARM", None, None, 6e9), ("POWER", None, None, 32e9), (None, None, None, None),
+    ("AuthenticAMD", 23, 49, 16e9), ("AuthenticAMD", 25, 17, 24e9), ("AuthenticAMD", 26, 2, 32e9),
+    ("AuthenticAMD", None, None, None), ("ARM", None, None, 6e9), ("POWER", None, None, 32e9), (None, None, None, None),
 ])  # fmt: skip
 def test_figures_between_processors(
     vendor: str | None, family: int | None, number: int | None, rate: float | None

@@ -11,6 +11,7 @@ from make_trace import Recorder, kineto
 from test_diagnose import diagnosed
 
 from microbench.core.errors import ExitCode
+from microbench.diagnosis.idle import BETWEEN, Idle, Where
 from microbench.diagnosis.owners import BUILT_IN, ELSEWHERE, LIBRARY, OPERATORS, OWN, Owner, owner_of, owners
 from microbench.diagnosis.stacks import idle_stacks
 
@@ -48,8 +49,13 @@ def test_a_name_has_an_owner(name: str, owner: str) -> None:
 
 
 def test_owners_have_the_sum_of_their_code_and_name_its_largest_piece() -> None:
-    places = [("aten::mm", 2.0), ("train.py:8 step", 4.0), ("aten::add", 3.0)]
-    assert owners(places) == [Owner(OPERATORS, 5.0, "aten::add"), Owner(OWN, 4.0, "train.py:8 step")]
+    pieces = {"aten::mm": 2.0, "train.py:8 step": 4.0, "aten::add": 3.0}
+    places = tuple(Where(BETWEEN, name, seconds) for name, seconds in pieces.items())
+    other = Where("launch calls", "cudaLaunchKernel", 9.0)
+    assert owners(Idle(0, 20.0, 2.0, {}, (*places, other), 1)) == [
+        Owner(OPERATORS, 5.0, "aten::add"),
+        Owner(OWN, 4.0, "train.py:8 step"),
+    ]
 
 
 def nested() -> Recorder:
@@ -76,7 +82,7 @@ def test_stacks_add_up_to_the_idle_time_and_name_all_functions() -> None:
     assert sum(stacks.values()) == round(found.idle.idle_s * 1e9)
     for cause, seconds in found.idle.causes.items():
         assert sum(ns for stack, ns in stacks.items() if stack[0] == cause) == round(seconds * 1e9)
-    between, steps = "Python and framework time between CUDA calls", found.steps.count
+    between, steps = BETWEEN, found.steps.count
     own, module = "train.py(8): step", "torch/nn/modules/linear.py(130): forward"
     assert stacks[between, "step", own, module] == pytest.approx(steps * 5 * 20_000, rel=0.2), "less the kernels"
     assert stacks[between, "step", own, module, "aten::addmm"] == steps * 5 * 10_000

@@ -101,7 +101,7 @@ def test_constants_of_another_machine_are_marked(reference: bool, severity: str)
     finding = some(finding_of("prediction.origin", step(), reference=reference))
     assert finding.severity == severity
     assert finding.advice
-    assert len(finding.rests_on) == 17
+    assert len(finding.rests_on) == 16
     assert words.benchmarks(finding.rests_on)[:3] == ("bench_way", "bench_empty", "bench_complete")
 
 

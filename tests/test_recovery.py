@@ -11,7 +11,7 @@ from microbench.analysis.evidence import evidence_by_device
 from microbench.core.model import Param
 from microbench.gpu.fake.costs import FakeCosts, GraphCosts, LayerCosts, Line, MemoryCosts, Rates
 from microbench.meter.sampling import SamplingLimits
-from microbench.model.constants import Fit
+from microbench.model.constants import Fit, making_of
 from microbench.model.fit import call_constant, fit
 from microbench.model.model_check import check
 
@@ -146,11 +146,14 @@ LINES = st.builds(Line, near(1000, 20_000), near(100, 5000))
 @given(LINES, LINES, LINES)
 def test_what_making_a_graph_takes_is_given_back(capture: Line, instantiate: Line, upload: Line) -> None:
     costs = FakeCosts(**FINE, graphs=GraphCosts(capture=capture, instantiate=instantiate, upload=upload))
-    values = fitted(costs, LIVES).values
+    measured = fitted(costs, LIVES).made
     made = (capture, instantiate, upload)
     readings_ns = 3 * costs.timer_call_ns
-    assert values["make"] == nearly(sum(act.constant for act in made) + readings_ns)
-    assert values["make_node"] == nearly(sum(act.slope for act in made))
+    for nodes in (1, 30, 100):
+        found = making_of([nodes, nodes], measured)
+        expected_ns = sum(act.constant + nodes * act.slope for act in made) + readings_ns
+        assert found is not None
+        assert found.value == nearly(2 * expected_ns)
 
 
 @pytest.mark.slow

@@ -415,7 +415,9 @@ def test_the_capture_of_the_7b_model_takes_its_layer_s_calls(data: Path) -> None
     calls_s = kernels * (fit.values["call.torch_eager.1"] + 10.3e-6)
     assert min(shares) * calls_s <= making["calls_s"] * 1.0001
     assert making["calls_s"] <= max(shares) * calls_s * 1.0001
-    assert making["warm_up_s"] > making["driver_s"] == pytest.approx(kernels * fit.values["make_node"], rel=0.05)
+    (few, less), (many, more) = [(nodes, taken.value) for nodes, taken in fit.made if nodes in (1000, 10_000)]
+    driver_s = less + (kernels - few) * (more - less) / (many - few)
+    assert making["warm_up_s"] > making["driver_s"] == pytest.approx(driver_s, rel=0.01)
 
 
 def test_a_step_file_says_how_much_of_the_gpu_its_kernels_fill(tmp_path: Path, data: Path) -> None:

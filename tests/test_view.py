@@ -94,7 +94,7 @@ def test_single_calls_have_a_p99_only_where_there_are_enough() -> None:
 def test_the_duration_curve_marks_the_crossover() -> None:
     picture = some(launch.durations(evidence_by_device(make_run())[0]))
     assert [line.name.split()[0] for line in picture.lines] == ["in", "the", "the"]
-    assert picture.marks[0].at == pytest.approx(2.3e-6, rel=0.02)
+    assert picture.marks[0].at == pytest.approx(2.3e-6 + 0.18e-6, rel=0.02)  # gaps of one stream are shorter
 
 
 @pytest.mark.parametrize(("benchmark", "columns", "rows"), [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 import msgspec
 
@@ -13,6 +13,7 @@ from microbench.analysis.stats import Row, Trust, rows
 from microbench.core.model import Environment, GpuInfo, Outcome, Run, Scalar
 from microbench.core.units import percent, quantity
 
+Made = TypeVar("Made")
 Severity = Literal["good", "note", "advice", "warning", "problem"]
 SEVERITIES: tuple[Severity, ...] = ("good", "note", "advice", "warning", "problem")
 # A unit that is never idle reaches its ceiling; the clock's own steps explain an excess below this share.
@@ -25,7 +26,8 @@ class Finding(msgspec.Struct, frozen=True):
     ``rule`` names the rule ("launch.starving"). ``title`` is the headline with the number that matters. ``text`` reads
     the numbers in at most two sentences, ``advice`` says in one sentence what to do ("" if there is nothing to do).
     ``threshold`` is the rule's condition in words, shown with --why. ``rests_on`` lists the rows and facts used, each
-    as "case-id metric" or as the name of a fact. ``trust`` is the worst grade of these rows, "" without any.
+    as "case-id metric" or as the name of a fact. ``trust`` is the worst grade of these rows, "" without any. A verdict
+    has ``reached``: the share of a ceiling that decides it, and the least share that is healthy.
     """
 
     rule: str
@@ -36,11 +38,17 @@ class Finding(msgspec.Struct, frozen=True):
     rests_on: tuple[str, ...] = ()
     advice: str = ""
     trust: Trust | Literal[""] = ""
+    reached: tuple[float, float] | None = None
 
     @property
     def suite(self) -> str:
         """The rule's first part: a benchmark suite, "environment", "compare" or a kind of prediction."""
         return self.rule.partition(".")[0]
+
+    @property
+    def words(self) -> dict[str, str]:
+        """What it says, for JSON."""
+        return {name: getattr(self, name) for name in ("rule", "severity", "title", "text", "advice")}
 
 
 def note_or_advice(
@@ -70,10 +78,17 @@ class Evidence:
         for row in self._rows.values():
             for metric in (row.metric.name, None):
                 self._by_benchmark.setdefault((row.benchmark, metric), []).append(row)
+        self._once: dict[object, object] = {}
         self._outcomes: dict[str, list[Outcome]] = {}
         for outcome in run.outcomes:
             if outcome.device in (device, None):
                 self._outcomes.setdefault(outcome.case.benchmark, []).append(outcome)
+
+    def once(self, work: Callable[[Evidence], Made]) -> Made:
+        """What ``work`` makes of this evidence; it is done at the first call."""
+        if work not in self._once:
+            self._once[work] = work(self)
+        return cast("Made", self._once[work])
 
     @property
     def environment(self) -> Environment:

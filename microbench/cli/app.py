@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from microbench.cli import check, diagnose, fleet, measure, predict, share, show, watch
-from microbench.cli.options import JSON, WHY, Format
-from microbench.cli.output import command, draw, parser_errors, print_bytes, progress, reported_errors
+from microbench.cli.options import ANSWER, JSON, WHY, Format
+from microbench.cli.output import command, draw, parser_errors, print_bytes, print_json, progress, reported_errors
 from microbench.core.errors import ExitCode
 from microbench.core.options import argument
 from microbench.core.version import __version__
@@ -99,7 +99,7 @@ def list_(
     terminal.draw_tables(tables, terminal.open_console())
 
 
-def doctor() -> int:
+def doctor(json: bool = ANSWER) -> int:
     """Check what this machine can measure and what to fix.
 
     The exit code is 1 if there is a problem.
@@ -110,10 +110,13 @@ def doctor() -> int:
     from microbench.session.doctor import examine
 
     checks = examine(probe_environment(None))
-    console = terminal.open_console()
-    terminal.draw_tables([listing.checks_table(checks)], console)
-    steps = [check.next_step for check in checks if check.state == "problem" and check.next_step]
-    terminal.tell((f"next: {steps[0] if steps else 'microbench run'}",), console)
+    if json:
+        print_json({"checks": checks})
+    else:
+        console = terminal.open_console()
+        terminal.draw_tables([listing.checks_table(checks)], console)
+        steps = [check.next_step for check in checks if check.state == "problem" and check.next_step]
+        terminal.tell((f"next: {steps[0] if steps else 'microbench run'}",), console)
     return ExitCode.SOME_FAILED if any(check.state == "problem" for check in checks) else ExitCode.MEASURED
 
 

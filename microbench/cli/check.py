@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from microbench.cli.options import Checked
-from microbench.cli.output import progress
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from microbench.cli.options import ANSWER, Checked
+from microbench.cli.output import print_json, progress
 from microbench.core.errors import ExitCode, RunUnreadableError
 from microbench.core.options import argument, option
+from microbench.core.units import percent, round_percent
 from microbench.library.options import DEVICE
 from microbench.library.runs import consistent, load
+
+if TYPE_CHECKING:
+    from microbench.analysis.evidence import Finding
+    from microbench.core.model import Run
 
 # The benchmarks that each verdict rests on.
 NEEDED: dict[Checked, tuple[str, ...]] = {
@@ -15,40 +23,120 @@ NEEDED: dict[Checked, tuple[str, ...]] = {
     Checked.MEMORY: ("memory_stream", "memory_levels"),
     Checked.COMPUTE: ("gemm_throughput",),
 }
+# A measurement that is not healthy, or less than this above the limit, is repeated until there are so many.
+NEAR, MEASUREMENTS = 0.01, 3
+UNHEALTHY = ("warning", "problem")
+# A verdict's name in JSON by the exit code that it alone would give.
+NAMES = {ExitCode.MEASURED: "healthy", ExitCode.SOME_FAILED: "unhealthy", ExitCode.UNREADABLE_RUN: "none"}
+BETWEEN = "between"
 
 
 def check(
     what: Checked = argument("{link|memory|compute}", "What to check."),
     run: str | None = option("RUN", "Judge this recorded run instead of measuring."),
     device: str | None = DEVICE,
+    json: bool = ANSWER,
 ) -> int:
     """Check whether the link, the memory or the compute is healthy.
 
-    Measures what the verdict needs (seconds), or takes --run. The exit code is 0 if all is well, 1 if not, and 4 if
-    there is no verdict.
+    Measures what the verdict needs (seconds), or takes --run. What is not clearly healthy is measured three times. The
+    exit code is 0 if all is well, 1 if something is unhealthy in every measurement, and 4 if there is no verdict, or if
+    the measurements lie on both sides of the limit.
     """
-    from microbench.analysis.evidence import evidence_by_device
-    from microbench.explain.rules import of_suite
     from microbench.report.terminal import terminal
     from microbench.session.request import RunRequest
     from microbench.session.session import execute
 
+    verdicts: dict[str | None, list[Finding]] = {}
     if run is not None:
         recorded = load(run)[1]
+        _judge(what, recorded, verdicts)
     else:
         with progress() as listener:
-            recorded = execute(RunRequest(select=NEEDED[what], preset="quick", device=device), listener).run
-    with consistent(recorded):
-        findings = [each for group in evidence_by_device(recorded) for each in of_suite(group, what.value)]
-    verdicts = [each for each in findings if each.rule == f"{what.value}.verdict"]  # one for each GPU that has one
+            into = None
+            for _ in range(MEASUREMENTS):
+                result = execute(RunRequest(NEEDED[what], "quick", device=device, into=into), listener)
+                recorded, into = result.run, str(result.path)
+                _judge(what, recorded, verdicts)
+                clear = all(each.severity not in UNHEALTHY and not _near(each) for (each, *_) in verdicts.values())
+                if clear or result.exit_code == ExitCode.INTERRUPTED:
+                    break
     if not verdicts:
         reasons = (outcome.reason for outcome in recorded.outcomes if outcome.status != "ok" and outcome.reason)
         cause = f"there is no verdict on {what.value}: {next(reasons, 'the run lacks its figures')}"
         raise RunUnreadableError(cause, f"microbench run {' '.join(NEEDED[what])} measures what it needs")
-    terminal.draw_findings(verdicts, terminal.open_console(), mark="SIMULATED" if recorded.simulated else "")
-    if any(verdict.severity in ("warning", "problem") for verdict in verdicts):
+    agreed = {gpu: in_all(several) for gpu, several in verdicts.items()}
+    codes = {gpu: _exit_code(verdict) for gpu, verdict in agreed.items()}
+    if json:
+        found = {"check": what.value, "run": recorded.run_id, "simulated": recorded.simulated, "gpus": [
+            {
+                "device": gpu,
+                "verdict": BETWEEN if verdict.rule.endswith(BETWEEN) else NAMES[codes[gpu]],
+                "shares": [one.reached[0] for one in verdicts[gpu] if one.reached],
+                "healthy_from": verdict.reached[1] if verdict.reached else None,
+                **verdict.words,
+            }
+            for gpu, verdict in agreed.items()
+        ]}  # fmt: skip
+        print_json(found)
+    else:
+        terminal.draw_findings(agreed.values(), terminal.open_console(), mark="SIMULATED" if recorded.simulated else "")
+    return next(
+        code for code in (ExitCode.SOME_FAILED, ExitCode.UNREADABLE_RUN, ExitCode.MEASURED) if code in codes.values()
+    )
+
+
+def _judge(what: Checked, run: Run, verdicts: dict[str | None, list[Finding]]) -> None:
+    """Add the verdict on the newest figures of each GPU that has one."""
+    from microbench.analysis.evidence import evidence_by_device
+    from microbench.explain.rules import of_suite
+
+    with consistent(run):
+        for group in evidence_by_device(run):
+            for each in of_suite(group, what.value):
+                if each.rule == f"{what.value}.verdict":
+                    verdicts.setdefault(group.device, []).append(each)
+
+
+def _near(verdict: Finding) -> bool:
+    return verdict.reached is not None and verdict.reached[0] < verdict.reached[1] * (1 + NEAR)
+
+
+def _exit_code(verdict: Finding) -> ExitCode:
+    if verdict.severity in UNHEALTHY:
         return ExitCode.SOME_FAILED
-    return ExitCode.MEASURED if all(verdict.severity == "good" for verdict in verdicts) else ExitCode.UNREADABLE_RUN
+    return ExitCode.MEASURED if verdict.severity == "good" else ExitCode.UNREADABLE_RUN
+
+
+def in_all(several: Sequence[Finding]) -> Finding:
+    """The verdict of repeated measurements of a GPU: the best of them if all are unhealthy, the worst if none is.
+
+    If only some are unhealthy, the verdict is that it lies between.
+    """
+    import msgspec
+
+    def share(verdict: Finding) -> float:
+        return verdict.reached[0] if verdict.reached else 0.0
+
+    if len(several) == 1:
+        return several[0]
+    worst, *_, best = sorted(several, key=lambda one: (one.severity not in UNHEALTHY, share(one)))
+    limit = worst.reached or best.reached
+    shares = [percent(share(one)) for one in several if one.reached]
+    told = f"{len(several)} measurements: {', '.join(shares)} of the ceiling." if shares else ""
+    if best.severity in UNHEALTHY or worst.severity not in UNHEALTHY:
+        chosen = best if best.severity in UNHEALTHY else worst
+        return msgspec.structs.replace(chosen, text=f"{chosen.text} {told}".strip())
+    slow = sum(one.severity in UNHEALTHY for one in several)
+    healthy_from = f" Healthy begins at {round_percent(limit[1])}." if limit else ""
+    return msgspec.structs.replace(
+        worst,
+        rule=f"{worst.suite}.{BETWEEN}",
+        severity="advice",
+        title=f"Between healthy and slow: {slow} of {len(several)} measurements of {worst.suite} below the limit",
+        text=f"{told}{healthy_from} The slowest: {worst.title}.".strip(),
+        advice="Other work on the machine can cause this. Repeat the check while it is idle.",
+    )
 
 
 COMMANDS = ((check, "microbench check link && echo the link is healthy"),)

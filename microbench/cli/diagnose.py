@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from microbench.cli.options import COSTS, WHY, Picture
-from microbench.cli.output import check_new, draw, print_bytes, write_new
+from microbench.cli.options import ANSWER, COSTS, WHY, Picture
+from microbench.cli.output import check_new, draw, print_json, write_new
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.options import argument, flag, option
 from microbench.core.units import plain
@@ -26,7 +26,7 @@ def diagnose(
     step: str | None = option("TIME", "The time of a step without a profiler, if you know it: 1.93ms."),
     run: str | None = COSTS,
     fail_on: str | None = option("LIMIT", "End with exit code 5 beyond this: launch-bound>30% or idle>50%."),
-    json: bool = flag("Print the diagnosis as JSON, in SI units."),
+    json: bool = ANSWER,
     everything: bool = flag("Add tables: causes, places, changes, what a graph cannot hold.", "--all"),
     from_: str | None = option(
         "TIME", "Diagnose only what was submitted from this time after the first event on: 1.5s."
@@ -89,7 +89,7 @@ def diagnose(
 
         write_new(page, pages.build(several, costs).encode(), force=picture.force)
     if json:
-        print_bytes(drawing.encoded(several))
+        print_json(drawing.answer(several[0]) if len(several) == 1 else list(map(drawing.answer, several)))
     elif timeline:
         draw(recorded_step.sheet(several[0], costs, drawing.tables(several[0])), picture, brief=True, why=why)
     else:

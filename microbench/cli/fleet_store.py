@@ -11,7 +11,8 @@ from typing import Any
 
 import typer
 
-from microbench.cli.output import check_new, draw, print_bytes, write_new
+from microbench.cli.options import ANSWER
+from microbench.cli.output import check_new, draw, print_bytes, print_json, write_new
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.options import REQUIRED, argument, flag, option
 from microbench.core.units import plain
@@ -145,6 +146,7 @@ def report(
     campaign: str | None = CAMPAIGN,
     out: Path | None = option("FILE", "Write a page to this new HTML file instead.", "-o", "--out"),
     force: bool = flag("Overwrite an existing file."),
+    json: bool = ANSWER,
     why: bool = WHY,
 ) -> None:
     """Say which GPUs of a campaign are outliers, and why.
@@ -157,18 +159,21 @@ def report(
     if out is not None:
         check_new(out, force=force)
     verdict = judged(store, campaign)
-    if out is None:
+    if out is not None:
+        data = sheet.page(verdict).encode()
+        write_new(out, data, force=force)
+        typer.echo(f"{plain(out)}: {len(data) / 1e6:.2f} MB", err=json)
+    if json:
+        print_json(sheet.answer(verdict))
+    elif out is None:
         draw(sheet.screen(verdict, str(store)), why=why)
-        return
-    data = sheet.page(verdict).encode()
-    write_new(out, data, force=force)
-    typer.echo(f"{plain(out)}: {len(data) / 1e6:.2f} MB")
 
 
 def trend(
     store: Path = STORE,
     campaign: str | None = option("ID", "The last campaign that counts; default: the newest."),
     last: int = option("N", "Only the newest N campaigns.", default=USUAL_LAST, least=1),
+    json: bool = ANSWER,
     why: bool = WHY,
 ) -> None:
     """Say which GPUs became slower or faster, and since when.
@@ -181,7 +186,10 @@ def trend(
 
     found = trends.trend(store, campaign, last)
     footer = f"more: microbench fleet report --store {plain(store)} compares the GPUs with each other"
-    draw(trend_sheet.screen(found, footer), why=why)
+    if json:
+        print_json(trend_sheet.answer(found))
+    else:
+        draw(trend_sheet.screen(found, footer), why=why)
 
 
 COMMANDS = (

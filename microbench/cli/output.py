@@ -101,6 +101,13 @@ def print_bytes(data: bytes) -> None:
         _discard_output()
 
 
+def print_json(answer: object) -> None:
+    """Write what a command answers as JSON to standard output."""
+    import msgspec
+
+    print_bytes(msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")
+
+
 def check_new(path: Path, *, force: bool = False) -> None:
     """Raise ResultNotWrittenError, before any work, if the file cannot be written, or exists without ``force``."""
     if path.exists() and not force:

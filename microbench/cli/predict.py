@@ -6,11 +6,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
-from microbench.cli.options import COSTS, LAST_OR_BUNDLED, WHY, WORKLOAD, Picture
-from microbench.cli.output import draw, print_bytes
+from microbench.cli.options import ANSWER, COSTS, LAST_OR_BUNDLED, WHY, WORKLOAD, Picture
+from microbench.cli.output import draw, print_json
 from microbench.cli.signature import Without
 from microbench.core.errors import UsageError
-from microbench.core.options import argument, flag, option
+from microbench.core.options import argument, option
 from microbench.library.runs import adding_to, consistent, is_reference, last_with, load
 from microbench.model.options import ChangeOptions, StepOptions
 
@@ -24,7 +24,7 @@ def predict(
     workload: str | None = WORKLOAD,
     step: StepOptions,
     run: str | None = COSTS,
-    json: bool = flag("Print the prediction as JSON, in SI units."),
+    json: bool = ANSWER,
     why: bool = WHY,
     picture: Picture,
 ) -> None:
@@ -37,7 +37,7 @@ def predict(
 
     side = predicted(described(workload, step), run)
     if json:
-        print_bytes(prediction.encoded(side))
+        print_json(prediction.answer(side))
     else:
         draw(prediction.sheet(side), picture, brief=True, why=why)
 

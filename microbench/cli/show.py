@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from microbench.cli.options import FORCE, NAMES, REDACT, RUN, RUN_NAME, WHY, FailOn, Picture, Theme
-from microbench.cli.output import check_new, draw, paged, write_new
+from microbench.cli.options import ANSWER, FORCE, NAMES, REDACT, RUN, RUN_NAME, WHY, FailOn, Picture, Theme
+from microbench.cli.output import check_new, draw, paged, print_json, write_new
 from microbench.core.bench import SUITES, discover
 from microbench.core.errors import ExitCode, RunUnreadableError, UsageError
 from microbench.core.options import REQUIRED, argument, flag, option
@@ -101,6 +101,7 @@ def compare(
         "PERCENT", "A figure is the same if the interval of its change stays within this.", default="3%"
     ),
     everything: bool = flag("List every figure, including the same and the unclear ones.", "--all"),
+    json: bool = ANSWER,
     why: bool = WHY,
     picture: Picture,
 ) -> int:
@@ -112,7 +113,12 @@ def compare(
     from microbench.library.answers import compared, fails, share_of
 
     found = compared(base, new, share_of(same_within))
-    draw(found.sheet(everything=everything), picture, brief=True, why=why)
+    if json:
+        from microbench.library.verdicts import ComparedRuns
+
+        print_json(ComparedRuns(found).to_dict())
+    else:
+        draw(found.sheet(everything=everything), picture, brief=True, why=why)
     return ExitCode.CHANGED if fail_on is not None and fails(found.comparison, fail_on) else ExitCode.MEASURED
 
 

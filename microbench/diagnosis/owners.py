@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from microbench.diagnosis.host_time import LINE_OF_CODE
+from microbench.diagnosis.idle import BETWEEN, Idle
 
 OWN, LIBRARY, BUILT_IN = "your own code", "Python's library", "built-in functions"
 OPERATORS, ELSEWHERE = "PyTorch's operators", "PyTorch's other threads"
@@ -48,10 +48,11 @@ def owner_of(name: str) -> str:
     return OWN if function["line"] and not (first and rest) else first.removesuffix(".py")
 
 
-def owners(places: Iterable[tuple[str, float]]) -> list[Owner]:
-    """The owners of named host time, given as names and s, the largest first."""
+def owners(idle: Idle) -> list[Owner]:
+    """The owners of the named host time between CUDA calls in which the GPU idles, the largest first."""
     found: dict[str, list[tuple[float, str]]] = {}
-    for name, seconds in places:
-        found.setdefault(owner_of(name), []).append((seconds, name))
+    for cause, name, seconds in idle.places:
+        if cause == BETWEEN:
+            found.setdefault(owner_of(name), []).append((seconds, name))
     each = (Owner(owner, sum(seconds for seconds, _ in parts), max(parts)[1]) for owner, parts in found.items())
     return sorted(each, key=lambda one: -one.seconds)

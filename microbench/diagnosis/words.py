@@ -22,6 +22,7 @@ from microbench.diagnosis.diagnosis import (
 )
 from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import BETWEEN, Cause
+from microbench.diagnosis.owners import owners
 from microbench.diagnosis.recorded import Blocker, Recorded
 from microbench.model.workload import Kernels
 from microbench.traces.trace import MEMORIES, MIGRATION, NONE, WORK_KINDS, Format, Processor, Trace, name_of
@@ -471,10 +472,14 @@ def _pauses(diagnosis: Diagnosis) -> Iterator[Finding]:
     """The program's own work, if it takes a share worth naming."""
     step, pauses_s = diagnosis.step, _own_s(diagnosis)
     if step is not None and pauses_s > NAMED * step.watched_s and diagnosis.bound != "GPU-bound":
+        most = next(iter(owners(diagnosis.idle)), None) if diagnosis.idle is not None else None
+        whose = ""
+        if most is not None and 2 * each(diagnosis, most.seconds) > pauses_s:
+            whose = f", most of it in {plain(most.name)}: {plain(most.most, LONGEST_NAME)}"
         yield Finding(
             rule="diagnose.pauses",
             severity="advice",
-            title=f"The program's own work between launches takes {as_time(pauses_s)} of each step",
+            title=f"The program's own work between launches takes {as_time(pauses_s)} of each step{whose}",
             text="The host calls nothing of CUDA for more than 1 ms. No graph shortens that.",
             threshold=f"pauses of more than 1 ms between two calls of one thread, {round_percent(NAMED)} of the step, "
             "while the GPU idles",

@@ -5,6 +5,7 @@ The lines name only what was measured; ``missing`` says what a line would need.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,14 +14,15 @@ from microbench.analysis.clocks import CLOCK_LOSS
 from microbench.analysis.evidence import SEVERITIES, Evidence, Finding, Severity, whole
 from microbench.analysis.graph_steps import kernels_in_words, layer_titles, title_of, usual_kernels
 from microbench.analysis.stats import Row
-from microbench.core.ops import COMPILED_LAYERS, LOOP_LAYER
+from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, ordinal, percent, quantity, times
 from microbench.explain import compute_verdict, link_facts, link_verdict, memory_stream, memory_verdict, own
-from microbench.explain.compute_units import USUAL_VARIANTS, best_products, dtype_of, figure, held_by
+from microbench.explain.compute_units import POWER_LIMIT, USUAL_VARIANTS, best_products, dtype_of, figure, held_by
 from microbench.explain.compute_units import reached as product_reached
 from microbench.explain.graph_facts import break_even
-from microbench.explain.launch_facts import crossover_s, layer, layer_rows, same_kernel_rows, title, unmeasured
+from microbench.explain.launch_facts import call, crossover_s, libraries, unmeasured
 from microbench.explain.memory_levels import latency_levels
+from microbench.explain.rules import NOISE
 from microbench.model.graph_pairs import Pair, pairs
 
 # The kernels that the graph line speaks of: the measured duration nearest to this one.
@@ -74,7 +76,8 @@ def launch(evidence: Evidence) -> Answer | None:
     submit, trip = evidence.row("launch_cost", "submit"), evidence.row("launch_cost", "round_trip")
     if submit is None:
         return None
-    parts = [Part(f"{as_time(submit.value)} a launch", submit)]
+    fitted = call(evidence)
+    parts = [Part(f"{as_time(fitted.value if fitted else submit.value)} a launch", submit)]
     parts += [Part(f"{as_time(trip.value)} launch and wait", trip)] if trip is not None else []
     shortest_s = crossover_s(evidence)
     if shortest_s is not None and shortest_s > 0:
@@ -89,20 +92,18 @@ def python(evidence: Evidence) -> Answer | None:
 
     Of several ways to launch through a library the cheapest is shown. Libraries that were not measured are named.
     """
-    cheapest: dict[str, Row] = {}
     parts: list[Part] = []
-    for rows in (same_kernel_rows(evidence), layer_rows(evidence, "one_op")):
-        what = f"{rows[0].params.get('arguments')} arguments: " if not parts and rows else "x + 1: "
-        for row in rows:
-            name = _short(title(evidence, row))
-            if layer(row) not in COMPILED_LAYERS and name not in cheapest:
-                cheapest[name] = row
-                parts.append(Part(f"{what}{name} {as_time(row.value)}", row))
-                what = ""
+    known = libraries(evidence)
+    for family, each in itertools.groupby(known, key=lambda library: library.row.params["family"]):
+        before = "x + 1: " if family == "one_op" else ""
+        for name, row, launch in each:
+            before = before or (f"{row.params['arguments']} arguments: " if not parts else "")
+            parts.append(Part(f"{before}{name} {as_time(launch.value)}", row))
+            before = ""
     if not parts:
         return None
     for why, names in unmeasured(evidence, "same_kernel", "one_op").items():
-        others = dict.fromkeys(short for name in names if (short := _short(name)) not in cheapest)
+        others = dict.fromkeys(short for name in names if (short := _short(name)) not in {one.name for one in known})
         parts += [Part(f"{why}: {', '.join(others)}")] if others else []
     return Answer("from Python", tuple(parts))
 
@@ -128,8 +129,7 @@ def graph(evidence: Evidence) -> Answer | None:
     ]
     if (even := break_even(evidence, loop)) is not None:
         making_s, replays = even
-        never = "never faster" if loop.speedup <= 1 else "what a replay saves is within the noise"
-        pays = never if replays is None else f"faster from the {ordinal(replays + 1)} replay on"
+        pays = "never faster" if replays is None else f"faster from the {ordinal(replays + 1)} replay on"
         parts.append(Part(f"capture takes {as_time(making_s)}; {pays}"))
     return Answer("graph", tuple(parts))
 
@@ -203,7 +203,8 @@ def compute(evidence: Evidence) -> Answer | None:
     by = held_by(evidence, products[0]) if lowered else None
     share = shown.of_data_sheet if shown.of_data_sheet is not None else shown.of_highest
     about = [percent(share)] if share is not None else []
-    about += [by.removeprefix("the ")] if by else []
+    watts = evidence.gpu.power_limit_w if evidence.gpu is not None and by == POWER_LIMIT else None
+    about += [f"{by.removeprefix('the ')}{f' {watts:.0f} W' if watts else ''}"] if by else []
     parts = []
     for name, several in variants.items():
         row = max(several, key=lambda row: (dtype_of(row) == USUAL_VARIANTS.get(name), row.value))
@@ -215,7 +216,8 @@ def compute(evidence: Evidence) -> Answer | None:
 
 
 def most_important(findings: Sequence[Finding], most: int = MOST_FINDINGS) -> list[Finding]:
-    """Problems and warnings first, then advice, in the order in which it helps most people."""
+    """Problems and warnings first, then advice, in the order in which it helps most people; noise is said last."""
     chosen = [each for each in findings if each.severity in ("problem", "warning", "advice")]
     places = {rule: place for place, rule in enumerate(FIRST_ADVICE, -len(FIRST_ADVICE))}
-    return sorted(chosen, key=lambda each: (-SEVERITIES.index(each.severity), places.get(each.rule, 0)))[:most]
+    first = sorted(chosen, key=lambda each: (-SEVERITIES.index(each.severity), places.get(each.rule, 0)))[:most]
+    return sorted(first, key=lambda each: each.rule.endswith(NOISE))

@@ -8,6 +8,7 @@ from microbench.analysis.clocks import CLOCK_LOSS
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, exceeds, rests_on
 from microbench.core.units import percent, round_percent
 from microbench.explain import compute_units as units
+from microbench.explain.compute_power import LASTS, lasting
 
 # Shares of the units' rate at the measured clock; an H200's products reach 89 to 92 % on its tensor cores.
 HEALTHY, BROKEN = 0.80, 0.5
@@ -34,18 +35,23 @@ def verdict(evidence: Evidence) -> Finding | None:
         title += f", {percent(shown.of_highest)} of the rate at the highest clock"
     if lowered:
         title += f": {by} lowers the clock" if by else ": the clock stays below its highest"
+    text = f"That is {percent(shown.fed)} of the {shown.units} at the clock they ran at." if shown.fed else ""
+    late = next((row for row in lasting(evidence) if units.dtype_of(row) == units.dtype_of(shown.row)), None)
+    if late is not None and late.value < shown.row.value * (1 - LASTS):
+        text = f"{text} Seconds without a pause leave less: gemm_sustained.".strip()
     assumptions = [f"; the ceiling assumes: {words}" for words in (limit.assumptions if limit is not None else ())]
     return Finding(
         rule="compute.verdict",
         severity=severity,
         title=title,
-        text=f"That is {percent(shown.fed)} of the {shown.units} at the clock they ran at." if shown.fed else "",
+        text=text,
         advice="Try other sizes and candidates, and end other work on this GPU." if share < HEALTHY else "",
         threshold=(
             f"products at least {round_percent(HEALTHY)} of rate x SMs x measured clock; under "
             f"{round_percent(BROKEN)} a problem{''.join(assumptions)}"
         ),
         rests_on=rests_on(*products),
+        reached=(share, HEALTHY),
     )
 
 

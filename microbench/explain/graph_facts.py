@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, paid_after, whole
 from microbench.analysis.fits import Line, line
-from microbench.analysis.graph_steps import MAKING, kernel_counts, usual_kernels
+from microbench.analysis.graph_steps import kernel_counts, usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time
+from microbench.model.constants import making_of
+from microbench.model.fit import fit
 from microbench.model.graph_pairs import Pair, pairs
 
 SPEEDUPS = (1.5, 1.1, 1.05)
@@ -61,14 +63,11 @@ def life_line(evidence: Evidence, metric: str) -> Line | None:
 
 
 def break_even(evidence: Evidence, pair: Pair) -> tuple[float, int | None] | None:
-    """What it takes to capture, instantiate and upload the graph of a pair, if all was measured, and the replays after
-    which the graph has paid: None if a replay saves nothing measurable."""
+    """What it takes to capture, instantiate and upload the graph of a pair, if that was measured, and the replays after
+    which the graph has paid: None if a replay saves nothing."""
     kernels = whole(pair.stream, "kernels")
-    phases = (evidence.row("graph_lifecycle", metric, nodes=kernels) for metric in MAKING)
-    known = [row.value for row in phases if row is not None]
-    if len(known) < len(MAKING):
-        return None
-    return sum(known), paid_after(sum(known), pair.saved_s * kernels)
+    making = making_of([kernels], fit(evidence).made)
+    return (making.value, paid_after(making.value, pair.saved_s * kernels)) if making is not None else None
 
 
 class Library(NamedTuple):
@@ -76,7 +75,7 @@ class Library(NamedTuple):
 
     ``rows`` are those that sum up to making it and replaying it once, in ``ready_s`` of the host, ``replay`` is a
     further replay's call. ``pair`` is graph_gain's step of as many kernels, the shortest from the same submitter. After
-    ``replays`` it has paid, the first included; None if a replay saves nothing measurable.
+    ``replays`` it has paid, the first included; None if a replay saves nothing.
     """
 
     submitter: str

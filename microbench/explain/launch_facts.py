@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.graph_steps import layer_titles
 from microbench.analysis.stats import Row
-from microbench.core.ops import COMPILED_LAYERS
+from microbench.core.ops import COMPILED_LAYERS, LOOP_LAYER
 from microbench.core.units import as_time
-from microbench.model.constants import WRITING, Constant, gap, gaps, own_s
-from microbench.model.model import Way
+from microbench.model.constants import WRITING, Constant, combined, gap, gaps, own_s
+from microbench.model.fit import fit
+from microbench.model.model import Way, call_name
 
 # The duration sweep leaves its plateau at the first period above this many times the shortest kernels' period.
 PLATEAU_MARGIN = 1.10
@@ -27,15 +30,37 @@ PLAUSIBLE_WIRE_BYTES = (1.0, 1.4)
 def usual_gap(evidence: Evidence, way: Way) -> Constant | None:
     """The GPU's idle time behind a kernel that writes memory: its period less its duration as profilers report it.
 
-    Older runs have the gap of kernels that write nothing, in the state "two".
+    The program has launched into two streams. Older runs have the gap of kernels that write nothing.
     """
     return gap(evidence, way, **WRITING, launch_streams="two") or dict(gaps(evidence)).get(f"gap_{way}")
 
 
-def crossover_s(evidence: Evidence) -> float | None:
-    """The kernel duration (s), as profilers report it, below which the GPU waits for the host: submit - gap."""
-    submit, between = evidence.row("launch_cost", "submit"), usual_gap(evidence, "stream")
-    return submit.value - between.value if submit and between else None
+def stream_gap(evidence: Evidence) -> Constant | None:
+    """The same gap in a program of one stream, which is how predictions count it."""
+    known = fit(evidence).constants
+    names = {"gap_stream": 1.0, "write_stream": 1.0, "one_stream_stream": -1.0}
+    if any(name not in known for name in names):
+        return None
+    return combined([(factor, known[name]) for name, factor in names.items()], least=-math.inf)
+
+
+def call(evidence: Evidence, name: str = LOOP_LAYER, arguments: int = 0) -> Constant | None:
+    """A layer's launch call as it was fitted to all that the run measured: the one figure of it that is quoted."""
+    return fit(evidence).constants.get(call_name(name, arguments))
+
+
+def call_of(evidence: Evidence, row: Row) -> Constant:
+    """The fitted launch call of a row of launch_layers."""
+    return fit(evidence).constants[call_name(layer(row), whole(row, "arguments"))]
+
+
+def crossover_s(evidence: Evidence, launch: Constant | None = None) -> float | None:
+    """The kernel duration (s), as profilers report it, below which the GPU waits for the host: call - gap.
+
+    ``launch`` is the launch call, by default that of the compiled loop.
+    """
+    launch, between = launch or call(evidence), stream_gap(evidence)
+    return launch.value - between.value if launch and between else None
 
 
 def sweep(evidence: Evidence, metric: str) -> list[tuple[float, Row]]:
@@ -91,15 +116,33 @@ def title(evidence: Evidence, row: Row) -> str:
 
 
 def layer_rows(evidence: Evidence, family: str, arguments: int | None = None) -> list[Row]:
-    """Submit rows of a family of layers, cheapest first; only those with this number of arguments if one is given."""
+    """Submit rows of a family of layers, the cheapest call first; only those with this number of arguments if given."""
     chosen = {} if arguments is None else {"arguments": arguments}
     rows = [row for row in evidence.rows("launch_layers", "submit", family=family, **chosen) if row.value > 0]
-    return sorted(rows, key=lambda row: row.value)
+    return sorted(rows, key=lambda row: call_of(evidence, row).value)
 
 
 def same_kernel_rows(evidence: Evidence) -> list[Row]:
     """Submit rows of the same empty kernel, cheapest first: with four arguments or, if not measured so, with none."""
     return layer_rows(evidence, "same_kernel", FOUR_ARGUMENTS) or layer_rows(evidence, "same_kernel", 0)
+
+
+class Library(NamedTuple):
+    """A Python library's cheapest way to launch: its name, the row that measured it, and the fitted call."""
+
+    name: str
+    row: Row
+    call: Constant
+
+
+def libraries(evidence: Evidence) -> list[Library]:
+    """Each Python library once, those that launch the same kernel first and then those of one operation."""
+    found: dict[str, Library] = {}
+    for row in (*same_kernel_rows(evidence), *layer_rows(evidence, "one_op")):
+        name = title(evidence, row).partition(" (")[0]
+        if layer(row) not in COMPILED_LAYERS:
+            found.setdefault(name, Library(name, row, call_of(evidence, row)))
+    return list(found.values())
 
 
 def unmeasured(evidence: Evidence, *families: str) -> dict[str, list[str]]:

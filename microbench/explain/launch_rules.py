@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, note_or_advice, rests_on, sentence
 from microbench.analysis.stats import Row
 from microbench.core.model import link_rate
 from microbench.core.ops import COMPILED_LAYERS
-from microbench.core.units import as_time, axis_value, percent, quantity, times
+from microbench.core.units import as_time, axis_value, percent, quantity, times, two_times
 from microbench.explain import launch_facts as launches
+from microbench.model.fit import fit
+from microbench.model.model import call_name
+from microbench.model.unknowns import MEASURED, host_time
 
 # Two costs differ if their ratio is at least this.
 MARGIN = 1.10
 SWEEP_TOLERANCE = 1.5
+# The layers from Python whose limits are named, as far as they were measured.
+FROM_PYTHON = ("cuda_core", "cupy_raw", "numba_configured", "numba_each_call", "torch_eager")
 TAIL_RATIO, WORST_RATIO = 2.0, 10.0
 SCALING_SHARE = 0.5
 NO_FASTER = "More threads launch no faster than one"
@@ -23,16 +30,21 @@ TIMING_RATIO = 2.0
 
 
 def starving(evidence: Evidence) -> Finding | None:
-    """Below which kernel duration the GPU waits for the host, by the model and by the duration sweep."""
-    submit, gap = evidence.row("launch_cost", "submit"), launches.usual_gap(evidence, "stream")
+    """Below which kernel duration the GPU waits for the host, by layer, by the model and by the duration sweep."""
+    submit, launch, gap = evidence.row("launch_cost", "submit"), launches.call(evidence), launches.stream_gap(evidence)
     crossover = launches.crossover_s(evidence)
-    if submit is None or gap is None or crossover is None:
+    if submit is None or launch is None or gap is None or crossover is None:
         return None
     points = launches.sweep(evidence, "period")
     below, above = launches.plateau_end(points) or (crossover, crossover)
     severity: Severity = "advice"
     title = f"Kernels shorter than {as_time(crossover)} are launch-bound: the GPU waits for the host"
-    text = f"A launch takes the host {as_time(submit.value)}, the GPU needs {as_time(gap.value)} between kernels."
+    text = f"A launch takes the host {as_time(launch.value)}, the GPU needs {as_time(gap.value)} between kernels."
+    layers = [one for one in launches.libraries(evidence) if launches.layer(one.row) in FROM_PYTHON]
+    if layers and crossover > 0:
+        limits = [f"{as_time(crossover)} from a compiled loop", *_from_python(evidence, layers)]
+        title = f"Kernels are launch-bound below {', '.join(limits)}"
+        text = "There the GPU waits for the host: a launch takes longer than the kernel and the gap behind it."
     advice = "Fuse such kernels, replay them as a graph, or launch them through a cheaper layer."
     if crossover <= 0:
         severity, advice = "good", ""
@@ -48,12 +60,30 @@ def starving(evidence: Evidence) -> Finding | None:
         text=text,
         advice=advice,
         threshold=(
-            "duration as profilers report it < submit - gap; the sweep leaves its plateau above "
+            "duration as profilers report it < call - gap, both fitted; the sweep leaves its plateau above "
             f"{launches.PLATEAU_MARGIN:.2f} times the shortest kernels' period, and agrees within a factor of "
             f"{SWEEP_TOLERANCE:g}"
         ),
-        rests_on=tuple(dict.fromkeys((*rests_on(submit, *(row for _, row in points)), *gap.rests_on))),
+        rests_on=tuple(
+            dict.fromkeys((*rests_on(submit, *(row for _, row in points), *(one.row for one in layers)), *gap.rests_on))
+        ),
     )
+
+
+def _from_python(evidence: Evidence, layers: Sequence[launches.Library]) -> Iterator[str]:
+    """The limits of kernels of one's own, and those of PyTorch: of its bare calls and, if measured, of model code."""
+    known = [(one, launches.crossover_s(evidence, one.call) or 0.0) for one in layers]
+    own = [(one.name.split()[0], limit_s) for one, limit_s in known if launches.layer(one.row) != MEASURED]
+    bare_s = next((limit_s for one, limit_s in known if launches.layer(one.row) == MEASURED), None)
+    if own:
+        yield f"{two_times(own[0][1], own[-1][1])} from {listed([name for name, _ in own])}"
+    if bare_s is not None:
+        found = fit(evidence)
+        if found.model_code:
+            beyond_s = host_time(found, MEASURED, 1).typical_s - found.values[call_name(MEASURED, 1)]
+            yield f"{two_times(bare_s, bare_s + beyond_s)} from PyTorch (bare calls to model code)"
+        else:
+            yield f"{as_time(bare_s)} from PyTorch"
 
 
 def tails(evidence: Evidence) -> Finding | None:
@@ -86,14 +116,16 @@ def same_kernel(evidence: Evidence) -> Finding | None:
     if loop is None or not layers:
         return None
     best, worst = layers[0], layers[-1]
-    equal = [launches.title(evidence, row) for row in layers if row.value <= best.value * MARGIN]
+    loop_s, best_s, worst_s = (launches.call_of(evidence, row).value for row in (loop, best, worst))
+    near = [row for row in layers if launches.call_of(evidence, row).value <= best_s * MARGIN]
+    equal = [launches.title(evidence, row) for row in near]
     plural = "" if len(equal) > 1 else "es"
-    text = f"A compiled loop takes {as_time(loop.value)}"
+    text = f"A compiled loop takes {as_time(loop_s)}"
     if runtime is not None and (compared := _compared(runtime, loop)):
         text += f", and {compared} by the runtime API, as in C++"
     if worst is not best:
-        text += f"; {launches.title(evidence, worst)} takes {times(worst.value / loop.value)} as long"
-    a_call = f"{as_time(best.value)} a call with {best.params.get('arguments')} arguments"
+        text += f"; {launches.title(evidence, worst)} takes {times(worst_s / loop_s)} as long"
+    a_call = f"{as_time(best_s)} a call with {best.params.get('arguments')} arguments"
     where = "From Python,"
     if missing := launches.unmeasured(evidence, "same_kernel").get("not measured", []):
         # A library that is launched in two ways is one layer here, as on the screen.
@@ -210,8 +242,8 @@ def calls(evidence: Evidence) -> Finding | None:
     """The most expensive of the calls that go with launches, and what timing adds to an event record."""
     rows = {metric: evidence.row("launch_sync", metric, wait="spin") for metric in SYNC_CALLS}
     known = {metric: row for metric, row in rows.items() if row is not None}
-    submit = evidence.row("launch_cost", "submit")
-    if submit is None or not known:
+    submit, launch = evidence.row("launch_cost", "submit"), launches.call(evidence)
+    if submit is None or launch is None or not known:
         return None
     worst = max(known, key=lambda metric: known[metric].value)
     longest = known[worst].value
@@ -222,7 +254,7 @@ def calls(evidence: Evidence) -> Finding | None:
         text = f"An event record without timing takes {as_time(untimed.value)}."
     return note_or_advice(
         rule="launch.calls",
-        title=f"{sentence(SYNC_CALLS[worst])} takes {as_time(longest)}, a launch {as_time(submit.value)}",
+        title=f"{sentence(SYNC_CALLS[worst])} takes {as_time(longest)}, a launch {as_time(launch.value)}",
         text=text,
         advice="Create events that only order work with cudaEventDisableTiming." if costly else "",
         threshold=f"the most expensive call; advises against timing above {TIMING_RATIO:g} times an untimed record",

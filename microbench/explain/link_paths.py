@@ -30,10 +30,13 @@ MOST_PATHS = 1000
 # complex cuts traffic between devices into packets of 64 bytes, which takes 6/5 of the link.
 INTEL, AMD = "GenuineIntel", "AuthenticAMD"
 INTEL_ROOT_OVERHEAD = 6 / 5
-# Bytes a second from one NUMA node to another: Intel's by the model number of family 6 from which it holds.
+# Bytes a second from one processor to another: Intel's by the model number of family 6 from which it holds, AMD's by
+# family: Zen 5, Zen 3 and 4, before. Zen 5's was measured between two GPUs of a machine with EPYC 9575F; that of Zen 3
+# and 4 is a careful estimate (NVIDIA/nccl#2036, commit 2f1c174c).
 INTEL_FAMILY = 6
 INTEL_ACROSS = ((0xCF, 40e9), (0x8F, 22e9), (0x55, 10e9), (0, 6e9))
-ACROSS_BY_VENDOR = {AMD: 16e9, "ARM": 6e9, "POWER": 32e9}
+AMD_ACROSS = ((26, 32e9), (25, 24e9), (0, 16e9))
+ACROSS_BY_VENDOR = {"ARM": 6e9, "POWER": 32e9}
 
 
 class DevicePath(NamedTuple):
@@ -148,6 +151,8 @@ def across_processors(vendor: str | None, family: int | None, model: int | None)
     """NCCL's figure for the link between two processors, in B/s; None for a processor that it does not know."""
     if vendor == INTEL and family == INTEL_FAMILY and model is not None:
         return next(rate for least, rate in INTEL_ACROSS if model >= least)
+    if vendor == AMD and family is not None:
+        return next(rate for least, rate in AMD_ACROSS if family >= least)
     return ACROSS_BY_VENDOR.get(vendor or "")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+import msgspec
+
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, listed, rests_on
 from microbench.analysis.limits import Reached, ceiling
 from microbench.core.units import percent, quantity, round_percent, size
@@ -93,7 +95,8 @@ def _judged(evidence: Evidence, every: Sequence[Reached]) -> Finding:
         f"{round_percent(BROKEN)} is a problem"
     )
     rows = rests_on(*(reached.row for reached in every))
-    return _finding(severity, title, text, advice, rule, (*rows, *_names(blamed)))
+    found = _finding(severity, title, text, advice, rule, (*rows, *_names(blamed)))
+    return msgspec.structs.replace(found, reached=(slowest.share, HEALTHY))
 
 
 def _without_ceiling(evidence: Evidence) -> Finding | None:

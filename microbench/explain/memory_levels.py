@@ -11,6 +11,7 @@ from typing import NamedTuple
 from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rests_on, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import quantity, round_percent, size
+from microbench.explain.memory_stream import best_stream
 
 BANDWIDTH, PER_CLOCK = "bandwidth", "per_clock"
 LATENCY, CYCLES, LINES = "latency", "cycles", "line_cycles"
@@ -217,12 +218,15 @@ def levels(evidence: Evidence) -> Finding | None:
         text = "SMs read the same lines at the same time in these sets, which hides what the L2 alone sends."
     elif answered_together(points, by_level):
         text = "Smaller sets in the L2 look faster, as it answers SMs that ask for a line at the same time once."
+    streamed, last = best_stream(evidence, "read"), by_level[-1]
+    if last.name == "DRAM" and streamed is not None and last.value > streamed.value:
+        text += " The rate of DRAM lies above memory_stream's, which has the begin and end of a kernel in it."
     held = [f"{size(end.last_bytes)} ({end.name})" for end in ends(points, by_level)]
     rates = [f"{level.name} {up_to(level)}{quantity(level.value, 'B/s')}" for level in by_level]
     return Finding(
         rule="memory.levels",
         severity="note",
-        title=f"Bandwidth by level: {', '.join(rates)}",
+        title=f"Bandwidth by level, by stamps on the SMs: {', '.join(rates)}",
         text=text,
         advice=f"Keep a working set within {' or '.join(held)} to run at that level's rate." if held else "",
         threshold=f"a level is a run of sets within {round_percent(SAME - 1)} of each other",

@@ -110,9 +110,11 @@ def verdict(evidence: Evidence) -> Finding | None:
     if not every:
         return _unjudged(evidence)
     judged = [result for result in every if result.what in HEALTHY] or every[:1]
-    worst = min(judged, key=lambda result: result.share)
+    least = {result.what: HEALTHY.get(result.what, USUAL_HEALTHY) for result in judged}
+    worst = min(judged, key=lambda result: (result.share >= least[result.what], result.share))
+    nearest = min(judged, key=lambda result: result.share / least[result.what])
     over = next((result for result in every if result.over), None)
-    sound = all(result.share >= HEALTHY.get(result.what, USUAL_HEALTHY) for result in judged)
+    sound = worst.share >= least[worst.what]
     shown = over or (every[0] if sound else worst)
     library = str(shown.row.params.get("implementation", NATIVE))
     kernel = shown.what if library == NATIVE else f"{shown.what} by {IMPLEMENTATIONS.get(library, library)}"
@@ -143,6 +145,7 @@ def verdict(evidence: Evidence) -> Finding | None:
             f"{round_percent(HEALTHY['triad'])}; under {round_percent(BROKEN)} a problem{assumptions}"
         ),
         rests_on=(*rests_on(*(one.row for one in every)), *(name for cause in seen for name in cause.rests_on)),
+        reached=(nearest.share, least[nearest.what]),
     )
 
 

@@ -15,10 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from microbench.analysis.quantiles import FloatArray
-from microbench.fleet.outliers import LEAST_LOSS, LEAST_SCATTER, NORMAL_MAD, medians, tail
+from microbench.fleet.outliers import FREEDOM, LEAST_LOSS, LEAST_SCATTER, medians, times_of
 
 # The largest probability of reporting any change if no GPU changed.
 ANY_TOLD = 0.01
+# The standard deviation of a normal distribution over its median absolute deviation.
+NORMAL_MAD = 1.4826
 # The fewest campaigns before a change, and after it, that show it.
 LEAST_SIDE = 3
 LEAST_CAMPAIGNS = 2 * LEAST_SIDE
@@ -80,10 +82,7 @@ def bar(tests: int) -> float:
     """How many times its standard error a change must be, so that with that many places the probability of any false
     report is ANY_TOLD.
     """
-    least = 0.0
-    while 2 * tail(least) > ANY_TOLD / max(tests, 1):
-        least += 0.01
-    return least
+    return times_of(ANY_TOLD / max(tests, 1) / 2, FREEDOM)
 
 
 def smallest(scatter: float, before: int, after: int, least_times: float) -> float:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from microbench.analysis.evidence import SEVERITIES, Finding, Severity
 from microbench.core.units import counted, percent, plain, times
 from microbench.explain.environment import repair_due
-from microbench.fleet.causes import Gpu
+from microbench.fleet.causes import WORRYING, Gpu
 from microbench.fleet.outliers import ANY_NAMED, LEAST_GPUS, LEAST_LOSS
 from microbench.fleet.series import Board
 from microbench.fleet.verdict import BOUNDS, HOST, Compared, Named, Verdict
@@ -36,11 +37,13 @@ from microbench.report.page import sheet
 # How much the screen and the page show.
 MOST_NAMED, MOST_SLOW, MOST_CURVES, MOST_FAILED = 8, 3, 12, 20
 LONGEST = 60
+VERDICT = ".verdict"
 # Losses from this factor on are shown as factors, smaller ones as shares.
 FACTOR = 1.5
 STATES: dict[str, tuple[Tone, str]] = {
     "slow": ("problem", "slower than the others"),
     "alike": ("good", "like the others"),
+    "low": ("problem", "slow against its ceilings"),
     "alone": ("quiet", f"fewer than {LEAST_GPUS} of its class: not compared"),
 }
 THRESHOLD = (
@@ -48,6 +51,8 @@ THRESHOLD = (
     f"chance that any GPU is named if all are equal is {percent(ANY_NAMED)}"
 )
 ALIKE = Finding("fleet.alike", "good", "No GPU is an outlier", "", THRESHOLD)
+NOT_COMPARED = f"not compared: each class has fewer than {LEAST_GPUS} GPUs"
+CEILINGS = f"a class of fewer than {LEAST_GPUS} GPUs: each GPU is held against its own ceilings, as by microbench check"
 
 
 def screen(verdict: Verdict, store: str) -> Screen:
@@ -67,10 +72,44 @@ def screen(verdict: Verdict, store: str) -> Screen:
     )
 
 
+def answer(verdict: Verdict) -> dict[str, object]:
+    """What the screen and the page say as one object for JSON, with every outlier."""
+    return {
+        "campaign": verdict.campaign,
+        "simulated": verdict.simulated,
+        "classes": [
+            {
+                "name": one.name,
+                "gpus": list(map(name_of, one.gpus)),
+                "compared": one.judged,
+                "smallest_detectable": dict(zip(one.groups, np.expm1(one.smallest).tolist(), strict=True)),
+            }
+            for one in verdict.classes
+        ],
+        "outliers": [
+            {
+                "gpu": name_of(named.gpu),
+                "device": named.gpu.device,
+                "slower_in": {one.group: one.loss for one in named.slow},
+                "causes": [cause._asdict() for cause in named.causes],
+                **_finding(named).words,
+            }
+            for named in verdict.named
+        ],
+        "slow_against_ceilings": [{"gpu": name_of(gpu), **found.words} for gpu, found in _low(verdict)],
+        "in_common": verdict.shared,
+        "no_run": [msgspec.to_builtins(task) for task in verdict.failed],
+    }
+
+
 def page(verdict: Verdict) -> str:
     """One page: the map of GPUs, distributions with the slow ones marked, and what to check on which node."""
     facts = [(name, " · ".join(words)) for name, words, _ in _lines(verdict)]
-    everything = findings(verdict) or [ALIKE]
+    everything = findings(verdict)
+    if not any(one.judged for one in verdict.classes):
+        everything.append(Finding("fleet.alike", "note", f"{NOT_COMPARED[0].upper()}{NOT_COMPARED[1:]}", "", CEILINGS))
+    elif not everything:
+        everything = [ALIKE]
     tables = [*([_checks(verdict)] if verdict.named else []), _least(verdict)]
     if verdict.failed:
         tables.append(_failures(verdict))
@@ -86,8 +125,23 @@ def page(verdict: Verdict) -> str:
 
 
 def findings(verdict: Verdict) -> list[Finding]:
-    """A finding for each outlier, the slowest first."""
-    return [_finding(named) for named in verdict.named]
+    """A finding for each outlier, the slowest first, then for GPUs that are slow against their ceilings."""
+    return [*map(_finding, verdict.named), *(found for _, found in _low(verdict))]
+
+
+def _low(verdict: Verdict) -> list[tuple[Gpu, Finding]]:
+    """The verdicts on GPUs of classes that are too small, where their own runs say that they are slow."""
+    return [
+        (gpu, Finding("fleet.ceiling", severity, f"{name_of(gpu)}: {plain(title)}", "", CEILINGS, advice=plain(advice)))
+        for gpu in _alone(verdict)
+        for rule, known, title, advice in gpu.findings
+        for severity in SEVERITIES
+        if rule.endswith(VERDICT) and known == severity and severity in WORRYING
+    ]
+
+
+def _alone(verdict: Verdict) -> list[Gpu]:
+    return [gpu for one in verdict.classes if not one.judged for gpu in one.gpus]
 
 
 def _finding(named: Named) -> Finding:
@@ -127,11 +181,17 @@ def _lines(verdict: Verdict) -> list[tuple[str, list[str], Severity | None]]:
     slow = len(verdict.named)
     words = f"{slow} of {judged} GPUs are outliers" if slow else f"none of {judged} GPUs is an outlier"
     if not judged:
-        words = f"nothing can be compared: each class has fewer than {LEAST_GPUS} GPUs"
+        words = NOT_COMPARED
     lines: list[tuple[str, list[str], Severity | None]] = [
         ("slow", [words], "problem" if slow else "good" if judged else "note"),
-        ("compared", [f"{len(one.gpus)}: {plain(one.name, 120)}" for one in verdict.classes], None),
     ]
+    if known := [gpu for gpu in _alone(verdict) if any(rule.endswith(VERDICT) for rule, *_ in gpu.findings)]:
+        low = {id(gpu) for gpu, _ in _low(verdict)}
+        words = f"{len(low) or 'none'} of {len(known)} GPUs {'are' if len(low) > 1 else 'is'} slow against the ceilings"
+        lines.append(("ceilings", [words], "problem" if low else "good"))
+    for name, compared in (("compared", True), ("too few", False)):
+        if told := [f"{len(one.gpus)}: {plain(one.name, 120)}" for one in verdict.classes if one.judged is compared]:
+            lines.append((name, told, None))
     due: dict[tuple[Severity, str, str], list[str]] = {}  # GPUs whose memory must be repaired, slow or not
     for gpu in verdict.gpus:
         if repair := repair_due(gpu.memory_errors):
@@ -154,16 +214,18 @@ def _lines(verdict: Verdict) -> list[tuple[str, list[str], Severity | None]]:
 def _map(verdict: Verdict) -> Tiles:
     """A cell each GPU, coloured by its state, in a row each value of the first label, else each class."""
     slow = {(one.gpu.node, one.gpu.device): one for one in verdict.named}
+    low = {id(gpu): found.title for gpu, found in _low(verdict)}
     states: set[str] = set()
     label = next((key for gpu in verdict.gpus for key in gpu.labels), None)
     rows: dict[str, list[Tile]] = {}
     for one in verdict.classes:
         for gpu in one.gpus:
             key = gpu.node, gpu.device
-            state = "slow" if key in slow else "alike" if one.judged else "alone"
+            state = "slow" if key in slow else "alike" if one.judged else "low" if id(gpu) in low else "alone"
             states.add(state)
             row = one.name if label is None else f"{label} {gpu.labels.get(label, 'unknown')}"
-            words = _finding(slow[key]).title if key in slow else f"{name_of(gpu)}: {STATES[state][1]}"
+            words = low.get(id(gpu), f"{name_of(gpu)}: {STATES[state][1]}")
+            words = _finding(slow[key]).title if key in slow else words
             rows.setdefault(row, []).append(Tile(words, STATES[state][0]))
     used = [STATES[state] for state in STATES if state in states]
     about = f"a cell is a GPU, a row {'a class' if label is None else f'a {plain(label)}'}"

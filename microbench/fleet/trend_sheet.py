@@ -42,6 +42,27 @@ def screen(trend: Trend, footer: str) -> Screen:
     )
 
 
+def answer(trend: Trend) -> dict[str, object]:
+    """What the screen says as one object for JSON, with every change; a change above 0 is slower."""
+    names = ("campaign", "simulated", "first", "last", "campaigns", "judged")
+    return {
+        **{name: getattr(trend, name) for name in names},
+        "gpus": list(map(name_of, trend.gpus)),
+        "changes": [
+            {
+                "gpus": list(map(name_of, event.gpus)),
+                "since": event.since,
+                "slower_in": {one.group: math.expm1(one.size) for one in event.moved},
+                "causes": [one._asdict() for one in event.causes],
+                **_finding(event, trend).words,
+            }
+            for event in trend.events
+        ],
+        "swapped": [{"gpu": name_of(one.gpu), "since": one.since} for one in trend.swapped],
+        "smallest_detectable": {group: math.expm1(size) for group, size in trend.smallest},
+    }
+
+
 def minute(moment: str) -> str:
     """A time in UTC to the minute: "2026-11-20 06:00"."""
     return plain(moment[:16].replace("T", " "))

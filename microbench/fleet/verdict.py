@@ -16,7 +16,7 @@ from microbench.core.units import plain
 from microbench.fleet import causes, store
 from microbench.fleet.campaign import Task, read_folder
 from microbench.fleet.causes import Cause, Gpu
-from microbench.fleet.outliers import LEAST_GPUS, Figures, Outlier, losses, outliers, scores, smallest
+from microbench.fleet.outliers import Figures, Outlier, losses, outliers, scores, smallest, tested
 
 # A figure counts as bound by its ceiling if the class's median reaches at least this share of it.
 BOUND = 0.5
@@ -60,7 +60,10 @@ class Named(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """GPUs of one class. A row of ``loss`` is a group, a column a GPU; ``smallest`` is what would be named in each."""
+    """GPUs of one class. A row of ``loss`` is a group, a column a GPU; ``smallest`` is what would be named in each.
+
+    Too few GPUs are not ``judged`` by each other.
+    """
 
     name: str
     gpus: tuple[Gpu, ...]
@@ -97,9 +100,9 @@ def judged(directory: Path, campaign: str | None = None) -> Verdict:
     tables = [_table(rows, members) for members in by_class.values()]
     scored = [scores(figures, len(groups)) for figures, groups in tables]
     found = outliers(scored)
-    tests = sum(int(np.isfinite(one.times).sum()) for one in scored if one.loss.shape[1] >= LEAST_GPUS)
+    tests = sum(map(tested, scored))
     compared = tuple(
-        Compared(name, tuple(members), groups, one.loss, smallest(one, tests), len(members) >= LEAST_GPUS)
+        Compared(name, tuple(members), groups, one.loss, smallest(one, tests), tested(one) > 0)
         for (name, members), (_, groups), one in zip(by_class.items(), tables, scored, strict=True)
     )
     named = [

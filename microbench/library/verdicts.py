@@ -93,6 +93,18 @@ class ComparedRuns(Drawn):
         """The comparison with every figure, including the same and the unclear ones, to draw."""
         return Sheet("comparison", self._compared.sheet(everything=True))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything that `microbench compare --json` prints, in SI base units."""
+        comparison = self._compared.comparison
+        whole = {
+            "base": comparison.base.run_id,
+            "new": comparison.new.run_id,
+            "verdict": self.verdict,
+            "findings": [one.words for one in self.findings],
+            "figures": msgspec.to_builtins(self.figures),
+        }
+        return as_json(whole)
+
     def fails(self, limit: str = "slower") -> bool:
         """True if a suite or figure is "slower", "suspected" (slower, or worse but not confirmed), "faster", or "any".
 
@@ -106,6 +118,12 @@ class ComparedRuns(Drawn):
     def __repr__(self) -> str:
         count = len(self._compared.comparison.changes)
         return f"<microbench.ComparedRuns {self.verdict}: {count} figures{_simulated(self._sheet())}>"
+
+
+def as_json(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer as those who read its JSON get it."""
+    read: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(answer))
+    return read
 
 
 def _simulated(shown: Report | Screen) -> str:
@@ -151,8 +169,7 @@ class PredictedStep(Drawn):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything that `microbench predict --json` prints, in SI base units."""
-        whole: dict[str, Any] = msgspec.json.decode(prediction_sheet.encoded(self._side))
-        return whole
+        return as_json(prediction_sheet.answer(self._side))
 
     def _sheet(self) -> Report:
         return prediction_sheet.sheet(self._side)
@@ -195,8 +212,7 @@ class DiagnosedTraces(Drawn):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """What `microbench diagnose --json` prints of each trace, in SI base units."""
-        several = self._diagnosed.several
-        return [msgspec.json.decode(diagnosis_sheet.encoded([one])) for one in several]
+        return [as_json(diagnosis_sheet.answer(one)) for one in self._diagnosed.several]
 
     def _sheet(self) -> Screen:
         return self._diagnosed.screen()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -82,7 +83,8 @@ class Fit(msgspec.Struct, frozen=True):
 
     ``misfit`` is by way and by what limits the step: (way, "host" | "gpu"). ``model_code`` are measured examples, of
     another run if ``model_code_of`` names one. ``sms`` is the GPU's number of SMs. ``measured_calls`` are launch calls
-    as they were measured, of those that a what-if has given another value.
+    as they were measured, of those that a what-if has given another value. ``made`` is what making a graph takes, by
+    its nodes.
     """
 
     constants: Mapping[str, Constant]
@@ -96,6 +98,7 @@ class Fit(msgspec.Struct, frozen=True):
     model_code_of: str = ""
     sms: int | None = None
     measured_calls: Mapping[str, float] = {}
+    made: tuple[tuple[int, Constant], ...] = ()
 
     @property
     def values(self) -> dict[str, float]:
@@ -180,23 +183,18 @@ def stand_in(constant: Constant, assumed: str, share: float = STAND_IN) -> Const
     return around(constant.value, half, constant.rests_on, assumed, least=min(constant.value, 0.0))
 
 
-def straight(
-    points: Sequence[tuple[int, Constant]], one_size: Literal["constant", "slope"], unknown: str
-) -> tuple[Constant, Constant] | None:
+def straight(points: Sequence[tuple[int, Constant]], unknown: str) -> tuple[Constant, Constant] | None:
     """Constant and slope of a cost over a count, in ascending order; None without points.
 
     The constant's interval is that of the smallest point, the slope's that of the largest, or the line's distance from
-    them. A single point does not determine both: ``one_size`` says which of them gets all of it, ``unknown`` why.
+    them. A single point does not determine both: the constant gets all of it, and ``unknown`` says why.
     """
     if not points:
         return None
     names = [row for _, constant in points for row in constant.rests_on]
     (x0, first), (x1, last) = points[0], points[-1]
     if x0 == x1:
-        each = around(first.value / x0, half_width(first) / x0, names)
-        if one_size == "slope":
-            return Constant(0.0, 0.0, first.value / 2, tuple(names), unknown), stand_in(each, unknown)
-        return msgspec.structs.replace(first, assumed=unknown), Constant(0.0, 0.0, each.value, tuple(names), unknown)
+        return msgspec.structs.replace(first, assumed=unknown), Constant(0.0, 0.0, first.value / x0, (*names,), unknown)
     fitted = line((x, constant.value) for x, constant in points)
     if fitted is None:
         slope = max((last.value - first.value) / (x1 - x0), 0.0)
@@ -482,19 +480,37 @@ def _queue(evidence: Evidence) -> Found:
 
 
 def _lives(evidence: Evidence) -> Found:
-    """Making a graph, and the replay call of the compiled loop, each with the time that a node adds."""
+    """The replay call of the compiled loop, with the time that a node adds."""
     replays = [(count, of_row(row)) for count, row in evidence.curve("graph_lifecycle", "relaunch", "nodes")]
-    replay = straight(replays, "constant", ONE_SIZE)
+    replay = straight(replays, ONE_SIZE)
     if replay is not None:
         yield replay_name(LOOP_LAYER), replay[0]
         yield "replay_node", replay[1]
+
+
+def made(evidence: Evidence) -> tuple[tuple[int, Constant], ...]:
+    """What making a graph takes, by its nodes, ascending; no graph takes less than a smaller one."""
     phases = [dict(evidence.curve("graph_lifecycle", phase, "nodes")) for phase in MAKING]
     counts = sorted(set.intersection(*(set(phase) for phase in phases)))
-    made = [(count, of_rows([(1.0, phase[count]) for phase in phases])) for count in counts]
-    making = straight(made, "slope", ONE_SIZE)
-    if making is not None:
-        yield "make", making[0]
-        yield "make_node", making[1]
+    every = [of_rows([(1.0, phase[count]) for phase in phases]) for count in counts]
+    rising = [max(every[: place + 1], key=attrgetter("value")) for place in range(len(every))]
+    return tuple(zip(counts, rising, strict=True))
+
+
+def making_of(graph_sizes: Sequence[int], measured: Sequence[tuple[int, Constant]]) -> Constant | None:
+    """What making graphs of so many nodes takes, on straight lines between the measured sizes: the time over the nodes
+    is convex. None if no size was measured."""
+    sizes, constants = [size for size, _ in measured], [constant for _, constant in measured]
+    if len(sizes) < 2:
+        whole = combined([(sum(graph_sizes) / size, constant) for size, constant in measured])
+        return (whole if {*graph_sizes} <= {*sizes} else stand_in(whole, ONE_SIZE)) if sizes else None
+    counted = [0.0] * len(sizes)
+    for nodes in graph_sizes:
+        right = min(max(bisect.bisect_left(sizes, nodes), 1), len(sizes) - 1)
+        share = (nodes - sizes[right - 1]) / (sizes[right] - sizes[right - 1])
+        counted[right - 1] += 1 - share
+        counted[right] += share
+    return combined([(factor, constant) for factor, constant in zip(counted, constants, strict=True) if factor])
 
 
 def front_end(evidence: Evidence, known: Mapping[str, Constant]) -> Found:

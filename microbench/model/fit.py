@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -30,6 +31,8 @@ from microbench.model.constants import (
     further_roots,
     gaps,
     half_width,
+    made,
+    making_of,
     memory,
     own_s,
     scattering_s,
@@ -37,7 +40,7 @@ from microbench.model.constants import (
     transitions,
     watched,
 )
-from microbench.model.model import WAYS, Way, call_name, needed, replay_name
+from microbench.model.model import WAYS, Way, call_name, graphs, needed, replay_name
 from microbench.model.unknowns import MEASURED, model_code
 from microbench.model.workload import Copies, Kernels, Workload
 
@@ -158,12 +161,12 @@ class Calibrated(msgspec.Struct, frozen=True):
 
 
 def calibrated(measured: Sequence[TimedStep], priors: Mapping[str, Constant]) -> Calibrated:
-    """The constants by whole steps, each held near its own measurement.
+    """The constants by whole steps and every launch call, each held near its own measurement.
 
     Once the pace of every step is known the law is linear in the constants, so pace and constants are determined in
     turn until the pace stays. Constants that steps and priors do not determine are left out.
     """
-    if not measured:
+    if not measured and not any(_called(name)[0] for name in priors):
         return Calibrated()
     values = _begun(measured, priors)
     pace = tuple(step.gpu_paced(values) for step in measured)
@@ -171,7 +174,7 @@ def calibrated(measured: Sequence[TimedStep], priors: Mapping[str, Constant]) ->
     while True:
         system = _System(measured, pace, priors)
         solution = system.solved()
-        values |= dict(zip(system.names, solution.tolist(), strict=True))
+        values |= dict(zip(system.names, system.constants(solution), strict=True))
         again = tuple(step.gpu_paced(values) for step in measured)
         if again in seen:
             return system.result(solution, pace)
@@ -192,12 +195,15 @@ def _begun(measured: Sequence[TimedStep], priors: Mapping[str, Constant]) -> dic
 
 
 class _System:
-    """A linear equation for each step and each prior, a column for each constant, both sides over the standard
-    deviation."""
+    """A linear equation for each step and each prior, both sides over the standard deviation.
+
+    A column is a constant, or what a layer's call takes longer than that with fewer arguments: that is at least 0.
+    """
 
     def __init__(self, measured: Sequence[TimedStep], pace: tuple[bool, ...], priors: Mapping[str, Constant]) -> None:
         terms = [step.terms(fast) for step, fast in zip(measured, pace, strict=True)]
-        self.names = sorted({name for counted in terms for name in counted})
+        calls = [name for name in priors if _called(name)[0]]
+        self.names = sorted({name for counted in terms for name in counted} | set(calls))
         terms += [{name: 1.0} for name in self.names if name in priors]
         known = [priors[name] for name in self.names if name in priors]
         self._seconds = np.array([step.seconds for step in measured])
@@ -205,8 +211,13 @@ class _System:
         loose = [max(half_width(prior) / NORMAL, LEAST_PRIOR * prior.value, LEAST_SIGMA_S) for prior in known]
         sigmas = np.array([step.sigma_s for step in measured] + loose)
         matrix = np.array([[counted.get(name, 0.0) for name in self.names] for counted in terms])
+        called = [_called(name) for name in self.names]
+        self._sums: FloatArray = np.eye(len(self.names))
+        for (row, (layer, arguments)), (column, (other, fewer)) in itertools.product(enumerate(called), repeat=2):
+            if layer and layer == other and fewer < arguments:
+                self._sums[row, column] = 1.0
         self._sigmas: FloatArray = sigmas
-        self._matrix: FloatArray = matrix / sigmas[:, None]
+        self._matrix: FloatArray = matrix @ self._sums / sigmas[:, None]
         self._wanted: FloatArray = np.array(calls_s + [prior.value for prior in known]) / sigmas
         self._weights: FloatArray = np.ones(len(sigmas))
 
@@ -239,20 +250,24 @@ class _System:
             columns = [column for column, may in zip(columns, allowed, strict=True) if may]
         return solution
 
+    def constants(self, solution: FloatArray) -> list[float]:
+        """The constants of a solution, in the order of ``names``."""
+        return [float(value) for value in self._sums @ solution]
+
     def result(self, solution: FloatArray, pace: tuple[bool, ...]) -> Calibrated:
         """The constants that are determined, how well, and each step's residual without its own pull on the fit."""
         matrix = self._matrix * np.sqrt(self._weights)[:, None]
         size = np.linalg.norm(matrix, axis=0)
         left, singular, right = np.linalg.svd(matrix / size, full_matrices=False)
         held = singular > singular[0] * NOTHING
-        loose = 1 - np.sum(right[held] ** 2, axis=0) > NOTHING
-        sigmas = np.sqrt(np.sum((right[held] / singular[held, None]) ** 2, axis=0)) / size
+        loose = self._sums @ (1 - np.sum(right[held] ** 2, axis=0) > NOTHING) > 0
+        sigmas = np.sqrt(np.sum((self._sums @ (right[held] / singular[held, None] / size).T) ** 2, axis=1))
         known = [(at, name) for at, name in enumerate(self.names) if not loose[at]]
         steps = len(pace)
         pull = np.minimum(np.sum(left[:steps, held] ** 2, axis=1), 0.9)
         off = (self._matrix @ solution - self._wanted)[:steps] * (self._sigmas[:steps] / self._seconds)
         return Calibrated(
-            values={name: float(solution[at]) for at, name in known},
+            values={name: self.constants(solution)[at] for at, name in known},
             half_widths={name: NORMAL * float(sigmas[at]) for at, name in known},
             pace=pace,
             off=tuple((off / (1 - pull)).tolist()),
@@ -329,7 +344,7 @@ SHOWN_BY = {
     "one_stream_stream": "launch_gap", "one_stream_graph": "launch_gap", "replay_node": "graph_lifecycle",
     "wide_graph": "launch_gap", "wide_blocks": "launch_gap",
     "replay_way": "graph_gain", "make": "graph_lifecycle",
-    "make_node": "graph_lifecycle", "front_end": "graph_shape", "replay_root": "graph_shape",
+    "front_end": "graph_shape", "replay_root": "graph_shape",
     "memory": "memory_stream",
     "h2d_call": "link_latency", "d2h_call": "link_latency", "h2d_way": "link_latency", "d2h_way": "link_latency",
 }  # fmt: skip
@@ -350,6 +365,10 @@ def fit(evidence: Evidence) -> Fit:
 
     A constant that was not measured is absent; one that stands in for a measurement says so (``Constant.assumed``).
     """
+    return evidence.once(_fit)
+
+
+def _fit(evidence: Evidence) -> Fit:
     known, measured = direct(evidence), steps(evidence)
     known |= _calls_between(known, measured)
     others = _stand_ins(known, measured)
@@ -373,13 +392,14 @@ def fit(evidence: Evidence) -> Fit:
         titles=layer_titles(evidence.run),
         model_code=model_code(evidence, constants.get(call_name(MEASURED, 1))),
         sms=evidence.gpu.sm_count if evidence.gpu is not None else None,
+        made=made(evidence),
     )
 
 
 def with_model_code_of(fitted: Fit, run: Run) -> Fit:
     """The fit with the examples of model code of another run, where that has any; words then name its GPU."""
     for evidence in evidence_by_device(run):
-        examples = model_code(evidence, direct(evidence).get(call_name(MEASURED, 1)))
+        examples = fit(evidence).model_code
         if examples and evidence.gpu is not None:
             return msgspec.structs.replace(fitted, model_code=examples, model_code_of=evidence.gpu.name)
     return fitted
@@ -399,7 +419,8 @@ def _shown_by(name: str) -> str:
 
 
 def with_calls(fitted: Fit, workload: Workload) -> Fit:
-    """The fit with the calls of this workload's kernels added, also those with counts of arguments not measured."""
+    """The fit with the calls of this workload's kernels added, also those with counts of arguments not measured, and
+    with what making its graphs takes."""
     wanted = {
         (part.layer or workload.layer, part.arguments): None for part in workload.parts if isinstance(part, Kernels)
     }
@@ -409,6 +430,8 @@ def with_calls(fitted: Fit, workload: Workload) -> Fit:
     if replay not in known and (loop := known.get(replay_name(LOOP_LAYER))) is not None:
         more[replay] = _as_the_loop_replays(loop, workload.layer)
     added = {name: constant for name, constant in more.items() if constant is not None and name not in known}
+    if (make := making_of(graphs(workload), fitted.made)) is not None:
+        added["make"] = make
     return msgspec.structs.replace(fitted, constants={**known, **added}) if added else fitted
 
 
@@ -431,7 +454,7 @@ def call_constant(constants: Mapping[str, Constant], layer: str, arguments: int)
     if len(set(near)) < 2:
         return stand_in(known[near[0]], f"{with_them} takes as long as one with {near[0]}", UNLIKE)
     (low, first), (high, second) = ((count, known[count]) for count in near)
-    if second.value <= first.value:  # noise: no argument makes a call shorter
+    if second.value <= first.value:
         return stand_in(first, f"{with_them} takes as long as one with {low}", UNLIKE)
     share = (arguments - low) / (high - low)
     value = first.value + share * (second.value - first.value)
@@ -439,8 +462,9 @@ def call_constant(constants: Mapping[str, Constant], layer: str, arguments: int)
     half = max(half_width(first), half_width(second)) + bent
     words = f"{with_them} lies on the line through those with {low} and {high}"
     found = around(value, half, (*first.rests_on, *second.rests_on), words)
-    least_s = min(constant.low for constant in known.values())
-    return msgspec.structs.replace(found, value=max(found.value, least_s), low=max(found.low, least_s))
+    least_s = min(constant.value for constant in known.values())
+    low_s = min(constant.low for constant in known.values())
+    return msgspec.structs.replace(found, value=max(found.value, least_s), low=max(found.low, low_s))
 
 
 def _called(name: str) -> tuple[str, int]:
@@ -487,9 +511,10 @@ def _settled(priors: Mapping[str, Constant], measured: list[TimedStep], calibrat
         half, prior = calibration.half_widths[name], priors.get(name)
         if name in GAPS and prior is not None and any(row.startswith("launch_gap[") for row in prior.rests_on):
             continue  # one value everywhere: what launch_gap measured
-        rests_on, assumed = rows[name], ""
+        rests_on, assumed = rows.get(name, []), ""
         if prior is not None and not prior.assumed:
-            half, rests_on = max(half, half_width(prior)), [*prior.rests_on, *rests_on]
+            steps_s = half if rests_on else abs(value - prior.value)  # without steps only other calls moved it
+            half, rests_on = max(steps_s, half_width(prior)), [*prior.rests_on, *rests_on]
         elif prior is not None and half >= SETTLED * half_width(prior):
             half, rests_on, assumed = min(half, half_width(prior)), [*prior.rests_on, *rests_on], prior.assumed
         settled[name] = around(value, half, rests_on, assumed, least=-math.inf if name in GAPS else 0.0)

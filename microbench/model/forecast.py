@@ -252,7 +252,7 @@ def making(workload: Workload, fit: Fit, stream_s: float) -> Making:
         if isinstance(part, Kernels) and (layer := part.layer or workload.layer) != LOOP_LAYER
     )
     shares = [example.capture_share for example in fit.model_code if example.capture_share is not None]
-    driver_s = sum(values["make"] + values["make_node"] * count for count in graphs(workload))
+    driver_s = with_calls(fit, workload).values["make"]
     return Making(warm_ups(workload) * stream_s, calls_s * (statistics.median(shares) if shares else 1.0), driver_s)
 
 

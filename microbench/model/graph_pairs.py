@@ -33,8 +33,8 @@ class Pair(NamedTuple):
 
     @property
     def saved_s(self) -> float:
-        """Time that the graph saves per kernel; 0 where the two intervals overlap."""
-        return 0.0 if self.stream.interval.overlaps(self.graph.interval) else self.stream.value - self.graph.value
+        """Time that the graph saves per kernel, by the same two figures as the speed-up; 0 where it saves none."""
+        return max(self.stream.value - self.graph.value, 0.0)
 
 
 def pairs(evidence: Evidence, submitter: str, kernels: int) -> list[Pair]:

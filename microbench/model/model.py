@@ -267,16 +267,16 @@ CONSTANTS: Mapping[str, tuple[str, str]] = {
     "empty": ("s", "an empty kernel: no kernel takes less"),
     "complete": ("s", "last kernel's end to the synchronise's return"),
     "sync": ("s", "a synchronise of an idle stream"),
-    "gap_stream": ("s", "stream gap: period of kernels less profiled duration"),
-    "write_stream": ("s", "stream gap, extra behind a kernel that writes"),
-    "one_stream_stream": ("s", "stream gap, less in a program of one stream"),
-    "gap_graph": ("s", "graph gap: period of nodes less profiled duration"),
-    "write_graph": ("s", "graph gap, extra behind a kernel that writes"),
-    "code_graph": ("s", "graph gap, extra between kernels of model code"),
-    "branch_graph": ("s", "graph gap, extra for each further branch of model code"),
-    "wide_graph": ("s", "graph gap, less behind a large grid"),
+    "gap_stream": ("s", "stream gap, kernels that do not write, two streams"),
+    "write_stream": ("s", "stream gap, longer behind a kernel that writes by"),
+    "one_stream_stream": ("s", "stream gap, shorter in a program of one stream by"),
+    "gap_graph": ("s", "graph gap, nodes that do not write, two streams"),
+    "write_graph": ("s", "graph gap, longer behind a kernel that writes by"),
+    "code_graph": ("s", "graph gap, longer between kernels of model code by"),
+    "branch_graph": ("s", "graph gap, longer for each further branch of it by"),
+    "wide_graph": ("s", "graph gap, shorter behind a large grid by"),
     "wide_blocks": ("block", "grid from which that is so"),
-    "one_stream_graph": ("s", "graph gap, less in a program of one stream"),
+    "one_stream_graph": ("s", "graph gap, shorter in a program of one stream by"),
     "memset_graph": ("s", "graph gaps, extra before and behind a memset"),
     "h2d_graph": ("s", "graph gaps, extra before and behind a copy to the GPU"),
     "h2d_small_graph": ("s", "the same of a copy of a few bytes"),
@@ -284,8 +284,7 @@ CONSTANTS: Mapping[str, tuple[str, str]] = {
     "replay_node": ("s", "time that each node adds to the replay call"),
     "replay_way": ("s", "replay call's return to its first kernel"),
     "replay_root": ("s", "time that each further root of a graph adds to the replay call"),
-    "make": ("s", "capture, instantiate and upload any graph"),
-    "make_node": ("s", "time that each node adds to that"),
+    "make": ("s", "capture, instantiate and upload this step's graphs"),
     "queue": ("launch", "launches that wait before a call blocks"),
     "front_end": ("s", "between begins of kernels side by side"),
     "watched.call": ("s", "what PyTorch's profiler adds to a call"),
@@ -307,9 +306,9 @@ CONSTANTS: Mapping[str, tuple[str, str]] = {
     "d2h_pageable_rate": ("B/s", "bytes of a pageable copy from the GPU"),
 }
 COMMON = ("way", "empty", "complete", "sync", "gap_stream", "queue")
-IN_GRAPHS = ("gap_graph", "replay_node", "replay_way", "make", "make_node")
+IN_GRAPHS = ("gap_graph", "replay_node", "replay_way", "make")
 # Constants that a step needs, but that do not change its played time.
-UNPLAYED: Mapping[Way, tuple[str, ...]] = {"stream": (), "graph": ("way", "gap_stream", "make", "make_node")}
+UNPLAYED: Mapping[Way, tuple[str, ...]] = {"stream": (), "graph": ("way", "gap_stream", "make")}
 # Layers whose programs launch and capture in a stream of their own choice. Frameworks warm up a capture in a side
 # stream, which lengthens every later gap.
 OWN_STREAM_LAYERS = (LOOP_LAYER, "cuda_bindings", "cuda_core")

@@ -10,7 +10,7 @@ from microbench.analysis.graph_steps import LITTLE, kernels_in_words, title_of
 from microbench.core.units import as_time, percent, round_percent, short_size, spread, times, two_times
 from microbench.model.constants import OWN_SCATTERS, half_width
 from microbench.model.forecast import WORTH, Forecast, Prediction, warm_ups
-from microbench.model.model import Limit, graphs
+from microbench.model.model import Limit
 from microbench.model.unknowns import DRIFT, unknown_shares
 from microbench.model.workload import Copies, Kernels, Wait, Workload
 
@@ -160,9 +160,7 @@ def _making(forecast: Forecast) -> str:
     what = [f"{two_times(first.warm_up_s, last.warm_up_s)} for {steps} warm-up steps"] if steps else []
     if last.calls_s > 0:
         what.append(f"{two_times(first.calls_s, last.calls_s)} for the calls of {layer} in the capture")
-    constants, nodes = forecast.fit.constants, graphs(forecast.filled)
-    halves = len(nodes) * half_width(constants["make"]), sum(nodes) * half_width(constants["make_node"])
-    sure = spread(math.hypot(*halves) / last.driver_s) if last.driver_s > 0 else ""
+    sure = spread(half_width(forecast.fit.constants["make"]) / last.driver_s) if last.driver_s > 0 else ""
     if not what:
         return f" {sure}".rstrip()
     return f" ({', '.join([*what, f'{as_time(last.driver_s)} {sure} for the driver'])})"
@@ -185,6 +183,14 @@ def unknown(forecast: Forecast) -> Iterator[str]:
             "Streams: from kernels side by side to one after another. "
             "Give the share of the SMs that each fills by --sm-share, or --blocks."
         )
+
+
+def one_stream_words(forecast: Forecast) -> Iterator[str]:
+    """What another stream would change, where the graph is computed without one: graph_gain was measured with two."""
+    shorter = forecast.fit.constants.get("one_stream_graph")
+    if forecast.graph is not None and "one_stream_graph" in forecast.graph.names and shorter and shorter.value > 0:
+        longer = as_time(shorter.value)
+        yield f"The program has one stream. A second one makes each gap of the graph {longer} longer, as in graph_gain."
 
 
 def _flips(forecast: Forecast) -> str:

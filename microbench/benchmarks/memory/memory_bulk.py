@@ -10,7 +10,8 @@ Method
     data is not used.
 Reading
     Each piece costs the SM a request, which limits small pieces. From some size on all ways reach the bandwidth of the
-    level; bulk copies then leave threads and registers free for other work.
+    level; bulk copies then leave threads and registers free for other work. A few percent between bulk and load are not
+    the instruction: twice as many bytes are in flight. memory_stream's read also has the begin and end of a kernel.
 """
 
 from collections.abc import Iterator

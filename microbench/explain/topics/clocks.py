@@ -89,8 +89,8 @@ TOPIC = Topic(
                 when=lambda value: value("lasting") > 1 - LASTS,
             ),
             Passage(
-                "Zeros flatter: they reach {zeros} at {zeros_sm_clock} and {zeros_power}, random numbers {normal} "
-                "at {normal_sm_clock} and {normal_power}.",
+                "Zeros flatter: they reach {zeros} at {zeros_sm_clock} and {zeros_power}, random numbers in turn "
+                "with them {normal} at {normal_sm_clock} and {normal_power}.",
                 when=lambda value: value("zeros") > EQUAL * value("normal"),
             ),
         ),

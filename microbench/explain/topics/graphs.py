@@ -6,13 +6,14 @@ import math
 from operator import mul, truediv
 
 from microbench.analysis.evidence import Evidence, paid_after, rests_on
-from microbench.analysis.graph_steps import MAKING, kernel_counts, usual_kernels
+from microbench.analysis.graph_steps import kernel_counts, usual_kernels
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, times
 from microbench.explain.graph_facts import curve_of, kernels_of
-from microbench.explain.launch_facts import usual_gap
-from microbench.explain.topics.topic import PREDICT, Passage, Topic, TopicFigures, count, counted, total, word
-from microbench.model.constants import profiled_longer
+from microbench.explain.launch_facts import call, usual_gap
+from microbench.explain.topics.topic import PREDICT, Passage, Topic, TopicFigures, count, counted, word
+from microbench.model.constants import making_of, profiled_longer
+from microbench.model.fit import fit
 from microbench.model.graph_pairs import Pair, pairs
 from microbench.model.model import WAYS
 
@@ -27,23 +28,22 @@ def figures(evidence: Evidence) -> TopicFigures:
     gains, made = kernel_counts(evidence), [nodes for nodes, _ in curve_of(evidence, "instantiate")]
     kernels = usual_kernels([nodes for nodes in gains if nodes in made] or gains or made)
     known.parameter("kernels", "kernels in a step", kernels, count, GAIN, "kernels")
-    known.measured("submit", "the launch call", COST, "submit")
+    known.constant("submit", "the launch call", call(evidence), COST)
     for way in WAYS:
         between = usual_gap(evidence, way)
         known.fitted(
-            f"gap_{way}", f"idle behind a kernel of a {way}", "period − duration", as_time,
+            f"gap_{way}", f"idle behind a kernel of a {way}, program of two streams", "period − duration", as_time,
             between.value if between else None, between.rests_on if between else (), "launch_gap",
         )  # fmt: skip
-    known.computed("calls", "that many launch calls", "submit × kernels", as_time, mul, "submit", "kernels")
+    known.computed("calls", "that many launch calls", "call × kernels", as_time, mul, "submit", "kernels")
     measured = pairs(evidence, LOOP_LAYER, kernels) if kernels is not None else []
     short = measured[0] if measured else None
     long = min(measured, key=lambda pair: abs(math.log(max(pair.duration_ns, 1) / LONG_NS)), default=None)
     _gain(known, evidence, "short", short)
     _gain(known, evidence, "long", long)
     known.measured("relaunch", "the replay call", LIFE, "relaunch", nodes=kernels or 0)
-    for phase in MAKING:
-        known.measured(phase, f"{phase} of the graph", LIFE, phase, nodes=kernels or 0)
-    known.computed("making", "building the graph", "the sum of its phases", as_time, total, *MAKING)
+    making = making_of([kernels], fit(evidence).made) if kernels is not None else None
+    known.constant("making", "building the graph", making, LIFE)
     known.computed(
         "saved", "what a replay saves", "(stream − graph) × kernels", as_time,
         lambda stream, graph, kernels: (stream - graph) * kernels, "stream_short", "graph_short", "kernels",
@@ -98,7 +98,7 @@ TOPIC = Topic(
         (
             Passage(
                 "It gains twice: the host no longer limits the rate, and behind each kernel the GPU is idle for "
-                "{gap_graph} instead of {gap_stream}.",
+                "{gap_graph} instead of {gap_stream}, in a program of two streams.",
                 when=lambda value: value("gap_stream") > value("gap_graph"),
             ),
             Passage(

@@ -6,16 +6,16 @@ from operator import sub
 
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import as_time
-from microbench.explain.launch_facts import FOUR_ARGUMENTS, usual_gap
+from microbench.explain.launch_facts import FOUR_ARGUMENTS, call, call_of, layer_rows, stream_gap
 from microbench.explain.topics.topic import PREDICT, Passage, Topic, TopicFigures
 
 COST, LAYERS = "launch_cost", "launch_layers"
-# The Python layers in the text, by slot: layer, family and arguments of the row, and what it is.
+# The Python layers in the text, by slot: the name of the library's layers, family and arguments, and what it is.
 PYTHON: dict[str, tuple[str, str, int, str]] = {
     "cuda_core": ("cuda_core", "same_kernel", FOUR_ARGUMENTS, "a call from cuda.core, four arguments"),
     "cupy": ("cupy_raw", "same_kernel", FOUR_ARGUMENTS, "a call from CuPy, four arguments"),
     "torch": ("torch_eager", "one_op", 1, "an operation of PyTorch"),
-    "numba": ("numba_configured", "same_kernel", FOUR_ARGUMENTS, "a call from Numba, four arguments"),
+    "numba": ("numba", "same_kernel", FOUR_ARGUMENTS, "a call from Numba, four arguments"),
     "jax": ("jax_jit", "one_op", 1, "a compiled operation of JAX"),
 }
 
@@ -23,22 +23,19 @@ PYTHON: dict[str, tuple[str, str, int, str]] = {
 def figures(evidence: Evidence) -> TopicFigures:
     """The parts of a launch, the GPU's gap between kernels, and the call from Python."""
     known = TopicFigures(evidence)
-    known.measured("submit", "the launch call", COST, "submit")
+    known.constant("submit", "the launch call", call(evidence), COST)
     known.measured("start", "from the call to the kernel's start", COST, "start")
     known.measured("complete", "from there until a synchronise returns", COST, "complete")
     known.measured("round_trip", "launch and wait, an empty kernel", COST, "round_trip")
-    between = usual_gap(evidence, "stream")
-    known.fitted(
-        "gap", "idle behind a kernel of a stream", "period − duration", as_time,
-        between.value if between else None, between.rests_on if between else (), "launch_gap",
-    )  # fmt: skip
-    known.computed("way", "of that, after the call returned", "start − submit", as_time, sub, "start", "submit")
-    known.computed("starving", "shorter kernels leave the GPU idle", "submit − gap", as_time, sub, "submit", "gap")
+    known.constant("gap", "idle behind a kernel of a stream", stream_gap(evidence), "launch_gap")
+    known.computed("way", "of that, after the call returned", "start − call", as_time, sub, "start", "submit")
+    known.computed("starving", "shorter kernels leave the GPU idle", "call − gap", as_time, sub, "submit", "gap")
     measured = bool(evidence.rows(LAYERS))
     for slot, (layer, family, arguments, what) in PYTHON.items():
-        row = evidence.row(LAYERS, "submit", layer=layer, family=family, arguments=arguments)
+        rows = layer_rows(evidence, family, arguments)  # the cheapest call first
+        row = next((row for row in rows if str(row.params["layer"]).startswith(layer)), None)
         if row is not None or not measured:  # where others were measured, this layer is not installed
-            known.row(slot, what, row, LAYERS)
+            known.constant(slot, what, call_of(evidence, row) if row is not None else None, LAYERS)
     return known
 
 

@@ -7,6 +7,7 @@ from operator import mul
 
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import as_time, axis_value
+from microbench.explain.launch_facts import call
 from microbench.explain.topics.topic import PREDICT, Passage, Topic, TopicFigures, word
 
 QUEUE, SWEEP, COST = "launch_queue", "launch_duration", "launch_cost"
@@ -19,8 +20,8 @@ def figures(evidence: Evidence) -> TopicFigures:
     known = TopicFigures(evidence)
     depths = evidence.curve(QUEUE, "depth", "argument_bytes")
     known.row("depth", "launches that the queue holds", depths[0][1] if depths else None, QUEUE)
-    known.measured("submit", "the launch call", COST, "submit")
-    known.computed("lead", "until the queue is full", "depth × submit", as_time, mul, "depth", "submit")
+    known.constant("submit", "the launch call", call(evidence), COST)
+    known.computed("lead", "until the queue is full", "depth × call", as_time, mul, "depth", "submit")
     if len(depths) > 1:
         size_bytes, row = depths[-1]
         words = axis_value("argument_bytes", size_bytes)

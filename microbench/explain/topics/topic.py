@@ -12,7 +12,8 @@ import msgspec
 
 from microbench.analysis.evidence import Evidence, listed, rests_on
 from microbench.analysis.stats import Row
-from microbench.core.units import quantity
+from microbench.core.units import as_time, quantity
+from microbench.model.constants import Constant
 
 Kind = Literal["measured", "computed", "parameter", "reported"]
 Shown = Callable[[float], str]
@@ -78,6 +79,12 @@ class TopicFigures:
     ) -> None:
         """Adds a number that was computed from many rows."""
         self._add(slot, what, value, shown, "computed", how, rests, benchmark)
+
+    def constant(self, slot: str, what: str, constant: Constant | None, benchmark: str) -> None:
+        """Adds a time as it was fitted; ``benchmark`` measures it."""
+        rests = constant.rests_on if constant is not None else ()
+        how = f"fitted to {', '.join(dict.fromkeys(row.split(' ')[0].split('[')[0] for row in rests))}"
+        self.fitted(slot, what, how, as_time, constant.value if constant is not None else None, rests, benchmark)
 
     def parameter(self, slot: str, what: str, value: float | None, shown: Shown, benchmark: str, name: str) -> None:
         """Adds a parameter of a benchmark's rows."""

@@ -8,7 +8,7 @@ from microbench.analysis.evidence import Severity
 from microbench.core.units import MISSING, as_time, percent, plain, quantity, times, two_times
 from microbench.diagnosis import ranks, words
 from microbench.diagnosis.diagnosis import Diagnosis
-from microbench.diagnosis.idle import BETWEEN, CAUSES
+from microbench.diagnosis.idle import CAUSES
 from microbench.diagnosis.owners import owners
 from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, Tone, columns
 from microbench.report.sheets.recorded_step import TONES
@@ -103,7 +103,7 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         places = (Cell(nameless), *places)
     whose = tuple(
         Cell(f"{plain(one.name)} {as_time(words.each(diagnosis, one.seconds))}: {plain(one.most, LONGEST_NAME)}")
-        for one in owners((place.name, place.seconds) for place in idle.places if place.cause == BETWEEN)[:OWNERS]
+        for one in owners(idle)[:OWNERS]
         if one.seconds > LEAST_SHOWN * idle.span_s
     )
     lines = [("idle", (in_all, *parts)), ("whose", whose), ("most in", places)]
@@ -194,13 +194,8 @@ def _row(diagnosis: Diagnosis, name: str, seconds: float, tone: Tone = "plain") 
     )
 
 
-def encoded(several: list[Diagnosis]) -> bytes:
-    """The diagnosis as one JSON object in SI units; a list of them for several traces."""
-    objects = [_object(one) for one in several]
-    return msgspec.json.format(msgspec.json.encode(objects[0] if len(objects) == 1 else objects), indent=2) + b"\n"
-
-
-def _object(diagnosis: Diagnosis) -> dict[str, object]:
+def answer(diagnosis: Diagnosis) -> dict[str, object]:
+    """The diagnosis of a trace as one object for JSON, in SI base units."""
     trace, idle, step, graph = diagnosis.trace, diagnosis.idle, diagnosis.step, diagnosis.graph
     whole: dict[str, object] = {
         "trace": {
@@ -216,10 +211,7 @@ def _object(diagnosis: Diagnosis) -> dict[str, object]:
         "graph": None if graph is None else msgspec.to_builtins(graph),
         "why_no_graph": diagnosis.why_no_graph,
         "advice": msgspec.to_builtins(diagnosis.remedies),
-        "findings": [
-            {"rule": one.rule, "severity": one.severity, "title": one.title, "text": one.text, "advice": one.advice}
-            for one in words.findings(diagnosis)
-        ],
+        "findings": [one.words for one in words.findings(diagnosis)],
     }  # fmt: skip
 
     def of_step(figure: float) -> float:

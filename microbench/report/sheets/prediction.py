@@ -122,7 +122,7 @@ def ways_table(forecast: Forecast) -> Table:
         for one in _predictions(forecast)
     )
     making = words.paying(forecast) if forecast.graph is not None else "Nothing of this step can be captured."
-    notes = (making, *words.unknown(forecast))
+    notes = (making, *words.unknown(forecast), *words.one_stream_words(forecast))
     return Table(WAYS, "", columns(*titles, drop={"speed-up": 1, "GPU without a kernel": 2}), rows, notes)
 
 
@@ -183,20 +183,23 @@ def _constant_row(name: str, constant: Constant) -> tuple[Cell, ...]:
     note = "assumed" if constant.assumed else spread(half_width) if half_width > 0 else ""
     sources = words.benchmarks(constant.rests_on)
     more = f" +{len(sources) - 1}" if len(sources) > 1 else ""
+    value = quantity(constant.value, unit)
+    if constant.value == 0 < constant.high:
+        value = f"at most {quantity(constant.high, unit)}"
     return (
         Cell(name),
         Cell(about, tone="quiet"),
-        Cell(quantity(constant.value, unit), note, "advice" if constant.assumed else "strong"),
+        Cell(value, note, "advice" if constant.assumed else "strong"),
         Cell(f"{sources[0]}{more}" if sources else MISSING, tone="quiet"),
     )
 
 
-def encoded(side: Side) -> bytes:
-    """A prediction as one JSON object: times, intervals, shares, advice and constants, in SI base units."""
+def answer(side: Side) -> dict[str, object]:
+    """A prediction as one object for JSON: times, intervals, shares, advice and constants, in SI base units."""
     forecast, run = side.forecast, side.run
     workload, fit = forecast.workload, forecast.fit
     step = {name: getattr(workload, name) for name in ("kernels", "layers", "streams", "replays", "unit", "per_step")}
-    whole = {
+    return {
         "workload": {"title": words.described(workload, fit.titles), **step},
         "run": run.run_id,
         "device": fit.device,
@@ -214,7 +217,6 @@ def encoded(side: Side) -> bytes:
         "advice": msgspec.to_builtins(forecast.advice),
         "constants": {name: msgspec.to_builtins(fit.constants[name]) for name in words.used(forecast)},
     }
-    return msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n"
 
 
 def _prediction_object(prediction: Prediction) -> dict[str, object]:

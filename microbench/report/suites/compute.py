@@ -250,7 +250,7 @@ def data(evidence: Evidence) -> Table | None:
     names = ("type", "data", "rate", "of normal", "SM clock", "power", "an operation")
     sizes = sorted({whole(row, "size") for row in products})
     title = f"Effect of the data at size {' and '.join(str(one) for one in sizes)}"
-    about = "the same work each time: flipping bits take power, and power lowers the clock; models have normal data"
+    about = "the same work in turn: flipping bits take power, and power lowers the clock; models have normal data"
     return Table(title, about, columns(*names, left=2, drop={"power": 1}), tuple(rows))
 
 

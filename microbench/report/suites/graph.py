@@ -70,7 +70,10 @@ def gain(evidence: Evidence) -> Curve | None:
     ys = [y for line in lines for _, y in line.points]
     return Curve(
         title="Speed-up of a graph over kernel duration",
-        about=f"time per kernel in a stream divided by that in a graph, {kernels} kernels a step, by submitter",
+        about=(
+            f"time per kernel in a stream divided by that in a graph, {kernels} kernels a step, by submitter; measured "
+            "in a process of two streams"
+        ),
         x_title="kernel duration, as profilers report it",
         lines=tuple(lines),
         x_ticks=(*empty, *ticks(min(lengths), max(lengths), True, "s")),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from microbench.analysis.evidence import Evidence
-from microbench.core.units import as_time, axis_value, times
+from microbench.analysis.stats import Row
+from microbench.core.units import as_time, axis_value, spread, times
 from microbench.explain.launch_facts import (
     FOUR_ARGUMENTS,
     NATIVE,
     WAITS,
+    call,
+    call_of,
     crossover_s,
     layer,
     layer_rows,
@@ -16,7 +21,7 @@ from microbench.explain.launch_facts import (
     wait_words,
     waits,
 )
-from microbench.model.constants import gap
+from microbench.model.constants import gap, half_width
 from microbench.model.model import WAYS, Way
 from microbench.report import document
 from microbench.report.curves import nice_step, short, ticks
@@ -60,16 +65,25 @@ def ladder(evidence: Evidence) -> Bars | None:
     if not none and not four:
         return None
     bars = []
-    for name, row in sorted((none | four).items(), key=lambda pair: pair[1].value):
+    calls_s = {row.case_id: call_of(evidence, row).value for row in (*none.values(), *four.values())}
+    for name, row in sorted((none | four).items(), key=lambda pair: calls_s[pair[1].case_id]):
         label, alike = (title(evidence, row), four) if name in four else (f"{title(evidence, row)}, 0 args", none)
-        ratio = Cell("" if name == NATIVE or NATIVE not in alike else times(row.value / alike[NATIVE].value))
-        without_s = none[name].value if name in none else row.value
-        cells = (figure(row), ratio, Cell(as_time(without_s), tone="quiet") if name in none else NOTHING)
-        solid_s = min(without_s, row.value)
-        bars.append(Bar(label, solid_s, row.value, cells, "second" if name == NATIVE else "first"))
-    about = "host time of one launch call (submit) of an empty kernel with four arguments; solid: without arguments"
-    columns = (Column("submit"), Column("× loop"), Column("0 args", drop=1))
+        taken_s = calls_s[row.case_id]
+        compared = name != NATIVE and NATIVE in alike
+        ratio = Cell(times(taken_s / calls_s[alike[NATIVE].case_id]) if compared else "")
+        without_s = calls_s[none[name].case_id] if name in none else taken_s
+        cells = (_fitted(evidence, row), ratio, Cell(as_time(without_s), tone="quiet") if name in none else NOTHING)
+        bars.append(Bar(label, without_s, taken_s, cells, "second" if name == NATIVE else "first"))
+    about = "host time of one launch call of an empty kernel with four arguments; solid: without arguments; fitted"
+    columns = (Column("call"), Column("× loop"), Column("0 args", drop=1))
     return Bars("Submission ladder: the same kernel, launched from each layer", about, columns, tuple(bars))
+
+
+def _fitted(evidence: Evidence, row: Row) -> Cell:
+    """The call as it was fitted to this row and to all others that show it, with the row's grade."""
+    fitted = call_of(evidence, row)
+    note = spread(half_width(fitted) / fitted.value) if fitted.value > 0 else ""
+    return replace(figure(row), text=as_time(fitted.value), note=note)
 
 
 def one_op(evidence: Evidence) -> Bars | None:
@@ -81,24 +95,33 @@ def one_op(evidence: Evidence) -> Bars | None:
     bars = []
     for row in rows:
         trip = trips.get(layer(row))
-        cells = (figure(row), figure(trip) if trip is not None else Cell(""))
-        bars.append(Bar(title(evidence, row), row.value, trip.value if trip is not None else None, cells, "third"))
-    about = "host time of one call (submit); paler: until its result is there; not the ladder's kernel"
-    columns = (Column("submit"), Column("round trip", drop=1))
+        cells = (_fitted(evidence, row), figure(trip) if trip is not None else Cell(""))
+        bars.append(
+            Bar(
+                title(evidence, row),
+                call_of(evidence, row).value,
+                trip.value if trip is not None else None,
+                cells,
+                "third",
+            )
+        )
+    about = "host time of one call, fitted; paler: until its result is there; not the ladder's kernel"
+    columns = (Column("call"), Column("round trip", drop=1))
     return Bars("One operation: x + 1 on one element, through each array library", about, columns, tuple(bars))
 
 
 def anatomy(evidence: Evidence) -> TimeLine | None:
     """A time line of one launch of an empty kernel: the host, the GPU, and the parts of the round trip."""
     submit, start, complete = (evidence.row("launch_cost", name) for name in ("submit", "start", "complete"))
-    if submit is None or start is None or complete is None:
+    launch = call(evidence)
+    if submit is None or launch is None or start is None or complete is None:
         return None
     end_s = start.value + complete.value
     begun = evidence.row("launch_cost", "to_kernel")
     begun_s = min(begun.value, start.value) if begun else start.value
-    submit_s = min(submit.value, end_s)
+    submit_s = min(launch.value, end_s)
     host = (
-        Span(0.0, submit_s, f"submit {as_time(submit.value)}", "first"),
+        Span(0.0, submit_s, f"call {as_time(launch.value)}", "first"),
         Span(submit_s, end_s, "synchronise", "first", "pale"),
     )
     gpu = (
@@ -142,7 +165,7 @@ def durations(evidence: Evidence) -> Curve | None:
         lines=tuple(lines),
         x_ticks=ticks(drawn[0][0], drawn[-1][0], True, "s"),
         y_ticks=ticks(low_y / 2, max(y for _, y in drawn), True, "s"),
-        marks=(Mark(cross_s, f"submit − gap = {as_time(cross_s)}"),) if cross_s is not None and inside else (),
+        marks=(Mark(cross_s, f"call − gap = {as_time(cross_s)}"),) if cross_s is not None and inside else (),
     )
 
 
