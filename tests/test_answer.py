@@ -27,7 +27,7 @@ def line(run: Run, name: str) -> str:
 
 
 @pytest.mark.parametrize(("run", "name", "words"), [
-    ("busy", "launch", "3.22 µs a launch · 8.66 µs launch and wait · launch-bound below 2.34 µs kernels"),
+    ("busy", "launch", "3.21 µs a launch · 8.66 µs launch and wait · launch-bound below 2.33 µs kernels"),
     ("busy", "graph", "100 kernels of 2.63 µs: 1.29× · from cuda.core 1.41×"),
     ("busy", "graph", "capture takes 210 µs; faster from the 4th replay on"),
     ("quiet", "link", "healthy · 55.3 GB/s to the GPU (94.7 %) · 55.2 GB/s from it (95.9 %)"),

@@ -36,7 +36,7 @@ MOST_ROOMS, MOST_ARROWS = 19, 81
 # The most lines that a room may have. Who adds more deletes as many, or raises the number and says why.
 LINES = {
     "core": 1500,
-    "analysis": 1540,  # busy rounds of the host are told by its controls
+    "analysis": 1555,  # busy rounds of the host are told by its controls
     "host": 1900,
     "recorder": 2100,
     "gpu": 8700,
@@ -45,7 +45,7 @@ LINES = {
     "benchmarks": 5400,
     "comparison": 1940,  # each suite's rounds say how much of the host it feels
     "model": 4260,
-    "explain": 6810,
+    "explain": 6830,
     "archive": 2000,
     "traces": 3880,
     "diagnosis": 4200,  # communication, starts, single steps have verdicts; loops make steps; host time has owners
