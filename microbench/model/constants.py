@@ -144,8 +144,11 @@ def of_rows(parts: Sequence[tuple[float, Row]], assumed: str = "") -> Constant:
     processes = [[summary.interval for summary in row.summaries] if alike else [row.interval] for _, row in parts]
     factors = [factor for factor, _ in parts]
     sums = [_sum(factors, intervals) for intervals in zip(*processes, strict=True)]
-    total = rounds_interval(sums, busy=next((row.busy for _, row in parts if alike and row.busy), ()))
-    return around(total.median, (total.high - total.low) / 2, (rests_on(row)[0] for _, row in parts), assumed)
+    busy = next((row.busy for _, row in parts if alike and row.busy), ())
+    total = rounds_interval(sums, busy=busy)
+    # The upper end is that of the busy host where rounds show one; the value and its uncertainty are the quiet one's.
+    half = total.median - total.low if busy else (total.high - total.low) / 2
+    return around(total.median, half, (rests_on(row)[0] for _, row in parts), assumed)
 
 
 def _sum(factors: Sequence[float], intervals: Sequence[Interval]) -> Interval:
