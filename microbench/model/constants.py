@@ -146,8 +146,7 @@ def of_rows(parts: Sequence[tuple[float, Row]], assumed: str = "") -> Constant:
     sums = [_sum(factors, intervals) for intervals in zip(*processes, strict=True)]
     busy = next((row.busy for _, row in parts if alike and row.busy), ())
     total = rounds_interval(sums, busy=busy)
-    # The upper end is that of the busy host where rounds show one; the value and its uncertainty are the quiet one's.
-    half = total.median - total.low if busy else (total.high - total.low) / 2
+    half = total.median - total.low if busy else (total.high - total.low) / 2  # the upper end is the busy host's
     return around(total.median, half, (rests_on(row)[0] for _, row in parts), assumed)
 
 
