@@ -63,7 +63,7 @@ def test_the_diagnosis_follows_on_standard_error(here: Path, capfd: pytest.Captu
     (path,) = (here / "recording-1").iterdir()
     shown = result.stderr
     for words in (
-        "microbench recording", "NVIDIA H200", "28 of 20 kernels", "Launch-bound", "cudaLaunchKernel",
+        "microbench recording", "NVIDIA H200", "28 steps, each of 20 kernels", "Launch-bound", "cudaLaunchKernel",
         f"more: microbench diagnose recording-1/{path.name} --all", f"recorded: recording-1/{path.name}",
     ):  # fmt: skip
         assert words in shown
@@ -84,7 +84,7 @@ for _ in range(40):
 """
     result = watched(text)
     assert result.exit_code == ExitCode.MEASURED
-    (most_in,) = (line for line in result.stderr.splitlines() if "most in" in line)
+    (most_in,) = (line for line in result.stderr.splitlines() if line.split()[:2] == ["most", "in"])
     assert most_in.split()[2:4] == ["program.py:4", "load"]
     (path,) = (here / "recording-1").iterdir()
     assert "samples of lines of Python" in call("diagnose", str(path), "--all").output
@@ -153,7 +153,7 @@ def test_without_a_place_in_the_folder_it_records_elsewhere(here: Path, monkeypa
 def test_a_recording_of_a_given_time(here: Path) -> None:
     text = f"{STEPS}\nimport time\nwhile torch.library.stand_in_subscribed():\n    time.sleep(0.01)\ntorch.steps(9)"
     result = watched(text, "--for", "2s")
-    assert "28 of 20 kernels" in result.stderr
+    assert "28 steps, each of 20 kernels" in result.stderr
     assert watched(STEPS, "--for", "soon").exit_code == ExitCode.USAGE
 
 
@@ -195,7 +195,7 @@ def test_a_program_that_is_not_python_is_recorded(here: Path, place: Place, monk
     assert result.exit_code == 3
     (path,) = (here / "recording-1").iterdir()
     assert path.name.startswith("not_python-")
-    for words in ("28 of 20 kernels", "Launch-bound", "cudaLaunchKernel", f"recorded: recording-1/{path.name}"):
+    for words in ("28 steps, each of 20 kernels", "Launch-bound", "cudaLaunchKernel", f"recorded: recording-1/{path.name}"):
         assert words in result.stderr
     assert "not recorded" not in result.stderr
 

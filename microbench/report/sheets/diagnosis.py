@@ -31,6 +31,9 @@ def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool =
     if found and found[0].rule == "diagnose.bound":
         verdict, *found = found
         lines.insert(0, AnswerLine("verdict", (Cell(verdict.title),), verdict=verdict.severity))
+        if (best := next((one for one in found if one.severity == "advice" and one.advice), None)) is not None:
+            found.remove(best)
+            lines.insert(1, AnswerLine("next", (Cell(f"{best.title}. {best.advice}"),), verdict="advice"))
     trace = diagnosis.trace
     gpu = trace.gpus.get(diagnosis.idle.device) if diagnosis.idle is not None else None
     about = [trace.format, *([gpu] if gpu else [])]
@@ -56,7 +59,7 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     other = round(step.work - step.kernels)
     pieces = f"{step.kernels:.0f} kernel{'' if round(step.kernels) == 1 else 's'}"
     pieces += f" and {other} {words.other_work(trace, other)}" if other else ""
-    parts = [Cell(f"{step.count} of {pieces}, {alike}")]
+    parts = [Cell(f"{step.count} steps, each of {pieces}, {alike}")]
     if step.count == 1:
         parts = [Cell(f"the only {plain(step.name)}, of {pieces}")]
     elif step.found == "loop":
@@ -102,7 +105,9 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     if nameless := words.nameless(diagnosis):
         places = (Cell(nameless), *places)
     whose = tuple(
-        Cell(f"{plain(one.name)} {as_time(words.each(diagnosis, one.seconds))}: {plain(one.most, LONGEST_NAME)}")
+        Cell(
+            f"{plain(one.name)} {as_time(words.each(diagnosis, one.seconds))}, most in {plain(one.most, LONGEST_NAME)}"
+        )
         for one in owners(idle)[:OWNERS]
         if one.seconds > LEAST_SHOWN * idle.span_s
     )
