@@ -344,7 +344,8 @@ def test_diagnose_reads_a_recording_and_a_folder_of_them(tmp_path: Path, data: P
         (tmp_path / "ranks" / f"train.py-{rank}.rows").write_bytes(recording(steps(30), rank=rank))
     result = call("diagnose", str(tmp_path / "ranks" / "train.py-0.rows"))
     assert result.exit_code == ExitCode.MEASURED
-    for words in ("microbench recording", "28 steps, each of 8 kernels", "Launch-bound", "record the program for longer"):
+    told = ("microbench recording", "28 steps, each of 8 kernels", "Launch-bound", "record the program for longer")
+    for words in told:
         assert words in result.output
     result = call("diagnose", str(tmp_path / "ranks"))
     assert result.exit_code == ExitCode.MEASURED

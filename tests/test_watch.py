@@ -195,7 +195,9 @@ def test_a_program_that_is_not_python_is_recorded(here: Path, place: Place, monk
     assert result.exit_code == 3
     (path,) = (here / "recording-1").iterdir()
     assert path.name.startswith("not_python-")
-    for words in ("28 steps, each of 20 kernels", "Launch-bound", "cudaLaunchKernel", f"recorded: recording-1/{path.name}"):
+    for words in (
+        "28 steps, each of 20 kernels", "Launch-bound", "cudaLaunchKernel", f"recorded: recording-1/{path.name}",
+    ):  # fmt: skip
         assert words in result.stderr
     assert "not recorded" not in result.stderr
 

@@ -100,14 +100,16 @@ int cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid, uint8_t **record) 
     return OK;
 }
 
-static void no_signals(void) {
-    sigset_t all;
+static int without_signals(pthread_t *thread, void *(*function)(void *)) {
+    sigset_t all, before;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, NULL);
+    pthread_sigmask(SIG_BLOCK, &all, &before);  /* before the thread exists, or it may get a signal of the program */
+    int failed = pthread_create(thread, NULL, function, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed;
 }
 
 static void *deliver(void *unused) {
-    no_signals();
     for (;;) {
         pthread_mutex_lock(&queued);
         while (first == last) pthread_cond_wait(&changed, &queued);
@@ -128,7 +130,7 @@ static void hand_over(void) {
     if (!worker_of) {
         pthread_t thread;
         worker_of = getpid();
-        pthread_create(&thread, NULL, deliver, NULL);
+        without_signals(&thread, deliver);
         pthread_detach(thread);
     }
     if (worker_of != getpid()) completed(NULL, 0, buffer, room, used);
@@ -145,7 +147,6 @@ static void hand_over(void) {
 int cuptiActivityFlushAll(uint32_t forced);
 static uint32_t period_ms;
 static void *flush(void *unused) {
-    no_signals();
     while (subscribed) {
         usleep(period_ms * 1000);
         cuptiActivityFlushAll(0);
@@ -155,7 +156,7 @@ static void *flush(void *unused) {
 int cuptiActivityFlushPeriod(uint32_t ms) {
     pthread_t thread;
     period_ms = ms;
-    if (ms && !getenv("STAND_IN_KEEPS") && !pthread_create(&thread, NULL, flush, NULL)) pthread_detach(thread);
+    if (ms && !getenv("STAND_IN_KEEPS") && !without_signals(&thread, flush)) pthread_detach(thread);
     return OK;
 }
 
