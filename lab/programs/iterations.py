@@ -25,7 +25,7 @@ class Iterations:
     """What a program's own loop asks and tells.
 
     The first three iterations warm up. run.py takes the lock when all is imported and nothing has used the GPU: once a
-    second process opens the GPU, a node of the first one's graphs takes 0.26 us less (lab/measurements/gaps.csv).
+    second process opens the GPU, a node of the first one's graphs takes 0.27 us less (lab/measurements/gaps.csv).
     A program sets ``parts`` where its iteration is a loop over equal parts (tokens, micro-batches), and ``group`` where
     so many iterations make one of an outer loop that also does something.
     """

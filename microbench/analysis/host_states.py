@@ -44,7 +44,7 @@ def _busy(controls: Sequence[Mapping[int, float]]) -> frozenset[int]:
 
 
 def follows(costs: Sequence[float], busy: Sequence[bool]) -> bool:
-    """True if a figure costs more in each busy round than in any quiet one, by as much as levels lie apart."""
+    """Whether a figure is worse in every busy round than in every quiet one, by as much as levels lie apart."""
     quiet, slowed = ([cost for cost, flag in zip(costs, busy, strict=True) if flag == state] for state in (False, True))
     if len(quiet) < LEAST_QUIET or not slowed or max(quiet) >= min(slowed):
         return False

@@ -472,7 +472,7 @@ def _felt(base: FloatArray, new: FloatArray, rows: BoolArray, figures: Figures) 
 
 
 def _state(values: FloatArray) -> FloatArray:
-    """The common state of each round about their mean: the median over the rows, each about its own mean."""
+    """How far each round lies from the mean of all rounds: the median over the rows."""
     state = _median(values - np.nanmean(values, axis=1, keepdims=True), axis=0)
     result: FloatArray = state - state.mean()
     return result

@@ -1,4 +1,4 @@
-"""Says whose the host code is in which a GPU idles: the program's own, a package's, or that of a part of PyTorch."""
+"""Names the owner of host code that runs while a GPU is idle: the program, a package, or a part of PyTorch."""
 
 from __future__ import annotations
 

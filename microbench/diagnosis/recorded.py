@@ -231,7 +231,7 @@ class _Parts:
 
 
 def _turning(trace: Trace, steps: Steps) -> float | None:
-    """``turning_s`` of Recorded: the median over the turns that end behind a wait or a pageable copy."""
+    """The program's own time from a step's last wait to the end of its turn of the loop: the median in s, or None."""
     turns = next((loop for loop in loops_of(trace) if steps.found == "loop" and loop.place == steps.name), None)
     if turns is None:
         return None

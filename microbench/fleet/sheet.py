@@ -73,7 +73,7 @@ def screen(verdict: Verdict, store: str) -> Screen:
 
 
 def answer(verdict: Verdict) -> dict[str, object]:
-    """What the screen and the page say as one object for JSON, with every outlier."""
+    """The JSON of what the screen and the page say, with every outlier."""
     return {
         "campaign": verdict.campaign,
         "simulated": verdict.simulated,

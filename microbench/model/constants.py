@@ -395,7 +395,7 @@ def transitions(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
 
 # Without launch_gap the gap behind a kernel that writes, and in a process of one stream, lies in these ranges.
 WRITE = Constant(0.05e-6, 0.0, 0.2e-6, (), "how much longer the gap behind a kernel that writes is, was not measured")
-# Graphs of five public models on two H100s, each in a process that had the GPU alone: 0.11 to 0.25 us.
+# Graphs of five public models on two H100s: 0.11 to 0.25 us.
 CODE = Constant(0.18e-6, 0.0, 0.36e-6, (), "how long gaps between kernels of model code are, was not measured")
 ONE_STREAM = Constant(0.0, 0.0, 0.2e-6, (), "how much shorter gaps are in a process of one stream, was not measured")
 

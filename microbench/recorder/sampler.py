@@ -147,7 +147,7 @@ class Sampler:
                 self._flush()
 
     def _sample(self, waited_ns: int) -> None:
-        """Note the stack of each thread. The frames are let go at the end, and nothing here gives the lock up.
+        """Record which functions each thread is in. The frames are let go at the end, and the lock is kept meanwhile.
 
         Who keeps Python's lock gives it up at the end of a call or a turn of a loop, so a late sample names the
         function that made it wait.
@@ -227,6 +227,7 @@ class Sampler:
         self._open.clear()
         if self._since is not None:
             self._account(True)
+        if self._processor[0]:  # also of a window that has ended by now
             self._cells.append(cells.fact("processor", " ".join(map(str, self._processor))))
         whole, self._cells = b"".join(self._cells), []
         self._written_ns, self._ahead_ns = time.monotonic_ns(), self._measure_ahead_ns()

@@ -413,7 +413,7 @@ class _Reader:
         return counted(list(each.values()))
 
     def _garbage(self, thread: int) -> Lines:
-        """When a thread collected garbage."""
+        """The times in which a thread collected Python's garbage."""
         rows = np.concatenate([np.empty(0, ROW), *self._collections])
         rows = in_order(rows[(rows["place"] == thread) & (rows["begin_ns"] >= 0) & (rows["begin_ns"] < rows["end_ns"])])
         names = np.full(len(rows), self._collector.name(GARBAGE))
