@@ -1,7 +1,5 @@
 """Finds the steps that graph_gain measured, and puts steps and layers into words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

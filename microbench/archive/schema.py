@@ -4,8 +4,6 @@ A run file is one JSON document on one line. While a run is being measured, each
 line; a crash may cut the last line short. A finished file has no such lines, so one reader serves both.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import math

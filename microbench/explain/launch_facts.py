@@ -1,7 +1,5 @@
 """Works out the figures of the launch suite that rules, pictures and topics share: crossover, layers, link traffic."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

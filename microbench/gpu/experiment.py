@@ -1,7 +1,5 @@
 """An experiment: the same work on the real GPU and on the simulated one, behind one name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 

@@ -1,8 +1,6 @@
 """Times several things in turn, so that drift affects all equally: steps submitted in several ways, long and short
 chains."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Measures power and energy with the GPU's energy counter, and PCIe traffic with its byte counters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

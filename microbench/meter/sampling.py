@@ -1,7 +1,5 @@
 """When a measurement has enough samples, which samples are stored, and how single calls are distributed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ times one burst of calls, and passes it to ``collect``. ``collect`` calls ``samp
 share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Required, TypedDict, TypeVar, Unpack

@@ -1,7 +1,5 @@
 """Times data movement on the device behind a gate, or on the host with a synchronise, and then checks the data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 

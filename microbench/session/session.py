@@ -3,8 +3,6 @@
 The parent process never opens a GPU; workers do.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

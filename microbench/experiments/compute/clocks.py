@@ -1,7 +1,5 @@
 """The SM clock around a region of work, and NVML's state while the work runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Matrix products by cuBLASLt, through nvmath-python's bindings: its candidates for a product, and their calls."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

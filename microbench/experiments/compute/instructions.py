@@ -1,7 +1,5 @@
 """Instructions without memory traffic: what those of tensor cores and of ALUs share, and the rates that they reach."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Literal

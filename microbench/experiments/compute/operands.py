@@ -1,7 +1,5 @@
 """The matrices of a product in device memory: random A and B drawn on the GPU, and D checked in float64."""
 
-from __future__ import annotations
-
 import time
 from math import sqrt
 from typing import Literal

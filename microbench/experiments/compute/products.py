@@ -1,7 +1,5 @@
 """Matrix products in one way of one library: their operands in device memory, their calls, and graphs of the calls."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Finds the fastest way to compute a matrix product, and measures its rate, the SM clock around it, and its energy."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple

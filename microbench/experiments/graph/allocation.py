@@ -1,7 +1,5 @@
 """Steps that allocate, use and free device memory several times: in a stream, as nodes of a graph, or outside."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

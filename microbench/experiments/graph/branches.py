@@ -1,7 +1,5 @@
 """Kernels side by side: a graph built from nodes and edges, and the same work on streams that fork and join."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Changes of an executable graph: new arguments, a new grid, an update of the whole, or a rebuild."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import Literal
 

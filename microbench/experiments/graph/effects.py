@@ -1,7 +1,5 @@
 """The effects of node chains in memory, by which a check sees that every node ran, and in which order."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable

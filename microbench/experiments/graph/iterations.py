@@ -1,7 +1,5 @@
 """Iterations until a counter is full, decided by the host, a WHILE node, or a graph that launches itself again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal
 

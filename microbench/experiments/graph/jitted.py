@@ -1,7 +1,5 @@
 """A jitted JAX function of several kernels, with XLA's command buffers, which are CUDA graphs, and without."""
 
-from __future__ import annotations
-
 import msgspec
 
 from microbench.core.ops import Launch

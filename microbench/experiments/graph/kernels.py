@@ -1,7 +1,5 @@
 """Chains of kernels of any grid, as a graph and in a stream, and their durations as profilers report them."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

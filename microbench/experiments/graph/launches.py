@@ -1,7 +1,5 @@
 """Kernel nodes as the compiled loops of host/graph_loops.py make them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Graphs from their capture or build to their end, through the driver and through Python layers, and their memory."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

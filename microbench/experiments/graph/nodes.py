@@ -1,7 +1,5 @@
 """Chains of nodes of one kind: captured if a stream has such a call, otherwise built node by node."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal

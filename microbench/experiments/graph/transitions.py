@@ -1,7 +1,5 @@
 """What stands between two kernels: memsets and copies, whose bytes another kernel sees arrive, or a second branch."""
 
-from __future__ import annotations
-
 import time
 from typing import Literal
 

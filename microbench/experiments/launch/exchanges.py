@@ -1,7 +1,5 @@
 """Flags between host and GPU, and stamps of the parts of a launch on one clock."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import NamedTuple
 

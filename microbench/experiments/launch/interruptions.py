@@ -1,7 +1,5 @@
 """What took the submitting thread off its core: waits, preemptions and interrupts."""
 
-from __future__ import annotations
-
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.experiment import experiment
 from microbench.gpu.fake.machine import Machine

@@ -1,7 +1,5 @@
 """Steps of small PyTorch models: as their programs submit them, through torch.compile, and as graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import msgspec

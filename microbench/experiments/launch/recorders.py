@@ -1,7 +1,5 @@
 """Profilers of this process that can be switched on for a while: CUPTI, torch.profiler, and `microbench watch`."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

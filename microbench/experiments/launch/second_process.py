@@ -4,8 +4,6 @@
 does, and so also when the process that started it dies.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import subprocess

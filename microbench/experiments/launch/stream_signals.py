@@ -1,7 +1,5 @@
 """Pairs of kernels with a signal between them in streams: events, host functions, stream memory operations."""
 
-from __future__ import annotations
-
 import threading
 from functools import partial
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Launches from several threads and into several streams, and how many kernels run at the same time."""
 
-from __future__ import annotations
-
 from functools import partial
 from heapq import heappop, heappush
 

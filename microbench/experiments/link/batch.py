@@ -1,7 +1,5 @@
 """Many small pieces of pinned memory to the device: a loop of copies, one batched call, or one kernel that gathers."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The GPUs that this process sees, each with a case of its own when several work at the same time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 

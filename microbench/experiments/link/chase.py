@@ -1,7 +1,5 @@
 """Dependent reads across a link: lines of host memory, or of another GPU's, that hold the address of the next line."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from typing import Literal

@@ -1,7 +1,5 @@
 """NCCL operations on several GPUs of one process: the library, its communicators, and calls of it in one thread."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import time

@@ -1,7 +1,5 @@
 """Copies between the host and several GPUs at the same time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Copies between host and device: by a copy engine, and by a kernel that reads or writes host memory."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal

@@ -1,7 +1,5 @@
 """Copies between host and device in both directions at the same time."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from microbench.experiments.link.copies import DIRECTIONS, Ends, copy_submit

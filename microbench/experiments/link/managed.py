@@ -1,7 +1,5 @@
 """Managed memory that moves by faults, by prefetch or as read-mostly copies."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 from typing import Literal

@@ -1,7 +1,5 @@
 """Movements from one GPU's memory to another's, by engine or SMs, and dependent reads of another GPU's memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What it costs to pin host memory, and to touch pageable memory instead."""
 
-from __future__ import annotations
-
 import mmap
 from contextlib import closing
 from functools import partial

@@ -1,7 +1,5 @@
 """A large copy in pieces on several streams, each piece followed by a kernel that reads it, or not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The state of the link while copies run, and what the simulated machine says of its own."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from microbench.core.model import Fact, Scalar

@@ -1,7 +1,5 @@
 """What it costs to allocate memory and free it: by the driver, from a pool, from CuPy's pool, pinned host memory."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from enum import IntEnum

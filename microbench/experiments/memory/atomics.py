@@ -1,7 +1,5 @@
 """Atomic additions by all SMs, in device memory and in shared memory, to one word or to many."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal
 

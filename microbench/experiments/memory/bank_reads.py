@@ -1,7 +1,5 @@
 """Loads of shared memory at a stride: a warp that waits for each load, and an SM that is full of them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip

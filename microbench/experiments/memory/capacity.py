@@ -1,7 +1,5 @@
 """How much of a GPU's memory can be allocated now, and who holds the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 

@@ -1,7 +1,5 @@
 """Dependent reads by one thread: a ring of lines in device memory, or in an SM's shared memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import msgspec

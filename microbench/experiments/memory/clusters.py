@@ -1,7 +1,5 @@
 """Shared memory of the other blocks of a cluster: reads by every SM again and again, and dependent reads."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip

@@ -1,7 +1,5 @@
 """The driver's own copies within device memory, plain and in rows, and its memset."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from microbench.core.ops import Memset

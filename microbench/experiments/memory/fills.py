@@ -1,7 +1,5 @@
 """Filling shared memory from a working set in pieces: by loads and stores, by cp.async, by bulk copies."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

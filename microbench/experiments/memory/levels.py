@@ -1,7 +1,5 @@
 """Working sets that every SM reads or writes again and again: the nearest level that holds a set serves it."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Dependent reads by one thread while all other SMs read a set of their own, at a given rate."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, NamedTuple
 
 import numpy as np

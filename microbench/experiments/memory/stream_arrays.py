@@ -1,7 +1,5 @@
 """The arrays of the kernels of STREAM, filled with values whose results are known, and compared on the GPU."""
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 import numpy as np

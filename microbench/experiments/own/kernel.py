@@ -1,7 +1,5 @@
 """A user's kernel: compiled by NVRTC, its arguments checked and filled, its launch, and the resources that it uses."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

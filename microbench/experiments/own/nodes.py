@@ -1,7 +1,5 @@
 """The nodes of a captured graph: what a step launches, with names, shapes and arguments."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from functools import cache

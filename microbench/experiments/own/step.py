@@ -1,7 +1,5 @@
 """A user's function: warmed up on one stream, captured into a graph, replayed and compared."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

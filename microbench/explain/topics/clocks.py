@@ -1,7 +1,5 @@
 """Topic clocks: at which clock a GPU really runs, what lowers it, and how that misleads benchmarks."""
 
-from __future__ import annotations
-
 from operator import truediv
 
 from microbench.analysis.clocks import CLOCK_LOSS

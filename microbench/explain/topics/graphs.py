@@ -1,7 +1,5 @@
 """Topic graphs: what a CUDA Graph saves, what building it costs, and after how many replays it pays for itself."""
 
-from __future__ import annotations
-
 import math
 from operator import mul, truediv
 

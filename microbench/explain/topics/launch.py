@@ -1,7 +1,5 @@
 """Topic launch: what launching one kernel costs, which part recurs with every launch, and what Python adds."""
 
-from __future__ import annotations
-
 from operator import sub
 
 from microbench.analysis.evidence import Evidence

@@ -1,7 +1,5 @@
 """Topic pinned: what copies of pageable memory lose, what pinned memory costs to have, and when that pays."""
 
-from __future__ import annotations
-
 from operator import truediv
 
 from microbench.analysis.evidence import Evidence, paid_after, rests_on

@@ -1,7 +1,5 @@
 """Topic queue: how far the host may run ahead of the GPU, and what a full queue does to a call."""
 
-from __future__ import annotations
-
 import math
 from operator import mul
 

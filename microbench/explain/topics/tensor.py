@@ -1,7 +1,5 @@
 """Topic tensor: the rate of each path to the tensor cores, and what products of each type and size reach of it."""
 
-from __future__ import annotations
-
 from operator import truediv
 
 from microbench.analysis.evidence import Evidence, whole

@@ -1,7 +1,5 @@
 """What a topic is: a text whose every number is a figure of a run, filled in with the figures that the run has."""
 
-from __future__ import annotations
-
 import math
 import string
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Topic topology: what is between processor and GPU, what that link carries, and who else uses it."""
 
-from __future__ import annotations
-
 from operator import truediv
 
 from microbench.analysis.evidence import Evidence

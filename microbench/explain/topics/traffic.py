@@ -1,7 +1,5 @@
 """Topic traffic: the bytes that launches move over the link, and why they cost latency instead of bandwidth."""
 
-from __future__ import annotations
-
 from operator import mul, truediv
 
 from microbench.analysis.evidence import Evidence, rests_on

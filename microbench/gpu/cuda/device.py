@@ -1,7 +1,5 @@
 """The real Gpu: one primary context of this machine, opened for a worker process."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What simulated movements of data have in common: their ends, what arrives, and the host memory that they take."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip

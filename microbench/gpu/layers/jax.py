@@ -1,7 +1,5 @@
 """JAX: a jitted x + 1, and a jitted step of many kernels; JAX submits both on a stream of its own."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

@@ -4,8 +4,6 @@ The sizes are small, so that the steps are launch-bound: they measure the time t
 between two launches.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from functools import partial

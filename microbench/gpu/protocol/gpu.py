@@ -1,7 +1,5 @@
 """The protocol Gpu: the operations of a GPU for benchmarks and the Meter. Times are raw stamps in ns."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """The protocol Submit: a GPU operation that is ready to be submitted and timed."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from microbench.core.ops import IntArray

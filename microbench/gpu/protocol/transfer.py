@@ -1,7 +1,5 @@
 """The protocols Checked, Transfer and Operations: work on memory whose result is compared after it was measured."""
 
-from __future__ import annotations
-
 from typing import Literal, Protocol
 
 import numpy as np
