@@ -16,6 +16,7 @@ from microbench.core.model import AxisInfo, BenchmarkInfo, Case, Environment, Fa
 Preset = Literal["quick", "default", "full"]
 PRESETS: tuple[Preset, ...] = ("quick", "default", "full")
 Measured = Measurement | Fact | Series
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SUITES = ("host", "launch", "graph", "link", "memory", "compute", "own")
 
 

@@ -14,13 +14,9 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.compute.alu import AluOperation, arithmetic, chain
 from microbench.experiments.compute.instructions import instruction_rate
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric
 
 OPERATIONS = (
     "fma_fp64", "fma_fp32", "fma_fp16x2", "fma_bf16x2", "mad_int32", "add_int32", "exp2_fp32", "rsqrt_fp32",

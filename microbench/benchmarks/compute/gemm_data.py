@@ -13,14 +13,11 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Fact, Metric
 from microbench.experiments.compute.operands import GemmData
 from microbench.experiments.compute.products import problem
 from microbench.experiments.compute.rates import ACCUMULATORS, fastest, powered
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.matrices import GemmType
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Measured, Meter, Metric, always
 
 DATA = ("normal", "zeros", "uniform", "constant", "ones", "sparse")
 

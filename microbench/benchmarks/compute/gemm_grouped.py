@@ -18,14 +18,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Metric
 from microbench.experiments.compute.products import problem
 from microbench.experiments.compute.rates import calls_in_a_row, fastest, rate, replays, warm
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.matrices import GemmType
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import verified
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric, always, verified
 
 
 def measure(gpu: Gpu, meter: Meter, dtype: GemmType, size: int, products: int) -> Iterator[Measured]:

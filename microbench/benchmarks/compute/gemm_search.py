@@ -13,8 +13,6 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Fact, Metric
 from microbench.experiments.compute.products import Problem, free_bytes, needed_bytes
 from microbench.experiments.compute.rates import (
     ACCUMULATORS,
@@ -25,9 +23,8 @@ from microbench.experiments.compute.rates import (
     problem_that_fits,
     settled_s,
 )
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.matrices import GemmType
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Measured, Meter, Metric, always
 
 DTYPES = ("bf16", "fp8_e4m3_fast", "fp16", "tf32", "int8", "fp64")
 

@@ -17,14 +17,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Work
 from microbench.experiments.compute.products import problem
 from microbench.experiments.compute.rates import calls_in_a_row, fastest, rate, replays, warm
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.matrices import GemmType
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import verified
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric, Work, verified
 
 # Columns and depth of each projection: its outputs and inputs. Llama 2 7B, and Llama 3 70B with 8 heads of keys and
 # values; up includes the gate. Source: the models' published configurations (config.json).

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import Skip
 from microbench.core.model import SAMPLES_KEPT, Fact, Measurement, Metric, Series, Telemetry
 from microbench.experiments.compute.clocks import ClockBracket, clock_bracket, state
 from microbench.experiments.compute.instructions import as_clock
@@ -26,9 +24,8 @@ from microbench.experiments.compute.products import Gemm, problem
 from microbench.experiments.compute.rates import ACCUMULATORS, fastest, most_queued, work_of
 from microbench.gpu.protocol.gpu import EventPair, Gate, Gpu
 from microbench.gpu.protocol.matrices import GemmType
+from microbench.meter.benchmark import Axis, Benchmark, Measured, Meter, Skip, verified
 from microbench.meter.sampling import NANOSECOND_S, now_s, shortened, stored
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import verified
 
 SIZE = 8192
 # How long the GPU rests before the work begins.

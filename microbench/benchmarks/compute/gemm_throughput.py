@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Measurement, Metric
 from microbench.experiments.compute.products import Library, Problem
 from microbench.experiments.compute.rates import (
@@ -36,11 +34,9 @@ from microbench.experiments.compute.rates import (
     rate_name,
     work_of,
 )
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.matrices import GemmType
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, MeasurementError, Meter, Skip, verified
 from microbench.meter.sampling import now_s, stored
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import verified
 
 DTYPES = (
     "bf16", "fp8_e4m3_fast", "fp16", "tf32", "fp64", "fp32", "int8", "fp16_acc16", "fp8_e4m3", "fp8_e5m2_fast",

@@ -15,12 +15,9 @@ Reading
 from collections.abc import Iterator
 from typing import Literal
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.compute.instructions import instruction_rate
 from microbench.experiments.compute.tensor import TensorPath, TensorType, tensor
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric
 
 FIRST_DTYPES = ("bf16", "fp8_e4m3", "int8", "fp64")
 DTYPES = ("bf16", "fp8_e4m3", "fp16", "tf32", "int8", "fp64", "fp16_acc16", "fp8_e5m2")

@@ -15,12 +15,9 @@ Reading
 from collections.abc import Iterator
 from typing import Literal
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.compute.instructions import instruction_rate
 from microbench.experiments.compute.tensor import TensorPath, TensorType, tensor
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric
 
 
 def measure(

@@ -18,13 +18,9 @@ Reading
 from collections.abc import Iterator, Mapping
 
 from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import MeasurementError
-from microbench.core.model import Metric, Param
-from microbench.core.ops import LOOP_LAYER, LayerCall
 from microbench.gpu.layers.base import layer_titles, package_of, process_of, spinning
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.alternating import steps
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import LOOP_LAYER, Gpu, LayerCall, MeasurementError, Meter, Metric, Param
 
 LONGEST_STEP_NS = 20_000_000
 PYTHON_KERNELS = (10, 100)

@@ -18,14 +18,11 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Metric
 from microbench.experiments.graph.jitted import jitted_step
 from microbench.gpu.layers.base import find_layer, package_of
 from microbench.gpu.layers.jax import OUTPUTS, Output
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.alternating import steps
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric, always
 
 LAYER = "jax_jit"
 

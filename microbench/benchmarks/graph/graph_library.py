@@ -22,14 +22,9 @@ from functools import partial
 from msgspec.structs import replace
 
 from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.errors import MeasurementError
-from microbench.core.model import Fact, Metric
-from microbench.core.ops import LOOP_LAYER, LayerCall
 from microbench.experiments.graph.lives import Life, graph_layer_lives
 from microbench.gpu.layers.base import layer_titles, package_of, process_of, spinning
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import Between
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import LOOP_LAYER, Between, Fact, Gpu, LayerCall, MeasurementError, Meter, Metric
 
 REPLAYS = 10
 VERIFIED = "every graph has a node for each call"

@@ -18,13 +18,8 @@ Reading
 from collections.abc import Iterator
 from functools import partial
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
-from microbench.core.ops import Launch
 from microbench.experiments.graph.lives import Life, Made, graph_footprint, graph_lives
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import Between
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Between, Gpu, Launch, Measured, Meter, Metric
 
 REPLAYED_NODES = 2000
 LINE_NODES = (10, 100, 1000)  # are enough to fit a line

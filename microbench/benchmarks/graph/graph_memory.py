@@ -18,14 +18,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.graph.allocation import AllocationWay, allocating_step
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.alternating import steps
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import MIB, Axis, Benchmark, Gpu, Measured, Meter, Metric
 
-MIB = 1 << 20
 HELD = 3
 
 

@@ -24,15 +24,10 @@ from typing import cast, get_args
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import Skip
-from microbench.core.model import Fact, Metric
 from microbench.experiments.graph.iterations import Decider, decided_loop
 from microbench.experiments.graph.nodes import NodeChain, NodeKind, node_chain
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.alternating import device_difference
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Fact, Gpu, Measured, Meter, Metric, Skip
 
 LONG, SHORT = 220, 20
 STREAM_CALLS = 200

@@ -17,12 +17,9 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Param
 from microbench.experiments.graph.branches import Shape, shaped_work
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.alternating import steps
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric, Param
 
 KERNELS = 64
 

@@ -14,12 +14,8 @@ Reading
 from collections.abc import Iterator
 from typing import cast, get_args
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Metric
 from microbench.experiments.graph.transitions import IN_MEMORY, Transition, transitions
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import Between
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Between, Gpu, Measured, Meter, Metric, always
 
 RUNS = 20
 KINDS: tuple[str, ...] = get_args(Transition)

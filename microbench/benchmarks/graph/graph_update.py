@@ -16,12 +16,8 @@ Reading
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Param
 from microbench.experiments.graph.changes import Change, ChangeWay, graph_changes
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import Between
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Between, Gpu, Measured, Meter, Metric, Param
 
 RECORDS = ("exec_update", "rebuild")
 COLUMNS = {

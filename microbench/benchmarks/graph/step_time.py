@@ -18,18 +18,13 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Metric, Param
-from microbench.core.ops import LOOP_LAYER, LayerCall
+from microbench.core.bench import MIB, Axis, Benchmark, Measured, always
 from microbench.experiments.link.copies import engine_copy
 from microbench.gpu.layers.base import layer_titles, package_of, process_of, spinning
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.submit import Submit
 from microbench.meter.alternating import InOrder, steps
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import LOOP_LAYER, Gpu, LayerCall, Meter, Metric, Param, Submit
 
 LONGEST_STEP_NS = 20_000_000
-MIB = 1 << 20
 
 
 def combines(params: Mapping[str, Param]) -> bool:

@@ -12,10 +12,7 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
-from microbench.gpu.protocol.gpu import Host
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Host, Measured, Meter, Metric
 
 COUNTS = {"compiled": 100_000, "compiled_from_python": 2_000, "ctypes": 2_000, "python": 10_000}
 

@@ -12,10 +12,7 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Work
-from microbench.gpu.protocol.gpu import Host
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Host, Measured, Meter, Metric, Work
 
 
 def measure(host: Host, meter: Meter, threads: str, size_bytes: int) -> Iterator[Measured]:

@@ -10,11 +10,8 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Benchmark, Measured
-from microbench.core.model import Metric
-from microbench.gpu.protocol.gpu import Host
+from microbench.meter.benchmark import Benchmark, Host, Measured, Meter, Metric
 from microbench.meter.sampling import NANOSECOND_S, clock_step_ns
-from microbench.meter.timer import Meter
 
 READINGS = 10_000
 

@@ -10,11 +10,8 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
-from microbench.gpu.protocol.gpu import Host
+from microbench.meter.benchmark import Axis, Benchmark, Host, Measured, Meter, Metric
 from microbench.meter.sampling import seconds
-from microbench.meter.timer import Meter
 
 HAND_OFFS = 50
 WAYS = ("spin", "event", "pipe")

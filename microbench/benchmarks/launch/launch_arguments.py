@@ -11,11 +11,7 @@ Reading
 
 from collections.abc import Iterator, Mapping
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
-from microbench.core.ops import Launch
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Launch, Measured, Meter, Metric
 
 SMALLEST: Mapping[str, int] = {"argument_bytes": 0, "grid_blocks": 1, "block_threads": 32}
 

@@ -12,10 +12,9 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Case, Metric
 from microbench.gpu.protocol.gpu import ColdStarts
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Measured, Meter
 
 QUICK = ("context",)
 DEFAULT = (

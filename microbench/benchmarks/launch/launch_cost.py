@@ -18,14 +18,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from microbench.core.bench import Benchmark, Measured
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.model import Fact, Metric
-from microbench.core.ops import IntArray, Launch
 from microbench.experiments.launch.exchanges import flag_round_trips, host_read_ns, launch_stamps, start_stamps
-from microbench.gpu.protocol.gpu import Gpu
+from microbench.meter.benchmark import Benchmark, Fact, Gpu, IntArray, Launch, Measured, Meter, Metric
 from microbench.meter.sampling import NANOSECOND_S, Between, seconds
-from microbench.meter.timer import Meter
 
 STAMPS = 50
 LAUNCHES = 1000

@@ -13,10 +13,7 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
-from microbench.core.ops import Launch
-from microbench.gpu.protocol.gpu import Gpu
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Launch, Measured, Metric
 from microbench.meter.timer import Meter, duration
 
 SAMPLE_NS = 20_000_000

@@ -23,14 +23,10 @@ from typing import cast, get_args
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import Skip
-from microbench.core.model import Fact, Metric, Param
-from microbench.core.ops import Launch
 from microbench.experiments.graph.kernels import SPIN_NS, KernelChain, KernelWork, kernel_chain
 from microbench.gpu.protocol.gpu import LAUNCH_STREAMS, STREAMS_VARIABLE, Gpu
 from microbench.meter.alternating import device_difference
-from microbench.meter.sampling import NANOSECOND_S
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Fact, Launch, Measured, Metric, Param, Skip
 from microbench.meter.timer import Meter, duration
 
 LONG_GRAPH, SHORT_GRAPH = 1000, 200

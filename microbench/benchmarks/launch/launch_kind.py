@@ -14,10 +14,8 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.core.ops import LEGACY_STREAM, Launch
-from microbench.gpu.protocol.gpu import Gpu
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Metric
 from microbench.meter.timer import Meter, gap
 
 KINDS: dict[str, Launch] = {

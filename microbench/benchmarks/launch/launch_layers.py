@@ -17,12 +17,9 @@ Reading
 from collections.abc import Iterator, Mapping
 from typing import cast
 
-from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Case, Metric, Param
-from microbench.core.ops import LOOP_LAYER, LayerCall
 from microbench.gpu.layers.base import ARGUMENTS, Family, find_layer, layer_titles, layers, package_of, process_of
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import LOOP_LAYER, Axis, Benchmark, Gpu, LayerCall, Measured, Meter
 
 FAMILIES: Mapping[Family, tuple[str, ...]] = {
     "same_kernel": (LOOP_LAYER, *(layer.name for layer in layers("same_kernel"))),

@@ -21,15 +21,11 @@ from typing import get_args
 import msgspec
 
 from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.errors import Skip
-from microbench.core.model import Fact, Metric, Param
 from microbench.experiments.launch.models import model_step
 from microbench.gpu.layers.base import package_of
 from microbench.gpu.layers.torch_models import COMPILED, MODELS, CaptureTimes, Compiled, ModelName, TorchStep
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.alternating import steps
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import NANOSECOND_S, Fact, Gpu, Meter, Metric, Param, Skip
 
 REPLAYS = 20
 # torch.compile then compiles in the worker itself, so that nothing else runs while a step is measured.

@@ -14,11 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import MeasurementError
-from microbench.core.model import Metric
-from microbench.core.ops import IntArray, Launch
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.submit import Submit
+from microbench.meter.benchmark import Gpu, IntArray, Launch, MeasurementError, Metric, Submit
 from microbench.meter.timer import WARM_UP_CALLS, Meter
 
 # Launches and time-out (s). Queues of the usual depth fill in the first try; drivers can be configured for deeper ones.

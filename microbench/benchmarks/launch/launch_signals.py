@@ -23,12 +23,8 @@ import msgspec
 import numpy as np
 
 from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Fact, Metric
-from microbench.core.ops import IntArray
 from microbench.experiments.launch.stream_signals import SignalWay, stream_signals
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import NANOSECOND_S, Between
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import NANOSECOND_S, Between, Fact, Gpu, IntArray, Meter, Metric
 
 PAIRS = 50
 WAYS: tuple[SignalWay, ...] = get_args(SignalWay)

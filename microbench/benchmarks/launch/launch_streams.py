@@ -12,12 +12,8 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Work
 from microbench.experiments.launch.streams import resident, round_robin_ns
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric, Work
 
 LAUNCHES = 400
 RESIDENT_NS = 1_000_000

@@ -17,13 +17,10 @@ Reading
 
 from collections.abc import Iterator, Mapping
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Param
 from microbench.core.ops import Op, Query, Record, SynchronizeIdle, Wait
 from microbench.experiments.launch.exchanges import launch_stamps
 from microbench.gpu.protocol.gpu import WAIT_VARIABLE, Gpu
-from microbench.meter.sampling import Between
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Between, Measured, Meter, Metric, Param
 
 CALLS: dict[str, Op] = {
     "idle_stream": SynchronizeIdle("stream"),

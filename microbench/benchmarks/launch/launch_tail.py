@@ -23,16 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.errors import Skip
-from microbench.core.model import Fact, Measurement, Metric
 from microbench.core.ops import HIGH_PRIORITY_STREAM, Copy, IntArray, Launch, Query
 from microbench.experiments.launch.interruptions import core_interrupts, thread_state
 from microbench.experiments.launch.second_process import second_process
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.submit import Submit
 from microbench.meter import tails
+from microbench.meter.benchmark import Fact, Gpu, Measurement, Meter, Metric, Skip, Submit
 from microbench.meter.sampling import NANOSECOND_S, stored
-from microbench.meter.timer import Meter
 
 # All calls of a burst, including the LEAD_IN calls that are not counted, fit into the launch queue.
 LEAD_IN, BURST, QUERIES = 50, 400, 1500

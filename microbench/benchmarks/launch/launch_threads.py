@@ -12,13 +12,8 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Work
-from microbench.core.ops import IntArray
 from microbench.experiments.launch.streams import threads_stamps
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, IntArray, Measured, Meter, Metric, Work
 
 LAUNCHES = 400
 

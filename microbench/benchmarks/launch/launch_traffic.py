@@ -13,13 +13,9 @@ Reading
 
 from collections.abc import Iterator, Mapping
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import MeasurementError, Skip
-from microbench.core.model import Metric, Param
 from microbench.core.ops import Copy, Launch, Memset, Op, Record
-from microbench.gpu.protocol.gpu import Gpu
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, MeasurementError, Meter, Metric, Param, Skip
 from microbench.meter.counters import idle_traffic, traffic
-from microbench.meter.timer import Meter
 
 CALLS = 5000
 WORK_NS = 200_000_000

@@ -27,10 +27,6 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.errors import Skip
-from microbench.core.model import Fact, Metric
-from microbench.core.ops import Launch
 from microbench.experiments.graph.kernels import kernel_chain
 from microbench.experiments.launch.models import model_step
 from microbench.experiments.launch.recorders import process_recorder
@@ -38,9 +34,8 @@ from microbench.gpu.layers.base import package_of
 from microbench.gpu.layers.torch_models import ModelName
 from microbench.gpu.protocol.gpu import STREAMS_VARIABLE, Gpu
 from microbench.gpu.protocol.recorder import Recorded, Recorder, RecorderKind
-from microbench.gpu.protocol.submit import Submit
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Launch, Measured, Meter, Metric, Skip, Submit, always
 from microbench.meter.sampling import NANOSECOND_S, shortened
-from microbench.meter.timer import Meter
 
 # Samples before the first recording, bursts in a sample, and steps that are counted. A sample is the lower quartile of
 # its bursts, because a busy host lengthens most of them, by up to a factor of two for a second.

@@ -15,14 +15,10 @@ Reading
 from collections.abc import Iterator
 from typing import cast, get_args
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Metric
 from microbench.experiments.link.batch import BatchWay, batched_copy
 from microbench.experiments.link.pipeline import pieces
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import KIB, Axis, Benchmark, Gpu, Measured, Meter, Metric, always
 
-KIB = 1 << 10
 WAYS: tuple[str, ...] = get_args(BatchWay)
 
 

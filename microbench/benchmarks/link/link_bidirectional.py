@@ -17,17 +17,12 @@ from collections.abc import Iterator, Mapping
 import msgspec
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Work
 from microbench.experiments.link.copies import others_busy
 from microbench.experiments.link.duplex import duplex_copies
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import Direction, FloatArray
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import MIB, NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric, Work
 from microbench.meter.transfers import MOST_QUEUED, SAMPLE_S, verified
 
-MIB = 1 << 20
 FEWEST_COPIES = 4
 
 

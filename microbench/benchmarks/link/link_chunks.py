@@ -16,13 +16,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Fact, Metric
 from microbench.experiments.link.pipeline import chunked_copy, pieces
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
-
-MIB = 1 << 20
+from microbench.meter.benchmark import MIB, Axis, Benchmark, Fact, Gpu, Measured, Meter, Metric
 
 
 def measure(gpu: Gpu, meter: Meter, work: str, chunks: int, streams: int, size_bytes: int) -> Iterator[Measured]:

@@ -15,17 +15,14 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Environment, Metric, Param, Work
 from microbench.experiments.link.boards import visible_gpus
 from microbench.experiments.link.concurrent import Concurrent, concurrent_copies
 from microbench.experiments.link.copies import others_busy
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import Direction
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import MIB, Axis, Benchmark, Gpu, Measured, Meter
 from microbench.meter.transfers import MOST_QUEUED, SAMPLE_S, verified
 
-MIB = 1 << 20
 MOST_GPUS = 16
 EVERYBODY = "all"
 

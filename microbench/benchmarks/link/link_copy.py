@@ -13,16 +13,11 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.link.copies import engine_copy
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import Direction, HostMemory
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import moved
+from microbench.meter.benchmark import GIB, KIB, MIB, Axis, Benchmark, Gpu, Measured, Meter, Metric, moved
 
 MEMORIES = ("pinned", "pageable", "write_combined", "registered")
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 def measure(gpu: Gpu, meter: Meter, direction: Direction, memory: HostMemory, size_bytes: int) -> Iterator[Measured]:

@@ -18,19 +18,15 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Fact, Measurement, Metric, Param
 from microbench.core.ops import IntArray, Memset
 from microbench.experiments.launch.exchanges import flag_round_trips
 from microbench.experiments.link.chase import Order, host_chase, read_latency
 from microbench.experiments.link.copies import engine_copy
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import Direction, Transfer
+from microbench.meter.benchmark import MIB, Axis, Benchmark, Fact, Gpu, Measured, Measurement, Meter, Metric, Param
 from microbench.meter.sampling import seconds
-from microbench.meter.timer import Meter
 from microbench.meter.transfers import HOST_BATCH, verified
 
-MIB = 1 << 20
 STRIDE_BYTES = 128
 READS = 100
 EXCHANGES = 100

@@ -15,15 +15,9 @@ Reading
 
 from collections.abc import Iterator, Sequence
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Work
 from microbench.experiments.link.managed import ManagedWay, managed_memory
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import verified
+from microbench.meter.benchmark import MIB, NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric, Work, verified
 
-MIB = 1 << 20
 WAYS: tuple[ManagedWay, ...] = (
     "fault_to_device", "prefetch_to_device", "read_mostly_to_device", "again_on_device",
     "fault_to_host", "prefetch_to_host",

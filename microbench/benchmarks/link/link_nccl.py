@@ -21,15 +21,11 @@ from functools import partial
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured, Package, always
+from microbench.core.bench import KIB, MIB, Axis, Benchmark, Measured, Package, always
 from microbench.core.model import Environment, Metric, Param, Work
 from microbench.experiments.link.collectives import Binding, CollectiveName, bus_factor, nccl_collective
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import verified
+from microbench.meter.benchmark import NANOSECOND_S, Gpu, Meter, verified
 
-KIB, MIB = 1 << 10, 1 << 20
 BATCH_OF_CALLS = 20  # nccl-tests' default
 EVERY_GPU = "all"
 SMALL_BYTES = 1 * KIB

@@ -11,15 +11,10 @@ Reading
 
 from collections.abc import Iterator, Mapping
 
-from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Environment, Metric, Param
 from microbench.experiments.link.copies import engine_copy
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import Direction
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import moved
-
-MIB = 1 << 20
+from microbench.meter.benchmark import MIB, Axis, Benchmark, Gpu, Measured, Meter, moved
 
 
 def here(environment: Environment, params: Mapping[str, Param]) -> str | None:

@@ -15,15 +15,12 @@ Reading
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Environment, Measurement, Metric, Param, Work
 from microbench.experiments.link.chase import read_latency
 from microbench.experiments.link.peers import Peer, PeerWay, peer_chase, peer_copies
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import MIB, Axis, Benchmark, Gpu, Measured, Meter
 from microbench.meter.transfers import MOST_QUEUED, SAMPLE_S, verified
 
-MIB = 1 << 20
 MOST_GPUS = 16
 STRIDE_BYTES = 128
 READS = 100

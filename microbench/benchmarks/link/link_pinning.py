@@ -14,15 +14,10 @@ Reading
 
 from collections.abc import Iterator, Mapping
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.link.pinning import PinningWay, pinning
 from microbench.experiments.memory.allocation import Taking
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import KIB, MIB, NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric
 
-KIB, MIB = 1 << 10, 1 << 20
 WAYS: tuple[PinningWay, ...] = ("allocate", "register", "touch")
 
 

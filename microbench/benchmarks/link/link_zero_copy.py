@@ -14,17 +14,11 @@ Reading
 
 from collections.abc import Iterator, Mapping
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import Skip
-from microbench.core.model import Fact, Metric, Param
 from microbench.experiments.link.copies import Access, kernel_copy
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import Transfer
+from microbench.meter.benchmark import MIB, Axis, Benchmark, Fact, Gpu, Measured, Meter, Metric, Param, Skip, moved
 from microbench.meter.counters import traffic
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import moved
 
-MIB = 1 << 20
 WIDTHS_BYTES = (4, 8, 16)
 COUNTED_BYTES = 1 << 30  # the counters wrap at 4 GiB
 

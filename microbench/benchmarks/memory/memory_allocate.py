@@ -12,14 +12,9 @@ Reading
 
 from collections.abc import Iterator, Mapping
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.memory.allocation import AllocationWay, Taking, allocating
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import GIB, KIB, MIB, NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 WAYS = ("malloc", "pool", "cupy_pool", "host_pinned")
 BATCH = 4
 

@@ -13,12 +13,9 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.memory.atomics import AtomicType, Spread, atomics
 from microbench.experiments.memory.levels import Space
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric
 from microbench.meter.transfers import operated
 
 SPREADS = ("same", "warp", "thread")

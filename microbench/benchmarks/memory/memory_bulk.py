@@ -16,14 +16,10 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Metric
 from microbench.experiments.memory.fills import Filling, fill
 from microbench.experiments.memory.levels import answering_level, level_rate
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import GIB, KIB, MIB, Axis, Benchmark, Gpu, Measured, Meter, Metric, always
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 FILLINGS = ("bulk", "async", "load")
 CHECKED = "the sum over rows of every piece copied is that of the set"
 

@@ -10,10 +10,8 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Benchmark, Measured
 from microbench.experiments.memory.capacity import capacity
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Benchmark, Gpu, Measured, Meter
 
 
 def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:

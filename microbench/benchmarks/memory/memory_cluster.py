@@ -15,13 +15,10 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Fact, Metric
 from microbench.experiments.memory.chase import chase, chase_latency
 from microbench.experiments.memory.clusters import CHASED_BYTES, CLUSTER_BYTES, cluster_chase, read_cluster
 from microbench.experiments.memory.levels import level_rate, read_set
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Measured, Meter, Metric, always
 
 
 def measure(gpu: Gpu, meter: Meter, cluster_blocks: int) -> Iterator[Measured]:

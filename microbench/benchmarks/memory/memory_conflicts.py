@@ -16,12 +16,8 @@ Reading
 import math
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Fact, Metric
 from microbench.experiments.memory.bank_reads import BANKS, WORD_BYTES, bank_reads
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import verified
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Measured, Meter, Metric, always, verified
 
 READS = 4000
 # Steps of a full SM: without conflicts they take about 65 us, so that begin and end are negligible.

@@ -13,15 +13,10 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.memory.engines import EngineWay, engine
 from microbench.experiments.memory.levels import answering_level
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import moved
+from microbench.meter.benchmark import GIB, KIB, MIB, Axis, Benchmark, Gpu, Measured, Meter, Metric, moved
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 WAYS = ("copy", "copy_2d", "memset")
 
 

@@ -13,16 +13,12 @@ Reading
 from collections.abc import Iterator
 from typing import cast
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.memory.stream_arrays import StreamKernel
 from microbench.experiments.memory.streams import fastest
-from microbench.gpu.protocol.gpu import Gpu
+from microbench.meter.benchmark import GIB, MIB, Axis, Benchmark, Gpu, Measured, Meter, Metric
 from microbench.meter.counters import power
-from microbench.meter.timer import Meter
 from microbench.meter.transfers import verified, warm_s
 
-MIB, GIB = 1 << 20, 1 << 30
 IDLE = "idle"
 LOADS = (IDLE, "read", "write", "copy", "triad")
 

@@ -19,17 +19,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Fact, Measurement, Metric
+from microbench.core.bench import GIB, KIB, MIB, Axis, Benchmark, Measured
 from microbench.experiments.memory.chase import READS, LocalChase, chase, chase_latency
 from microbench.experiments.memory.levels import Space, answering_level
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import FloatArray
+from microbench.meter.benchmark import Fact, Gpu, Measurement, Meter, Metric, verified
 from microbench.meter.sampling import per_call_distribution, stored
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import verified
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SHARED_BYTES = (16 * KIB, 32 * KIB)  # shared memory is equally fast at every size
 # Single lines are timed where the set is surely larger than an L1 and has few lines.
 LINES_FROM_BYTES, LINES_TO_BYTES = 4 * MIB, 16 * MIB

@@ -17,13 +17,9 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.memory.levels import Level, Space, answering_level, level_rate, read_set
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import GIB, KIB, MIB, Axis, Benchmark, Gpu, Measured, Meter, Metric
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SHARED_BYTES = (16 * KIB, 32 * KIB)  # shared memory is equally fast at every size
 
 

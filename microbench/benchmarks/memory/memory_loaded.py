@@ -21,13 +21,9 @@ from collections.abc import Iterator, Mapping
 import msgspec
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Fact, Metric, Work
 from microbench.experiments.memory.chase import READS
 from microbench.experiments.memory.loaded import LoadedLevel, loaded_chase
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import verified
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Measured, Meter, Metric, Work, always, verified
 
 # Walks under full load: their median says what the other SMs can get.
 TRIALS = 3

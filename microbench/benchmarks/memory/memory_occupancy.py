@@ -13,17 +13,11 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import Skip
-from microbench.core.model import Fact, Metric
 from microbench.core.units import about_size, size
 from microbench.experiments.memory.access import LOAD_BYTES, occupied
 from microbench.experiments.memory.levels import answering_level
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import moved
+from microbench.meter.benchmark import GIB, MIB, Axis, Benchmark, Fact, Gpu, Measured, Meter, Metric, Skip, moved
 
-MIB, GIB = 1 << 20, 1 << 30
 # No SM holds more threads (CUDA C++ Programming Guide, technical specifications per compute capability).
 MOST_THREADS = 2048
 

@@ -14,14 +14,10 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.memory.access import RandomAccess, scattered
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import GIB, MIB, Axis, Benchmark, Gpu, Measured, Meter, Metric
 from microbench.meter.transfers import operated
 
-MIB, GIB = 1 << 20, 1 << 30
 ACCESSES = ("gather", "scatter", "update")
 
 

@@ -14,16 +14,11 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.memory.levels import answering_level
 from microbench.experiments.memory.stream_arrays import ROLES, DataType, Implementation, StreamKernel
 from microbench.experiments.memory.streams import fastest
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import moved
+from microbench.meter.benchmark import GIB, MIB, Axis, Benchmark, Gpu, Measured, Meter, Metric, moved
 
-MIB, GIB = 1 << 20, 1 << 30
 KERNELS = ("read", "write", "copy", "scale", "add", "triad", "dot")
 IMPLEMENTATIONS = ("cuda", "cupy", "numba")
 

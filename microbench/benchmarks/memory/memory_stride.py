@@ -14,14 +14,8 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.memory.access import StrideAccess, strided
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import moved
-
-GIB = 1 << 30
+from microbench.meter.benchmark import GIB, Axis, Benchmark, Gpu, Measured, Meter, Metric, moved
 
 
 def measure(gpu: Gpu, meter: Meter, access: StrideAccess, stride_bytes: int, size_bytes: int) -> Iterator[Measured]:

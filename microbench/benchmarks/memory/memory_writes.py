@@ -16,13 +16,9 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Metric
 from microbench.experiments.memory.levels import WriteAccess, answering_level, level_rate, written_set
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import GIB, MIB, Axis, Benchmark, Gpu, Measured, Meter, Metric, always
 
-MIB, GIB = 1 << 20, 1 << 30
 CHECKED = "every word compared on the GPU with what its last round writes"
 
 

@@ -17,13 +17,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import Skip
-from microbench.core.model import Fact, Metric, Param, Work
 from microbench.core.targets import argument, dimensions, target, whole
 from microbench.experiments.own.kernel import KernelResources, KernelSpec, OwnKernel, own_kernel
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import NANOSECOND_S
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Fact, Gpu, Measured, Metric, Param, Skip, Work
 from microbench.meter.timer import Meter, cold
 
 LAUNCHES = 100

@@ -25,14 +25,12 @@ from statistics import median
 import msgspec
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Measurement, Metric, Param
 from microbench.experiments.own.callables import JAX
 from microbench.experiments.own.loading import bound
 from microbench.experiments.own.step import NotCapturedError, OwnGraph, OwnStep, own_step
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.alternating import steps
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, MeasurementError, Skip
 from microbench.meter.sampling import NANOSECOND_S, stored
 from microbench.meter.timer import Meter, cold, gated
 

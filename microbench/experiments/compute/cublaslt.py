@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.errors import Skip
 from microbench.core.units import plain
-from microbench.gpu.cuda.case import Case
+from microbench.gpu.experiment import Case, Skip
 from microbench.gpu.layers.base import load
 from microbench.gpu.protocol.matrices import Element, GemmType, Matrices
 

@@ -7,12 +7,11 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Measurement, Work
 from microbench.gpu.cuda.timing import UnitPass
+from microbench.gpu.experiment import Machine, MeasurementError, Scoped, Skip
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.device import Item, Load
-from microbench.gpu.fake.machine import Machine, Scoped
 from microbench.gpu.fake.transfers import Ends
 from microbench.meter.sampling import NANOSECOND_S, now_s
 from microbench.meter.timer import Meter

@@ -5,12 +5,8 @@ from typing import Literal
 
 import numpy as np
 
-from microbench.core.errors import Skip
-from microbench.core.ops import IntArray, Launch
 from microbench.experiments.graph.effects import CHECKED, Words
-from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.case import Case, memory_pool
-from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import (
     CallRow,
     Parameters,
@@ -20,9 +16,8 @@ from microbench.gpu.cuda.submit import (
     launch,
     replay,
 )
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import IntArray, Item, Launch, Skip, Submit, check, driver, experiment
 from microbench.gpu.fake.costs import PAGE_BYTES
-from microbench.gpu.fake.device import Item
 from microbench.gpu.fake.machine import (
     Call,
     FakeProgram,
@@ -35,7 +30,6 @@ from microbench.gpu.fake.machine import (
     replay_of,
 )
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
-from microbench.gpu.protocol.submit import Submit
 
 AllocationWay = Literal["graph_nodes", "graph_outside", "stream_kept", "stream_released", "stream_outside"]
 CALLS_OF_A_PAIR = 3

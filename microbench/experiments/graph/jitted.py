@@ -2,9 +2,7 @@
 
 import msgspec
 
-from microbench.core.ops import Launch
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, Launch, experiment
 from microbench.gpu.fake.machine import (
     FakeProgram,
     FakeSubmit,

@@ -4,10 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError
-from microbench.core.ops import IntArray, Launch
 from microbench.experiments.graph.effects import CHECKED
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.submit import (
     CallRow,
     Parameters,
@@ -16,9 +13,8 @@ from microbench.gpu.cuda.submit import (
     launch,
     replay,
 )
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, IntArray, Launch, MeasurementError, Submit, experiment
 from microbench.gpu.fake.machine import FakeProgram, FakeSubmit, Machine, Node, Scoped, call_of, graph_of, replay_of
-from microbench.gpu.protocol.submit import Submit
 
 KernelWork = Literal["empty", "spin", "add"]
 SPIN_NS = 2000  # how long a kernel spins

@@ -9,19 +9,15 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray, Launch, LayerCall
 from microbench.experiments.graph.launches import entries, kernel_params, launch_row, nodes_of
-from microbench.gpu.cuda import driver, loops
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, check_code
 from microbench.gpu.cuda.submit import (
     as_int64,
     capture,
     launch,
 )
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.device import Item
+from microbench.gpu.experiment import Case, Item, MeasurementError, Skip, driver, experiment, loops
 from microbench.gpu.fake.machine import (
     Call,
     Graph,

@@ -6,16 +6,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Measurement
-from microbench.core.ops import IntArray, Launch
 from microbench.experiments.memory.levels import Duration, Space, require_shared
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch, run
 from microbench.gpu.cuda.timing import NANOSECOND_S
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, IntArray, Launch, Machine, MeasurementError, Scoped, Skip, experiment
 from microbench.gpu.fake.device import FloatArray
-from microbench.gpu.fake.machine import Machine, Scoped
 from microbench.gpu.fake.transfers import evenly
 from microbench.meter.sampling import per_call_distribution
 from microbench.meter.timer import Meter

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import Launch
 from microbench.core.units import size
 from microbench.experiments.memory.chase import LocalChase, SimulatedChase
 from microbench.experiments.memory.levels import (
@@ -14,13 +12,9 @@ from microbench.experiments.memory.levels import (
     Words,
     duration_of,
 )
-from microbench.gpu.cuda import driver
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import Parameters, clusters_at_once, launch, run
 from microbench.gpu.cuda.timing import STAMPS, alone_on_its_sm
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.machine import Machine
+from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, check, driver, experiment
 
 # As read_cluster of kernels/memory_levels.cu has it.
 CLUSTER_BYTES, CLUSTER_VECTORS = 64 << 10, 4096

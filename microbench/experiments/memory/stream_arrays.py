@@ -4,10 +4,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.cuda.buffers import NOTHING_WRONG
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.submit import run
+from microbench.gpu.experiment import Case, MeasurementError, Skip, run
 
 StreamKernel = Literal["read", "write", "copy", "scale", "add", "triad", "dot"]
 DataType = Literal["fp64", "fp32", "fp16", "int8"]

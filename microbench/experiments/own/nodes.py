@@ -5,8 +5,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from microbench.gpu.cuda import driver
-from microbench.gpu.cuda.context import check
+from microbench.gpu.experiment import check, driver
 
 MOST_ARGUMENTS = 1024
 
