@@ -12,8 +12,7 @@ from microbench.gpu.cuda.submit import Parameters, launch, run
 from microbench.gpu.fake.device import Item
 from microbench.gpu.fake.machine import Machine, Scoped
 from microbench.gpu.fake.transfers import require_host_memory
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.gpu import Gpu, Submit
 
 __all__ = [
     "Case", "IntArray", "Item", "Launch", "Machine", "MeasurementError", "Parameters", "Scoped", "Skip", "Submit",

@@ -8,8 +8,7 @@ import numpy as np
 
 from microbench.core.model import Measurement, Work
 from microbench.core.ops import IntArray
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.gpu import Gpu, Submit
 from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import BURST_S, Meter, gated
 

@@ -4,8 +4,7 @@ from microbench.core.bench import GIB, KIB, MIB, Axis, Benchmark, Measured, alwa
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Measurement, Metric, Param, Work
 from microbench.core.ops import LOOP_LAYER, IntArray, Launch, LayerCall
-from microbench.gpu.protocol.gpu import Gpu, Host
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.gpu import Gpu, Host, Submit
 from microbench.meter.sampling import NANOSECOND_S, Between
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import moved, verified

@@ -7,8 +7,7 @@ import numpy as np
 from microbench.analysis.quantiles import FloatArray
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Measurement
-from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Submit
 from microbench.meter.sampling import NANOSECOND_S, now_s
 from microbench.meter.timer import Meter
 

@@ -17,8 +17,7 @@ from microbench.analysis.stats import median_interval
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Clock, Floors, Measurement, PerCall, Stopped, Work
 from microbench.core.ops import IntArray, Launch, Memset
-from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Gpu, HostClock
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Gpu, HostClock, Submit
 from microbench.meter.sampling import NANOSECOND_S, SamplingLimits, per_call_distribution, seconds, stored
 
 WARM_UP_CALLS = 20

@@ -9,13 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from microbench.experiments.compute.instructions import (
-    Resident,
-    SimulatedResident,
-    dotted,
-    prepare,
-    simulated_resident,
-)
+from microbench.experiments.compute.instructions import Resident, SimulatedResident, dotted, prepare, simulated_resident
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch
 from microbench.gpu.cuda.timing import STAMPS, UnitPass, pass_of
 from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, experiment

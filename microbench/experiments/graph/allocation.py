@@ -7,15 +7,7 @@ import numpy as np
 
 from microbench.experiments.graph.effects import CHECKED, Words
 from microbench.gpu.cuda.case import Case, memory_pool
-from microbench.gpu.cuda.submit import (
-    CallRow,
-    Parameters,
-    Program,
-    capture,
-    executable,
-    launch,
-    replay,
-)
+from microbench.gpu.cuda.submit import CallRow, Parameters, Program, capture, executable, launch, replay
 from microbench.gpu.experiment import IntArray, Item, Launch, Skip, Submit, check, driver, experiment
 from microbench.gpu.fake.costs import PAGE_BYTES
 from microbench.gpu.fake.machine import (

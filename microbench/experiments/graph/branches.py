@@ -11,15 +11,7 @@ import numpy as np
 from microbench.core.ops import Launch, Record, Wait
 from microbench.experiments.graph.effects import CHECKED, wrong
 from microbench.experiments.graph.nodes import add_kernel
-from microbench.gpu.cuda.submit import (
-    CallRow,
-    DriverSubmit,
-    Parameters,
-    Program,
-    executable,
-    launch,
-    replay,
-)
+from microbench.gpu.cuda.submit import CallRow, DriverSubmit, Parameters, Program, executable, launch, replay
 from microbench.gpu.experiment import Case, Submit, check, driver, experiment
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.device import FloatArray

@@ -9,11 +9,7 @@ from microbench.experiments.graph.effects import wrong
 from microbench.experiments.graph.launches import KERNEL_NODE_PARAMS, entries, kernel_params, launch_row
 from microbench.experiments.graph.lives import replayed
 from microbench.gpu.cuda.context import check, check_code, error_name
-from microbench.gpu.cuda.submit import (
-    Parameters,
-    as_int64,
-    launch,
-)
+from microbench.gpu.cuda.submit import Parameters, as_int64, launch
 from microbench.gpu.experiment import Case, IntArray, Launch, MeasurementError, driver, experiment, loops
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.machine import Machine, empty_chain

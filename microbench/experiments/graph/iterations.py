@@ -8,14 +8,7 @@ import numpy as np
 from microbench.experiments.graph.effects import wrong
 from microbench.experiments.graph.nodes import CONDITIONAL_VERSION, add_kernel, conditional
 from microbench.gpu.cuda.context import check, check_code, entry_point
-from microbench.gpu.cuda.submit import (
-    CallRow,
-    Parameters,
-    capture,
-    executable,
-    launch,
-    replay,
-)
+from microbench.gpu.cuda.submit import CallRow, Parameters, capture, executable, launch, replay
 from microbench.gpu.experiment import Case, IntArray, Launch, MeasurementError, driver, experiment, loops
 from microbench.gpu.fake.machine import Graph, Machine, Scoped, call_of, replay_of
 from microbench.gpu.protocol.gpu import require_driver

@@ -5,14 +5,7 @@ from typing import Literal
 import numpy as np
 
 from microbench.experiments.graph.effects import CHECKED
-from microbench.gpu.cuda.submit import (
-    CallRow,
-    Parameters,
-    Program,
-    captured,
-    launch,
-    replay,
-)
+from microbench.gpu.cuda.submit import CallRow, Parameters, Program, captured, launch, replay
 from microbench.gpu.experiment import Case, IntArray, Launch, MeasurementError, Submit, experiment
 from microbench.gpu.fake.machine import FakeProgram, FakeSubmit, Machine, Node, Scoped, call_of, graph_of, replay_of
 

@@ -6,9 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.gpu.cuda.context import check, entry_point
-from microbench.gpu.cuda.submit import (
-    DriverSubmit,
-)
+from microbench.gpu.cuda.submit import DriverSubmit
 from microbench.gpu.experiment import IntArray, driver, loops
 
 # CUDA_KERNEL_NODE_PARAMS_v2 of cuda.h: 72 bytes on 64-bit hosts.

@@ -12,11 +12,7 @@ import numpy as np
 from microbench.core.ops import IntArray, Launch, LayerCall
 from microbench.experiments.graph.launches import entries, kernel_params, launch_row, nodes_of
 from microbench.gpu.cuda.context import check, check_code
-from microbench.gpu.cuda.submit import (
-    as_int64,
-    capture,
-    launch,
-)
+from microbench.gpu.cuda.submit import as_int64, capture, launch
 from microbench.gpu.experiment import Case, Item, MeasurementError, Skip, driver, experiment, loops
 from microbench.gpu.fake.machine import (
     Call,

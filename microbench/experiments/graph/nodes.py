@@ -10,14 +10,7 @@ from microbench.experiments.graph import effects
 from microbench.experiments.graph.changes import RESULT_WORDS, UPDATE_FAILURE, refusal, refuses
 from microbench.experiments.graph.launches import nodes_of
 from microbench.gpu.cuda.context import check, check_code, entry_point
-from microbench.gpu.cuda.submit import (
-    CallRow,
-    Program,
-    as_int64,
-    capture,
-    executable,
-    replay,
-)
+from microbench.gpu.cuda.submit import CallRow, Program, as_int64, capture, executable, replay
 from microbench.gpu.experiment import Case, IntArray, Skip, Submit, driver, experiment, loops
 from microbench.gpu.fake.machine import FakeSubmit, Machine, Scoped, call_of_kind, graph_of, node_of, replay_of
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, require_capability, require_driver

@@ -27,10 +27,10 @@ from microbench.gpu.protocol.gpu import (
     GpuRecording,
     LaunchStreams,
     PcieBytes,
+    Submit,
     WaitMode,
     launch_streams,
 )
-from microbench.gpu.protocol.submit import Submit
 from microbench.host.affinity import find_cores, pinned
 from microbench.host.native import MonotonicClock
 

@@ -5,7 +5,7 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.gpu import Submit
 
 FloatArray = npt.NDArray[np.float64]
 Direction = Literal["h2d", "d2h"]
