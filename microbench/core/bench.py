@@ -70,11 +70,11 @@ class Package(NamedTuple):
 class Benchmark:
     """One question that one file answers.
 
-    ``discover`` takes ``name``, ``suite`` and ``about`` from the file's name, its folder and its docstring.
-    ``measure(gpu, meter, **params)`` yields measurements, facts and series. With ``gpus=0`` its first argument is the
-    Host, with ``cold=True`` a ColdStarts that has not touched the GPU yet. ``combines`` is False for combinations that
-    make no sense. ``here`` returns why a case makes no sense on this machine (it lacks the NUMA node or GPU), else
-    None; such a case is left out. ``needs`` returns the package without which a case is skipped.
+    ``discover`` takes ``name``, ``suite``, ``about`` and ``measure`` from the file: its name, folder, docstring and
+    function. ``measure(gpu, meter, **params)`` yields measurements, facts and series. With ``gpus=0`` its first
+    argument is the Host, with ``cold=True`` a ColdStarts that has not touched the GPU yet. ``combines`` is False for
+    combinations that make no sense. ``here`` returns why a case makes no sense on this machine (it lacks the NUMA node
+    or GPU), else None; such a case is left out. ``needs`` returns the package without which a case is skipped.
 
     ``own_process`` names the process that a case needs: cases of equal name share one, even those of different
     benchmarks, and "" is the main process. ``process_environment`` returns that process's extra variables.
@@ -86,7 +86,6 @@ class Benchmark:
 
     title: str
     metrics: tuple[Metric, ...]
-    measure: Callable[..., Iterator[Measured]]
     axes: Mapping[str, Axis] = field(default_factory=dict)
     version: int = 1
     gpus: int | Literal["all"] = 1
@@ -102,6 +101,7 @@ class Benchmark:
     name: str = ""
     suite: str = ""
     about: str = ""
+    measure: Callable[..., Iterator[Measured]] = lambda *_, **__: iter(())
 
     def cases(self, preset: Preset, overrides: Mapping[str, tuple[Param, ...]] | None = None) -> list[Case]:
         """The cases of a preset in axis order; ``overrides`` replace the values of the axes they name."""
@@ -136,12 +136,14 @@ def discover(package: str = "microbench.benchmarks") -> Mapping[str, Benchmark]:
             continue
         module: Any = importlib.import_module(found.name)
         benchmark, file = getattr(module, "BENCHMARK", None), f"{found.name.replace('.', '/')}.py"
-        if not isinstance(benchmark, Benchmark):
-            raise UsageError(f"{file} declares no BENCHMARK = Benchmark(…)", "declare it, or remove the file")
+        measure = getattr(module, "measure", None)
+        if not isinstance(benchmark, Benchmark) or measure is None:
+            lacks = "function measure" if isinstance(benchmark, Benchmark) else "BENCHMARK = Benchmark(…)"
+            raise UsageError(f"{file} declares no {lacks}", "declare it, or remove the file")
         parent, _, name = found.name.rpartition(".")
         suite = benchmark.suite or parent.rpartition(".")[2]
         if suite not in SUITES:
             raise UsageError(f"{file} is in no suite", f"move it to the folder of one: {', '.join(SUITES)}")
-        benchmarks.append(replace(benchmark, name=name, suite=suite, about=module.__doc__ or ""))
+        benchmarks.append(replace(benchmark, name=name, suite=suite, about=module.__doc__ or "", measure=measure))
     benchmarks.sort(key=lambda benchmark: (SUITES.index(benchmark.suite), benchmark.name))
     return {benchmark.name: benchmark for benchmark in benchmarks}

@@ -50,6 +50,5 @@ BENCHMARK = Benchmark(
         Metric("sm_clock", "count", "Hz", "SM clock during the measurement, counted by the SMs"),
         Metric("latency", "time", "cycle", "from an instruction to one that needs its result"),
     ),
-    measure=measure,
     axes={"operation": Axis("instruction", (), OPERATIONS, OPERATIONS)},
 )

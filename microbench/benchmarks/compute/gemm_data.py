@@ -41,7 +41,6 @@ BENCHMARK = Benchmark(
         Metric("integer_energy", "count", "J/OP", "the same for integers"),
     ),
     version=2,
-    measure=measure,
     axes={
         "size": Axis("rows, columns and depth", (8192,), (8192,), (8192,), minimum=256, maximum=65536),
         "dtype": Axis("type of the operands", ("bf16",), ("bf16",), ("bf16", "fp8_e4m3_fast", "int8", "fp64")),

@@ -56,7 +56,6 @@ BENCHMARK = Benchmark(
         Metric("rate", "rate", "FLOP/s", "2 size^3 of each product over the time of a batch on the device"),
         Metric("sm_clock", "count", "Hz", "mean SM clock during the batch, counted by the SMs"),
     ),
-    measure=measure,
     axes={
         "dtype": Axis("type of the operands", (), ("bf16",), ("bf16", "fp16")),
         "size": Axis("rows, columns and depth", (), (64, 128, 256), (32, 64, 128, 256, 512), minimum=16, maximum=2048),

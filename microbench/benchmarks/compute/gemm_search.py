@@ -70,7 +70,6 @@ BENCHMARK = Benchmark(
         Metric("integer_energy", "count", "J/OP", "the same for integers"),
     ),
     version=2,
-    measure=measure,
     axes={"dtype": Axis("type of the operands", (), ("bf16", "fp8_e4m3_fast"), DTYPES)},
     late=always,  # each case takes seconds
 )

@@ -60,7 +60,6 @@ BENCHMARK = Benchmark(
         Metric("graph", "time", "s", "one of twenty calls in a graph, on the device"),
     ),
     version=2,
-    measure=measure,
     axes={
         "dtype": Axis("type of the operands", ("bf16",), ("bf16",), ("bf16", "fp16", "fp8_e4m3_fast", "int8")),
         "projection": Axis("model and projection that give the weights", ("7b_out",), DEFAULT, tuple(PROJECTIONS)),

@@ -157,7 +157,6 @@ BENCHMARK = Benchmark(
         Metric("sm_clock", "count", "Hz", "SM clock of the batches in the second half, counted by the SMs"),
         Metric("turn", "time", "s", "when half of the drop from burst to sustained had happened"),
     ),
-    measure=measure,
     axes={
         "dtype": Axis("type of the operands", ("bf16",), ("bf16",), ("bf16", "fp8_e4m3_fast", "fp16", "tf32", "fp64")),
         "duration_s": Axis("seconds of work", (), (4,), (4, 30), minimum=1, maximum=600),

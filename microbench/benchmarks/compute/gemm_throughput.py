@@ -140,7 +140,6 @@ BENCHMARK = Benchmark(
         Metric("against_per_clock", "count", "1", "another library's rate over cuBLASLt's, for each clock cycle"),
         Metric("against", "count", "1", "ratio of the sustained rates, each at its own clock in blocks of a second"),
     ),
-    measure=measure,
     axes={
         "library": Axis("library", LIBRARIES[:1], LIBRARIES, LIBRARIES),
         "size": Axis(

@@ -38,7 +38,6 @@ BENCHMARK = Benchmark(
         Metric("integer_per_clock", "rate", "OP/clk/SM", "operations of one SM over its clock cycles, for integers"),
         Metric("sm_clock", "count", "Hz", "SM clock during the measurement, counted by the SMs"),
     ),
-    measure=measure,
     axes={
         "load": Axis("how long the instructions run", ("sustained",), ("sustained", "burst"), ("sustained", "burst")),
         "path": Axis.same("tensor instructions", ("wgmma", "mma")),

@@ -33,7 +33,6 @@ BENCHMARK = Benchmark(
         Metric("per_clock", "rate", "FLOP/clk/SM", "operations of one SM, with skipped ones, over its clock cycles"),
         Metric("sm_clock", "count", "Hz", "SM clock during the measurement, counted by the SMs"),
     ),
-    measure=measure,
     axes={
         "load": Axis("how long the instructions run", (), ("sustained",), ("sustained", "burst")),
         "path": Axis("tensor instructions", (), ("wgmma", "mma"), ("wgmma", "mma")),

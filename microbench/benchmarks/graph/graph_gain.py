@@ -50,7 +50,6 @@ BENCHMARK = Benchmark(
         Metric("stream", "time", "s/launch", "time per kernel, launched one by one, with one synchronise a step"),
         Metric("graph", "time", "s/launch", "time per kernel, replayed as one graph, with one synchronise a step"),
     ),
-    measure=measure,
     axes={
         "submitter": Axis.same(
             "layer that submits the kernels and replays the graph", spinning(), labels=layer_titles()

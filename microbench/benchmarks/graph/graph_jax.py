@@ -44,7 +44,6 @@ BENCHMARK = Benchmark(
         Metric("stream_submit", "time", "s", "the call of a step without command buffers, in bursts"),
         Metric("graph_submit", "time", "s", "the call of a step with command buffers, in bursts"),
     ),
-    measure=measure,
     axes={
         "kernels": Axis("kernels of a step", (100,), (10, 100), (10, 100, 1000), minimum=1, maximum=1000),
         "output": Axis.same("where the result lies", tuple(OUTPUTS), labels=OUTPUTS),

@@ -60,7 +60,6 @@ BENCHMARK = Benchmark(
         Metric("capture", "time", "s", "of make: the capture of all calls"),
         Metric("instantiate", "time", "s", "of make: the library's instantiation"),
     ),
-    measure=measure,
     axes={
         "submitter": Axis.same(
             "layer that makes and replays the graph",

@@ -74,7 +74,6 @@ BENCHMARK = Benchmark(
         Metric("device_memory", "count", "B", "device memory that one executable graph takes"),
         Metric("host_memory", "count", "B", "host memory that one executable graph takes"),
     ),
-    measure=measure,
     axes={
         "nodes": Axis(
             "empty kernels in the chain",

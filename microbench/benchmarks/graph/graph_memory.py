@@ -41,7 +41,6 @@ BENCHMARK = Benchmark(
         Metric("submit", "time", "s", "host time to submit a step"),
         Metric("held", "count", "B", "device memory held from one step to the next"),
     ),
-    measure=measure,
     axes={
         "way": Axis.same(
             "how memory is allocated",

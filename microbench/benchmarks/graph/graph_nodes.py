@@ -89,6 +89,5 @@ BENCHMARK = Benchmark(
         Metric("instantiate", "time", "s/launch", f"instantiate, for each of {LONG} nodes"),
         Metric("update", "time", "s/launch", f"update of the whole executable graph, for each of {LONG} nodes"),
     ),
-    measure=measure,
     axes={"kind": Axis("kind of node, or what decides on an iteration", QUICK, KINDS, KINDS)},
 )

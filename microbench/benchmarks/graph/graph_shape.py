@@ -50,7 +50,6 @@ BENCHMARK = Benchmark(
         Metric("graph_submit", "time", "s", "host time to submit the replay"),
         Metric("streams_submit", "time", "s", "host time to submit the launches and event calls"),
     ),
-    measure=measure,
     axes={
         "shape": Axis.same("how the kernels depend on each other", ("chain", "fork_join", "independent")),
         "branches": Axis(

@@ -37,7 +37,6 @@ BENCHMARK = Benchmark(
         Metric("to", "time", "s", "from the end of a kernel until the bytes of the memset or copy are there"),
         Metric("from", "time", "s", "from there to the begin of the next kernel"),
     ),
-    measure=measure,
     axes={
         "transition": Axis("what stands between two kernels", ("kernel", "memset", "copy_h2d"), KINDS, KINDS),
         "submitted": Axis.same("into streams, or as one graph", ("stream", "graph")),

@@ -53,7 +53,6 @@ BENCHMARK = Benchmark(
         Metric("later_launch", "time", "s", "launch call after that one"),
         Metric("later_replay", "time", "s", "the same with a synchronise"),
     ),
-    measure=measure,
     axes={
         "way": Axis.same(
             "how: node by node (set_params, set_grid), an update from a new capture, or a rebuild",

@@ -64,7 +64,6 @@ BENCHMARK = Benchmark(
         Metric("stream", "time", "s", "one step, launched call by call, including its waits"),
         Metric("graph", "time", "s", "the same step with one replay for each wait"),
     ),
-    measure=measure,
     axes={
         "layer": Axis(
             "layer that submits the kernels and replays the graphs",

@@ -27,7 +27,6 @@ BENCHMARK = Benchmark(
     title="Calls that do nothing",
     gpus=0,
     metrics=(Metric("call", "time", "s", "one call, including the loop's own step"),),
-    measure=measure,
     axes={"how": Axis.same("kind of call", tuple(COUNTS))},
     core=True,
 )

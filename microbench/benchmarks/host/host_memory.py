@@ -27,7 +27,6 @@ BENCHMARK = Benchmark(
     title="Copying host memory",
     gpus=0,
     metrics=(Metric("rate", "rate", "B/s", "bytes read plus bytes written by all threads"),),
-    measure=measure,
     axes={
         "threads": Axis.same("cores that copy", ("one", "all")),
         "size_bytes": Axis(

@@ -38,6 +38,5 @@ BENCHMARK = Benchmark(
         Metric("call", "time", "s", "one reading of the clock"),
         Metric("step", "time", "s", "the clock's step, from the differences of its readings"),
     ),
-    measure=measure,
     core=True,
 )

@@ -26,7 +26,6 @@ BENCHMARK = Benchmark(
     title="Thread hand-off",
     gpus=0,
     metrics=(Metric("round_trip", "time", "s", "to the other thread and back"),),
-    measure=measure,
     axes={"how": Axis.same("how the other thread is woken", WAYS)},
     core=True,
 )

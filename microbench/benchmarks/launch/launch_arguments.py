@@ -24,7 +24,6 @@ def measure(gpu: Gpu, meter: Meter, argument_bytes: int, grid_blocks: int, block
 BENCHMARK = Benchmark(
     title="Arguments, grid and block",
     metrics=(Metric("submit", "time", "s/launch", "the launch call on the host, in bursts"),),
-    measure=measure,
     axes={
         "argument_bytes": Axis(
             "bytes of the parameter block",

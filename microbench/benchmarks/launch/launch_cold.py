@@ -50,7 +50,6 @@ def measure(cold: ColdStarts, meter: Meter, what: str) -> Iterator[Measured]:
 BENCHMARK = Benchmark(
     title="First-use costs",
     metrics=(Metric("seconds", "time", "s", "one first use, in a fresh process"),),
-    measure=measure,
     axes={"what": Axis("what is done for the first time", QUICK, DEFAULT, FULL)},
     cold=True,
     minimum_rounds=PROCESSES,

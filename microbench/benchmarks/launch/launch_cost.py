@@ -87,7 +87,6 @@ BENCHMARK = Benchmark(
             "host_read", "time", "s", "one dependent read of host memory by a GPU thread, over 1 MiB in random order"
         ),
     ),
-    measure=measure,
     version=2,
     core=True,
 )

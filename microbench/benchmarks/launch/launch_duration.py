@@ -44,7 +44,6 @@ BENCHMARK = Benchmark(
         Metric("gated", "time", "s/launch", "time per kernel on the device, without submission"),
         Metric("duration", "time", "s", "time from begin to end that a kernel of that length records"),
     ),
-    measure=measure,
     axes={
         "duration_ns": Axis(
             "duration of a kernel",

@@ -93,7 +93,6 @@ BENCHMARK = Benchmark(
         Metric("duration", "time", "s", "a kernel's duration as profilers report it: CUPTI's kernel record"),
         Metric("stamped", "time", "s", "a spinning kernel's time between its own first and last instruction"),
     ),
-    measure=measure,
     axes={
         "kernel": Axis.same("what each kernel does", get_args(KernelWork)),
         "blocks": Axis("blocks of a kernel: one, one an SM, eight an SM", ("one",), tuple(BLOCKS), tuple(BLOCKS)),

@@ -39,6 +39,5 @@ BENCHMARK = Benchmark(
         Metric("submit", "time", "s/launch", "the launch call on the host, in bursts"),
         Metric("gap", "time", "s/launch", "from a kernel's end to the next one's start, queued behind a gate"),
     ),
-    measure=measure,
     axes={"kind": Axis.same("kind of launch", tuple(KINDS))},
 )

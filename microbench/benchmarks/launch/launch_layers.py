@@ -55,7 +55,6 @@ BENCHMARK = Benchmark(
         Metric("submit", "time", "s/launch", "one call on the host, in bursts"),
         Metric("round_trip", "time", "s", "one call and a synchronise"),
     ),
-    measure=measure,
     axes={
         "family": Axis.same("kind of comparison", tuple(FAMILIES)),
         "layer": Axis("library, or the compiled loop", QUICK, LAYERS, LAYERS, labels=layer_titles()),

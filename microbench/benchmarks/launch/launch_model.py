@@ -89,7 +89,6 @@ BENCHMARK = Benchmark(
         Metric("capture", "time", "s", "the calls of the step, while they are captured"),
         Metric("make", "time", "s", "everything until the graph can run: capture and instantiation"),
     ),
-    measure=measure,
     axes={
         "model": Axis.same("the model's step", get_args(ModelName), labels=MODELS),
         "compiled": Axis("how it is run", ("eager",), ("eager",), get_args(Compiled), labels=COMPILED),

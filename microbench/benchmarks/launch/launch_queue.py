@@ -56,7 +56,6 @@ def measure(gpu: Gpu, meter: Meter, argument_bytes: int) -> Iterator[Measured]:
 BENCHMARK = Benchmark(
     title="Depth of the launch queue",
     metrics=(Metric("depth", "count", "launch", "launches queued in one stream before the call blocks"),),
-    measure=measure,
     axes={
         "argument_bytes": Axis(
             "bytes of the parameter block",

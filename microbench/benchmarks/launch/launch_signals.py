@@ -68,7 +68,6 @@ BENCHMARK = Benchmark(
         Metric("to_host", "time", "s", "from the first kernel's last instruction until the host sees its signal"),
         Metric("from_host", "time", "s", "from the host's answer until the second kernel's first instruction"),
     ),
-    measure=measure,
     axes={"way": Axis("what stands between two kernels", QUICK, DEFAULT, WAYS)},
     late=always,
 )

@@ -38,7 +38,6 @@ BENCHMARK = Benchmark(
         Metric("rate", "rate", "1/s", "launches a second, including the wait for all streams"),
         Metric("resident", "count", "launch", "most kernels resident at once"),
     ),
-    measure=measure,
     axes={
         "streams": Axis(
             "streams used in turn",

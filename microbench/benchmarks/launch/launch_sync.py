@@ -63,7 +63,6 @@ BENCHMARK = Benchmark(
         Metric("query", "time", "s", "cuEventQuery of a completed event"),
         Metric("wait_event", "time", "s", "cuStreamWaitEvent on a completed event of another stream"),
     ),
-    measure=measure,
     axes={
         "wait": Axis("how the host waits", MODES[:1], MODES, MODES),
         "duration_ns": Axis(

@@ -158,7 +158,6 @@ BENCHMARK = Benchmark(
         Metric("stops", "count", "1/s", "launch calls that take 3 µs longer than their median, per second of calls"),
         Metric("idle_stops", "count", "1/s", "the same for queries of an event, which submit nothing"),
     ),
-    measure=measure,
     axes={
         "launches": Axis.same("launch calls", (1_000_000,), minimum=100_000, maximum=10_000_000),
         "beside": Axis("what runs beside", ("nothing",), ("nothing",), tuple(BESIDE), labels=BESIDE),

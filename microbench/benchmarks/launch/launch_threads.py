@@ -44,6 +44,5 @@ BENCHMARK = Benchmark(
         Metric("rate", "rate", "1/s", "launches a second of all threads together"),
         Metric("submit", "time", "s/launch", "one launch call, mean over the threads"),
     ),
-    measure=measure,
     axes={"threads": Axis("submitting threads", (1, 2, 4), (1, 2, 4, 8), (1, 2, 3, 4, 6, 8), minimum=1, maximum=64)},
 )

@@ -83,7 +83,6 @@ BENCHMARK = Benchmark(
         Metric("received_per_byte", "count", "1", "PCIe bytes to the GPU for each byte of a known pinned copy"),
         Metric("sent_per_byte", "count", "1", "PCIe bytes from the GPU for each byte of a known pinned copy"),
     ),
-    measure=measure,
     axes={
         "work": Axis("what is submitted", ("pinned_h2d", "launch"), WORKS, WORKS),
         "duration_ns": Axis(

@@ -227,7 +227,6 @@ BENCHMARK = Benchmark(
         Metric("node", "time", "s", "GPU time that recording adds to a node of a graph"),
         Metric("node_left", "time", "s", "the part of node that remains after the profiler has stopped"),
     ),
-    measure=measure,
     axes={"records": Axis("what records", QUICK, tuple(RECORDS), tuple(RECORDS), labels=RECORDS)},
     needs=lambda params: None if params["records"] == "cupti" else package_of("torch_eager"),
     own_process=lambda params: f"recorded by {params['records']}",

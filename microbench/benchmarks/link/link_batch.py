@@ -29,7 +29,6 @@ def measure(gpu: Gpu, meter: Meter, way: str, piece_bytes: int, pieces_copied: i
 BENCHMARK = Benchmark(
     title="Many small copies",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes of all pieces over the host time until they are there"),),
-    measure=measure,
     axes={
         "way": Axis.same("how the pieces are copied", WAYS),
         "piece_bytes": Axis(

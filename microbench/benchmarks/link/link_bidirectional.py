@@ -72,7 +72,6 @@ BENCHMARK = Benchmark(
         Metric("bandwidth", "rate", "B/s", "bytes of this direction over its time while the other direction is busy"),
         Metric("sum_bandwidth", "rate", "B/s", "bytes of both directions over the time in which both are busy"),
     ),
-    measure=measure,
     axes={
         "direction": Axis.same("measured direction", ("h2d", "d2h")),
         "size_bytes": Axis(

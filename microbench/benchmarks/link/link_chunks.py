@@ -33,7 +33,6 @@ def measure(gpu: Gpu, meter: Meter, work: str, chunks: int, streams: int, size_b
 BENCHMARK = Benchmark(
     title="Chunked copies",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes copied over the host time of the whole step"),),
-    measure=measure,
     axes={
         "work": Axis.same("content of a step", ("copy", "copy_and_kernel")),
         "chunks": Axis(

@@ -77,7 +77,6 @@ BENCHMARK = Benchmark(
         Metric("alone", "rate", "B/s", "bytes of this GPU's copies over their time, while no other GPU copies"),
         Metric("together", "rate", "B/s", "bytes of this GPU's copies over their time, while the others copy"),
     ),
-    measure=measure,
     axes={
         "direction": Axis.same("h2d: to the GPUs, d2h: from them", ("h2d", "d2h")),
         "gpu_index": Axis.same("CUDA index of the measured GPU", tuple(range(MOST_GPUS))),

@@ -31,7 +31,6 @@ BENCHMARK = Benchmark(
         Metric("bandwidth", "rate", "B/s", "bytes of a copy over its time on the device"),
         Metric("bandwidth_host", "rate", "B/s", "bytes of a copy over the host time of the copy and a synchronise"),
     ),
-    measure=measure,
     axes={
         "memory": Axis("kind of the host's buffer", ("pinned", "pageable"), MEMORIES, MEMORIES),
         "direction": Axis.same("h2d: to the GPU, d2h: from it", ("h2d", "d2h")),

@@ -84,7 +84,6 @@ BENCHMARK = Benchmark(
         Metric("latency", "time", "s", "one read, one exchange of flags, or one call with its synchronise"),
         Metric("submit", "time", "s/launch", "the call of a copy or memset on the host, in bursts"),
     ),
-    measure=measure,
     axes={
         "what": Axis("kind of exchange", ("host_read", "flag", "copy_h2d", "copy_d2h"), WHAT, WHAT),
         "footprint_bytes": Axis(

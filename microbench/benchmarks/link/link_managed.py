@@ -40,7 +40,6 @@ def measure(gpu: Gpu, meter: Meter, way: ManagedWay, size_bytes: int) -> Iterato
 BENCHMARK = Benchmark(
     title="Managed memory",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes of the buffer over the host time of the move"),),
-    measure=measure,
     axes={
         "way": Axis("what moves the pages", ("fault_to_device", "prefetch_to_device"), WAYS, WAYS),
         "size_bytes": Axis(

@@ -87,7 +87,6 @@ BENCHMARK = Benchmark(
         Metric("algorithm_bandwidth", "rate", "B/s", "size over the time of a call, as nccl-tests counts it"),
         Metric("bus_bandwidth", "rate", "B/s", "what a GPU's links carry one way in a ring, as nccl-tests counts it"),
     ),
-    measure=measure,
     axes={
         "operation": Axis.same("NCCL operation; in send_recv each GPU sends to the next", OPERATIONS),
         "binding": Axis("who calls NCCL: the compiled loop, or Python", BINDINGS[:1], BINDINGS, BINDINGS),

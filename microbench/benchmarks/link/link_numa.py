@@ -35,7 +35,6 @@ BENCHMARK = Benchmark(
         Metric("bandwidth", "rate", "B/s", "bytes of a copy over its time on the device"),
         Metric("bandwidth_host", "rate", "B/s", "bytes of a copy over the host time of the copy and a synchronise"),
     ),
-    measure=measure,
     axes={
         "node": Axis.same("NUMA node of the host's buffer", tuple(range(16)), maximum=1023),
         "direction": Axis.same("h2d: to the GPU, d2h: from it", ("h2d", "d2h")),

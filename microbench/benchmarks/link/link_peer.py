@@ -86,7 +86,6 @@ BENCHMARK = Benchmark(
         Metric("bandwidth", "rate", "B/s", "bytes that the first GPU moves over the time on the device"),
         Metric("latency", "time", "s", "one dependent read of the second GPU's memory"),
     ),
-    measure=measure,
     axes={
         "first": Axis.same("CUDA index of the GPU that moves the data", tuple(range(MOST_GPUS))),
         "second": Axis.same("CUDA index of the GPU whose memory is read or written", tuple(range(MOST_GPUS))),

@@ -40,7 +40,6 @@ BENCHMARK = Benchmark(
         Metric("pin", "time", "s", "host time to allocate, pin or touch the memory"),
         Metric("release", "time", "s", "host time to free it"),
     ),
-    measure=measure,
     axes={
         "way": Axis("how the memory is made available", ("allocate", "touch"), WAYS, WAYS),
         "size_bytes": Axis(

@@ -56,7 +56,6 @@ BENCHMARK = Benchmark(
         Metric("received_per_byte", "count", "1", "PCIe bytes to the GPU for each byte of payload"),
         Metric("sent_per_byte", "count", "1", "PCIe bytes from the GPU for each byte of payload"),
     ),
-    measure=measure,
     axes={
         "access": Axis.same("direction of the kernel's accesses to host memory", ("read", "write")),
         "width_bytes": Axis("bytes a thread moves at a time", (16,), (4, 16), WIDTHS_BYTES),

@@ -39,7 +39,6 @@ BENCHMARK = Benchmark(
         Metric("allocate", "time", "s", "host time to allocate a later block"),
         Metric("free", "time", "s", "host time to free a later block"),
     ),
-    measure=measure,
     axes={
         "way": Axis("allocator", ("malloc", "pool"), WAYS, WAYS),
         "size_bytes": Axis(

@@ -28,7 +28,6 @@ def measure(gpu: Gpu, meter: Meter, space: Space, dtype: AtomicType, spread: Spr
 BENCHMARK = Benchmark(
     title="Atomic additions",
     metrics=(Metric("additions", "rate", "OP/s", "additions by all threads over the time on the device"),),
-    measure=measure,
     axes={
         "space": Axis("memory that holds the words", (), ("global", "shared"), ("global", "shared")),
         "dtype": Axis("type of the words", (), ("int32", "fp32"), ("int32", "fp32")),

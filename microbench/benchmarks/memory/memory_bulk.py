@@ -35,7 +35,6 @@ BENCHMARK = Benchmark(
         Metric("bandwidth", "rate", "B/s", "bytes copied by all SMs, from the first begin to the last end"),
         Metric("per_clock", "rate", "B/clk/SM", "bytes copied by one SM over its clock cycles"),
     ),
-    measure=measure,
     axes={
         "way": Axis("how the data get into shared memory", (), FILLINGS, FILLINGS),
         "piece_bytes": Axis(

@@ -38,7 +38,6 @@ BENCHMARK = Benchmark(
         Metric("latency", "time", "s", "one dependent read; percentiles of single reads, less the cost of stamps"),
         Metric("cycles", "time", "cycle", "one dependent read in clock cycles of the SM"),
     ),
-    measure=measure,
     axes={
         "cluster_blocks": Axis(
             "blocks of a cluster; 1 is a block's own shared memory", (), (1, 2, 4, 8), (1, 2, 4, 8, 16), minimum=1,

@@ -40,7 +40,6 @@ BENCHMARK = Benchmark(
         Metric("cycles", "time", "cycle", "a warp's load while the SM is full of them (throughput)"),
         Metric("latency_cycles", "time", "cycle", "a warp's load that the next one waits for, alone on the SM"),
     ),
-    measure=measure,
     axes={
         "stride_bytes": Axis(
             "bytes from one lane's word to the next one's; 0: one word for all",

@@ -30,7 +30,6 @@ def measure(gpu: Gpu, meter: Meter, way: EngineWay, size_bytes: int) -> Iterator
 BENCHMARK = Benchmark(
     title="Copies within device memory",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes read plus bytes written, over the time on the device"),),
-    measure=measure,
     axes={
         "way": Axis("driver call", ("copy",), WAYS, WAYS),
         "size_bytes": Axis(

@@ -41,7 +41,6 @@ BENCHMARK = Benchmark(
         Metric("power", "count", "W", "mean power: energy over time"),
         Metric("energy", "count", "J/B", "energy for each byte read or written"),
     ),
-    measure=measure,
     axes={
         "size_bytes": Axis("bytes of each array", (GIB,), (GIB,), (16 * MIB, GIB), minimum=MIB, maximum=64 * GIB),
         "load": Axis("kernel that runs; idle: none", (), ("copy",), LOADS),

@@ -106,7 +106,6 @@ BENCHMARK = Benchmark(
         Metric("cycles", "time", "cycle", "one dependent read in clock cycles of the SM"),
         Metric("line_cycles", "time", "cycle", "one line of a set in the L2, read past the L1: mean over all lines"),
     ),
-    measure=measure,
     axes={
         "space": Axis.same("memory that holds the lines", ("shared", "global")),
         "footprint_bytes": Axis(

@@ -49,7 +49,6 @@ BENCHMARK = Benchmark(
         Metric("bandwidth", "rate", "B/s", "bytes read by all SMs, from the first begin to the last end"),
         Metric("per_clock", "rate", "B/clk/SM", "bytes read by one SM over its clock cycles"),
     ),
-    measure=measure,
     axes={
         "space": Axis.same("memory that holds the working set", ("shared", "global")),
         "footprint_bytes": Axis(

@@ -58,7 +58,6 @@ BENCHMARK = Benchmark(
         Metric("idle", "time", "s", "one dependent read while the other SMs are idle"),
         Metric("bandwidth", "rate", "B/s", "bytes read by all other SMs under load, each warp over its own time"),
     ),
-    measure=measure,
     axes={
         "level": Axis("level that is read", (), ("dram", "l2"), ("dram", "l2")),
         "load_percent": Axis(

@@ -37,7 +37,6 @@ def measure(
 BENCHMARK = Benchmark(
     title="Bandwidth over bytes in flight",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes read over the time on the device"),),
-    measure=measure,
     axes={
         "size_bytes": Axis("bytes of the buffer", (), (GIB,), (GIB,), minimum=MIB, maximum=64 * GIB),
         "loads": Axis(

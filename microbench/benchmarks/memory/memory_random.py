@@ -28,7 +28,6 @@ def measure(gpu: Gpu, meter: Meter, access: RandomAccess, footprint_bytes: int) 
 BENCHMARK = Benchmark(
     title="Random accesses",
     metrics=(Metric("accesses", "rate", "OP/s", "words read, written or updated over the time on the device"),),
-    measure=measure,
     axes={
         "access": Axis("operation on each word", (), ACCESSES, ACCESSES),
         "footprint_bytes": Axis(

@@ -35,7 +35,6 @@ def measure(
 BENCHMARK = Benchmark(
     title="Streaming kernels",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes read plus bytes written, over the time on the device"),),
-    measure=measure,
     axes={
         "size_bytes": Axis(
             "bytes of each array",

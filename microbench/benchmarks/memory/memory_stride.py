@@ -25,7 +25,6 @@ def measure(gpu: Gpu, meter: Meter, access: StrideAccess, stride_bytes: int, siz
 BENCHMARK = Benchmark(
     title="Strided accesses",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes of the accessed words over the time on the device"),),
-    measure=measure,
     axes={
         "size_bytes": Axis("bytes of the buffer", (), (GIB,), (GIB,), minimum=1 << 20, maximum=64 * GIB),
         "access": Axis("operation on each word", (), ("read",), ("read", "write")),

@@ -33,7 +33,6 @@ BENCHMARK = Benchmark(
         Metric("bandwidth", "rate", "B/s", "bytes moved by all SMs, from the first begin to the last end"),
         Metric("per_clock", "rate", "B/clk/SM", "bytes moved by one SM over its clock cycles"),
     ),
-    measure=measure,
     axes={
         "access": Axis("operation on each word", (), ("write", "update"), ("write", "update")),
         "footprint_bytes": Axis(

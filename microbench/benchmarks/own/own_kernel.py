@@ -103,7 +103,6 @@ BENCHMARK = Benchmark(
         Metric("bandwidth", "rate", "B/s", "the bytes given, over the duration in a row"),
         Metric("throughput", "rate", "FLOP/s", "the operations given, over the duration in a row"),
     ),
-    measure=measure,
     axes={
         "kernel": Axis.same("the kernel, as `microbench measure` names it", ()),
         "grid": Axis.same("blocks of the grid", ()),

@@ -170,7 +170,6 @@ BENCHMARK = Benchmark(
         Metric("instantiate", "time", "s", "the host's time to make the captured graph executable"),
         Metric("kernels", "time", "s", "the sum of the kernels' durations as profilers report them (CUPTI)"),
     ),
-    measure=measure,
     axes={
         "function": Axis.same("the function, as `microbench measure` names it", ()),
         "setup": Axis.same("the function that makes its arguments", ()),
