@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import pkgutil
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -12,11 +13,13 @@ from typing import Any, Literal, NamedTuple
 
 from microbench.core.errors import UsageError
 from microbench.core.model import AxisInfo, BenchmarkInfo, Case, Environment, Fact, Measurement, Metric, Param, Series
+from microbench.core.units import typed_size
 
 Preset = Literal["quick", "default", "full"]
 PRESETS: tuple[Preset, ...] = ("quick", "default", "full")
 Measured = Measurement | Fact | Series
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+NUMBERS_AND_UNIT = re.compile(r"([\d ]+) ([KMG]?i?B)")
 SUITES = ("host", "launch", "graph", "link", "memory", "compute", "own")
 
 
@@ -41,12 +44,24 @@ class Axis:
         """An axis with one grid for every preset; ``other`` are its further fields."""
         return cls(about, values, values, values, **other)
 
+    @classmethod
+    def sizes(cls, about: str, *grids: str, least: str = "0 B", most: str = "1024 GiB") -> Axis:
+        """An axis of bytes: the quick, the default and the full grid as "512 B 4 64 KiB 1 GiB"."""
+        quick, default, full = map(_sizes, grids)
+        return cls(about, quick, default, full, typed_size(least), typed_size(most))
+
     def values(self, preset: Preset) -> tuple[Param, ...]:
         return {"quick": self.quick, "default": self.default, "full": self.full}[preset]
 
     @property
     def numeric(self) -> bool:
         return all(isinstance(value, int) for value in self.full)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    """The sizes of a grid; a unit belongs to all numbers before it."""
+    numbers = NUMBERS_AND_UNIT.findall(text)
+    return tuple(typed_size(f"{number} {unit}") for several, unit in numbers for number in several.split())
 
 
 def always(params: Mapping[str, Param]) -> bool:

@@ -20,7 +20,7 @@ import msgspec
 
 from microbench.experiments.graph.allocation import AllocationWay, allocating_step
 from microbench.meter.alternating import steps
-from microbench.meter.benchmark import MIB, Axis, Benchmark, Gpu, Measured, Meter, Metric
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric
 
 HELD = 3
 
@@ -46,12 +46,8 @@ BENCHMARK = Benchmark(
             "how memory is allocated",
             ("graph_nodes", "graph_outside", "stream_kept", "stream_released", "stream_outside"),
         ),
-        "size_bytes": Axis(
-            "size of an allocation",
-            (MIB,),
-            (4096, MIB, 64 * MIB),
-            (4096, MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB),
-            minimum=4,
+        "size_bytes": Axis.sizes(
+            "size of an allocation", "1 MiB", "4 KiB 1 64 MiB", "4 KiB 1 16 64 256 MiB 1 GiB", least="4 B"
         ),
         "pairs": Axis("allocations in a step", (1,), (1, 10), (1, 10, 100), minimum=1, maximum=200),
     },

@@ -29,13 +29,8 @@ BENCHMARK = Benchmark(
     metrics=(Metric("rate", "rate", "B/s", "bytes read plus bytes written by all threads"),),
     axes={
         "threads": Axis.same("cores that copy", ("one", "all")),
-        "size_bytes": Axis(
-            "bytes copied by all threads together",
-            (256 << 20,),
-            (256 << 20,),
-            (256 << 20, 1 << 30),
-            minimum=1 << 20,
-            maximum=16 << 30,
+        "size_bytes": Axis.sizes(
+            "bytes copied by all threads together", "256 MiB", "256 MiB", "256 MiB 1 GiB", least="1 MiB", most="16 GiB"
         ),
     },
     core=True,

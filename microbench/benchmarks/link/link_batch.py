@@ -17,7 +17,7 @@ from typing import cast, get_args
 
 from microbench.experiments.link.batch import BatchWay, batched_copy
 from microbench.experiments.link.pipeline import pieces
-from microbench.meter.benchmark import KIB, Axis, Benchmark, Gpu, Measured, Meter, Metric, always
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric, always
 
 WAYS: tuple[str, ...] = get_args(BatchWay)
 
@@ -31,11 +31,10 @@ BENCHMARK = Benchmark(
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes of all pieces over the host time until they are there"),),
     axes={
         "way": Axis.same("how the pieces are copied", WAYS),
-        "piece_bytes": Axis(
-            "bytes of a piece", (4 * KIB,), (4 * KIB, 16 * KIB, 28 * KIB, 64 * KIB),
-            tuple(KIB * size for size in (1, 4, 16, 28, 64, 256)), minimum=16, maximum=1 << 26,
+        "piece_bytes": Axis.sizes(
+            "bytes of a piece", "4 KiB", "4 16 28 64 KiB", "1 4 16 28 64 256 KiB", least="16 B", most="64 MiB"
         ),
         "pieces_copied": Axis("pieces", (256,), (256,), (16, 256, 1024), minimum=1, maximum=4096),
     },
     late=always,
-)  # fmt: skip
+)

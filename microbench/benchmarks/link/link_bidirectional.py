@@ -20,7 +20,7 @@ import numpy as np
 from microbench.experiments.link.copies import others_busy
 from microbench.experiments.link.duplex import duplex_copies
 from microbench.gpu.protocol.transfer import Direction, FloatArray
-from microbench.meter.benchmark import MIB, NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric, Work
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric, Work
 from microbench.meter.transfers import MOST_QUEUED, SAMPLE_S, verified
 
 FEWEST_COPIES = 4
@@ -74,9 +74,7 @@ BENCHMARK = Benchmark(
     ),
     axes={
         "direction": Axis.same("measured direction", ("h2d", "d2h")),
-        "size_bytes": Axis(
-            "bytes of a copy", (64 * MIB,), (64 * MIB,), (16 * MIB, 64 * MIB, 512 * MIB), minimum=64, maximum=1 << 34
-        ),
+        "size_bytes": Axis.sizes("bytes of a copy", "64 MiB", "64 MiB", "16 64 512 MiB", least="64 B", most="16 GiB"),
     },
     core=True,
 )

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from microbench.experiments.link.pipeline import chunked_copy, pieces
-from microbench.meter.benchmark import MIB, Axis, Benchmark, Fact, Gpu, Measured, Meter, Metric
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Measured, Meter, Metric
 
 
 def measure(gpu: Gpu, meter: Meter, work: str, chunks: int, streams: int, size_bytes: int) -> Iterator[Measured]:
@@ -39,9 +39,7 @@ BENCHMARK = Benchmark(
             "pieces of the buffer", (1, 16), (1, 4, 16), (1, 2, 4, 8, 16, 32, 64, 128), minimum=1, maximum=1024
         ),
         "streams": Axis("streams that take the pieces in turn", (1, 2), (1, 2), (1, 2, 3, 4), minimum=1, maximum=16),
-        "size_bytes": Axis(
-            "bytes of the buffer", (64 * MIB,), (64 * MIB,), (64 * MIB,), minimum=1 << 16, maximum=1 << 32
-        ),
+        "size_bytes": Axis.sizes("bytes of the buffer", "64 MiB", "64 MiB", "64 MiB", least="64 KiB", most="4 GiB"),
     },
     combines=lambda params: int(params["streams"]) <= int(params["chunks"]),
 )

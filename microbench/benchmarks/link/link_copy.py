@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from microbench.experiments.link.copies import engine_copy
 from microbench.gpu.protocol.transfer import Direction, HostMemory
-from microbench.meter.benchmark import GIB, KIB, MIB, Axis, Benchmark, Gpu, Measured, Meter, Metric, moved
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric, moved
 
 MEMORIES = ("pinned", "pageable", "write_combined", "registered")
 
@@ -34,13 +34,13 @@ BENCHMARK = Benchmark(
     axes={
         "memory": Axis("kind of the host's buffer", ("pinned", "pageable"), MEMORIES, MEMORIES),
         "direction": Axis.same("h2d: to the GPU, d2h: from it", ("h2d", "d2h")),
-        "size_bytes": Axis(
+        "size_bytes": Axis.sizes(
             "bytes of a copy",
-            (64 * KIB, MIB, 64 * MIB),
-            (1, 4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB),
-            (1, 64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB),
-            minimum=1,
-            maximum=16 * GIB,
+            "64 KiB 1 64 MiB",
+            "1 B 4 64 KiB 1 16 64 MiB",
+            "1 64 B 1 4 16 64 256 KiB 1 4 16 64 256 MiB 1 GiB",
+            least="1 B",
+            most="16 GiB",
         ),
     },
     core=True,

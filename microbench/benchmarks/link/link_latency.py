@@ -23,7 +23,7 @@ from microbench.experiments.launch.exchanges import flag_round_trips
 from microbench.experiments.link.chase import Order, host_chase, read_latency
 from microbench.experiments.link.copies import engine_copy
 from microbench.gpu.protocol.transfer import Direction, Transfer
-from microbench.meter.benchmark import MIB, Axis, Benchmark, Fact, Gpu, Measured, Measurement, Meter, Metric, Param
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Measured, Measurement, Meter, Metric, Param
 from microbench.meter.sampling import seconds
 from microbench.meter.transfers import HOST_BATCH, verified
 
@@ -86,12 +86,12 @@ BENCHMARK = Benchmark(
     ),
     axes={
         "what": Axis("kind of exchange", ("host_read", "flag", "copy_h2d", "copy_d2h"), WHAT, WHAT),
-        "footprint_bytes": Axis(
+        "footprint_bytes": Axis.sizes(
             "bytes over which the reads are spread; 0 where nothing is read",
-            (0, 2 * MIB),
-            (0, 2 * MIB, 64 * MIB),
-            (0, MIB // 16, MIB, 2 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB),
-            maximum=16 << 30,
+            "0 B 2 MiB",
+            "0 B 2 64 MiB",
+            "0 B 64 KiB 1 2 16 64 256 MiB 1 GiB",
+            most="16 GiB",
         ),
         "order": Axis(
             "order in which the lines are read", ("sequential",), ("sequential", "random"), ("sequential", "random")

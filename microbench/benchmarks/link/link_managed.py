@@ -16,7 +16,7 @@ Reading
 from collections.abc import Iterator, Sequence
 
 from microbench.experiments.link.managed import ManagedWay, managed_memory
-from microbench.meter.benchmark import MIB, NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric, Work, verified
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric, Work, verified
 
 WAYS: tuple[ManagedWay, ...] = (
     "fault_to_device", "prefetch_to_device", "read_mostly_to_device", "again_on_device",
@@ -42,13 +42,8 @@ BENCHMARK = Benchmark(
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes of the buffer over the host time of the move"),),
     axes={
         "way": Axis("what moves the pages", ("fault_to_device", "prefetch_to_device"), WAYS, WAYS),
-        "size_bytes": Axis(
-            "bytes of the buffer",
-            (64 * MIB,),
-            (64 * MIB,),
-            (4 * MIB, 64 * MIB, 256 * MIB),
-            minimum=4096,
-            maximum=1 << 34,
+        "size_bytes": Axis.sizes(
+            "bytes of the buffer", "64 MiB", "64 MiB", "4 64 256 MiB", least="4 KiB", most="16 GiB"
         ),
     },
 )

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from microbench.core.model import Environment, Metric, Param
 from microbench.experiments.link.copies import engine_copy
 from microbench.gpu.protocol.transfer import Direction
-from microbench.meter.benchmark import MIB, Axis, Benchmark, Gpu, Measured, Meter, moved
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, moved
 
 
 def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
@@ -38,9 +38,7 @@ BENCHMARK = Benchmark(
     axes={
         "node": Axis.same("NUMA node of the host's buffer", tuple(range(16)), maximum=1023),
         "direction": Axis.same("h2d: to the GPU, d2h: from it", ("h2d", "d2h")),
-        "size_bytes": Axis(
-            "bytes of a copy", (64 * MIB,), (64 * MIB,), (64 * MIB, 256 * MIB), minimum=1, maximum=1 << 34
-        ),
+        "size_bytes": Axis.sizes("bytes of a copy", "64 MiB", "64 MiB", "64 256 MiB", least="1 B", most="16 GiB"),
     },
     here=here,
 )

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 
 from microbench.experiments.link.pinning import PinningWay, pinning
 from microbench.experiments.memory.allocation import Taking
-from microbench.meter.benchmark import KIB, MIB, NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric
 
 WAYS: tuple[PinningWay, ...] = ("allocate", "register", "touch")
 
@@ -42,13 +42,13 @@ BENCHMARK = Benchmark(
     ),
     axes={
         "way": Axis("how the memory is made available", ("allocate", "touch"), WAYS, WAYS),
-        "size_bytes": Axis(
+        "size_bytes": Axis.sizes(
             "bytes of the buffer",
-            (4 * MIB,),
-            (64 * KIB, 4 * MIB, 64 * MIB),
-            (4 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB),
-            minimum=1,
-            maximum=1 << 34,
+            "4 MiB",
+            "64 KiB 4 64 MiB",
+            "4 64 KiB 1 4 16 64 256 MiB 1 GiB",
+            least="1 B",
+            most="16 GiB",
         ),
     },
 )

@@ -59,8 +59,8 @@ BENCHMARK = Benchmark(
     axes={
         "access": Axis.same("direction of the kernel's accesses to host memory", ("read", "write")),
         "width_bytes": Axis("bytes a thread moves at a time", (16,), (4, 16), WIDTHS_BYTES),
-        "offset_bytes": Axis(
-            "offset of the buffer from the start of a page", (0,), (0, 32), (0, 4, 8, 16, 32, 64, 96), maximum=4095
+        "offset_bytes": Axis.sizes(
+            "offset of the buffer from the start of a page", "0 B", "0 32 B", "0 4 8 16 32 64 96 B", most="4095 B"
         ),
         "size_bytes": Axis(
             "bytes of the buffer", (256 * MIB,), (256 * MIB,), (256 * MIB,), minimum=MIB, maximum=COUNTED_BYTES

@@ -13,7 +13,7 @@ Reading
 from collections.abc import Iterator, Mapping
 
 from microbench.experiments.memory.allocation import AllocationWay, Taking, allocating
-from microbench.meter.benchmark import GIB, KIB, MIB, NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric
 
 WAYS = ("malloc", "pool", "cupy_pool", "host_pinned")
 BATCH = 4
@@ -41,13 +41,13 @@ BENCHMARK = Benchmark(
     ),
     axes={
         "way": Axis("allocator", ("malloc", "pool"), WAYS, WAYS),
-        "size_bytes": Axis(
+        "size_bytes": Axis.sizes(
             "bytes of a block",
-            (64 * MIB,),
-            (4 * KIB, MIB, 64 * MIB),
-            (256, 4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB),
-            minimum=1,
-            maximum=64 * GIB,
+            "64 MiB",
+            "4 KiB 1 64 MiB",
+            "256 B 4 64 KiB 1 16 64 256 MiB 1 GiB",
+            least="1 B",
+            most="64 GiB",
         ),
     },
 )

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from microbench.experiments.memory.fills import Filling, fill
 from microbench.experiments.memory.levels import answering_level, level_rate
-from microbench.meter.benchmark import GIB, KIB, MIB, Axis, Benchmark, Gpu, Measured, Meter, Metric, always
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric, always
 
 FILLINGS = ("bulk", "async", "load")
 CHECKED = "the sum over rows of every piece copied is that of the set"
@@ -37,16 +37,16 @@ BENCHMARK = Benchmark(
     ),
     axes={
         "way": Axis("how the data get into shared memory", (), FILLINGS, FILLINGS),
-        "piece_bytes": Axis(
+        "piece_bytes": Axis.sizes(
             "bytes of a piece, a power of two",
-            (),
-            (512, 2 * KIB, 8 * KIB, 32 * KIB),
-            (512, KIB, 2 * KIB, 4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB),
-            minimum=512,
-            maximum=32 * KIB,
+            "",
+            "512 B 2 8 32 KiB",
+            "512 B 1 2 4 8 16 32 KiB",
+            least="512 B",
+            most="32 KiB",
         ),
-        "footprint_bytes": Axis(
-            "bytes of the working set", (), (16 * MIB, GIB), (16 * MIB, GIB), minimum=8 * MIB, maximum=4 * GIB
+        "footprint_bytes": Axis.sizes(
+            "bytes of the working set", "", "16 MiB 1 GiB", "16 MiB 1 GiB", least="8 MiB", most="4 GiB"
         ),
     },
     late=always,

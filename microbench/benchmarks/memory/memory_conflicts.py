@@ -41,13 +41,13 @@ BENCHMARK = Benchmark(
         Metric("latency_cycles", "time", "cycle", "a warp's load that the next one waits for, alone on the SM"),
     ),
     axes={
-        "stride_bytes": Axis(
+        "stride_bytes": Axis.sizes(
             "bytes from one lane's word to the next one's; 0: one word for all",
-            (),
-            (0, 4, 8, 16, 32, 64, 128, 132),
-            (0, 4, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 132, 256, 260, 1024),
-            minimum=0,
-            maximum=1 << 12,
+            "",
+            "0 4 8 16 32 64 128 132 B",
+            "0 4 8 12 16 20 24 32 48 64 96 128 132 256 260 B 1 KiB",
+            least="0 B",
+            most="4 KiB",
         ),
     },
     late=always,

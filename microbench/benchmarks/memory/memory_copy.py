@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from microbench.experiments.memory.engines import EngineWay, engine
 from microbench.experiments.memory.levels import answering_level
-from microbench.meter.benchmark import GIB, KIB, MIB, Axis, Benchmark, Gpu, Measured, Meter, Metric, moved
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric, moved
 
 WAYS = ("copy", "copy_2d", "memset")
 
@@ -32,13 +32,13 @@ BENCHMARK = Benchmark(
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes read plus bytes written, over the time on the device"),),
     axes={
         "way": Axis("driver call", ("copy",), WAYS, WAYS),
-        "size_bytes": Axis(
+        "size_bytes": Axis.sizes(
             "bytes written to the destination",
-            (GIB,),
-            (4 * KIB, 256 * KIB, 4 * MIB, 64 * MIB, GIB),
-            (64, 4 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB, 4 * GIB),
-            minimum=1,
-            maximum=64 * GIB,
+            "1 GiB",
+            "4 256 KiB 4 64 MiB 1 GiB",
+            "64 B 4 64 256 KiB 1 4 16 64 256 MiB 1 4 GiB",
+            least="1 B",
+            most="64 GiB",
         ),
     },
     core=True,

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from microbench.core.bench import GIB, KIB, MIB, Axis, Benchmark, Measured
+from microbench.core.bench import KIB, MIB, Axis, Benchmark, Measured
 from microbench.experiments.memory.chase import READS, LocalChase, chase, chase_latency
 from microbench.experiments.memory.levels import Space, answering_level
 from microbench.gpu.protocol.transfer import FloatArray
@@ -108,23 +108,16 @@ BENCHMARK = Benchmark(
     ),
     axes={
         "space": Axis.same("memory that holds the lines", ("shared", "global")),
-        "footprint_bytes": Axis(
+        "footprint_bytes": Axis.sizes(
             "bytes over which the lines are spread",
-            (16 * KIB, 8 * MIB, 256 * MIB),
-            (
-                16 * KIB, 64 * KIB, 128 * KIB, 192 * KIB, 256 * KIB, 512 * KIB, MIB, 4 * MIB, 8 * MIB, 16 * MIB,
-                24 * MIB, 32 * MIB, 48 * MIB, 64 * MIB, 128 * MIB, 256 * MIB, GIB, 4 * GIB, 16 * GIB,
-            ),
-            (
-                16 * KIB, 32 * KIB, 64 * KIB, 96 * KIB, 128 * KIB, 160 * KIB, 192 * KIB, 224 * KIB, 256 * KIB,
-                384 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB, 6 * MIB, 8 * MIB, 12 * MIB, 16 * MIB, 20 * MIB, 24 * MIB,
-                28 * MIB, 32 * MIB, 40 * MIB, 48 * MIB, 64 * MIB, 96 * MIB, 128 * MIB, 256 * MIB, 512 * MIB, GIB,
-                2 * GIB, 4 * GIB, 8 * GIB, 16 * GIB, 32 * GIB, 64 * GIB,
-            ),
-            minimum=KIB,
-            maximum=256 * GIB,
+            "16 KiB 8 256 MiB",
+            "16 64 128 192 256 512 KiB 1 4 8 16 24 32 48 64 128 256 MiB 1 4 16 GiB",
+            "16 32 64 96 128 160 192 224 256 384 512 KiB "
+            "1 2 4 6 8 12 16 20 24 28 32 40 48 64 96 128 256 512 MiB 1 2 4 8 16 32 64 GiB",
+            least="1 KiB",
+            most="256 GiB",
         ),
     },
     combines=lambda params: params["space"] == "global" or params["footprint_bytes"] in SHARED_BYTES,
     core=True,
-)  # fmt: skip
+)

@@ -15,7 +15,7 @@ Reading
 from collections.abc import Iterator
 
 from microbench.experiments.memory.access import RandomAccess, scattered
-from microbench.meter.benchmark import GIB, MIB, Axis, Benchmark, Gpu, Measured, Meter, Metric
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric
 from microbench.meter.transfers import operated
 
 ACCESSES = ("gather", "scatter", "update")
@@ -30,13 +30,13 @@ BENCHMARK = Benchmark(
     metrics=(Metric("accesses", "rate", "OP/s", "words read, written or updated over the time on the device"),),
     axes={
         "access": Axis("operation on each word", (), ACCESSES, ACCESSES),
-        "footprint_bytes": Axis(
+        "footprint_bytes": Axis.sizes(
             "bytes of the working set, a power of two",
-            (),
-            (16 * MIB, GIB),
-            (MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB, 4 * GIB),
-            minimum=64,
-            maximum=64 * GIB,
+            "",
+            "16 MiB 1 GiB",
+            "1 4 16 64 256 MiB 1 4 GiB",
+            least="64 B",
+            most="64 GiB",
         ),
     },
 )

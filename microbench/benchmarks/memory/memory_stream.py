@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from microbench.experiments.memory.levels import answering_level
 from microbench.experiments.memory.stream_arrays import ROLES, DataType, Implementation, StreamKernel
 from microbench.experiments.memory.streams import fastest
-from microbench.meter.benchmark import GIB, MIB, Axis, Benchmark, Gpu, Measured, Meter, Metric, moved
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric, moved
 
 KERNELS = ("read", "write", "copy", "scale", "add", "triad", "dot")
 IMPLEMENTATIONS = ("cuda", "cupy", "numba")
@@ -36,13 +36,8 @@ BENCHMARK = Benchmark(
     title="Streaming kernels",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes read plus bytes written, over the time on the device"),),
     axes={
-        "size_bytes": Axis(
-            "bytes of each array",
-            (GIB,),
-            (256 * MIB, GIB),
-            (4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB, 4 * GIB),
-            minimum=64,
-            maximum=64 * GIB,
+        "size_bytes": Axis.sizes(
+            "bytes of each array", "1 GiB", "256 MiB 1 GiB", "4 16 64 256 MiB 1 4 GiB", least="64 B", most="64 GiB"
         ),
         "dtype": Axis("type of the elements", ("fp64",), ("fp64",), ("fp64", "fp32", "fp16", "int8")),
         "kernel": Axis("operation of STREAM", ("read", "write", "copy", "triad"), KERNELS, KERNELS),

@@ -28,13 +28,13 @@ BENCHMARK = Benchmark(
     axes={
         "size_bytes": Axis("bytes of the buffer", (), (GIB,), (GIB,), minimum=1 << 20, maximum=64 * GIB),
         "access": Axis("operation on each word", (), ("read",), ("read", "write")),
-        "stride_bytes": Axis(
+        "stride_bytes": Axis.sizes(
             "bytes from one thread's word to the next one's",
-            (),
-            (4, 8, 16, 32, 64, 128, 256),
-            (4, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 4096),
-            minimum=4,
-            maximum=1 << 20,
+            "",
+            "4 8 16 32 64 128 256 B",
+            "4 8 12 16 20 24 32 48 64 96 128 192 256 512 B 1 4 KiB",
+            least="4 B",
+            most="1 MiB",
         ),
     },
 )

@@ -17,7 +17,7 @@ Reading
 from collections.abc import Iterator
 
 from microbench.experiments.memory.levels import WriteAccess, answering_level, level_rate, written_set
-from microbench.meter.benchmark import GIB, MIB, Axis, Benchmark, Gpu, Measured, Meter, Metric, always
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric, always
 
 CHECKED = "every word compared on the GPU with what its last round writes"
 
@@ -35,17 +35,14 @@ BENCHMARK = Benchmark(
     ),
     axes={
         "access": Axis("operation on each word", (), ("write", "update"), ("write", "update")),
-        "footprint_bytes": Axis(
+        "footprint_bytes": Axis.sizes(
             "bytes of the working set",
-            (),
-            (16 * MIB, 24 * MIB, 64 * MIB, 256 * MIB),
-            (
-                2 * MIB, 4 * MIB, 8 * MIB, 12 * MIB, 16 * MIB, 20 * MIB, 24 * MIB, 28 * MIB, 32 * MIB, 40 * MIB,
-                48 * MIB, 64 * MIB, 96 * MIB, 128 * MIB, 256 * MIB, GIB,
-            ),
-            minimum=MIB,
-            maximum=32 * GIB,
+            "",
+            "16 24 64 256 MiB",
+            "2 4 8 12 16 20 24 28 32 40 48 64 96 128 256 MiB 1 GiB",
+            least="1 MiB",
+            most="32 GiB",
         ),
     },
     late=always,
-)  # fmt: skip
+)
