@@ -18,6 +18,8 @@ from microbench.core.units import typed_size
 Preset = Literal["quick", "default", "full"]
 PRESETS: tuple[Preset, ...] = ("quick", "default", "full")
 Measured = Measurement | Fact | Series
+Results = Iterator[Measured]  # what measure yields
+Params = Mapping[str, Param]  # a case's value on each axis
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 NUMBERS_AND_UNIT = re.compile(r"([\d ]+) ([KMG]?i?B)")
 SUITES = ("host", "launch", "graph", "link", "memory", "compute", "own")
@@ -64,12 +66,12 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(typed_size(f"{number} {unit}") for several, unit in numbers for number in several.split())
 
 
-def always(params: Mapping[str, Param]) -> bool:
+def always(params: Params) -> bool:
     """True for every combination of axis values."""
     return True
 
 
-def never(params: Mapping[str, Param]) -> bool:
+def never(params: Params) -> bool:
     """False for every combination of axis values."""
     return False
 
@@ -106,17 +108,17 @@ class Benchmark:
     gpus: int | Literal["all"] = 1
     cold: bool = False
     minimum_rounds: int = 1
-    needs: Callable[[Mapping[str, Param]], Package | None] = lambda params: None
-    own_process: Callable[[Mapping[str, Param]], str] = lambda params: ""
+    needs: Callable[[Params], Package | None] = lambda params: None
+    own_process: Callable[[Params], str] = lambda params: ""
     process_environment: Callable[[Case], dict[str, str]] = lambda case: {}
-    combines: Callable[[Mapping[str, Param]], bool] = always
-    here: Callable[[Environment, Mapping[str, Param]], str | None] = lambda environment, params: None
+    combines: Callable[[Params], bool] = always
+    here: Callable[[Environment, Params], str | None] = lambda environment, params: None
     core: bool = False
-    late: Callable[[Mapping[str, Param]], bool] = never
+    late: Callable[[Params], bool] = never
     name: str = ""
     suite: str = ""
     about: str = ""
-    measure: Callable[..., Iterator[Measured]] = lambda *_, **__: iter(())
+    measure: Callable[..., Results] = lambda *_, **__: iter(())
 
     def cases(self, preset: Preset, overrides: Mapping[str, tuple[Param, ...]] | None = None) -> list[Case]:
         """The cases of a preset in axis order; ``overrides`` replace the values of the axes they name."""

@@ -1,6 +1,6 @@
 """When a measurement has enough samples, which samples are stored, and how single calls are distributed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -12,6 +12,7 @@ from microbench.core.ops import IntArray
 from microbench.gpu.protocol.gpu import HostClock
 
 NANOSECOND_S = 1e-9
+Sample = Mapping[str, float]  # a value of each metric; empty for a sample that does not count
 SIGNIFICANT_DIGITS = 7  # no interval here is as narrow as a millionth, and files stay small
 HISTOGRAM_RATIO = 1.05
 

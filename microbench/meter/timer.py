@@ -18,7 +18,7 @@ from microbench.core.errors import MeasurementError
 from microbench.core.model import Clock, Floors, Measurement, PerCall, Stopped, Work
 from microbench.core.ops import IntArray, Launch, Memset
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Gpu, HostClock, Submit
-from microbench.meter.sampling import NANOSECOND_S, SamplingLimits, per_call_distribution, seconds, stored
+from microbench.meter.sampling import NANOSECOND_S, Sample, SamplingLimits, per_call_distribution, seconds, stored
 
 WARM_UP_CALLS = 20
 CLOCK_STEPS_PER_SAMPLE = 100
@@ -101,7 +101,7 @@ class Meter:
     def collect_each(
         self,
         names: Sequence[str],
-        take: Callable[[], Mapping[str, float]],
+        take: Callable[[], Sample],
         *,
         clock: Clock = "host",
         calls: int = 1,
@@ -109,7 +109,7 @@ class Meter:
     ) -> list[Measurement]:
         """Several metrics of which ``take`` returns one sample each, in seconds, or nothing."""
 
-        def sample_of(name: str, batch: Mapping[str, float]) -> Sequence[float]:
+        def sample_of(name: str, batch: Sample) -> Sequence[float]:
             return (batch[name],) if batch else ()
 
         return self.sample({name: partial(sample_of, name) for name in names}, take, calls=calls, clock=clock, **fields)

@@ -11,18 +11,16 @@ Reading
     model gets.
 """
 
-from collections.abc import Iterator
-
 from microbench.experiments.compute.operands import GemmData
 from microbench.experiments.compute.products import problem
 from microbench.experiments.compute.rates import ACCUMULATORS, fastest, powered
 from microbench.gpu.protocol.matrices import GemmType
-from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Measured, Meter, Metric, always
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, always
 
 DATA = ("normal", "zeros", "uniform", "constant", "ones", "sparse")
 
 
-def measure(gpu: Gpu, meter: Meter, size: int, dtype: GemmType, data: GemmData) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, size: int, dtype: GemmType, data: GemmData) -> Results:
     product = problem(gpu, dtype, size, size, size, data)
     gemm, found = fastest(meter, product, "cublaslt")
     yield found

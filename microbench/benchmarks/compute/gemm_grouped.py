@@ -14,17 +14,15 @@ Reading
     A graph saves the calls. A batch also saves the gaps, and its products fill all SMs at the same time.
 """
 
-from collections.abc import Iterator
-
 import msgspec
 
 from microbench.experiments.compute.products import problem
 from microbench.experiments.compute.rates import calls_in_a_row, fastest, rate, replays, warm
 from microbench.gpu.protocol.matrices import GemmType
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric, always, verified
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, always, verified
 
 
-def measure(gpu: Gpu, meter: Meter, dtype: GemmType, size: int, products: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, dtype: GemmType, size: int, products: int) -> Results:
     alone = problem(gpu, dtype, size, size, size, products=products)
     together = problem(gpu, dtype, size, size, size, products=products, batched=True)
     one, candidate = fastest(meter, alone, "cublaslt")

@@ -12,7 +12,6 @@ Reading
     temperature is the cause.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,7 +23,7 @@ from microbench.experiments.compute.products import Gemm, problem
 from microbench.experiments.compute.rates import ACCUMULATORS, fastest, most_queued, work_of
 from microbench.gpu.protocol.gpu import EventPair, Gate, Gpu
 from microbench.gpu.protocol.matrices import GemmType
-from microbench.meter.benchmark import Axis, Benchmark, Measured, Meter, Skip, verified
+from microbench.meter.benchmark import Axis, Benchmark, Meter, Results, Skip, verified
 from microbench.meter.sampling import NANOSECOND_S, now_s, shortened, stored
 
 SIZE = 8192
@@ -47,7 +46,7 @@ class _Course:
     states: list[Telemetry] = field(default_factory=list)
 
 
-def measure(gpu: Gpu, meter: Meter, dtype: GemmType, duration_s: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, dtype: GemmType, duration_s: int) -> Results:
     product = problem(gpu, dtype, SIZE, SIZE, SIZE)
     gemm, candidate = fastest(meter, product, "cublaslt")
     yield candidate
@@ -123,7 +122,7 @@ def _batch(
     return seen
 
 
-def _series(course: _Course, operations: int) -> Iterator[Series]:
+def _series(course: _Course, operations: int) -> Results:
     values: dict[str, list[float | None]] = {
         "rate": [operations / call_s for call_s in course.call_s],
         "sm_clock": list(course.clock_hz),

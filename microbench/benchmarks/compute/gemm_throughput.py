@@ -17,7 +17,7 @@ Reading
     blocks of a second (--full).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from microbench.experiments.compute.rates import (
     work_of,
 )
 from microbench.gpu.protocol.matrices import GemmType
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, MeasurementError, Meter, Skip, verified
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, MeasurementError, Meter, Results, Sample, Skip, verified
 from microbench.meter.sampling import now_s, stored
 
 DTYPES = (
@@ -55,7 +55,7 @@ BATCHES_PER_BLOCK = 20
 LONGEST_BLOCKS, VOID_BLOCK_S = 10, 20.0
 
 
-def measure(gpu: Gpu, meter: Meter, library: Library, size: int, dtype: GemmType) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, library: Library, size: int, dtype: GemmType) -> Results:
     problem, shape = problem_that_fits(gpu, dtype, Shape(size, size, size))
     yield shape
     if library != "cublaslt":
@@ -67,7 +67,7 @@ def measure(gpu: Gpu, meter: Meter, library: Library, size: int, dtype: GemmType
     yield from rate(meter, best, dtype, problem.operations)
 
 
-def against_cublaslt(meter: Meter, problem: Problem, dtype: GemmType, library: Library) -> Iterator[Measurement | Fact]:
+def against_cublaslt(meter: Meter, problem: Problem, dtype: GemmType, library: Library) -> Results:
     """The rate of another library's fastest way, and that rate divided by cuBLASLt's.
 
     The other library, cuBLASLt and the other library again run in a block each, on operands of the same kind, and the
@@ -118,7 +118,7 @@ def against_cublaslt(meter: Meter, problem: Problem, dtype: GemmType, library: L
         yield Measurement(metric, "counter", stored(values), len(values))
 
 
-def _settled(meter: Meter, batch: Callable[[], Mapping[str, float]], seconds: float) -> list[Mapping[str, float]]:
+def _settled(meter: Meter, batch: Callable[[], Sample], seconds: float) -> list[Mapping[str, float]]:
     """The batches of one product in the second half of ``seconds``, at least as many as a sample needs."""
     began_s, settled = now_s(meter.clock), list[Mapping[str, float]]()
     while (at_s := now_s(meter.clock) - began_s) < seconds or len(settled) < meter.limits.minimum:

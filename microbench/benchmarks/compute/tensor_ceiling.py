@@ -12,12 +12,11 @@ Reading
     sustained. Where mma is slower than wgmma, so is every kernel written with it.
 """
 
-from collections.abc import Iterator
 from typing import Literal
 
 from microbench.experiments.compute.instructions import instruction_rate
 from microbench.experiments.compute.tensor import TensorPath, TensorType, tensor
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results
 
 FIRST_DTYPES = ("bf16", "fp8_e4m3", "int8", "fp64")
 DTYPES = ("bf16", "fp8_e4m3", "fp16", "tf32", "int8", "fp64", "fp16_acc16", "fp8_e5m2")
@@ -25,7 +24,7 @@ DTYPES = ("bf16", "fp8_e4m3", "fp16", "tf32", "int8", "fp64", "fp16_acc16", "fp8
 
 def measure(
     gpu: Gpu, meter: Meter, load: Literal["burst", "sustained"], path: TensorPath, dtype: TensorType
-) -> Iterator[Measured]:
+) -> Results:
     yield from instruction_rate(meter, tensor(gpu, path, dtype), dtype == "int8", f"tensor:{dtype}", load)
 
 

@@ -12,17 +12,16 @@ Reading
     cannot gain more than that: a product also moves operands, and only one of them is half as large.
 """
 
-from collections.abc import Iterator
 from typing import Literal
 
 from microbench.experiments.compute.instructions import instruction_rate
 from microbench.experiments.compute.tensor import TensorPath, TensorType, tensor
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results
 
 
 def measure(
     gpu: Gpu, meter: Meter, load: Literal["burst", "sustained"], path: TensorPath, dtype: TensorType
-) -> Iterator[Measured]:
+) -> Results:
     yield from instruction_rate(meter, tensor(gpu, path, dtype, sparse=True), False, f"sparse:{dtype}", load)
 
 

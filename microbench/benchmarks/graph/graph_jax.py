@@ -14,20 +14,18 @@ Reading
     new memory, XLA updates the graph before each replay. The two submit times are the host's part.
 """
 
-from collections.abc import Iterator
-
 from msgspec.structs import replace
 
 from microbench.experiments.graph.jitted import jitted_step
 from microbench.gpu.layers.base import find_layer, package_of
 from microbench.gpu.layers.jax import OUTPUTS, Output
 from microbench.meter.alternating import steps
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric, always
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, always
 
 LAYER = "jax_jit"
 
 
-def measure(gpu: Gpu, meter: Meter, kernels: int, output: Output) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, kernels: int, output: Output) -> Results:
     step = jitted_step(gpu, kernels, output)
     verified = step.check()
     ways = {"stream": step.stream, "graph": step.graph}

@@ -15,11 +15,10 @@ Reading
     constant and a slope over the nodes; the report fits both and shows the misfit.
 """
 
-from collections.abc import Iterator
 from functools import partial
 
 from microbench.experiments.graph.lives import Life, Made, graph_footprint, graph_lives
-from microbench.meter.benchmark import Axis, Benchmark, Between, Gpu, Launch, Measured, Meter, Metric
+from microbench.meter.benchmark import Axis, Benchmark, Between, Gpu, Launch, Meter, Metric, Results
 
 REPLAYED_NODES = 2000
 LINE_NODES = (10, 100, 1000)  # are enough to fit a line
@@ -43,7 +42,7 @@ BUILT = {
 }
 
 
-def measure(gpu: Gpu, meter: Meter, nodes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, nodes: int) -> Results:
     copies = max(min(COPIES_OF_NODES // nodes, MOST_COPIES), 1)
     taken = [graph_footprint(gpu, nodes, copies) for _ in range(FOOTPRINTS)]
     yield meter.counted("device_memory", [one.device_bytes for one in taken])

@@ -14,18 +14,16 @@ Reading
     cost the same at any size and hold it between steps. A pool that releases memory pays for its pages in each step.
 """
 
-from collections.abc import Iterator
-
 import msgspec
 
 from microbench.experiments.graph.allocation import AllocationWay, allocating_step
 from microbench.meter.alternating import steps
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results
 
 HELD = 3
 
 
-def measure(gpu: Gpu, meter: Meter, way: AllocationWay, size_bytes: int, pairs: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, way: AllocationWay, size_bytes: int, pairs: int) -> Results:
     step = allocating_step(gpu, way, size_bytes, pairs)
     step.check()
     (found,) = steps(meter, {"step": (step.submit, 1)})

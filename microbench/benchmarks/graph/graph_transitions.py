@@ -11,18 +11,17 @@ Reading
     dearer than a kernel that writes the same bytes.
 """
 
-from collections.abc import Iterator
 from typing import cast, get_args
 
 from microbench.experiments.graph.transitions import IN_MEMORY, Transition, transitions
-from microbench.meter.benchmark import Axis, Benchmark, Between, Gpu, Measured, Meter, Metric, always
+from microbench.meter.benchmark import Axis, Benchmark, Between, Gpu, Meter, Metric, Results, always
 
 RUNS = 20
 KINDS: tuple[str, ...] = get_args(Transition)
 INTERVALS = {"around": Between(0, 2), "to": Between(0, 1), "from": Between(1, 2)}
 
 
-def measure(gpu: Gpu, meter: Meter, transition: str, submitted: str) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, transition: str, submitted: str) -> Results:
     kind = cast(Transition, transition)
     work = transitions(gpu, kind, submitted == "graph")
     metrics = INTERVALS if kind in IN_MEMORY else {"around": INTERVALS["around"]}

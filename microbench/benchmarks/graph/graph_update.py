@@ -13,11 +13,10 @@ Reading
     and for destroying the old graph.
 """
 
-from collections.abc import Iterator, Mapping
 from functools import partial
 
 from microbench.experiments.graph.changes import Change, ChangeWay, graph_changes
-from microbench.meter.benchmark import Axis, Benchmark, Between, Gpu, Measured, Meter, Metric, Param
+from microbench.meter.benchmark import Axis, Benchmark, Between, Gpu, Meter, Metric, Params, Results
 
 RECORDS = ("exec_update", "rebuild")
 COLUMNS = {
@@ -30,13 +29,13 @@ COLUMNS = {
 RECORD = {"record": Between(Change.BEGIN, Change.RECORDED), "dispose": Between(Change.AGAIN_DONE, Change.DISPOSED)}
 
 
-def combines(params: Mapping[str, Param]) -> bool:
+def combines(params: Params) -> bool:
     """A subset of nodes can only be changed node by node."""
     nodes, changed = int(params["nodes"]), int(params["changed_nodes"])
     return changed == nodes or (params["way"] not in RECORDS and changed < nodes)
 
 
-def measure(gpu: Gpu, meter: Meter, way: ChangeWay, nodes: int, changed_nodes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, way: ChangeWay, nodes: int, changed_nodes: int) -> Results:
     columns = RECORD | COLUMNS if way in RECORDS else COLUMNS
     changes = partial(graph_changes, gpu, way, nodes, changed_nodes, 1)
     yield from meter.collect_stamps(changes, columns, verified="every argument and grid read back after each change")

@@ -10,14 +10,12 @@ Reading
     Any Python library adds at least a few of these calls to a launch.
 """
 
-from collections.abc import Iterator
-
-from microbench.meter.benchmark import Axis, Benchmark, Host, Measured, Meter, Metric
+from microbench.meter.benchmark import Axis, Benchmark, Host, Meter, Metric, Results
 
 COUNTS = {"compiled": 100_000, "compiled_from_python": 2_000, "ctypes": 2_000, "python": 10_000}
 
 
-def measure(host: Host, meter: Meter, how: str) -> Iterator[Measured]:
+def measure(host: Host, meter: Meter, how: str) -> Results:
     count = COUNTS[how]
     host.call_s(how, count)
     yield meter.collect("call", lambda: (host.call_s(how, count),), clock="host", calls=count)

@@ -10,12 +10,10 @@ Reading
     rate of a pageable copy counts each byte once, so half of the rate of one core limits it.
 """
 
-from collections.abc import Iterator
-
-from microbench.meter.benchmark import Axis, Benchmark, Host, Measured, Meter, Metric, Work
+from microbench.meter.benchmark import Axis, Benchmark, Host, Meter, Metric, Results, Work
 
 
-def measure(host: Host, meter: Meter, threads: str, size_bytes: int) -> Iterator[Measured]:
+def measure(host: Host, meter: Meter, threads: str, size_bytes: int) -> Results:
     count = host.cores() if threads == "all" else 1
     each_bytes = size_bytes // count
     host.copy_s(count, each_bytes)

@@ -8,15 +8,13 @@ Reading
     A sample that is only as long as a few readings says more about the clock than about the GPU.
 """
 
-from collections.abc import Iterator
-
-from microbench.meter.benchmark import Benchmark, Host, Measured, Meter, Metric
+from microbench.meter.benchmark import Benchmark, Host, Meter, Metric, Results
 from microbench.meter.sampling import NANOSECOND_S, clock_step_ns
 
 READINGS = 10_000
 
 
-def measure(host: Host, meter: Meter) -> Iterator[Measured]:
+def measure(host: Host, meter: Meter) -> Results:
     host.clock_stamps(READINGS)
 
     def whole() -> tuple[float]:

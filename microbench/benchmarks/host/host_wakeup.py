@@ -8,16 +8,14 @@ Reading
     A blocking wait for the GPU cannot return faster than the kernel wakes a thread.
 """
 
-from collections.abc import Iterator
-
-from microbench.meter.benchmark import Axis, Benchmark, Host, Measured, Meter, Metric
+from microbench.meter.benchmark import Axis, Benchmark, Host, Meter, Metric, Results
 from microbench.meter.sampling import seconds
 
 HAND_OFFS = 50
 WAYS = ("spin", "event", "pipe")
 
 
-def measure(host: Host, meter: Meter, how: str) -> Iterator[Measured]:
+def measure(host: Host, meter: Meter, how: str) -> Results:
     host.wakeup_stamps(how, HAND_OFFS)
     yield from meter.collect_stamps(lambda: host.wakeup_stamps(how, HAND_OFFS), {"round_trip": seconds})
 

@@ -9,14 +9,12 @@ Reading
     launch queue.
 """
 
-from collections.abc import Iterator, Mapping
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Launch, Meter, Metric, Results
 
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Launch, Measured, Meter, Metric
-
-SMALLEST: Mapping[str, int] = {"argument_bytes": 0, "grid_blocks": 1, "block_threads": 32}
+SMALLEST: dict[str, int] = {"argument_bytes": 0, "grid_blocks": 1, "block_threads": 32}
 
 
-def measure(gpu: Gpu, meter: Meter, argument_bytes: int, grid_blocks: int, block_threads: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, argument_bytes: int, grid_blocks: int, block_threads: int) -> Results:
     op = Launch(argument_bytes=argument_bytes, grid_blocks=grid_blocks, block_threads=block_threads)
     yield meter.submit_time("submit", gpu.bind(op))
 

@@ -10,11 +10,9 @@ Reading
     A process pays these costs once. No other figure includes them.
 """
 
-from collections.abc import Iterator
-
 from microbench.core.model import Case, Metric
 from microbench.gpu.protocol.gpu import ColdStarts
-from microbench.meter.benchmark import Axis, Benchmark, Measured, Meter
+from microbench.meter.benchmark import Axis, Benchmark, Meter, Results
 
 QUICK = ("context",)
 DEFAULT = (
@@ -43,7 +41,7 @@ def empty_caches(case: Case) -> dict[str, str]:
     }
 
 
-def measure(cold: ColdStarts, meter: Meter, what: str) -> Iterator[Measured]:
+def measure(cold: ColdStarts, meter: Meter, what: str) -> Results:
     yield meter.once("seconds", cold.seconds(what))
 
 

@@ -11,9 +11,7 @@ Reading
     the kernels hide the launches.
 """
 
-from collections.abc import Iterator
-
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Launch, Measured, Metric
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Launch, Metric, Results
 from microbench.meter.timer import Meter, duration
 
 SAMPLE_NS = 20_000_000
@@ -27,7 +25,7 @@ def launches(duration_ns: int, most: int) -> int:
     return max(min(most, SAMPLE_NS // max(duration_ns, 1)), FEWEST)
 
 
-def measure(gpu: Gpu, meter: Meter, duration_ns: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, duration_ns: int) -> Results:
     op = Launch(duration_ns=duration_ns)
     submit = gpu.bind(op)
     yield meter.throughput("period", submit, launches(duration_ns, MOST_LAUNCHES))

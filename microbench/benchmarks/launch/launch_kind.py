@@ -12,10 +12,8 @@ Reading
     on the work that they do before they wait for each other: graph_nodes measures that.
 """
 
-from collections.abc import Iterator
-
 from microbench.core.ops import LEGACY_STREAM, Launch
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Metric
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Metric, Results
 from microbench.meter.timer import Meter, gap
 
 KINDS: dict[str, Launch] = {
@@ -28,7 +26,7 @@ KINDS: dict[str, Launch] = {
 }
 
 
-def measure(gpu: Gpu, meter: Meter, kind: str) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, kind: str) -> Results:
     yield meter.submit_time("submit", gpu.bind(KINDS[kind]))
     yield gap(meter, "gap", KINDS[kind])
 

@@ -15,30 +15,29 @@ Reading
     take between two launches. predict uses it for programs without --host.
 """
 
-from collections.abc import Iterator, Mapping
 from typing import get_args
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
+from microbench.core.bench import Axis, Benchmark, always
 from microbench.experiments.launch.models import model_step
 from microbench.gpu.layers.base import package_of
 from microbench.gpu.layers.torch_models import COMPILED, MODELS, CaptureTimes, Compiled, ModelName, TorchStep
 from microbench.meter.alternating import steps
-from microbench.meter.benchmark import NANOSECOND_S, Fact, Gpu, Meter, Metric, Param, Skip
+from microbench.meter.benchmark import NANOSECOND_S, Fact, Gpu, Meter, Metric, Params, Results, Skip
 
 REPLAYS = 20
 # torch.compile then compiles in the worker itself, so that nothing else runs while a step is measured.
 COMPILES_HERE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
-def process(params: Mapping[str, Param]) -> str:
+def process(params: Params) -> str:
     """Eager models share a process; each compiled one has its own, whose first case may take long."""
     eager = params["compiled"] == "eager"
     return "models of torch" if eager else f"{params['model']} of torch, {params['compiled']}"
 
 
-def measure(gpu: Gpu, meter: Meter, model: ModelName, compiled: Compiled) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, model: ModelName, compiled: Compiled) -> Results:
     step = model_step(gpu, model, compiled)
     verified = step.check()
     yield step.launches
@@ -62,7 +61,7 @@ def measure(gpu: Gpu, meter: Meter, model: ModelName, compiled: Compiled) -> Ite
     yield from _kernels(meter, step, verified)
 
 
-def _kernels(meter: Meter, step: TorchStep, verified: str) -> Iterator[Measured]:
+def _kernels(meter: Meter, step: TorchStep, verified: str) -> Results:
     """The durations of a step's kernels; a Fact says why they are unknown."""
     try:
         recorded, launches = len(step.profiled_ns()), step.launches.value

@@ -9,12 +9,10 @@ Reading
     Beyond this depth the host waits for the GPU, and a loop around the launch times the device.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.meter.benchmark import Gpu, IntArray, Launch, MeasurementError, Metric, Submit
+from microbench.core.bench import Axis, Benchmark
+from microbench.meter.benchmark import Gpu, IntArray, Launch, MeasurementError, Metric, Results, Submit
 from microbench.meter.timer import WARM_UP_CALLS, Meter
 
 # Launches and time-out (s). Queues of the usual depth fill in the first try; drivers can be configured for deeper ones.
@@ -32,7 +30,7 @@ def first_blocked(gpu: Gpu, submit: Submit, count: int, timeout_s: float) -> int
     return int(blocked[0]) if gate.was_late() and blocked.size else None
 
 
-def measure(gpu: Gpu, meter: Meter, argument_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, argument_bytes: int) -> Results:
     submit = gpu.bind(Launch(argument_bytes=argument_bytes))
     submit.stamps(
         np.zeros(WARM_UP_CALLS, dtype=np.int64)

@@ -10,16 +10,14 @@ Reading
     More streams hardly raise the submission rate of one thread. They raise the number of kernels that run side by side.
 """
 
-from collections.abc import Iterator
-
 from microbench.experiments.launch.streams import resident, round_robin_ns
-from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric, Work
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Meter, Metric, Results, Work
 
 LAUNCHES = 400
 RESIDENT_NS = 1_000_000
 
 
-def measure(gpu: Gpu, meter: Meter, streams: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, streams: int) -> Results:
     round_robin_ns(gpu, streams, LAUNCHES)
 
     def take() -> tuple[float]:

@@ -10,15 +10,13 @@ Reading
     longer.
 """
 
-from collections.abc import Iterator
-
 from microbench.experiments.launch.streams import threads_stamps
-from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, IntArray, Measured, Meter, Metric, Work
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, IntArray, Meter, Metric, Results, Work
 
 LAUNCHES = 400
 
 
-def measure(gpu: Gpu, meter: Meter, threads: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, threads: int) -> Results:
     threads_stamps(gpu, threads, LAUNCHES)
     gpu.synchronize()
 

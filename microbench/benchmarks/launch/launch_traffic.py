@@ -11,10 +11,8 @@ Reading
     bytes.
 """
 
-from collections.abc import Iterator, Mapping
-
 from microbench.core.ops import Copy, Launch, Memset, Op, Record
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, MeasurementError, Meter, Metric, Param, Skip
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, MeasurementError, Meter, Metric, Params, Results, Skip
 from microbench.meter.counters import idle_traffic, traffic
 
 CALLS = 5000
@@ -26,24 +24,24 @@ SMALL_BYTES = 64
 PLAUSIBLE_PER_BYTE = (1.0, 1.35)
 NOT_PCIE_PER_BYTE = 0.1
 
-OPS: Mapping[str, Op] = {
+OPS: dict[str, Op] = {
     "memset": Memset(SMALL_BYTES),
     "copy_h2d": Copy("h2d", SMALL_BYTES),
     "copy_d2h": Copy("d2h", SMALL_BYTES),
     "record": Record(),
 }
-PINNED: Mapping[str, Copy] = {"pinned_h2d": Copy("h2d", PAYLOAD_BYTES), "pinned_d2h": Copy("d2h", PAYLOAD_BYTES)}
-GRAPHS: Mapping[str, int] = {"graph_1": 1, "graph_10": 10, "graph_100": 100, "graph_1000": 1000}
+PINNED: dict[str, Copy] = {"pinned_h2d": Copy("h2d", PAYLOAD_BYTES), "pinned_d2h": Copy("d2h", PAYLOAD_BYTES)}
+GRAPHS: dict[str, int] = {"graph_1": 1, "graph_10": 10, "graph_100": 100, "graph_1000": 1000}
 WORKS = ("idle", *PINNED, "launch", *GRAPHS, *OPS)
 
 
-def combines(params: Mapping[str, Param]) -> bool:
+def combines(params: Params) -> bool:
     """Only a plain launch has a duration or arguments, and only one of the two."""
     varied = [name for name in ("duration_ns", "argument_bytes") if params[name] != 0]
     return len(varied) == 0 or (params["work"] == "launch" and len(varied) == 1)
 
 
-def pinned(gpu: Gpu, meter: Meter, copy: Copy) -> Iterator[Measured]:
+def pinned(gpu: Gpu, meter: Meter, copy: Copy) -> Results:
     """Checks the counters with a copy of known size. Raises Skip where they are too coarse or do not count the link."""
     if gpu.pcie_bytes().coarse:
         raise Skip("needs the GPU's byte counters: this driver has sampled rates only")
@@ -59,7 +57,7 @@ def pinned(gpu: Gpu, meter: Meter, copy: Copy) -> Iterator[Measured]:
     yield from measured
 
 
-def measure(gpu: Gpu, meter: Meter, work: str, duration_ns: int, argument_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, work: str, duration_ns: int, argument_bytes: int) -> Results:
     if work == "idle":
         yield from idle_traffic(meter, "idle_received", "idle_sent")
     elif work in PINNED:

@@ -20,7 +20,7 @@ Reading
     launch_gap.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import cycle
 from statistics import median, quantiles
 from typing import NamedTuple, get_args
@@ -34,7 +34,7 @@ from microbench.gpu.layers.base import package_of
 from microbench.gpu.layers.torch_models import ModelName
 from microbench.gpu.protocol.gpu import STREAMS_VARIABLE, Gpu
 from microbench.gpu.protocol.recorder import Recorded, Recorder, RecorderKind
-from microbench.meter.benchmark import Axis, Benchmark, Fact, Launch, Measured, Meter, Metric, Skip, Submit, always
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Launch, Meter, Metric, Results, Skip, Submit, always
 from microbench.meter.sampling import NANOSECOND_S, shortened
 
 # Samples before the first recording, bursts in a sample, and steps that are counted. A sample is the lower quartile of
@@ -57,7 +57,7 @@ RECORDS = {
     "watch": "microbench watch",
 }
 QUICK = tuple(name for name in RECORDS if name != "watch")
-RECORDERS: Mapping[str, tuple[RecorderKind, ...]] = {
+RECORDERS: dict[str, tuple[RecorderKind, ...]] = {
     "cupti": ("cupti",), "torch": ("torch_cuda", "torch_cpu"), "torch_stack": ("torch_cpu", "torch_stack"),
     "watch": ("watch",),
 }  # fmt: skip
@@ -76,7 +76,7 @@ class Cost(NamedTuple):
     base: str = UNRECORDED
 
 
-COSTS: Mapping[str, tuple[Cost, ...]] = {
+COSTS: dict[str, tuple[Cost, ...]] = {
     "cupti": (Cost("call", "kernels", "cupti"), Cost("node", GRAPH, "cupti"), Cost("node_left", GRAPH, LEFT)),
     "torch": (
         Cost("call", "calls", "torch_cuda"), Cost("operator", "operators", "torch_cpu", base="torch_cuda"),
@@ -87,7 +87,7 @@ COSTS: Mapping[str, tuple[Cost, ...]] = {
 }  # fmt: skip
 
 
-def measure(gpu: Gpu, meter: Meter, records: str) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, records: str) -> Results:
     program = _Program(gpu, meter, records)
     before = [program.seconds() for _ in range(BEFORE)]
     recorders: dict[str, Recorder] = {}

@@ -12,17 +12,16 @@ Reading
     link in its way, and keeps the SMs busy meanwhile. Where batched is no faster than loop, the driver copies in turn.
 """
 
-from collections.abc import Iterator
 from typing import cast, get_args
 
 from microbench.experiments.link.batch import BatchWay, batched_copy
 from microbench.experiments.link.pipeline import pieces
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric, always
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, always
 
 WAYS: tuple[str, ...] = get_args(BatchWay)
 
 
-def measure(gpu: Gpu, meter: Meter, way: str, piece_bytes: int, pieces_copied: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, way: str, piece_bytes: int, pieces_copied: int) -> Results:
     yield from pieces(meter, batched_copy(gpu, cast(BatchWay, way), piece_bytes, pieces_copied))
 
 

@@ -12,21 +12,19 @@ Reading
     in turn.
 """
 
-from collections.abc import Iterator, Mapping
-
 import msgspec
 import numpy as np
 
 from microbench.experiments.link.copies import others_busy
 from microbench.experiments.link.duplex import duplex_copies
 from microbench.gpu.protocol.transfer import Direction, FloatArray
-from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric, Work
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Meter, Metric, Results, Sample, Work
 from microbench.meter.transfers import MOST_QUEUED, SAMPLE_S, verified
 
 FEWEST_COPIES = 4
 
 
-def measure(gpu: Gpu, meter: Meter, direction: Direction, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, direction: Direction, size_bytes: int) -> Results:
     """``bandwidth`` is one direction's rate while the other moves twice as much, ``sum_bandwidth`` the rate of both.
 
     The sum counts the copies until the first direction ends, because both are busy until then. A sample of it is the
@@ -42,7 +40,7 @@ def measure(gpu: Gpu, meter: Meter, direction: Direction, size_bytes: int) -> It
     counts = (count, 2 * count) if measured_h2d else (2 * count, count)
     busy: list[bool] = []
 
-    def take() -> Mapping[str, float]:
+    def take() -> Sample:
         ends = duplex.ends_s(*counts)
         if ends is None:
             return {}

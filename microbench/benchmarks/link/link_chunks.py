@@ -12,15 +12,13 @@ Reading
     next copy overlap the previous kernel: at best this halves the time.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from microbench.experiments.link.pipeline import chunked_copy, pieces
-from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Measured, Meter, Metric
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results
 
 
-def measure(gpu: Gpu, meter: Meter, work: str, chunks: int, streams: int, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, work: str, chunks: int, streams: int, size_bytes: int) -> Results:
     kernel_ns = 0
     if work == "copy_and_kernel":
         whole_ns = np.zeros(3, dtype=np.int64)

@@ -11,16 +11,14 @@ Reading
     the bandwidth. The host also pays for the call and the synchronise.
 """
 
-from collections.abc import Iterator
-
 from microbench.experiments.link.copies import engine_copy
 from microbench.gpu.protocol.transfer import Direction, HostMemory
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric, moved
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, moved
 
 MEMORIES = ("pinned", "pageable", "write_combined", "registered")
 
 
-def measure(gpu: Gpu, meter: Meter, direction: Direction, memory: HostMemory, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, direction: Direction, memory: HostMemory, size_bytes: int) -> Results:
     copy = engine_copy(gpu, direction, memory, size_bytes)
     yield from moved(meter, copy, device="bandwidth", host="bandwidth_host", bound=f"pcie_{direction}")
 

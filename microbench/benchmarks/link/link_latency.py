@@ -14,8 +14,6 @@ Reading
     address translation where the footprint exceeds its caches.
 """
 
-from collections.abc import Iterator, Mapping
-
 import numpy as np
 
 from microbench.core.ops import IntArray, Memset
@@ -23,7 +21,7 @@ from microbench.experiments.launch.exchanges import flag_round_trips
 from microbench.experiments.link.chase import Order, host_chase, read_latency
 from microbench.experiments.link.copies import engine_copy
 from microbench.gpu.protocol.transfer import Direction, Transfer
-from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Measured, Measurement, Meter, Metric, Param
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Measurement, Meter, Metric, Params, Results
 from microbench.meter.sampling import seconds
 from microbench.meter.transfers import HOST_BATCH, verified
 
@@ -31,19 +29,19 @@ STRIDE_BYTES = 128
 READS = 100
 EXCHANGES = 100
 SMALL_BYTES = 4
-SMALL: Mapping[str, Direction] = {"copy_h2d": "h2d", "copy_d2h": "d2h"}
+SMALL: dict[str, Direction] = {"copy_h2d": "h2d", "copy_d2h": "d2h"}
 MEMSET = "memset"
 WHAT = ("host_read", "flag", *SMALL, MEMSET)
 
 
-def combines(params: Mapping[str, Param]) -> bool:
+def combines(params: Params) -> bool:
     """Only reads have a footprint and an order."""
     if params["what"] == "host_read":
         return params["footprint_bytes"] != 0
     return params["footprint_bytes"] == 0 and params["order"] == "sequential"
 
 
-def measure(gpu: Gpu, meter: Meter, what: str, footprint_bytes: int, order: Order) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, what: str, footprint_bytes: int, order: Order) -> Results:
     if what == "host_read":
         yield read_latency(meter, "latency", host_chase(gpu, footprint_bytes, STRIDE_BYTES, order), READS)
         yield Fact("stride_bytes", STRIDE_BYTES, source="a line holds the address of the next")

@@ -13,10 +13,10 @@ Reading
     Faults handle few pages at a time and stall the kernel meanwhile. A prefetch is a copy: compare it with link_copy.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from microbench.experiments.link.managed import ManagedWay, managed_memory
-from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric, Work, verified
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Meter, Metric, Results, Work, verified
 
 WAYS: tuple[ManagedWay, ...] = (
     "fault_to_device", "prefetch_to_device", "read_mostly_to_device", "again_on_device",
@@ -24,7 +24,7 @@ WAYS: tuple[ManagedWay, ...] = (
 )  # fmt: skip
 
 
-def measure(gpu: Gpu, meter: Meter, way: ManagedWay, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, way: ManagedWay, size_bytes: int) -> Results:
     managed = managed_memory(gpu, way, size_bytes)
     managed.take_ns()
 

@@ -9,22 +9,20 @@ Reading
     own and busy with other traffic.
 """
 
-from collections.abc import Iterator, Mapping
-
-from microbench.core.model import Environment, Metric, Param
+from microbench.core.model import Environment, Metric
 from microbench.experiments.link.copies import engine_copy
 from microbench.gpu.protocol.transfer import Direction
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, moved
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Params, Results, moved
 
 
-def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
+def here(environment: Environment, params: Params) -> str | None:
     """Why this machine lacks the node, or None."""
     nodes = environment.fact("numa_nodes")
     count = nodes if isinstance(nodes, int) else 1
     return None if int(params["node"]) < count else f"this machine has {count} NUMA node{'s' if count > 1 else ''}"
 
 
-def measure(gpu: Gpu, meter: Meter, node: int, direction: Direction, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, node: int, direction: Direction, size_bytes: int) -> Results:
     copy = engine_copy(gpu, direction, "pinned", size_bytes, node)
     yield from moved(meter, copy, device="bandwidth", host="bandwidth_host", bound=f"pcie_{direction}")
 

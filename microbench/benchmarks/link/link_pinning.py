@@ -12,18 +12,16 @@ Reading
     copy takes longer. Memory that is allocated once and reused is pinned only once.
 """
 
-from collections.abc import Iterator, Mapping
-
 from microbench.experiments.link.pinning import PinningWay, pinning
 from microbench.experiments.memory.allocation import Taking
-from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Meter, Metric, Results, Sample
 
 WAYS: tuple[PinningWay, ...] = ("allocate", "register", "touch")
 
 
-def measure(gpu: Gpu, meter: Meter, way: PinningWay, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, way: PinningWay, size_bytes: int) -> Results:
 
-    def take() -> Mapping[str, float]:
+    def take() -> Sample:
         stamps = pinning(gpu, way, size_bytes, 1)[0] * NANOSECOND_S
         return {
             "pin": float(stamps[Taking.TAKEN] - stamps[Taking.BEGIN]),

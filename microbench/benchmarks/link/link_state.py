@@ -11,13 +11,11 @@ Reading
     narrow or slow link under load, a bridge narrower than the GPU, or rising error counters explain a low bandwidth.
 """
 
-from collections.abc import Iterator
-
 from microbench.experiments.link.state import link_state
-from microbench.meter.benchmark import Benchmark, Gpu, Measured, Meter
+from microbench.meter.benchmark import Benchmark, Gpu, Meter, Results
 
 
-def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter) -> Results:
     yield from link_state(gpu)
 
 

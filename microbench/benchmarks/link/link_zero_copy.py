@@ -12,24 +12,22 @@ Reading
     begin on a 128-byte line splits each warp's access, which costs reads and narrow writes most.
 """
 
-from collections.abc import Iterator, Mapping
-
 from microbench.experiments.link.copies import Access, kernel_copy
 from microbench.gpu.protocol.transfer import Transfer
-from microbench.meter.benchmark import MIB, Axis, Benchmark, Fact, Gpu, Measured, Meter, Metric, Param, Skip, moved
+from microbench.meter.benchmark import MIB, Axis, Benchmark, Fact, Gpu, Meter, Metric, Params, Results, Skip, moved
 from microbench.meter.counters import traffic
 
 WIDTHS_BYTES = (4, 8, 16)
 COUNTED_BYTES = 1 << 30  # the counters wrap at 4 GiB
 
 
-def combines(params: Mapping[str, Param]) -> bool:
+def combines(params: Params) -> bool:
     """Offsets that keep each access aligned to its width."""
     width_bytes = int(params["width_bytes"])
     return width_bytes in WIDTHS_BYTES and int(params["offset_bytes"]) % width_bytes == 0
 
 
-def packets(gpu: Gpu, meter: Meter, transfer: Transfer) -> Iterator[Measured]:
+def packets(gpu: Gpu, meter: Meter, transfer: Transfer) -> Results:
     """Bytes on the wire for each byte of payload, or a Fact that says why they cannot be counted."""
     count = max(COUNTED_BYTES // transfer.size_bytes, 1)
     try:
@@ -41,9 +39,7 @@ def packets(gpu: Gpu, meter: Meter, transfer: Transfer) -> Iterator[Measured]:
         yield Fact("pcie_bytes_counted", False, reason=str(skip), source="NVML")
 
 
-def measure(
-    gpu: Gpu, meter: Meter, access: Access, width_bytes: int, offset_bytes: int, size_bytes: int
-) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, access: Access, width_bytes: int, offset_bytes: int, size_bytes: int) -> Results:
     transfer = kernel_copy(gpu, access, width_bytes, offset_bytes, size_bytes)
     yield from moved(meter, transfer, device="bandwidth", bound=f"pcie_sm_{access}")
     yield from packets(gpu, meter, transfer)

@@ -10,20 +10,18 @@ Reading
     loop that allocates with cudaMalloc also waits in cudaFree until the GPU is idle.
 """
 
-from collections.abc import Iterator, Mapping
-
 from microbench.experiments.memory.allocation import AllocationWay, Taking, allocating
-from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Measured, Meter, Metric
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Meter, Metric, Results, Sample
 
 WAYS = ("malloc", "pool", "cupy_pool", "host_pinned")
 BATCH = 4
 
 
-def measure(gpu: Gpu, meter: Meter, way: AllocationWay, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, way: AllocationWay, size_bytes: int) -> Results:
     first = allocating(gpu, way, size_bytes, 1)[0] * NANOSECOND_S
     yield meter.once("first", float(first[Taking.TAKEN] - first[Taking.BEGIN]))
 
-    def take() -> Mapping[str, float]:
+    def take() -> Sample:
         stamps = allocating(gpu, way, size_bytes, BATCH) * NANOSECOND_S
         taken = stamps[1:, Taking.TAKEN] - stamps[1:, Taking.BEGIN]
         freed = stamps[1:, Taking.RELEASED] - stamps[1:, Taking.RELEASE_BEGIN]

@@ -11,17 +11,15 @@ Reading
     histogram with few bins is close to the first case.
 """
 
-from collections.abc import Iterator
-
 from microbench.experiments.memory.atomics import AtomicType, Spread, atomics
 from microbench.experiments.memory.levels import Space
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results
 from microbench.meter.transfers import operated
 
 SPREADS = ("same", "warp", "thread")
 
 
-def measure(gpu: Gpu, meter: Meter, space: Space, dtype: AtomicType, spread: Spread) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, space: Space, dtype: AtomicType, spread: Spread) -> Results:
     yield from operated(meter, atomics(gpu, space, dtype, spread), "additions")
 
 

@@ -14,17 +14,15 @@ Reading
     the instruction: twice as many bytes are in flight. memory_stream's read also has the begin and end of a kernel.
 """
 
-from collections.abc import Iterator
-
 from microbench.experiments.memory.fills import Filling, fill
 from microbench.experiments.memory.levels import answering_level, level_rate
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric, always
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, always
 
 FILLINGS = ("bulk", "async", "load")
 CHECKED = "the sum over rows of every piece copied is that of the set"
 
 
-def measure(gpu: Gpu, meter: Meter, way: Filling, piece_bytes: int, footprint_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, way: Filling, piece_bytes: int, footprint_bytes: int) -> Results:
     level = fill(gpu, way, piece_bytes, footprint_bytes)
     yield from level_rate(meter, level, footprint_bytes, answering_level(gpu, footprint_bytes), CHECKED)
 

@@ -8,13 +8,11 @@ Reading
     What is missing from the total belongs to the driver, the context, ECC that is kept in memory, or another process.
 """
 
-from collections.abc import Iterator
-
 from microbench.experiments.memory.capacity import capacity
-from microbench.meter.benchmark import Benchmark, Gpu, Measured, Meter
+from microbench.meter.benchmark import Benchmark, Gpu, Meter, Results
 
 
-def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter) -> Results:
     yield from capacity(gpu)
 
 

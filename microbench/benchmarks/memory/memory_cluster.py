@@ -13,15 +13,13 @@ Reading
     memory_latency to see whether reading from the L2 is better. Larger clusters leave some SMs unused.
 """
 
-from collections.abc import Iterator
-
 from microbench.experiments.memory.chase import chase, chase_latency
 from microbench.experiments.memory.clusters import CHASED_BYTES, CLUSTER_BYTES, cluster_chase, read_cluster
 from microbench.experiments.memory.levels import level_rate, read_set
-from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Measured, Meter, Metric, always
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, always
 
 
-def measure(gpu: Gpu, meter: Meter, cluster_blocks: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, cluster_blocks: int) -> Results:
     alone = cluster_blocks == 1
     level = read_set(gpu, "shared", CLUSTER_BYTES) if alone else read_cluster(gpu, cluster_blocks)
     yield Fact("sms", level.sms, source="in whole clusters at the same time, by the driver")

@@ -14,17 +14,16 @@ Reading
 """
 
 import math
-from collections.abc import Iterator
 
 from microbench.experiments.memory.bank_reads import BANKS, WORD_BYTES, bank_reads
-from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Measured, Meter, Metric, always, verified
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, always, verified
 
 READS = 4000
 # Steps of a full SM: without conflicts they take about 65 us, so that begin and end are negligible.
 STEPS = 1000
 
 
-def measure(gpu: Gpu, meter: Meter, stride_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, stride_bytes: int) -> Results:
     loads = bank_reads(gpu, stride_bytes)
     calls = STEPS * loads.loads
     throughput = meter.collect("cycles", lambda: (loads.together(STEPS),), clock="device", calls=calls)

@@ -11,16 +11,14 @@ Reading
     writes.
 """
 
-from collections.abc import Iterator
-
 from microbench.experiments.memory.engines import EngineWay, engine
 from microbench.experiments.memory.levels import answering_level
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric, moved
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, moved
 
 WAYS = ("copy", "copy_2d", "memset")
 
 
-def measure(gpu: Gpu, meter: Meter, way: EngineWay, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, way: EngineWay, size_bytes: int) -> Results:
     transfer = engine(gpu, way, size_bytes)
     # Small copies are bound by the fixed cost of a call, so only large ones have a ceiling.
     bound = "dram" if answering_level(gpu, transfer.size_bytes) == "dram" else None

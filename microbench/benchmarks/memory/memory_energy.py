@@ -10,12 +10,11 @@ Reading
     themselves.
 """
 
-from collections.abc import Iterator
 from typing import cast
 
 from microbench.experiments.memory.stream_arrays import StreamKernel
 from microbench.experiments.memory.streams import fastest
-from microbench.meter.benchmark import GIB, MIB, Axis, Benchmark, Gpu, Measured, Meter, Metric
+from microbench.meter.benchmark import GIB, MIB, Axis, Benchmark, Gpu, Meter, Metric, Results
 from microbench.meter.counters import power
 from microbench.meter.transfers import verified, warm_s
 
@@ -23,7 +22,7 @@ IDLE = "idle"
 LOADS = (IDLE, "read", "write", "copy", "triad")
 
 
-def measure(gpu: Gpu, meter: Meter, load: str, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, load: str, size_bytes: int) -> Results:
     if load == IDLE:
         yield from power(meter, None, 1.0, 0)
     else:

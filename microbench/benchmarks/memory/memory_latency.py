@@ -14,16 +14,15 @@ Reading
     of nanoseconds.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from microbench.core.bench import KIB, MIB, Axis, Benchmark, Measured
+from microbench.core.bench import KIB, MIB, Axis, Benchmark
 from microbench.experiments.memory.chase import READS, LocalChase, chase, chase_latency
 from microbench.experiments.memory.levels import Space, answering_level
 from microbench.gpu.protocol.transfer import FloatArray
-from microbench.meter.benchmark import Fact, Gpu, Measurement, Meter, Metric, verified
+from microbench.meter.benchmark import Fact, Gpu, Measurement, Meter, Metric, Results, verified
 from microbench.meter.sampling import per_call_distribution, stored
 
 SHARED_BYTES = (16 * KIB, 32 * KIB)  # shared memory is equally fast at every size
@@ -41,7 +40,7 @@ VALLEY_SHARE = 0.5
 VALLEY_WIDTH = 1 / 3
 
 
-def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Results:
     walk = chase(gpu, space, footprint_bytes)
     yield from chase_latency(meter, walk)
     in_l2 = answering_level(gpu, footprint_bytes) == "l2"
@@ -80,7 +79,7 @@ def two_modes(values: FloatArray) -> Modes | None:
     return Modes(float(near[best]), float(far[best]), share)
 
 
-def line_latencies(chase: LocalChase) -> Iterator[Measurement | Fact]:
+def line_latencies(chase: LocalChase) -> Results:
     """Metric ``line_cycles``: the latency of the lines of a set in the L2 from one SM; facts tell its two modes.
 
     A sample is the mean over all lines, each read once; the distribution is that of the medians of the lines.

@@ -15,15 +15,13 @@ Reading
     alone (its counters show half as many sectors sent at 2 MiB, and all of them from 16 MiB on).
 """
 
-from collections.abc import Iterator
-
 from microbench.experiments.memory.levels import Level, Space, answering_level, level_rate, read_set
-from microbench.meter.benchmark import KIB, Axis, Benchmark, Gpu, Measured, Meter, Metric
+from microbench.meter.benchmark import KIB, Axis, Benchmark, Gpu, Meter, Metric, Results
 
 SHARED_BYTES = (16 * KIB, 32 * KIB)  # shared memory is equally fast at every size
 
 
-def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Results:
     level = read_set(gpu, space, footprint_bytes)
     yield from level_rate(meter, level, footprint_bytes, bound_of(gpu, level, space, footprint_bytes))
 

@@ -11,20 +11,16 @@ Reading
     them, whether more threads or more loads per thread provide them. With more, it no longer rises.
 """
 
-from collections.abc import Iterator
-
 from microbench.core.units import about_size, size
 from microbench.experiments.memory.access import LOAD_BYTES, occupied
 from microbench.experiments.memory.levels import answering_level
-from microbench.meter.benchmark import GIB, MIB, Axis, Benchmark, Fact, Gpu, Measured, Meter, Metric, Skip, moved
+from microbench.meter.benchmark import GIB, MIB, Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, Skip, moved
 
 # No SM holds more threads (CUDA C++ Programming Guide, technical specifications per compute capability).
 MOST_THREADS = 2048
 
 
-def measure(
-    gpu: Gpu, meter: Meter, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int
-) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int) -> Results:
     under_way_bytes = blocks_per_sm * block_threads * loads * LOAD_BYTES
     at_once_bytes = under_way_bytes * (gpu.info.sm_count or 1)
     if at_once_bytes > size_bytes:

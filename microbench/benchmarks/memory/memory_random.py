@@ -12,16 +12,14 @@ Reading
     word.
 """
 
-from collections.abc import Iterator
-
 from microbench.experiments.memory.access import RandomAccess, scattered
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results
 from microbench.meter.transfers import operated
 
 ACCESSES = ("gather", "scatter", "update")
 
 
-def measure(gpu: Gpu, meter: Meter, access: RandomAccess, footprint_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, access: RandomAccess, footprint_bytes: int) -> Results:
     yield from operated(meter, scattered(gpu, access, footprint_bytes), "accesses")
 
 

@@ -12,12 +12,10 @@ Reading
     arrays.
 """
 
-from collections.abc import Iterator
-
 from microbench.experiments.memory.levels import answering_level
 from microbench.experiments.memory.stream_arrays import ROLES, DataType, Implementation, StreamKernel
 from microbench.experiments.memory.streams import fastest
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric, moved
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, moved
 
 KERNELS = ("read", "write", "copy", "scale", "add", "triad", "dot")
 IMPLEMENTATIONS = ("cuda", "cupy", "numba")
@@ -25,7 +23,7 @@ IMPLEMENTATIONS = ("cuda", "cupy", "numba")
 
 def measure(
     gpu: Gpu, meter: Meter, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int
-) -> Iterator[Measured]:
+) -> Results:
     best, shape = fastest(gpu, meter, kernel, dtype, implementation, size_bytes)
     yield shape
     touched_bytes = size_bytes * (ROLES[kernel].read + ROLES[kernel].written)

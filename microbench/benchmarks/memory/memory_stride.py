@@ -12,13 +12,11 @@ Reading
     of its own: at most an eighth of the bandwidth is useful, and less if DRAM fetches two sectors at once.
 """
 
-from collections.abc import Iterator
-
 from microbench.experiments.memory.access import StrideAccess, strided
-from microbench.meter.benchmark import GIB, Axis, Benchmark, Gpu, Measured, Meter, Metric, moved
+from microbench.meter.benchmark import GIB, Axis, Benchmark, Gpu, Meter, Metric, Results, moved
 
 
-def measure(gpu: Gpu, meter: Meter, access: StrideAccess, stride_bytes: int, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, access: StrideAccess, stride_bytes: int, size_bytes: int) -> Results:
     yield from moved(meter, strided(gpu, access, stride_bytes, size_bytes), device="bandwidth")
 
 

@@ -14,15 +14,13 @@ Reading
     launch shapes are chosen for DRAM, writes 8 % faster there.
 """
 
-from collections.abc import Iterator
-
 from microbench.experiments.memory.levels import WriteAccess, answering_level, level_rate, written_set
-from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, Meter, Metric, always
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, always
 
 CHECKED = "every word compared on the GPU with what its last round writes"
 
 
-def measure(gpu: Gpu, meter: Meter, access: WriteAccess, footprint_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, access: WriteAccess, footprint_bytes: int) -> Results:
     level, bound = written_set(gpu, access, footprint_bytes), answering_level(gpu, footprint_bytes)
     yield from level_rate(meter, level, footprint_bytes, bound, CHECKED)
 

@@ -13,13 +13,11 @@ Reading
     kernel far from all of these limits is latency-bound: too few bytes in flight, or dependent instructions.
 """
 
-from collections.abc import Iterator
-
 import msgspec
 
 from microbench.core.targets import argument, dimensions, target, whole
 from microbench.experiments.own.kernel import KernelResources, KernelSpec, OwnKernel, own_kernel
-from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Fact, Gpu, Measured, Metric, Param, Skip, Work
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Fact, Gpu, Metric, Param, Results, Skip, Work
 from microbench.meter.timer import Meter, cold
 
 LAUNCHES = 100
@@ -39,7 +37,7 @@ def measure(
     precision: str = "fp32",
     options: str = "",
     **axes: Param,
-) -> Iterator[Measured]:
+) -> Results:
     place, compiler, known = target(kernel), options.split(), {name: float(value) for name, value in axes.items()}
     spec = KernelSpec(
         file=place.place,
@@ -87,7 +85,7 @@ def _count(gpu: Gpu, meter: Meter, own: OwnKernel) -> int:
     return max(min(LAUNCHES, round(WORK_S / call_s), (own.submit.queue_slots or LAUNCHES) - 2), 1)
 
 
-def _resources(resources: KernelResources, source: str) -> Iterator[Fact]:
+def _resources(resources: KernelResources, source: str) -> Results:
     units = {"shared_bytes": "B", "local_bytes": "B", "spill_bytes": "B"}
     for name, value in resources._asdict().items():
         yield Fact(name, value, source=source, unit=units.get(name, ""))
