@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 from pathlib import Path
 
 import numpy as np
-import pytest
 from test_diagnose import costs
 from test_traces_nsys import names, sound
 from watched import Place, Recorded
@@ -20,8 +18,6 @@ from microbench.recorder.program import How
 from microbench.traces.trace import RANGE_KINDS, Trace
 
 STACKS = How(stacks=True, whole=True)
-
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorder is for x86-64 alone")
 
 LINE = RANGE_KINDS.index("line")
 # Between its steps the program does nothing for 20 ms, and gives Python's lock up.
