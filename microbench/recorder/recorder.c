@@ -195,7 +195,7 @@ static uint64_t seen_names[NAME_SLOTS];
 
 static uint8_t actions[2][MOST_CALLS];               /* by domain less one and number; 0 is not recorded */
 static _Atomic uint64_t begun[BEGUN_SLOTS];          /* the runtime's calls that have begun, by their correlation */
-static pthread_mutex_t calls_mutex = PTHREAD_MUTEX_INITIALIZER; /* of the next two; mutex may be taken within it */
+static atomic_flag calls_lock = ATOMIC_FLAG_INIT;    /* of the next two; mutex may be taken within it */
 static Row calls[CALL_ROWS];                         /* that wait for being written */
 static int waiting_calls;
 static _Atomic uint64_t dropped_calls;
@@ -427,7 +427,7 @@ _Static_assert(offsetof(Called, kept) == 56 && offsetof(Called, correlation) == 
 static bool lock_calls(void) {
     for (int rounds = 0; rounds < LOCK_ROUNDS && !locked_out; rounds++) {
         for (int tries = 0; tries < LOCK_TRIES; tries++) {
-            if (!pthread_mutex_trylock(&calls_mutex)) return true;
+            if (!atomic_flag_test_and_set_explicit(&calls_lock, memory_order_acquire)) return true;
             sched_yield();
         }
         if (getpid() != process) locked_out = true;
@@ -435,7 +435,11 @@ static bool lock_calls(void) {
     return false;
 }
 
-/* Write the rows of calls, with calls_mutex held. A forked child, which shares the file, forgets them. */
+static void unlock_calls(void) {
+    atomic_flag_clear_explicit(&calls_lock, memory_order_release);
+}
+
+/* Write the rows of calls, with their lock held. A forked child, which shares the file, forgets them. */
 static void write_calls(void) {
     if (getpid() == process) {
         pthread_mutex_lock(&mutex);
@@ -453,7 +457,7 @@ static void write_calls(void) {
 static void write_waiting(void) {
     if (!lock_calls()) return;
     write_calls();
-    pthread_mutex_unlock(&calls_mutex);
+    unlock_calls();
 }
 
 /* Write a fact while the callbacks may write too. */
@@ -536,7 +540,7 @@ static void called(void *unused, uint32_t domain, uint32_t number, const void *a
             .kind = SYNC, .detail = type, .begin_ns = begin_ns, .end_ns = end_ns, .correlation = data->correlation,
             .stream = stream, .size = event};
     if (waiting_calls > CALL_ROWS - 2) write_calls();
-    pthread_mutex_unlock(&calls_mutex);
+    unlock_calls();
 }
 
 /* CUPTI gives the memory back, with records in it. A forked child, which shares the file, writes nothing. */
@@ -856,9 +860,11 @@ static bool enable(void) {
 
 /* Forget the recording before this one. */
 static void clear(void) {
-    if (process != getpid()) /* the parent's threads may have held them */
-        for (size_t place = 0; place < 3; place++)
-            pthread_mutex_init((pthread_mutex_t *[]){&mutex, &calls_mutex, &turns}[place], NULL);
+    if (process != getpid()) { /* the parent's threads may have held them */
+        pthread_mutex_init(&mutex, NULL);
+        pthread_mutex_init(&turns, NULL);
+        unlock_calls();
+    }
     process = getpid();
     subscriber = NULL;
     memset(enabled, 0, sizeof enabled);
