@@ -257,7 +257,7 @@ __attribute__((format(printf, 2, 3))) static bool refuse(const char *next_step, 
 static void leave_reason(void) {
     char name[MOST_PATH + 32], *next_step = strrchr(reason, '\n');
     snprintf(name, sizeof name, "%s/%d", reasons, (int)getpid());
-    FILE *target = fopen(name, "ae");
+    FILE *target = *reasons ? fopen(name, "ae") : NULL;
     if (!target) return;
     *next_step++ = 0;
     fputc('[', target);
@@ -604,11 +604,11 @@ static bool begin_window(unsigned number) {
 static bool end_window(unsigned number) {
     pthread_mutex_lock(&turns);
     bool goes_on = !over(number);
-    uint64_t end_ns = now_ns(), before = UINT64_MAX;
     if (!goes_on || !microbench_shared.window_open) {
         pthread_mutex_unlock(&turns);
         return goes_on;
     }
+    uint64_t end_ns = now_ns(), before = UINT64_MAX;
     microbench_shared.window_open = 0;
     last_counted = UINT32_MAX;
     doze(WITHIN_S);
