@@ -480,6 +480,14 @@ def test_between_windows_waits_alone_are_recorded(other: NotPython, tmp_path: Pa
     assert len(trace.work) < 0.95 * 20 * 1500
 
 
+def test_no_window_begins_after_the_time_of_a_recording(other: NotPython, tmp_path: Path) -> None:
+    done = other.recorded(tmp_path, "init", "paced", 1500, how=How(for_s=0.3))
+    assert (done.code, done.errors, done.reasons) == (0, "", [])
+    (trace,) = done.traces
+    assert len(trace.windows) == 1
+    assert 0 < len(trace.work) < 20 * 1000
+
+
 @pytest.mark.slow
 def test_a_forked_child_is_silent(other: NotPython, tmp_path: Path) -> None:
     only(other.recorded(tmp_path, "init", "steps", 3, "fork", "init", "steps", 700), 703)

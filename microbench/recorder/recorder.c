@@ -208,6 +208,7 @@ static _Atomic uint64_t launched, finished, first_launch, last_call, last_counte
 static pthread_mutex_t turns = PTHREAD_MUTEX_INITIALIZER; /* of what follows; the other two may be taken within it */
 static bool heard[2][MOST_CALLS];     /* calls that are recorded now */
 static bool quiet;                    /* CUPTI is off */
+static bool last_window;              /* no other follows */
 static unsigned window;
 static uint64_t window_begin_ns;
 static double window_s, every_s;      /* of the settings; 0 where windows grow */
@@ -580,10 +581,10 @@ static bool begins(unsigned number) {
     return !over(number);
 }
 
-/* Begin the next window. Returns false if the recording has ended. The later of two facts with one name counts. */
+/* Begin the next window. Returns false if there is none. The later of two facts with one name counts. */
 static bool begin_window(unsigned number) {
     pthread_mutex_lock(&turns);
-    bool goes_on = !over(number);
+    bool goes_on = !over(number) && !last_window;
     if (goes_on) {
         launched = finished = first_launch = last_counted = 0;
         window++;
@@ -875,7 +876,7 @@ static void clear(void) {
     file = -1;
     written_bytes = failure = waiting = waiting_calls = window = 0;
     launched = finished = first_launch = last_call = last_counted = dropped_calls = 0;
-    ending = locked_out = quiet = false;
+    ending = locked_out = quiet = last_window = false;
     microbench_shared.first_thread = microbench_shared.wanted = microbench_shared.can_switch = 0;
     microbench_shared.window_open = 1;
     generation++;
@@ -1037,6 +1038,9 @@ EXPORTED void microbench_wait(double seconds) {
     unsigned number = generation;
     if (!begins(number)) return;
     doze(seconds);
+    pthread_mutex_lock(&turns);
+    last_window = number == generation;
+    pthread_mutex_unlock(&turns);
     if (end_window(number)) doze(BEHIND_S);
 }
 

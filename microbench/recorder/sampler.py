@@ -186,9 +186,7 @@ class Sampler:
             ran_ns, ready_ns, _ = map(int, file.read(100).split())
         now = time.monotonic_ns(), ran_ns, ready_ns
         if self._since is not None:
-            self._processor = [
-                sum(one) - before for *one, before in zip(self._processor, now, self._since, strict=True)
-            ]
+            self._processor = [had + now[at] - self._since[at] for at, had in enumerate(self._processor)]
         self._since = now if goes_on else None
 
     def _close(self, thread: int, run: list[int]) -> None:
