@@ -120,12 +120,12 @@ def records_of_the_stand_in(library: ctypes.CDLL) -> bytes:
 
     given = REQUESTED(request), COMPLETED(complete)
     library.cuptiActivityRegisterCallbacks(*given)
-    for kind in cells.KINDS:
+    for kind in FIELDS:
         library.cuptiActivityEnable(kind)
     library.stand_in_steps(5, 20)
     library.stand_in_kinds()
     library.cuptiActivityFlushAll(1)
-    for kind in cells.KINDS:
+    for kind in FIELDS:
         library.cuptiActivityDisable(kind)
     (whole,) = found
     return whole
@@ -166,7 +166,7 @@ def test_the_records_of_a_program_become_rows(parts: Parts, ending: bool, kernel
     rows = found[found["kind"] != cells.NAME]
     assert (rows == expected(split(records), ending)).all()
     assert np.count_nonzero(rows["kind"] == cells.KERNEL) == kernels
-    assert set(found["kind"]) == {*cells.KINDS, cells.NAME}
+    assert set(found["kind"]) == {*FIELDS, cells.NAME}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -281,7 +281,7 @@ def test_numbers_of_c_are_those_of_python() -> None:
     source = SOURCE.read_text(encoding="utf-8")
     own = {name: int(value, 0) for name, value in re.findall(r"\b([A-Z_]{3,}) = (0x[0-9A-F]+|\d+)[,}\s]", source)}
     known = {name: value for name, value in vars(cells).items() if isinstance(value, int) and name in own}
-    assert {*cells.KINDS, cells.RUNTIME, cells.SYNC, cells.FACT, cells.NAME} <= set(known.values())
+    assert {*FIELDS, cells.RUNTIME, cells.SYNC, cells.FACT, cells.NAME} <= set(known.values())
     assert {name: own[name] for name in known} == known
     (text,) = re.findall(r"_Atomic uint32_t ([\w, ]+);\n} microbench_shared", source)
     assert tuple(text.split(", ")) == tuple(name for name, _ in recorder.Shared._fields_)

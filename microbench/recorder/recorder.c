@@ -39,8 +39,11 @@ enum {
     MEMCPY = 1, MEMSET = 2, DRIVER = 4, RUNTIME = 5, KERNEL = 10, OVERHEAD = 17, PEER_MEMCPY = 22, CUDA_EVENT = 36,
     SYNC = 38
 };
+/* CUPTI makes records of these kinds. The rows of calls (RUNTIME, DRIVER), waits (SYNC) and events are made while the
+ * program calls, because CUPTI's own records of them cost several times as much. */
 static const int KINDS[] = {KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, OVERHEAD};
-/* What is done about a call. */
+/* What is done about a call: RECORDED, plus RECORDS_EVENT or one of CUPTI's types of waits in the low bits. PER_THREAD
+ * marks calls of the variant with a default stream for each thread, and LAUNCHES those of one kernel. */
 enum {
     WAITS_FOR_EVENT = 1, STREAM_WAITS, WAITS_FOR_STREAM, WAITS_FOR_ALL, RECORDS_EVENT = 8, PER_THREAD = 16, RECORDED = 32,
     LAUNCHES = 64
