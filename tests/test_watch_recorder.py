@@ -15,7 +15,7 @@ from test_traces_nsys import names, sound
 from watched import CELLS_OF_A_STEP, CUPTI, INJECTED, Place, Recorded, cells_of, not_recorded, only
 
 from microbench.recorder import cells
-from microbench.recorder.program import How
+from microbench.recorder.program import PASSED_ON, How
 from microbench.traces.reading import read
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS
 
@@ -376,6 +376,22 @@ print(len(set(re.findall(r"/.*libcupti.*", open("/proc/self/maps").read()))))
 """
     done = place.recorded(program, tmp_path)
     assert (done.output, done.errors) == ("set()\n1\n", "")
+
+
+def test_no_thread_of_the_recorder_takes_a_signal_of_the_program(place: Place, tmp_path: Path) -> None:
+    program = """
+import contextlib, os, re, torch
+torch.steps(1)
+for task in set(os.listdir("/proc/self/task")) - {str(os.getpid())}:
+    with contextlib.suppress(OSError):  # it has ended
+        print(re.search("SigBlk:.*", open(f"/proc/self/task/{task}/status").read())[0])
+"""
+    done = place.recorded(program, tmp_path, how=How(stacks=True, for_s=60))
+    assert done.errors == ""
+    blocked = [int(line.split()[1], 16) for line in done.output.splitlines()]
+    assert len(blocked) >= 3, "samples, windows, the end after a time"
+    for number in PASSED_ON:
+        assert all(mask >> (number - 1) & 1 for mask in blocked), number
 
 
 @pytest.mark.slow
