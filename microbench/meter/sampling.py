@@ -79,21 +79,19 @@ def stored(samples: Sequence[float]) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode([shortened(float(sample)) for sample in samples]))
 
 
+@dataclass(frozen=True)
 class Between:
-    """Seconds from one column of start stamps (Gpu.start_stamps) to another, less a constant.
+    """Seconds from one column of stamps (of launch_stamps, graph_lives, …) to another.
 
     Rounds whose flag was missed are left out.
     """
 
-    def __init__(self, first: int, second: int, less_s: float = 0.0) -> None:
-        self._columns = (first, second)
-        self._less_s = less_s
+    first: int
+    second: int
 
     def __call__(self, stamps: IntArray) -> FloatArray:
         seen = stamps[stamps[:, 2] > 0]
-        first, second = self._columns
-        elapsed: FloatArray = (seen[:, second] - seen[:, first]) * NANOSECOND_S - self._less_s
-        return elapsed
+        return seconds(seen[:, self.second] - seen[:, self.first])
 
 
 def clock_step_ns(stamps: IntArray) -> int | None:
