@@ -39,14 +39,15 @@ def ab(
     """Measure two sides in turn, A B, B A, …, and say which figures differ.
 
     Each round is a fresh process. What the host does to both of a pair falls out of their ratio. It stops when the
-    figures are decided; two equal sides are called different in at most 1 of 100 times.
+    figures are decided, or at the first change that --fail-on names. Two equal sides are called different in at most 1
+    of 100 measurements. Nothing is saved.
     """
     from microbench.library.answers import fails, share_of
     from microbench.library.in_turn import compared_in_turn
 
     within = share_of(same_within)
     with progress() as listener:
-        found = compared_in_turn((a, b), names, values or {}, rounds, asked, within, listener)
+        found = compared_in_turn((a, b), names, values or {}, rounds, asked, within, fail_on, listener)
     if json:
         print_json(found.to_dict())
     else:

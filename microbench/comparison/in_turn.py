@@ -30,15 +30,13 @@ FOUND = 0.95
 # The host changed its state inside a pair that lies so many deviations from the middle one, and as far as levels do.
 APART = 5.0
 FEWEST_KEPT = 5
-# A figure may still be decided if its last interval needs to be no narrower than this share of what is expected.
-LUCK = 0.6
 
 
 class Judged(NamedTuple):
     """A look at figures, as logarithms of the cost of B over A.
 
     ``half`` is half the interval that decides, ``smallest`` the change that 95 of 100 such measurements find. ``open``:
-    more pairs may decide the figure. ``levels``: the pairs lie on several levels, so that nothing can be said.
+    more pairs are likely to decide the figure. ``levels``: the pairs lie on several levels, which says nothing.
     """
 
     shift: FloatArray
@@ -132,8 +130,8 @@ def judge(shifts: FloatArray, allowed: float, most: int, same_within: float = SA
     """Judge figures (rows) by the logarithm of the cost of B over A in each pair, NaN where a figure has fewer.
 
     ``allowed`` are the false alarms of this look. Pairs are left out where the host changed its state between their two
-    processes. If not minutes but processes have levels, chance may put the two sides on different ones: then a shift as
-    large as the levels lie apart is none.
+    processes. If not minutes but processes have levels, chance may put the two sides on different ones: then a shift
+    that is not small beside their distance is none, unless nearly all pairs agree.
     """
     pairs = np.isfinite(shifts).sum(axis=1)
     distance = np.abs(shifts - np.nanmedian(shifts, axis=1, keepdims=True))
@@ -144,9 +142,10 @@ def judge(shifts: FloatArray, allowed: float, most: int, same_within: float = SA
     freedom = np.maximum(count - 1.0, 1.0)
     squares = (np.where(kept, shifts - shift[:, None], 0.0) ** 2).sum(axis=1)
     deviation = np.sqrt(np.maximum(squares / freedom, 2 * LEAST_DEVIATION**2))
-    error = deviation / np.sqrt(count)
+    # A pair that is left out adds to the uncertainty.
+    error = deviation * np.sqrt(pairs) / count
     nearest = np.where(kept, np.inf, distance).min(axis=1, where=np.isfinite(shifts), initial=np.inf)
-    by_side = (2 * np.abs(shift) > nearest) & (pairs - count > (pairs - FIRST_LOOK) // 2)
+    by_side = (3 * np.abs(shift) > nearest) & (pairs - count > (pairs - FIRST_LOOK) // 2)
     levels = (count < np.maximum(FEWEST_KEPT, pairs / 2)) | by_side
     half = _quantile(allowed, freedom) * error
     p = by_chance(shift / error, freedom)
@@ -156,7 +155,7 @@ def judge(shifts: FloatArray, allowed: float, most: int, same_within: float = SA
     changed = found & (np.abs(shift) - half >= SMALLEST_CHANGE) & ~levels
     within = math.log1p(same_within)
     same = ~changed & ~levels & (np.abs(shift) + half <= within)
-    last = LUCK * _quantile(FALSE_ALARMS / 2, np.full(len(p), most - 1.0)) * deviation / math.sqrt(most)
+    last = _quantile(FALSE_ALARMS / 2, np.full(len(p), most - 1.0)) * deviation / math.sqrt(most)
     # Where one figure changed, the others are not waited for until they are the same.
     may_be_same = (np.abs(shift) + last <= within) & ~changed.any()
     decidable = (np.abs(shift) - last >= SMALLEST_CHANGE) | may_be_same

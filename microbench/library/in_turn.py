@@ -19,6 +19,7 @@ from microbench.core.errors import UsageError
 from microbench.core.model import Param, Run
 from microbench.core.units import plain, typed_time
 from microbench.core.version import __version__
+from microbench.library.answers import LIMITS
 from microbench.library.options import OwnOptions
 from microbench.library.own import LONGEST_LIMIT_S, own_catalogue
 from microbench.library.runs import consistent
@@ -68,9 +69,11 @@ def compared_in_turn(
     rounds: int,
     own: OwnOptions,
     same_within: float,
+    fail_on: str | None,
     listener: Listener,
 ) -> SidesCompared:
-    """Measure the two ``named`` sides in turn, until the rule of ``comparison/in_turn.py`` knows enough.
+    """Measure the two ``named`` sides in turn, until the rule of ``comparison/in_turn.py`` knows enough, or the first
+    change of the limit ``fail_on`` is found.
 
     ``names`` and ``values`` choose benchmarks, ``own`` says how code of the user's own is called. Raises UsageError for
     whatever is wrong, and what ``measure_in_turn`` raises.
@@ -87,7 +90,8 @@ def compared_in_turn(
         if pairs in when:
             with consistent(one), consistent(other):
                 found.append(compare_in_turn(one, other, rounds, same_within))
-        return bool(found) and found[-1].decided
+        limit = LIMITS[fail_on] if fail_on is not None else ()
+        return bool(found) and (found[-1].decided or found[-1].comparison.has_changed(*limit))
 
     limit_s = typed_time(own.limit, LONGEST_LIMIT_S) if own.limit is not None else None
     patience = Patience(silent_s=limit_s, busy_s=limit_s) if limit_s else Patience()
