@@ -43,17 +43,17 @@ LINES = {
     "meter": 1050,
     "experiments": 11000,
     "benchmarks": 5400,
-    "comparison": 1940,  # each suite's rounds say how much of the host it feels
+    "comparison": 2070,  # sides measured in turn have a sequential rule
     "model": 4270,
     "explain": 6830,
     "archive": 2000,
     "traces": 3880,
     "diagnosis": 4200,  # communication, starts, single steps have verdicts; loops make steps; host time has owners
-    "session": 2200,
+    "session": 2300,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8050,
     "fleet": 3300,  # JSON of both reports; classes of few GPUs are held against their ceilings
-    "library": 1650,
-    "cli": 2310,  # check repeats what is not healthy, and five more commands answer in JSON
+    "library": 1790,  # the sides of ab: variables, Pythons, own code
+    "cli": 2385,  # check repeats what is not healthy, five more commands answer in JSON; ab
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 
