@@ -84,7 +84,7 @@ def random_of_python() -> Any:
 
 @trap("random")
 def random_of_numpy() -> Any:
-    return lambda a: a + float(np.random.rand()), (x(),)
+    return lambda a: a + float(np.random.rand()), (x(),)  # noqa: NPY002
 
 
 @trap("random|torch")

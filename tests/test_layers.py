@@ -31,7 +31,7 @@ ROOMS: dict[str, str] = {
     "report": "capture diagnosis session archive explain model comparison analysis core",
     "fleet": "report session archive explain analysis core",
     "library": "report capture diagnosis traces session archive explain model comparison gpu recorder analysis core",
-    "cli": "library fleet report capture diagnosis traces session archive explain model experiments gpu recorder analysis core",
+    "cli": "library fleet report capture diagnosis traces session archive explain model experiments gpu recorder core",
 }
 MOST_ROOMS, MOST_ARROWS = 19, 81
 # The most lines that a room may have. Who adds more deletes as many, or raises the number and says why.

@@ -78,7 +78,7 @@ def blockers(call: Callable[[], Any], optimizers: list[Any]) -> tuple[list[Block
     return list(merged.values()), looking.results
 
 
-class Looking(TorchDispatchMode):
+class Looking(TorchDispatchMode):  # type: ignore[misc]
     """Sees every operation, and keeps what those return that a capture forbids. With ``results`` it gives them back
     instead of running them."""
 

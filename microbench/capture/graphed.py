@@ -28,12 +28,14 @@ class Graphed:
 
     The first calls run as before (``warm_up``), the next is captured, the others are replayed. A graph fits a call if
     inputs have the same shapes, strides, types and devices, and if all else is the same by which the host decides:
-    arguments that are no tensors; what ``also()`` returns; what the function reads from its module, its closure and its objects; an optimizer's
-    settings; grad mode and autocast. Otherwise the call is captured again, for at most ``most`` graphs, and then runs
-    without a graph. ``counts`` says how often each happened, ``reasons`` why a call was not replayed.
+    arguments that are no tensors; what the function reads from its module, its closure and its objects; an optimizer's
+    settings; grad mode and autocast; what ``also()`` returns. Otherwise the call is captured again, for at most
+    ``most`` graphs, and then runs without a graph. ``counts`` says how often each happened, ``reasons`` why a call was
+    not replayed.
 
-    What it returns has no gradient: backward() belongs into the function. Tensors are copied to where the graph reads them, unless each call so far has passed the same one. What a call
-    returns is a copy; with ``copies=False`` it is the graph's own memory, which the next call overwrites.
+    Tensors are copied to where the graph reads them, unless each call so far has passed the same one. What a call
+    returns is a copy without a gradient, so backward() belongs into the function; with ``copies=False`` it is the
+    graph's own memory, which the next call overwrites.
 
     Raises RuntimeError if a call cannot be captured. Source: "CUDA Graphs" in PyTorch's notes on CUDA semantics.
     """
@@ -48,7 +50,7 @@ class Graphed:
     ) -> None:
         functools.update_wrapper(self, function)
         self.function, self.also = function, also
-        self.options = {"warm_up": warm_up, "most": most, "copies": copies, "also": also}
+        self.options: dict[str, Any] = {"warm_up": warm_up, "most": most, "copies": copies, "also": also}
         self.counts: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         self._warm_up, self._most = warm_up, most

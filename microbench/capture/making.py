@@ -126,13 +126,16 @@ def make(asked: Asked, report: Report, stage: Callable[[str], None]) -> None:
     from microbench.experiments.own.culprit import called
     from microbench.experiments.own.loading import bound, load
 
-    own = bound(None, asked.function, asked.setup, asked.axes)  # type: ignore[arg-type]  # a GPU only for its own protocol
-    function, arguments, named = own.call, (), {}
+    own = bound(None, asked.function, asked.setup, asked.axes)  # type: ignore[arg-type]
+    function: Any = own.call
+    arguments: tuple[Any, ...] = ()
+    named: dict[str, Any] = {}
     if isinstance(function, partial):
         function, arguments, named = function.func, function.args, dict(function.keywords)
     unbound = [
         one.name for one in _parameters(function)[len(arguments):]
-        if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) and one.name not in named
+        if one.default is one.empty and one.name not in named
+        and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
     ]  # fmt: skip
     given: list[Any] = []
     if asked.inputs:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from microbench.capture.graphed import Graphed, described, mapped
-from microbench.capture.state import SCALARS, After, Kept, after, bind, now
+from microbench.capture.graphed import SCALARS, Graphed, described, mapped, now
+from microbench.capture.state import After, Kept, after, bind
 
 CALLS = 200  # of each run
 INPUTS = 5  # sets of inputs that are drawn
@@ -116,7 +116,7 @@ def prove(
         reason = other.reasons.most_common(1)[0][0] if other.reasons else "nothing was captured"
         return proof(f"calls cannot be replayed: {reason}")
     scatter = f"{max(one.relative for one in own):.1g}" if own else ""
-    frozen = plan.frozen(function, type(other), other.options)
+    frozen = plan.frozen(function, type(other), other.options, exact=not own)
     if frozen is not None:
         return proof("a value of the host is frozen in the graph", frozen)
     return proof("", exact=not found, scatter=scatter)._replace(also=tuple(plan.also))
@@ -180,20 +180,24 @@ class Plan:
     def varied(self, names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What differed between calls, and which inputs did not, in words."""
         _, first = _flat(self._inputs[0])
-        varied, left = [], []
+        varied: list[str] = []
+        left: list[str] = []
         for place, one in enumerate(first):
             differs = any(not torch.equal(one, _flat(each)[1][place]) for each in self._inputs[1:])
             name = names[place] if place < len(names) else f"input {place}"
             (varied if differs or place in self._written else left).append(name)
         return tuple(dict.fromkeys((*varied, *self._changed))), tuple(left)
 
-    def frozen(self, function: Callable[..., Any], graphed: Any, options: dict[str, Any]) -> Difference | None:
+    def frozen(
+        self, function: Callable[..., Any], graphed: Any, options: dict[str, Any], exact: bool
+    ) -> Difference | None:
         """The first value of the host that changes what calls do, and that a graph cannot be told to look at.
 
-        Those that it can be told to look at, because the function's module names them, are added to ``also``.
+        Those that it can be told to look at, because the function's module names them, are added to ``also``. With
+        ``exact`` the function repeats bit by bit, so that any difference counts.
         """
         names = getattr(inspect.unwrap(function), "__globals__", {})
-        base = self.run(function, CHANGE_CALLS)
+        base, found = self.run(function, CHANGE_CALLS), list[Deviation]()
         for name, holder, key, value, changed in self._changes(function):
             try:
                 eager = self.run(function, CHANGE_CALLS, (holder, key, changed))
@@ -204,14 +208,21 @@ class Plan:
                 bind(holder, key, value)
             if not differences(base, eager, CHANGE_CALLS):
                 continue
-            graph = self.run(graphed(function, most=2), CHANGE_CALLS, (holder, key, changed))
-            bind(holder, key, value)
-            self._start.restore()
-            found = [one for one in differences(eager, graph, CHANGE_CALLS) if not is_rounding(one)]
+            for also in (options["also"], _looking(name, value, names)):
+                if also is None:
+                    break
+                other = graphed(function, **{**options, "most": 2, "also": also})
+                graph = self.run(other, CHANGE_CALLS, (holder, key, changed))
+                bind(holder, key, value)
+                self._start.restore()
+                found = [one for one in differences(eager, graph, CHANGE_CALLS) if exact or not is_rounding(one)]
+                if not found:
+                    if also is not options["also"]:
+                        self.also.append(name)
+                    break
             if found:
-                return Difference(
-                    name, found[0].told.call, f"{value} became {changed}, and the graph went on with {value}"
-                )
+                told = f"{value!r:.20} became {changed!r:.20}, and the graph went on with {value!r:.20}"
+                return Difference(name, found[0].told.call, told)
             self._changed.append(name)
         return None
 

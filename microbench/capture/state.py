@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import random
-import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping
@@ -17,6 +16,7 @@ import torch
 from microbench.capture.graphed import SCALARS, now, of_library
 
 MOST = 200_000  # things that are looked at
+MODULE = "_parameters", "_buffers", "_modules"
 OPAQUE = (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.FrameType, types.GeneratorType)
 ENDS = (*SCALARS, torch.Tensor, np.ndarray, torch.Generator, torch.dtype, torch.device)
 
@@ -56,22 +56,41 @@ def reached(function: Callable[..., Any], arguments: Any = ()) -> Reached:
     return Reached(ends, containers, bindings, objects, not waiting)
 
 
-def _within(
-    path: str, one: Any, containers: list[Any], bindings: dict[str, tuple[Any, Any]]
-) -> Iterator[tuple[str, Any]]:
-    """What is within a container, an object or a function of the user's."""
+Found = Iterator[tuple[str, Any]]
+Bindings = dict[str, tuple[Any, Any]]
+
+
+def _within(path: str, one: Any, containers: list[Any], bindings: Bindings) -> Found:
+    """What is within a container, an object or a function of the user's, each with its path."""
+    if isinstance(one, functools.partial | types.MethodType | types.FunctionType):
+        yield from _of_function(path, one, bindings)
+    elif isinstance(one, MutableMapping | dict | list | tuple | deque | set):
+        if not isinstance(one, tuple):
+            containers.append(one)
+        if isinstance(one, set):
+            yield f"{path}.size", len(one)
+            return
+        entries = list(one.items() if isinstance(one, MutableMapping | dict) else enumerate(one))
+        for number, (key, value) in enumerate(entries):
+            named = f"{path}[{number if isinstance(key, torch.Tensor) else repr(key)}]"
+            if isinstance(value, SCALARS) and isinstance(one, dict | list):
+                bindings[named] = one, key
+            yield named, value
+    else:
+        yield from _of_object(path, one, containers, bindings)
+
+
+def _of_function(path: str, one: Any, bindings: Bindings) -> Found:
     if isinstance(one, functools.partial):
         yield path, one.func
         yield from ((f"argument[{number}]", value) for number, value in enumerate(one.args))
-        yield from ((name, value) for name, value in one.keywords.items())
+        yield from one.keywords.items()
     elif isinstance(one, types.MethodType):
         yield path, one.__func__
         yield path or "self", one.__self__
-    elif isinstance(one, types.FunctionType):
-        if hasattr(one, "__wrapped__"):  # torch.no_grad() and its like
-            yield path, one.__wrapped__
-        if of_library(one):
-            return
+    elif hasattr(one, "__wrapped__"):  # torch.no_grad() and its like
+        yield path, one.__wrapped__
+    elif not of_library(one):
         for name in _names(one.__code__):
             if name in one.__globals__ and not isinstance(one.__globals__[name], OPAQUE):
                 bindings[name] = one.__globals__, name
@@ -79,48 +98,27 @@ def _within(
         for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=False):
             bindings[name] = cell, "cell_contents"
             yield name, now(cell, "cell_contents")
-        for number, default in enumerate(one.__defaults__ or ()):
-            yield f"{one.__name__}.default[{number}]", default
-    elif isinstance(one, MutableMapping | dict):
-        containers.append(one)
-        for number, (key, value) in enumerate(list(one.items())):
-            named = f"{path}[{number if isinstance(key, torch.Tensor) else repr(key)}]"
-            if isinstance(value, SCALARS):
-                bindings[named] = one, key
-            yield named, value
-    elif isinstance(one, list | tuple | deque):
-        if not isinstance(one, tuple):
-            containers.append(one)
-        for number, value in enumerate(list(one)):
-            if isinstance(one, list) and isinstance(value, SCALARS):
-                bindings[f"{path}[{number}]"] = one, number
-            yield f"{path}[{number}]", value
-    elif isinstance(one, set):
-        containers.append(one)
-        yield f"{path}.size", len(one)
-    elif isinstance(one, torch.nn.Module):
-        containers.append(vars(one))
-        for name in ("_parameters", "_buffers", "_modules"):
-            held = vars(one)[name]
-            containers.append(held)
-            yield from ((f"{path}.{key}", value) for key, value in held.items())
-        forward = getattr(type(one), "forward", None)
-        yield path, forward
-        yield from (
-            (f"{path}.{key}", value)
-            for key, value in vars(one).items()
-            if not key.startswith("_") or isinstance(value, torch.Tensor)
-        )
+        yield from ((f"{one.__name__}.default[{number}]", each) for number, each in enumerate(one.__defaults__ or ()))
+
+
+def _of_object(path: str, one: Any, containers: list[Any], bindings: Bindings) -> Found:
+    kind = type(one)
+    if isinstance(one, torch.nn.Module):
+        containers += [vars(one), *(vars(one)[name] for name in MODULE)]
+        for name in MODULE:
+            yield from ((f"{path}.{key}", value) for key, value in vars(one)[name].items())
+        yield path, getattr(kind, "forward", None)
+        own = ((key, value) for key, value in vars(one).items() if key[0] != "_" or isinstance(value, torch.Tensor))
+        yield from ((f"{path}.{key}", value) for key, value in own)
     elif hasattr(one, "__dict__"):
         containers.append(vars(one))
         for key, value in list(vars(one).items()):
-            if isinstance(value, SCALARS) and not type(one).__module__.startswith("torch."):
+            if isinstance(value, SCALARS) and not kind.__module__.startswith("torch."):
                 bindings[f"{path}.{key}"] = vars(one), key
             yield f"{path}.{key}", value
-        if isinstance(called := type(one).__dict__.get("__call__"), types.FunctionType):
-            yield path, called
-    elif hasattr(type(one), "__slots__"):
-        slots = type(one).__slots__
+        yield path, kind.__dict__.get("__call__")
+    else:
+        slots = getattr(kind, "__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
             yield f"{path}.{name}", getattr(one, name, None)
 
@@ -146,7 +144,8 @@ class Kept:
         self._generators = [(one, one.get_state()) for one in found.ends.values() if isinstance(one, torch.Generator)]
         self._containers = [(one, one.copy()) for one in found.containers]
         self._bindings = [(*place, now(*place)) for place in found.bindings.values()]
-        self._random = random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda_random()
+        old = np.random.get_state()  # noqa: NPY002 - what the user's function may draw from
+        self._random = random.getstate(), old, torch.get_rng_state(), cuda_random()
 
     def restore(self) -> None:
         """Put back the bindings of every container, the values of every tensor, and the random numbers' states."""
@@ -165,7 +164,7 @@ class Kept:
         for one, state in self._generators:
             one.set_state(state)
         random.setstate(self._random[0])
-        np.random.set_state(self._random[1])
+        np.random.set_state(self._random[1])  # noqa: NPY002
         torch.set_rng_state(self._random[2])
         if self._random[3] is not None:
             torch.cuda.set_rng_state(self._random[3])
@@ -180,13 +179,13 @@ def bind(holder: Any, key: Any, value: Any) -> None:
 
 
 def _put_back(one: Any, before: Any) -> None:
-    if isinstance(one, list | deque):
+    if isinstance(one, set):
+        one.clear()
+        one.update(before)
+    elif isinstance(one, list | deque):
         if len(one) != len(before) or any(a is not b for a, b in zip(one, before, strict=True)):
             one.clear()
             one.extend(before)
-    elif isinstance(one, set):
-        one.clear()
-        one.update(before)
     elif list(one) != list(before) or any(one[key] is not before[key] for key in before):
         one.clear()
         one.update(before)
@@ -215,7 +214,7 @@ def after(function: Callable[..., Any], arguments: Any = ()) -> After:
         for path, one in reached(function, arguments).ends.items()
         if not isinstance(one, torch.Generator | torch.dtype | torch.device)
     }
-    numpy = sys.modules["numpy"].random.get_state()
+    numpy: Any = np.random.get_state()  # noqa: NPY002
     randoms = {
         "random": random.getstate(), "numpy.random": (numpy[1].tobytes(), numpy[2]),
         "torch (host)": torch.get_rng_state().numpy().tobytes(),

@@ -1,11 +1,11 @@
-"""The command graph: makes a function of the user's a CUDA graph, proves that it computes the same, and hands it over."""
+"""The command graph: makes a user's function a CUDA graph, proves that it computes the same, and hands it over."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from microbench.cli.options import ANSWER
 from microbench.cli.output import draw, print_json
@@ -16,7 +16,7 @@ from microbench.library.options import OwnOptions
 if TYPE_CHECKING:
     from microbench.capture.making import Made
 
-OWN = OwnOptions.__dataclass_fields__
+OWN: Mapping[str, Any] = OwnOptions.__dataclass_fields__
 
 
 def graph(
@@ -63,10 +63,7 @@ def graph(
             if not written:
                 terminal.tell(["", *made.change.diff.splitlines(), ""], console)
                 terminal.tell(
-                    [
-                        f"more: {_again(what, setup, inputs)} -o FOLDER writes the diff and cuda_graph.py, --apply changes the file"
-                    ],
-                    console,
+                    [f"more: {_again(what, setup, inputs)} -o FOLDER writes both files, --apply changes yours"], console
                 )
             for path in written:
                 terminal.tell([f"written: {path}"], console)

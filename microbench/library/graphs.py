@@ -34,7 +34,7 @@ def make_graph(
     limit_s: float = LIMIT_S,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Made:
-    """Look at a function, capture it, prove the graph and the changed file. Raises UsageError for what does not exist."""
+    """Look at a function, capture it, prove the graph and the changed file. Raises UsageError for bad names."""
     from microbench.capture.handover import HELPER, change
     from microbench.capture.making import Asked, Made
 
@@ -53,7 +53,7 @@ def make_graph(
         copy = Path(name) / file.name
         copy.write_text(found.text, encoding="utf-8")
         (Path(name) / HELPER).write_text(found.helper, encoding="utf-8")
-        moved = [_moved(one, file, copy) for one in (what, setup, inputs)]
+        moved = (_moved(what, file, copy), _moved(setup, file, copy), _moved(inputs, file, copy))
         progress("the changed file")
         again = _report(Asked(*moved, dict(axes or {})), limit_s, progress, file.parent)
     return Made(what, report, found, again)

@@ -74,7 +74,8 @@ def _blocked(report: Report) -> list[AnswerLine]:
         lines.append(AnswerLine(one.call, (Cell(f"{where}{often}: {one.why}"), Cell(one.advice)), verdict="advice"))
     rest, eager = report.rest, report.times[0] if report.times else None
     if rest is not None and not rest.why and eager is not None:
-        gain = f"without them a graph takes {_time(rest)}, eager with them {_time(eager)}: up to {times(eager.median_s / rest.median_s)}"
+        ratio = times(eager.median_s / rest.median_s)
+        gain = f"without them a graph takes {_time(rest)} instead of {_time(eager)}: {ratio}"
         lines.append(AnswerLine("gain", (Cell(gain),)))
     elif rest is not None:
         lines.append(
