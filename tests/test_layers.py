@@ -20,6 +20,7 @@ ROOMS: dict[str, str] = {
     "meter": "gpu analysis core",
     "experiments": "meter gpu recorder host core",
     "benchmarks": "meter experiments gpu core",
+    "capture": "experiments core",
     "comparison": "analysis core",
     "model": "analysis core",
     "explain": "model host analysis core",
@@ -27,10 +28,10 @@ ROOMS: dict[str, str] = {
     "traces": "recorder core",
     "diagnosis": "traces model analysis core",
     "session": "archive meter explain gpu host analysis core",
-    "report": "diagnosis session archive explain model comparison analysis core",
+    "report": "capture diagnosis session archive explain model comparison analysis core",
     "fleet": "report session archive explain analysis core",
-    "library": "report diagnosis traces session archive explain model comparison gpu recorder analysis core",
-    "cli": "library fleet report diagnosis traces session archive explain model experiments gpu recorder analysis core",
+    "library": "report capture diagnosis traces session archive explain model comparison gpu recorder analysis core",
+    "cli": "library fleet report capture diagnosis traces session archive explain model experiments gpu recorder core",
 }
 MOST_ROOMS, MOST_ARROWS = 19, 81
 # The most lines that a room may have. Who adds more deletes as many, or raises the number and says why.
@@ -43,6 +44,7 @@ LINES = {
     "meter": 1050,
     "experiments": 11000,
     "benchmarks": 5400,
+    "capture": 1250,
     "comparison": 2070,  # sides measured in turn have a sequential rule
     "model": 4270,
     "explain": 6830,
@@ -78,7 +80,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "pyarrow": ("fleet.store", "library.results"),
     "pynvml": ("gpu.machine.nvml",),
     "rich": ("report.terminal", "cli"),
-    "torch": ("gpu.layers",),
+    "torch": ("gpu.layers", "capture"),
     "triton": ("gpu.layers",),
     "typer": ("cli",),
     "warp": ("gpu.layers",),
