@@ -13,7 +13,8 @@ from microbench.core.options import argument, flag, option
 from microbench.core.units import plain
 
 
-def _overrides(texts: list[str]) -> dict[str, tuple[str, ...]]:
+def overrides_of(texts: list[str]) -> dict[str, tuple[str, ...]]:
+    """The values of each axis as given to --set."""
     from microbench.session.plan import parse_overrides
 
     return parse_overrides(texts)
@@ -56,7 +57,7 @@ class RunOptions:
     names: Sequence[str] = copy(NAMES)
     quick: bool = copy(QUICK)
     full: bool = copy(FULL)
-    axes: Mapping[str, Sequence[Param]] = option(*SET, default=dict, read=_overrides)
+    axes: Mapping[str, Sequence[Param]] = option(*SET, default=dict, read=overrides_of)
     device: str | None = copy(DEVICE)
     rounds: int = copy(ROUNDS)
     to_compare: bool = flag("Measure five rounds, as compare needs for a verdict.")
