@@ -46,6 +46,12 @@ def diagnosed(made: Recorder, step_s: float | None = None) -> Diagnosis:
     return diagnose(made.trace(), costs(), step_s)
 
 
+def line_of(diagnosis: Diagnosis, name: str) -> str:
+    """A line of the screen."""
+    lines = screen(diagnosis, "", "").blocks[0].lines
+    return " · ".join(part.text for line in lines if line.name == name for part in line.parts)
+
+
 def rules(diagnosis: Diagnosis) -> list[str]:
     return [finding.rule for finding in words.findings(diagnosis)]
 
@@ -1069,6 +1075,25 @@ def test_the_rank_whose_collectives_are_shortest_comes_late() -> None:
     assert ranks.late_rank([*several, rank(4, 290_000)]) is None  # two are late
     assert ranks.late_rank([several[0], several[1], several[3]]) is None
     assert ranks.late_rank([diagnosed(training()), *several]) is None  # which rank that is nobody knows
+
+
+def test_the_calls_of_a_named_function_are_the_steps_of_a_trace_with_functions() -> None:
+    made = Recorder()
+    for _ in range(6):
+        made.runs(100_000)
+        for _ in range(2):
+            with made.range("/home/me/train.py(20): step", "python"):
+                made.launches(4)
+    trace = made.trace()
+    whole, named = (diagnose(trace, costs(), asked=asked) for asked in ("", "train.py:step"))
+    assert named.step.kernels == 4
+    assert "10 calls of train.py:step, each of 4 kernels" in line_of(named, "steps")
+    assert find_steps(trace, "me/train.py:20").calls_of == "me/train.py:20"
+    for asked in ("train.py:evaluate", "rain.py:step", "train.py:21"):
+        missed = diagnose(trace, costs(), asked=asked)
+        assert missed.step == whole.step
+        (told,) = (one for one in words.findings(missed) if one.rule == "diagnose.asked")
+        assert told.title == f"The trace does not tell when {asked} is called: it has no calls of it"
 
 
 # Ranks

@@ -464,3 +464,20 @@ def test_a_window_without_work_or_that_is_no_time_is_refused(tmp_path: Path, win
     result = call("diagnose", saved(tmp_path, steps_of()), *window)
     assert result.exit_code == ExitCode.USAGE
     assert len(result.output.strip().splitlines()) == 2
+
+
+@pytest.mark.parametrize(("step", "cause"), [
+    (":step", "--step :step names no function"), ("train.py:", "--step train.py: names no function"),
+    ("soon", "--step: soon is not a time"),
+])  # fmt: skip
+def test_a_step_is_a_time_or_a_place(tmp_path: Path, step: str, cause: str) -> None:
+    found = call("diagnose", saved(tmp_path, program()), "--step", step)
+    assert found.exit_code == ExitCode.USAGE
+    assert cause in found.output
+
+
+def test_a_function_that_the_trace_does_not_show_is_told_and_the_diagnosis_goes_on(tmp_path: Path) -> None:
+    found = call("diagnose", saved(tmp_path, program()), "--step", "train.py:step")
+    assert found.exit_code == ExitCode.MEASURED
+    assert "Launch-bound" in found.output
+    assert "The trace does not tell when train.py:step is called" in found.output

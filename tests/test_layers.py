@@ -44,11 +44,11 @@ LINES = {
     "experiments": 11000,
     "benchmarks": 5400,
     "comparison": 1940,  # each suite's rounds say how much of the host it feels
-    "model": 4270,
+    "model": 4285,
     "explain": 6830,
     "archive": 2000,
     "traces": 3880,
-    "diagnosis": 4200,  # communication, starts, single steps have verdicts; loops make steps; host time has owners
+    "diagnosis": 4450,  # communication, starts, single steps have verdicts; loops and named functions make steps
     "session": 2200,
     "report": 8050,
     "fleet": 3300,  # JSON of both reports; classes of few GPUs are held against their ceilings

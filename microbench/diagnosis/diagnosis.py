@@ -141,7 +141,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     ``idle`` covers the whole steps, or the whole trace if it has no steps. It is None if the trace is not good enough,
     and then ``why_no_idle`` says why. Likewise ``graph`` and ``why_no_graph``. ``run_id`` is the run that measured the
     costs, and ``costs_of`` the name of its GPU. ``unwatched`` describes ``recorded.steps`` steps without the recorder's
-    costs as a workload; None if the step cannot be played, and then ``why_no_graph`` says why.
+    costs as a workload; None if the step cannot be played, and then ``why_no_graph`` says why. ``asked`` is the
+    function whose calls were to be the steps.
     """
 
     trace: Trace
@@ -159,6 +160,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     costs_of: str = ""
     unwatched: Workload | None = None
     launch_costs: Mapping[str, float] = {}
+    asked: str = ""
 
     def share(self, *causes: Cause) -> float:
         """The share of the time in which the GPU idles for these causes."""
@@ -173,10 +175,17 @@ def another_gpu(trace: Trace, costs_of: str) -> bool:
 
 
 def diagnose(
-    trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str = "", *, elsewhere: bool = False
+    trace: Trace,
+    fit: Fit,
+    step_s: float | None = None,
+    costs_of: str = "",
+    *,
+    elsewhere: bool = False,
+    asked: str = "",
 ) -> Diagnosis:
     """Everything about a trace. ``step_s`` is the time of a step without the recorder, in s, where it is known;
-    ``costs_of`` the name of the GPU whose costs the fit has, and ``elsewhere`` says that it is another machine's.
+    ``costs_of`` the name of the GPU whose costs the fit has, and ``elsewhere`` says that it is another machine's. Each
+    call of the function ``asked`` for, like "train.py:step", is a step, if the trace tells them.
 
     Raises UsageError for a trace without work of a GPU.
     """
@@ -191,7 +200,7 @@ def diagnose(
     whole = trace
     trace = middle(one_window(trace))
     device = busiest(trace)
-    steps = find_steps(trace)
+    steps = find_steps(trace, asked)
     health = checks(trace, steps)
     begin_ns, end_ns = window_of(trace, steps)
     stopped = forbidden(health, "idle time")
@@ -244,6 +253,7 @@ def diagnose(
         costs_of=costs_of,
         unwatched=free,
         launch_costs={name: cost.value for name, cost in fit.constants.items() if name.startswith("call.")},
+        asked=asked,
     )
 
 

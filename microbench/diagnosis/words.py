@@ -146,8 +146,20 @@ FRACTIONS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth"}
 
 
 def _given(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Which step a given time is of, if that is not the one that repeats."""
-    step = diagnosis.step
+    """Which step a given time is of, if that is not the one that repeats; and whether the function asked for is one."""
+    step, steps = diagnosis.step, diagnosis.steps
+    if diagnosis.asked and (steps is None or not steps.calls_of):
+        lacking = "no loop that it timed calls it" if diagnosis.trace.loops else "it has no turns of loops of Python"
+        if diagnosis.trace.format != "microbench recording":
+            lacking = "it has no calls of it"
+        yield Finding(
+            rule="diagnose.asked",
+            severity="warning",
+            title=f"The trace does not tell when {plain(diagnosis.asked, LONGEST_NAME)} is called: {lacking}",
+            text="",
+            threshold="--step names a function or a line",
+            advice="Name the loop's own line, or record with Python 3.12 or newer, and with samples, for longer",
+        )
     if step is None or step.holds == step.parts == 1:
         return
     repeats = f"the {as_time(step.watched_s)} that {'is annotated' if step.found == 'annotations' else 'repeats'}"

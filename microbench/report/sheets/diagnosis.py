@@ -59,11 +59,17 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     other = round(step.work - step.kernels)
     pieces = f"{step.kernels:.0f} kernel{'' if round(step.kernels) == 1 else 's'}"
     pieces += f" and {other} {words.other_work(trace, other)}" if other else ""
+    calls_of = plain(diagnosis.steps.calls_of) if diagnosis.steps is not None else ""
     parts = [Cell(f"{step.count} steps, each of {pieces}, {alike}")]
     if step.count == 1:
         parts = [Cell(f"the only {plain(step.name)}, of {pieces}")]
     elif step.found == "loop":
-        parts = [Cell(f"{step.count} turns of the loop at {plain(step.name)}, each of {pieces}, {alike}")]
+        place = plain(step.name) + (
+            f", asked for as {calls_of}" if calls_of and f"{calls_of} " not in step.name else ""
+        )
+        parts = [Cell(f"{step.count} turns of the loop at {place}, each of {pieces}, {alike}")]
+    elif calls_of:
+        parts = [Cell(f"{step.count} calls of {calls_of}, each of {pieces}, {alike}")]
     parts.append(Cell(f"{as_time(step.watched_s)} as recorded"))
     if step.given:
         given = as_time(step.unwatched_s * step.parts / step.holds)
