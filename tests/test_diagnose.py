@@ -1067,7 +1067,8 @@ def test_the_rank_whose_collectives_are_shortest_comes_late() -> None:
         return diagnose(made.trace(rank=number), costs())
 
     several = [rank(0, 0), rank(1, 0), rank(2, 300_000), rank(3, 10_000)]
-    assert ranks.late_rank(several) == ("rank 2", pytest.approx(300e-6, rel=0.01))
+    last, others, late_s = ranks.late_rank(several)
+    assert (last.name, len(others), late_s) == ("rank 2", 3, pytest.approx(300e-6, rel=0.01))
     found = ranks.finding(several)
     assert (found.rule, found.severity) == ("diagnose.late_rank", "warning")
     assert "rank 2 comes late: the others wait about 300 µs of each step for it" in found.title
@@ -1094,6 +1095,57 @@ def test_the_calls_of_a_named_function_are_the_steps_of_a_trace_with_functions()
         assert missed.step == whole.step
         (told,) = (one for one in words.findings(missed) if one.rule == "diagnose.asked")
         assert told.title == f"The trace does not tell when {asked} is called: it has no calls of it"
+
+
+def together(extra: int = 0, slower: float = 1.0, host_ns: int = 5000, pause_ns: int = 0) -> list[Trace]:
+    """Recordings of two ranks that begin at different steps, of a program that communicates in half of its steps: rank
+    1 runs more kernels, slower ones, has a slower host, or pauses. Their clocks differ by 3 us."""
+    both, begins_ns = (Recorder(), Recorder()), []
+    for step in range(32):
+        for number, made in enumerate(both):
+            begins_ns += [made.now_ns] * number
+            made.runs(pause_ns * number)
+            for kernel in range(10 + extra * number):
+                made.runs(host_ns if number else 5000)
+                made.launch(f"kernel_{kernel}", round(60_000 * (slower if number else 1.0)))
+            made.record_event(7)
+            made.runs(max(made.ends_ns[7] - made.now_ns, 0))
+            if step < 16:
+                made.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 100_000, stream=20)
+        end_ns = max(max(made.ends_ns.values()) for made in both)
+        for made in both:
+            if step < 16:
+                made.work[-1] = (made.work[-1][0], end_ns, *made.work[-1][2:])
+                made.ends_ns[20] = end_ns
+            made.wait()
+    first, second = (
+        made.trace(rank=number, epoch_ns=10**18 + 3000 * number, source=f"{number}.rows")
+        for number, made in enumerate(both)
+    )
+    return [window.between(first, None, begins_ns[20] * 1e-9), window.between(second, begins_ns[3] * 1e-9, None)]
+
+
+@pytest.mark.parametrize(("changed", "late_ns", "severity", "why"), [
+    ({"extra": 4}, 244_000, "warning", "It runs 4 kernels more a step, and computes 240 µs longer: give"),
+    ({"slower": 1.5}, 300_000, "warning", "Its kernels take 900 µs of a step, others' 600 µs: look for larger batches"),
+    ({"host_ns": 90_000}, 374_000, "warning", "Its host takes 93.0 µs a launch, others 56.5 µs: look for"),
+    ({"pause_ns": 300_000}, 300_000, "warning", "Most of that is no work of its GPU: look at what its host"),
+    ({"extra": 4, "pause_ns": 300_000}, 540_000, "warning", "Most of that is no work of its GPU: look at what its host"),
+    ({}, 0, "note", ""),
+])  # fmt: skip
+def test_the_late_one_of_two_ranks_is_named_and_why(
+    changed: dict[str, int], late_ns: int, severity: str, why: str
+) -> None:
+    several = [diagnose(trace, costs()) for trace in together(**changed)]
+    found = ranks.finding(several)
+    assert found.severity == severity
+    if late_ns:
+        last, _, late_s = ranks.late_rank(several)
+        assert (last.name, late_s) == ("rank 1", pytest.approx(late_ns * 1e-9, rel=0.05))
+        assert found.title.startswith("rank 1 comes late: rank 0 waits about ")
+        assert why in found.advice
+    else:
+        assert "at least 3" in found.title
 
 
 # Ranks

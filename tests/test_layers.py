@@ -48,7 +48,7 @@ LINES = {
     "explain": 6830,
     "archive": 2000,
     "traces": 3880,
-    "diagnosis": 4450,  # communication, starts, single steps have verdicts; loops and named functions make steps
+    "diagnosis": 4550,  # communication, starts, single steps have verdicts; loops and named functions make steps
     "session": 2200,
     "report": 8050,
     "fleet": 3300,  # JSON of both reports; classes of few GPUs are held against their ceilings

@@ -12,6 +12,7 @@ import msgspec
 from microbench.core.errors import UsageError, run_command
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, round_percent
+from microbench.diagnosis.communication import Exchanged, exchanged
 from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
 from microbench.diagnosis.health import Check, checks, forbidden
 from microbench.diagnosis.host_time import doing
@@ -142,7 +143,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     and then ``why_no_idle`` says why. Likewise ``graph`` and ``why_no_graph``. ``run_id`` is the run that measured the
     costs, and ``costs_of`` the name of its GPU. ``unwatched`` describes ``recorded.steps`` steps without the recorder's
     costs as a workload; None if the step cannot be played, and then ``why_no_graph`` says why. ``asked`` is the
-    function whose calls were to be the steps.
+    function whose calls were to be the steps. ``exchanged`` are the kernels of all windows, if some communicate.
     """
 
     trace: Trace
@@ -161,6 +162,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     unwatched: Workload | None = None
     launch_costs: Mapping[str, float] = {}
     asked: str = ""
+    exchanged: Exchanged | None = None
 
     def share(self, *causes: Cause) -> float:
         """The share of the time in which the GPU idles for these causes."""
@@ -254,6 +256,7 @@ def diagnose(
         unwatched=free,
         launch_costs={name: cost.value for name, cost in fit.constants.items() if name.startswith("call.")},
         asked=asked,
+        exchanged=exchanged(whole, device),
     )
 
 

@@ -133,7 +133,11 @@ def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
         (
             Cell(plain(name, LONGEST_NAME)),
             *(Cell(quantity(figure(one), "s")) for _, figure in ranks.FIGURES),
-            *([Cell(quantity(ranks.communication_s(one), "s"))] if exchange else []),
+            *(
+                [Cell(quantity(figure(one), "s")) for figure in (ranks.communication_s, ranks.exposed_s)]
+                if exchange
+                else []
+            ),
             Cell(percent(one.idle.idle_s / one.idle.span_s) if one.idle is not None and one.idle.span_s else MISSING),
             Cell(one.bound or MISSING),
             Cell(words.speedup(one).removeprefix("about ") or MISSING),
@@ -141,10 +145,11 @@ def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
         for name, one in zip(ranks.names(several), several, strict=True)
     )
     # Enough of them can be dropped that names and verdicts need no second line.
-    drop = {"a step": 1, "as a graph": 2, "GPU idle": 3, "GPU works": 4, "a launch": 5, "collectives": 6}
-    own = ("a step", "GPU works", "a launch", *(["collectives"] if exchange else []), "GPU idle")
+    drop = {"a step": 1, "as a graph": 2, "GPU idle": 3, "GPU works": 4, "a launch": 5, "alone": 6, "collectives": 7}
+    own = ("a step", "GPU works", "a launch", *(["collectives", "alone"] if exchange else []), "GPU idle")
     titles = columns("", *own, "bound", "as a graph", drop=drop)
     about = "each step as it was recorded; a launch: the host's time for one"
+    about += "; alone: collectives that no other work hides, which are not in GPU works" if exchange else ""
     table = Table("The traces beside each other", about, titles, rows)
     return Screen(
         run=costs,
