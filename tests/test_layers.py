@@ -48,12 +48,12 @@ LINES = {
     "explain": 6830,
     "archive": 2000,
     "traces": 3880,
-    "diagnosis": 4550,  # communication, starts, single steps have verdicts; loops and named functions make steps
+    "diagnosis": 4650,  # communication, starts, single steps have verdicts; loops and named functions make steps
     "session": 2200,
     "report": 8050,
     "fleet": 3300,  # JSON of both reports; classes of few GPUs are held against their ceilings
     "library": 1650,
-    "cli": 2310,  # check repeats what is not healthy, and five more commands answer in JSON
+    "cli": 2320,  # check repeats what is not healthy, and five more commands answer in JSON
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 

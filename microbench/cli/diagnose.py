@@ -91,9 +91,13 @@ def diagnose(
     if json:
         print_json(drawing.answer(several[0]) if len(several) == 1 else list(map(drawing.answer, several)))
     elif timeline:
-        draw(recorded_step.sheet(several[0], costs, drawing.tables(several[0])), picture, brief=True, why=why)
+        tables = drawing.tables(several[0])[: None if everything else 1]
+        draw(recorded_step.sheet(several[0], costs, tables), picture, brief=True, why=why)
     else:
         draw(found.screen(everything=everything), picture, why=why)
+    if not json:
+        made = [f"written: {plain(path)}" for path in (page, save, speedscope) if path is not None]
+        terminal.tell(made, terminal.open_console(sys.stderr))
     changed = limit is not None and any(_beyond(one, limit[1], float(limit[2]) / 100) for one in several)
     return ExitCode.CHANGED if changed else ExitCode.MEASURED
 

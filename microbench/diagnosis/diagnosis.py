@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
@@ -218,7 +219,9 @@ def diagnose(
     beyond = ELSEWHERE if elsewhere or another_gpu(trace, costs_of) else 0.0
     pauses_s, free = 0.0, None
     if steps is not None and typical is not None:
-        foreseen = _foreseen(steps, typical, fit, health, costs, known, recorded_latencies(trace, device), beyond)
+        latencies = recorded_latencies(trace, device)
+        others_s = (found.exposed_s + found.copies_s) / steps.count if found is not None else 0.0
+        foreseen = _foreseen(steps, typical, fit, health, costs, known, latencies, beyond, others_s)
         pauses_s, free = typical.pauses_s * steps.count, foreseen.workload
         if known is None and found is not None and foreseen.step is not None:  # a step is no shorter than its work
             works_s, one = found.busy_s / steps.count / (1 + LONGER_WORK), foreseen.step
@@ -364,8 +367,10 @@ def _foreseen(
     known: Known | None,
     latencies: Mapping[str, float],
     beyond: float,
+    others_s: float,
 ) -> Foreseen:
-    """``beyond`` is the share of the graph's step by which its interval is wider."""
+    """``beyond`` is the share of the graph's step by which its interval is wider. In ``others_s`` of the recorded step
+    the GPU did nothing but copy or communicate."""
     watched_s = steps.step_s
     if known is not None and known.measured and not LEAST_GIVEN <= known.step_s / watched_s <= MOST_GIVEN:
         known = None  # the program did something else there
@@ -403,7 +408,7 @@ def _foreseen(
     if all(one.name != "graph" for one in worth):
         why = f"a graph would save less than {round_percent(WORTH)} of the step"
         return Foreseen(step, why, remedies=worth, workload=described)
-    graph = _graph(workload, typical, fit, step, longer, off, beyond)
+    graph = _graph(workload, typical, fit, step, longer, off, beyond, others_s)
     if graph.high_s >= step.unwatched_s:
         rest = tuple(one for one in worth if one.name != "graph")
         why = "what a graph would save is less than the prediction's uncertainty"
@@ -523,9 +528,17 @@ def _in_pairs(workload: Workload) -> Workload:
 
 
 def _graph(
-    workload: Workload, typical: Recorded, fit: Fit, step: Step, longer: float, off: float, beyond: float
+    workload: Workload,
+    typical: Recorded,
+    fit: Fit,
+    step: Step,
+    longer: float,
+    off: float,
+    beyond: float,
+    others_s: float,
 ) -> Graph:
-    """The step as graphs, with its interval, and what making them takes."""
+    """The step as graphs, with its interval, and what making them takes. It is no shorter than the kernels of one
+    stream, which recording may have made longer."""
     shortest, replayed, longest = (_replayed(workload, typical, fit, end) for end in ("low", "typical", "high"))
     workload = filled(workload, fit)
     pauses = typical.changes.get("pauses", {})
@@ -538,7 +551,12 @@ def _graph(
     less_s += math.hypot(found.step_s - found.low_s, off * found.step_s, host_s[0]) + beyond * found.step_s
     more_s += math.hypot(found.high_s - found.step_s, off * found.step_s, host_s[1]) + beyond * found.step_s
     ends = found.step_s, max(found.step_s - less_s, 0.0), found.step_s + more_s
-    step_s, low_s, high_s = (each * longer / typical.steps for each in ends)
+    works_s: dict[int | None, float] = defaultdict(float)
+    for part in workload.parts:
+        if isinstance(part, Kernels):
+            works_s[part.stream] += sum(part.durations_s)
+    least_s = max(works_s.values(), default=0.0) / typical.steps / (1 + LONGER_WORK) - others_s
+    step_s, low_s, high_s = (max(each * longer / typical.steps, least_s) for each in ends)
     making_s = sum(making(workload, fit, step.unwatched_s * typical.steps))
     speedup, before_s = step.unwatched_s / step_s, step.unwatched_s
     fewer = math.hypot(1 - step.low_s / before_s, 1 - step_s / high_s)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.units import as_time, percent
+from microbench.core.units import as_time, counted, percent
 from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.steps import Steps
 from microbench.traces.events import COPY_AGAIN, CUT_TAIL
@@ -43,9 +43,16 @@ class Check(msgspec.Struct, frozen=True):
     advice: str = "Record again without what is odd"
 
     @property
+    def words(self) -> str:
+        """The count with the name: "1 launch without work"."""
+        first, space, rest = self.name.partition(" ")
+        one = first.removesuffix("es") if first.endswith("ches") else first.removesuffix("s")
+        return f"{self.count} {one if self.count == 1 else first}{space}{rest}"
+
+    @property
     def why(self) -> str:
         """Why a verdict is not given."""
-        return self.title[0].lower() + self.title[1:] if self.title else f"{self.count} {self.name}: {self.meaning}"
+        return self.title[0].lower() + self.title[1:] if self.title else f"{self.words}: {self.meaning}"
 
 
 def checks(trace: Trace, steps: Steps | None) -> tuple[Check, ...]:
@@ -94,7 +101,7 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
         yield Check(
             "pieces of work in all", len(work), 0.0, "too few to say what the GPU waits for",
             ("idle time", "prediction"),
-            f"The trace has only {len(work)} piece{'' if len(work) == 1 else 's'} of work of the GPU",
+            f"The trace has only {counted(len(work), 'piece')} of work of the GPU",
             "Record some steps of the program",
         )  # fmt: skip
     if steps is not None and steps.likeness < ALIKE:

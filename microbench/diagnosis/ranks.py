@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.analysis.evidence import Finding, Severity
-from microbench.core.units import as_time, percent, round_percent
+from microbench.core.units import as_time, counted, percent, round_percent
 from microbench.diagnosis import words
 from microbench.diagnosis.communication import Exchanged
 from microbench.diagnosis.diagnosis import PROCESSES, Diagnosis
@@ -227,7 +227,7 @@ def _why_late(last: Rank, others: Sequence[Rank], late_s: float) -> tuple[Severi
     )
     longer_s, more = last.works_s - works_s, round(last.kernels - kernels)
     if 2 * longer_s >= late_s and more > 0:
-        kernels_more = f"{more} kernel{'' if more == 1 else 's'} more a step, and computes {as_time(longer_s)} longer"
+        kernels_more = f"{counted(more, 'kernel')} more a step, and computes {as_time(longer_s)} longer"
         return "warning", f"It runs {kernels_more}: give every rank the same work"
     if 2 * longer_s >= late_s:
         longer = f"take {as_time(last.works_s)} of a step, others' {as_time(works_s)}"

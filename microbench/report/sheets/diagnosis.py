@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from microbench.analysis.evidence import Severity
-from microbench.core.units import MISSING, as_time, percent, plain, quantity, times, two_times
+from microbench.core.units import MISSING, as_time, counted, percent, plain, quantity, times, two_times
 from microbench.diagnosis import ranks, words
 from microbench.diagnosis.diagnosis import Diagnosis
 from microbench.diagnosis.idle import CAUSES
@@ -49,7 +49,8 @@ def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool =
 def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     step, trace = diagnosis.step, diagnosis.trace
     if step is None:
-        counts = f"{len(trace.work)} kernels and copies, {len(trace.calls)} calls"
+        pieces = counted(len(trace.work), "kernel or copy", "kernels and copies")
+        counts = f"{pieces}, {counted(len(trace.calls), 'call')}"
         return [AnswerLine("trace", (Cell(counts), Cell(f"no step repeats; {words.most_often(trace)}")))]
     alike = f"steps differ: {percent(step.likeness)} of a step recurs"
     if step.likeness >= ALIKE:
@@ -57,7 +58,7 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         if step.every > 1:
             alike = f"{alike.replace('all steps are identical', 'the same')} every {step.every} steps"
     other = round(step.work - step.kernels)
-    pieces = f"{step.kernels:.0f} kernel{'' if round(step.kernels) == 1 else 's'}"
+    pieces = counted(round(step.kernels), "kernel")
     pieces += f" and {other} {words.other_work(trace, other)}" if other else ""
     calls_of = plain(diagnosis.steps.calls_of) if diagnosis.steps is not None else ""
     parts = [Cell(f"{step.count} steps, each of {pieces}, {alike}")]
