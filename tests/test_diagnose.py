@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import cache
 
@@ -136,6 +137,23 @@ def test_pauses_that_come_irregularly_end_no_step() -> None:
         made.launches(6, 9000, 2000)
     steps = find_steps(made.trace())
     assert set(np.diff(steps.calls)) == {6}
+
+
+@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize(("kernels", "also"), [(15, [("elsewhere 15 CUDA calls in", 15 * 23e-6)]), (10, [])])
+def test_what_repeats_elsewhere_is_shown_too(windows: bool, kernels: int, also: list[tuple[str, float]]) -> None:
+    made, begins_ns = Recorder(), [0]
+    for count, length in ((12, 8), (40, 10), (20, kernels)):
+        for _ in range(count):
+            made.launches(length, 20_000)
+        begins_ns.append(made.now_ns)
+    ends_ns = itertools.pairwise(begins_ns)
+    trace = made.trace(windows=tuple(ends_ns) if windows else (), loops=())
+    found = diagnose(trace, costs())
+    assert (found.steps.found, found.step.kernels) == ("repetition", 10)
+    assert [name for name, _ in found.steps.loops] == [name for name, _ in also]
+    assert [seconds for _, seconds in found.steps.loops] == pytest.approx([seconds for _, seconds in also], rel=0.1)
+    assert ("also here: elsewhere 15 CUDA calls in 345 µs" in line_of(found, "repeats")) == bool(also)
 
 
 def test_a_break_between_two_phases_is_no_step() -> None:

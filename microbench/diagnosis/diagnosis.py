@@ -20,9 +20,9 @@ from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.idle import Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.recorded import Blocker, Change, Recorded, layer_of, recorded
-from microbench.diagnosis.steps import Source, Steps, find_steps
+from microbench.diagnosis.steps import Source, Steps, find_steps, found_elsewhere
 from microbench.diagnosis.unwatched import Known, between_windows, beyond_calls, recorder_costs, scaled, unwatched
-from microbench.diagnosis.window import middle, one_window
+from microbench.diagnosis.window import middle, one_window, other_parts
 from microbench.model.constants import Constant, Fit, around
 from microbench.model.fit import missing, with_calls
 from microbench.model.forecast import making, predict, step_time
@@ -204,6 +204,9 @@ def diagnose(
     trace = middle(one_window(trace))
     device = busiest(trace)
     steps = find_steps(trace, asked)
+    if steps is not None and steps.found == "repetition":
+        parts = other_parts(whole, trace, int(steps.calls[0]), int(steps.calls[-1]))
+        steps = found_elsewhere(steps, parts)
     health = checks(trace, steps)
     begin_ns, end_ns = window_of(trace, steps)
     stopped = forbidden(health, "idle time")

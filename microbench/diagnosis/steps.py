@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from microbench.core.units import counted
 from microbench.diagnosis.events import stream_waits
 from microbench.diagnosis.turns import LONGEST, Turns, calling, is_file, iteration, loops_of
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Table, Trace, name_of
@@ -106,6 +108,18 @@ def find_steps(trace: Trace, asked: str = "") -> Steps | None:
     if part is not None and 2 * part.step_s < steps.step_s:
         others.append(("a part that repeats", part.step_s))
     return msgspec.structs.replace(steps, loops=tuple(others))
+
+
+def found_elsewhere(steps: Steps, parts: Iterable[Trace]) -> Steps:
+    """The steps that repetition has found, with what else repeats in other parts of the trace, and its time."""
+    lengths, others = [float(np.median(np.diff(steps.calls)))], []
+    for part in parts:
+        other = find_steps(part) if len(part.work) else None
+        length = float(np.median(np.diff(other.calls))) if other is not None else 0.0
+        if other is not None and all(abs(length - known) > SAME * known for known in lengths):
+            lengths.append(length)
+            others.append((f"elsewhere {counted(round(length), 'CUDA call')} in", other.step_s))
+    return msgspec.structs.replace(steps, loops=(*steps.loops, *others))
 
 
 def _turning(trace: Trace, tokens: _Tokens, turns: Turns) -> Found:
