@@ -840,6 +840,32 @@ def test_steps_that_differ_are_not_predicted() -> None:
     assert found.bound == "launch-bound"
 
 
+@pytest.mark.parametrize(("package", "whose"), [("torch", "a graph"), ("jax", "XLA's command buffer")])
+def test_a_recording_says_what_was_captured_without_the_calls_of_a_capture(package: str, whose: str) -> None:
+    made = Recorder()
+    made.launches(30)
+    made.call("cudaLaunchKernel", 3000)  # its record is lost
+    made.wait()
+    for thread in (0, 1):  # as of forward and backward
+        made.thread = thread
+        for _ in range(20):
+            made.call("cudaLaunchKernel", 3000)
+    made.call("cudaGraphInstantiateWithFlags", 100_000)
+    for _ in range(90):
+        call = made.call("cudaGraphLaunch", 5000)
+        for node in range(40):
+            made.submit(call, f"kernel_{node % 3}", 3000, node=node)
+        made.wait()
+    made.launch("kernel", 3000)
+    trace = made.trace(format="microbench recording", versions={package: "1"}, loops=())
+    found = diagnose(trace, costs())
+    told = {check.name: check.count for check in found.health}
+    assert (told[f"launches captured into {whose}"], told["launches without work"]) == (40, 1)
+    assert found.idle is not None
+    said = finding(found, "diagnose.no_graph").title
+    assert ("XLA's command buffers are graphs, and each step replays 1 graph" in said) == (package == "jax")
+
+
 def test_launches_into_a_capture_have_no_work() -> None:
     """PyTorch warms up in a stream of its own, which the other waits for, captures, and replays."""
     made = Recorder()

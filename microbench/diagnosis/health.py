@@ -77,19 +77,7 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             f"the recording {'lost their' if len(calls) else 'has no CUDA'} calls; what held them back is unknown",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
-    submits = np.zeros(len(calls), dtype=bool)
-    submits[work["call"][work["call"] != NONE]] = True
-    # Memsets are no launches: recorders leave out many that a driver makes in another way. A host function is no work.
-    launches = np.array(["Launch" in name and doing(name) == "launch" for name in (*trace.names, "")])[calls["name"]]
-    submits[np.flatnonzero(submits).max(initial=-1) + 1 :] = True
-    launches &= ~_captured(trace)  # a captured launch runs when its graph does
-    if lost := int((launches & ~submits).sum()):
-        share = lost / max(int(launches.sum()), 1)
-        yield Check(
-            "launches without work", lost, share,
-            "their kernels are not in the trace, so the GPU may have been busy where it looks idle",
-            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
-        )  # fmt: skip
+    yield from _launches(trace)
     if graphs := int((work["kind"] == WORK_KINDS.index("graph")).sum()):
         yield Check(
             "graphs without their kernels", graphs, graphs / len(work),
@@ -168,6 +156,30 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
         yield Check(f"left out: {kind}", count, 0.0, "too many to keep, so they are not part of the diagnosis")
 
 
+def _launches(trace: Trace) -> Iterator[Check]:
+    """Launches that have no work: those that were captured, and those whose records are lost."""
+    work, calls = trace.work, trace.calls
+    submits = np.zeros(len(calls), dtype=bool)
+    submits[work["call"][work["call"] != NONE]] = True
+    # Memsets are no launches: recorders leave out many that a driver makes in another way. A host function is no work.
+    launches = np.array(["Launch" in name and doing(name) == "launch" for name in (*trace.names, "")])[calls["name"]]
+    captured = launches & ~submits & _captured(trace, submits)
+    submits[np.flatnonzero(submits).max(initial=-1) + 1 :] = True
+    launches &= ~captured
+    if graphed := int(captured.sum()):
+        whose = "XLA's command buffer" if any(name.split(".")[0] == "jax" for name in trace.versions) else "a graph"
+        yield Check(
+            f"launches captured into {whose}", graphed, 0.0, "they are no work yet, and run when the graph is replayed"
+        )
+    if lost := int((launches & ~submits).sum()):
+        share = lost / max(int(launches.sum()), 1)
+        yield Check(
+            "launches without work", lost, share,
+            "their kernels are not in the trace, so the GPU may have been busy where it looks idle",
+            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
+        )  # fmt: skip
+
+
 def _migrates(trace: Trace) -> npt.NDArray[np.bool_]:
     """Which work is the driver's own copying of managed memory."""
     named = np.array([name.startswith(MIGRATION) for name in (*trace.names, "")])
@@ -175,8 +187,21 @@ def _migrates(trace: Trace) -> npt.NDArray[np.bool_]:
     return migrates
 
 
-def _captured(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Which calls a thread makes while it captures a stream into a graph."""
+def _captured(trace: Trace, submits: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Which calls a thread makes while it captures a stream into a graph.
+
+    Our recordings lack the calls that begin and end a capture. There it is what comes before the graph is made or
+    updated, behind the last call that submitted work or waited, which cannot be captured.
+    """
+    if trace.format == "microbench recording":
+        makes, waits = (
+            np.array([any(part in name for part in parts) for name in (*trace.names, "")])[trace.calls["name"]]
+            for parts in (("GraphInstantiate", "GraphExecUpdate"), ("Synchronize",))
+        )
+        places = np.arange(len(makes))
+        made = np.minimum.accumulate(np.where(makes, places, len(makes))[::-1])[::-1]
+        other = np.minimum.accumulate(np.where(submits | waits, places, len(makes))[::-1])[::-1]
+        return made < other
     calls, change = trace.calls, np.zeros(len(trace.calls), np.int64)
     for part, sign in (("StreamBeginCapture", 1), ("StreamEndCapture", -1)):
         change[np.array([part in name for name in (*trace.names, "")])[calls["name"]]] = sign

@@ -160,7 +160,8 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     if bound == "communication-bound":
         title += f", but {percent(exposed)} is communication that no other work hides"
     if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:
-        title += f", because the host takes {as_time(launch_s)} a launch"
+        graphs = diagnosis.recorded is not None and diagnosis.recorded.replays
+        title += f", because the host takes {as_time(launch_s)} a launch{' of a kernel or a graph' if graphs else ''}"
     if bound == "wait-bound" and diagnosis.recorded is not None and (waits := waits_of(diagnosis.recorded)):
         title += f", because the host waits {counted(max(round(waits), 1), 'time')} in it"
     if bound == "host-bound" and diagnosis.recorded is not None:
@@ -321,11 +322,14 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
     if step is None or diagnosis.recorded is None:
         return
     if graph is None:
-        if diagnosis.recorded.launches:
+        replays, why = diagnosis.recorded.replays, diagnosis.why_no_graph
+        if replays and advice.program_of(diagnosis.trace) == "jax":
+            why = f"XLA's command buffers are graphs, and each step replays {counted(round(replays) or 1, 'graph')}"
+        if diagnosis.recorded.launches or replays:
             yield Finding(
                 rule="diagnose.no_graph",
                 severity="note",
-                title=f"{_no_graph(diagnosis, diagnosis.recorded)}: {diagnosis.why_no_graph}",
+                title=f"{_no_graph(diagnosis, diagnosis.recorded)}: {why}",
                 text="",
                 threshold=f"a graph is advised if it saves {round_percent(WORTH)} of a step that can be predicted",
             )
@@ -673,12 +677,13 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def launch_time(diagnosis: Diagnosis) -> float | None:
-    """The host time for one launch of the recorded step in s, the call included; None for a step without launches."""
+    """The host time for one launch of a kernel or a graph in the recorded step in s, the call included; None for a step
+    that launches no kernels."""
     recorded = diagnosis.recorded
     if recorded is None or not recorded.launches:
         return None
     host_s = sum(part.host_s or 0.0 for part in recorded.workload.parts if isinstance(part, Kernels))
-    return host_s / recorded.steps / recorded.launches
+    return host_s / recorded.steps / (recorded.launches + recorded.replays)
 
 
 def launch_share(diagnosis: Diagnosis) -> float:
