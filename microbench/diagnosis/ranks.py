@@ -98,9 +98,7 @@ def late_rank(several: Sequence[Diagnosis]) -> tuple[Rank, list[Rank], float] | 
     """The rank that comes last to its collectives, the others, and by how many s of a step; None if no rank is clearly
     late, or if nobody knows which rank is which.
     """
-    if len(several) < 2 or any(one.trace.rank is None or one.idle is None for one in several):
-        return None
-    if (found := _together(several) or _apart(several)) is None:
+    if (found := _compared(several)) is None:
         return None
     step_s, each = found
     last, *others = sorted(each, key=lambda rank: rank.waits_s)
@@ -109,6 +107,13 @@ def late_rank(several: Sequence[Diagnosis]) -> tuple[Rank, list[Rank], float] | 
     if late_s <= LEAST_SHARE * step_s or APART * (others[0].waits_s - last.waits_s) < late_s:
         return None
     return last, others, late_s
+
+
+def _compared(several: Sequence[Diagnosis]) -> tuple[float, list[Rank]] | None:
+    """The time of a step and the ranks; None if it is unknown which rank is which, or how long they wait."""
+    if len(several) < 2 or any(one.trace.rank is None or one.idle is None for one in several):
+        return None
+    return _together(several) or _apart(several)
 
 
 def _apart(several: Sequence[Diagnosis]) -> tuple[float, list[Rank]] | None:
@@ -272,6 +277,7 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
     threshold = f"farther than {percent(LEAST_SHARE)} and 3.5 standard deviations from the median of the ranks"
     if len(several) < FEWEST:
         title = f"{len(several)} traces: at least {FEWEST} are needed to say which one is odd"
+        title += "; neither comes late" if _compared(several) is not None else ""
         return Finding(rule="diagnose.ranks", severity="note", title=title, text="", threshold=threshold)
     if not odd:
         title = f"{len(several)} traces are alike"

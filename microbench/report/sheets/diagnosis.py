@@ -150,7 +150,7 @@ def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
     own = ("a step", "GPU works", "a launch", *(["collectives", "alone"] if exchange else []), "GPU idle")
     titles = columns("", *own, "bound", "as a graph", drop=drop)
     about = "each step as it was recorded; a launch: the host's time for one"
-    about += "; alone: collectives that no other work hides, which are not in GPU works" if exchange else ""
+    about += "; alone: it only communicates, which is not in GPU works" if exchange else ""
     table = Table("The traces beside each other", about, titles, rows)
     return Screen(
         run=costs,
