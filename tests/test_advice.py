@@ -124,6 +124,9 @@ def test_the_first_advice_is_what_gains_most() -> None:
         rules = in_order(found)
         assert rules[0] == first
         assert rules.index("diagnose.pauses") < rules.index("diagnose.communication")
+    stopping = diagnose(launching(2).trace(resolution_ns=1000), costs())
+    assert "diagnose.library" not in in_order(stopping), "no graph holds what the step stops for"
+    assert "diagnose.interruptions" in in_order(stopping)
     (late,) = (one for one in words.findings(rounded) if one.rule == "diagnose.library")
     assert late.title.startswith("The GPU waits 2.86")
     assert late.title.endswith(" ms of each step for work to be submitted; what a graph saves of it is not predicted")
@@ -140,6 +143,11 @@ def test_a_graph_that_may_not_pay_is_said_so_and_is_no_advice() -> None:
     assert "0.62 to 3.6× as fast, so it may not pay" in told.title
     assert "diagnose.blockers" not in advised(doubtful)
     assert in_order(found)[0] == "diagnose.graph"
+    profiled = diagnosed(launching(1))
+    assert profiled.graph is not None
+    unsure = msgspec.structs.replace(profiled, graph=msgspec.structs.replace(profiled.graph, speedup_low=0.62))
+    assert in_order(profiled)[0] == "diagnose.graph"
+    assert in_order(unsure)[0] == "diagnose.watched", "first it must be known how long a step is"
 
 
 def test_a_wait_behind_each_step_is_told_beside_the_graph() -> None:

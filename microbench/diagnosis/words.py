@@ -85,7 +85,7 @@ def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
         "diagnose.best": free_s - diagnosis.remedies[0].step_s if diagnosis.remedies else 0.0,
         "diagnose.wait_behind": free_s - _without_waits_s(diagnosis),
         "diagnose.graph": graph_s, "diagnose.blockers": graph_s, "diagnose.pieces": graph_s,
-        "diagnose.library": graph_s, "diagnose.interruptions": late_s,
+        "diagnose.library": graph_s, "diagnose.interruptions": each(diagnosis, idle.causes["waits"]),
         "diagnose.ladder": free_s - ladder.step_s if ladder is not None else 0.0,
         "diagnose.pauses": _own_s(diagnosis), "diagnose.communication": each(diagnosis, idle.exposed_s),
         "diagnose.copies_alone": each(diagnosis, idle.copies_s),
@@ -237,7 +237,7 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
         took = "a part" if assumes(step) else f"about {as_time(step.watched_s - step.unwatched_s)}"
         yield Finding(
             rule="diagnose.watched",
-            severity="note",
+            severity="advice" if diagnosis.graph is not None and diagnosis.graph.speedup_low < 1 else "note",
             title=f"The profiler took {took} of each step: without it {two_times(step.low_s, step.high_s)}",
             text=_recorder_words(step),
             threshold=f"more than {round_percent(NAMED)} of the recorded step",
@@ -405,7 +405,8 @@ def _library(diagnosis: Diagnosis) -> Iterator[Finding]:
             advice=text,
         )
     unpredicted = any("short gaps" in check.forbids for check in diagnosis.health)
-    if unpredicted and diagnosis.bound == "launch-bound" and not diagnosis.recorded.replays:
+    unbroken = not diagnosis.recorded.replays and not any(_interruptions(diagnosis))
+    if unpredicted and unbroken and diagnosis.bound == "launch-bound":
         late = f"The GPU waits {as_time(_late_s(diagnosis))} of each step for work to be submitted"
         yield _by_library(diagnosis, f"{late}; what a graph saves of it is not predicted")
     elif diagnosis.graph is None and advice.program_of(diagnosis.trace) in ("jax", "generate"):
