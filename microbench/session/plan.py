@@ -158,7 +158,8 @@ class Process:
     """What a worker process needs. Consecutive cases with equal needs share a process.
 
     ``device`` is what the worker opens: a UUID, "fake", or None for the real host. ``variables`` are set in its
-    environment. ``own`` names the axis value or the cold case that has a process to itself.
+    environment. ``own`` names the axis value or the cold case that has a process to itself. ``side`` tells two sides
+    apart that are measured in turn; ``python`` is the interpreter of one, by default the one that runs.
     """
 
     seam: Seam
@@ -166,6 +167,8 @@ class Process:
     round: int
     variables: tuple[tuple[str, str], ...] = ()
     own: str = ""
+    side: int = 0
+    python: str = ""
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ class _Session:
 
     def run(self) -> RunResult:
         intent = self.intent
-        worker = self._start(Process("probe", intent.settings.device, 0), Floors(), None)
+        worker = start_worker(Process("probe", intent.settings.device, 0), self.seams, self.allowed_cpus)
         try:
             environment, floors = probe(worker, intent.settings.device, self._budget().wait_s)
         except KeyboardInterrupt:
@@ -152,7 +152,7 @@ class _Session:
             limited=self._limit_s() is not None,
         )
         if not plan.cases and not intent.measured:
-            raise _nothing_to_measure(plan.skipped, environment)
+            raise nothing_to_measure(plan.skipped, environment)
         # Under a limit cases sample for less than their cap, so their wall times are a poor forecast.
         earlier_s = earlier_walls(intent.preset, environment) if self._limit_s() is None else {}
         self.file.begin(head)  # from here on this run is the last one
@@ -191,7 +191,8 @@ class _Session:
         near_node = next(iter(nodes.values()), None)
 
         def start(process: Process, packages: tuple[str, ...] | None = None) -> WorkerProcess:
-            return self._start(process, floors, nodes.get(process.device or "", near_node), packages)
+            node = nodes.get(process.device or "", near_node)
+            return start_worker(process, self.seams, self.allowed_cpus, floors, node, packages)
 
         side_by_side = min(MOST_SIDE_BY_SIDE, len(self.allowed_cpus))
         with pinned(find_cores(near_node).plan.parent_cores):
@@ -210,24 +211,6 @@ class _Session:
         self.outcomes.append(outcome)  # first, so that an interruption cannot lose it from the finished file
         self.file.append(outcome)
         self.listener(CaseDone(outcome))
-
-    def _start(
-        self, process: Process, floors: Floors, near_node: int | None, packages: tuple[str, ...] | None = None
-    ) -> WorkerProcess:
-        """A worker for the process. With ``packages`` it imports them and then waits."""
-        job = Job(
-            seam=process.seam,
-            device=process.device,
-            benchmarks=self.seams.benchmarks,
-            backend=self.seams.backend,
-            parent_pid=os.getpid(),
-            floors=floors,
-            near_node=near_node,
-            allowed_cpus=self.allowed_cpus,
-            packages=packages or (),
-            waits=packages is not None,
-        )
-        return WorkerProcess(job, dict(process.variables), self.seams.patience, self.seams.kill)
 
     def _head(self, environment: Environment, floors: Floors) -> Run:
         """The run as it is before this session's first outcome."""
@@ -260,6 +243,30 @@ class _Session:
         return run
 
 
+def start_worker(
+    process: Process,
+    seams: Seams,
+    allowed_cpus: tuple[int, ...],
+    floors: Floors | None = None,
+    near_node: int | None = None,
+    packages: tuple[str, ...] | None = None,
+) -> WorkerProcess:
+    """A worker for the process. With ``packages`` it imports them and then waits."""
+    job = Job(
+        seam=process.seam,
+        device=process.device,
+        benchmarks=seams.benchmarks,
+        backend=seams.backend,
+        parent_pid=os.getpid(),
+        floors=floors or Floors(),
+        near_node=near_node,
+        allowed_cpus=allowed_cpus,
+        packages=packages or (),
+        waits=packages is not None,
+    )
+    return WorkerProcess(job, dict(process.variables), seams.patience, seams.kill, process.python)
+
+
 def check_same(begun: Session, now: Session) -> None:
     """Raise UsageError if the GPU, driver or code is not the one that the session began with, because its rounds would
     not be comparable. An unknown commit is not compared."""
@@ -277,7 +284,7 @@ def check_same(begun: Session, now: Session) -> None:
             )
 
 
-def _nothing_to_measure(skipped: Sequence[Outcome], environment: Environment) -> MicrobenchError:
+def nothing_to_measure(skipped: Sequence[Outcome], environment: Environment) -> MicrobenchError:
     """The error that says why there is no GPU, or why each benchmark was skipped."""
     if not environment.gpus:
         return DeviceAbsentError(
