@@ -16,7 +16,7 @@ from typer.testing import Result
 
 from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.archive import schema, store
-from microbench.core.errors import RunUnreadableError, UsageError
+from microbench.core.errors import UsageError
 from microbench.core.model import Run
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import typed_time
@@ -322,13 +322,6 @@ def test_a_long_description_ends_behind_a_comma() -> None:
     assert len(title) < 90
 
 
-def test_errors_name_the_cause_and_the_command() -> None:
-    with pytest.raises(RunUnreadableError) as raised:
-        fit_for(make_run(), plain(8, 3e-6), adding=("--into", "my run", "--device", "fake"))
-    assert "has no figures of graph_lifecycle" in raised.value.cause
-    assert raised.value.next_step == "microbench run graph_lifecycle --into 'my run' --device fake measures them"
-
-
 def test_typed_times() -> None:
     typed = {"3us": 3e-6, "3µs": 3e-6, "3μs": 3e-6, "500ns": 5e-7, "0.2ms": 2e-4, "0": 0.0, "1 s": 1.0, "0us": 0.0}
     typed |= {"90s": 90.0, "30min": 1800.0, "6h": 21600.0, "1.5 d": 129600.0}
@@ -369,12 +362,6 @@ def test_the_last_run_that_has_the_figures_is_drawn(saved: Path) -> None:
     assert "8 kernels of 3.00 µs from the compiled loop" in result.stdout
     assert not any(words in result.stdout for words in ("from a simulated GPU", "REFERENCE"))
     assert call("--duration", "3us", "--run", str(saved)).stdout == result.stdout
-
-
-def test_a_simulated_run_is_drawn_where_it_is_asked_for_and_marked(data: Path) -> None:
-    (data / "20250102T030405Z-aaaaaaaa.json").write_bytes(schema.encode(WHOLE))
-    assert "REFERENCE" in call("--duration", "3us").stdout
-    assert "from a simulated GPU" in call("--duration", "3us", "--run", "20250102").stdout
 
 
 def test_a_workload_is_drawn_from_its_file(saved: Path, tmp_path: Path) -> None:
