@@ -1,7 +1,7 @@
 """Every benchmark on a simulated machine of other constants: its figures and facts, one case a line.
 
-tests/data/snapshots/constants has them. When they were written, each was what a formula made of the constants;
-test_constants_recovered.py has such formulas for what most figures rest on: launches, gaps, the queue and waits."""
+tests/data/snapshots/constants has them. When they were written, each was what a formula made of the constants. Other
+tests here are of other cases, and of what a figure is checked against."""
 
 import math
 import random
@@ -20,6 +20,7 @@ from microbench.experiments.link.pipeline import chunked_copy
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts, MemoryCosts, Rates, ShapeCosts
 from microbench.gpu.fake.environment import fake_environment
 from microbench.gpu.fake.gpu import open_fake
+from microbench.gpu.protocol.gpu import WAIT_VARIABLE
 
 MOST_CASES = 20  # of a benchmark; of more, every so many
 KEPT = {"compute_capability", "gpus", "numa_nodes", "models", "l2_near_share", "most_load", "cold_s"}
@@ -71,6 +72,37 @@ def payload_rate(costs: FakeCosts, direction: str) -> float:
     return costs.link_bytes_per_s * 256 / (276 if direction == "h2d" else 280)
 
 
+def test_launch_arguments_has_the_slope_of_a_byte_and_none_of_grid_and_block() -> None:
+    smallest = {"argument_bytes": 0, "grid_blocks": 1, "block_threads": 32}
+    empty = medians("launch_arguments", **smallest)["submit"]
+    full = medians("launch_arguments", **smallest | {"argument_bytes": 4096})["submit"]
+    assert (full - empty) / 4096 == pytest.approx(COSTS.submit_argument_ns * 1e-9, rel=0.01)
+    for name, value in (("grid_blocks", 65536), ("block_threads", 1024)):
+        assert medians("launch_arguments", **smallest | {name: value})["submit"] == pytest.approx(empty)
+
+
+def test_launch_traffic_checks_itself_against_known_copies_and_an_idle_link() -> None:
+    to_gpu, from_gpu, idle = (
+        medians("launch_traffic", work=work, duration_ns=0, argument_bytes=0)
+        for work in ("pinned_h2d", "pinned_d2h", "idle")
+    )
+    assert (to_gpu["received_per_byte"], to_gpu["sent_per_byte"]) == pytest.approx((276 / 256, 24 / 256), rel=1e-3)
+    assert from_gpu["sent_per_byte"] == pytest.approx(280 / 256, rel=1e-3)
+    rates = COSTS.idle_traffic_per_s
+    assert (idle["idle_received"], idle["idle_sent"]) == pytest.approx((rates.received, rates.sent), rel=0.01)
+
+
+def test_an_event_that_blocks_does_so_in_a_context_that_spins() -> None:
+    benchmark = discover()["launch_sync"]
+    (case,) = benchmark.cases("default", {"wait": ("blocking_event",), "duration_ns": (1_000_000,)})
+    assert benchmark.process_environment(case) == {WAIT_VARIABLE: "spin"}
+
+
+def test_a_coarse_clock_has_its_step() -> None:
+    coarse = medians("host_timer", msgspec.structs.replace(COSTS, timer_step_ns=100))
+    assert (coarse["call"], coarse["step"]) == pytest.approx((COSTS.timer_call_ns * 1e-9, 100e-9), rel=0.01)
+
+
 def test_single_reads_show_the_misses() -> None:
     params: dict[str, int | str] = {"footprint_bytes": 64 * MIB, "order": "random", "what": "host_read"}
     latency, stride = exactly("link_latency", COSTS, params)
@@ -113,14 +145,6 @@ def test_the_search_finds_the_best_shape_of_each_kernel(costs: FakeCosts, kernel
     assert figures["shape"].value == shape
 
 
-def test_arrays_in_the_l2_are_as_fast_as_the_l2() -> None:
-    params: dict[str, int | str] = {"kernel": "read", "dtype": "fp64", "implementation": "cuda", "size_bytes": 16 * MIB}
-    seconds = 16 * MIB / medians("memory_stream", COSTS, **params)["bandwidth"]
-    around_s = (COSTS.gap_stream_ns + COSTS.empty_kernel_ns) * 1e-9
-    l2_rate = COSTS.memory.l2_bytes_per_clock * COSTS.sm_count * COSTS.sm_clock_hz
-    assert 16 * MIB / (seconds - around_s) == pytest.approx(l2_rate, rel=0.12), "the first answer takes its latency"
-
-
 def test_an_l2_of_one_part_has_one_mode() -> None:
     costs = FakeCosts(memory=MemoryCosts(l2_far_cycles=230.0))
     assert facts("memory_latency", costs, space="global", footprint_bytes=8 * MIB)["l2_modes"].value == 1
@@ -130,13 +154,3 @@ def test_older_gpus_have_no_clusters() -> None:
     older = msgspec.structs.replace(COSTS, compute_capability=(8, 9))
     with pytest.raises(Skip, match="no clusters of 2 blocks"):
         medians("memory_cluster", older, cluster_blocks=2)
-
-
-@each_machine
-def test_a_byte_takes_its_joules_above_idle(costs: FakeCosts) -> None:
-    memory = costs.memory
-    idle_w = medians("memory_energy", costs, load="idle", size_bytes=GIB)["power"]
-    assert idle_w == pytest.approx(memory.idle_power_w, rel=0.06)
-    figures = medians("memory_energy", costs, load="read", size_bytes=GIB)
-    bytes_per_s = figures["power"] / figures["energy"]
-    assert (figures["power"] - idle_w) / bytes_per_s == pytest.approx(memory.joules_per_byte, rel=0.08)
