@@ -3,7 +3,9 @@
 UPDATE_SNAPSHOTS=1 writes them anew; then look at the difference before it is committed.
 """
 
+import json
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,16 @@ def same(name: str, text: str) -> None:
     assert stripped == path.read_text(encoding="utf-8"), (
         f"{name} looks different: if you mean it, run UPDATE_SNAPSHOTS=1 pytest tests/test_snapshots.py, read git diff"
     )
+
+
+def rounded(text: str) -> str:
+    """Data without the last digits of its figures, which are a matter of who calculates."""
+    return re.sub(r"\d+\.\d{5,}(e-?\d+)?", lambda found: f"{float(found[0]):.5g}", text)
+
+
+def ordered(text: str) -> str:
+    """A JSON document by its keys."""
+    return rounded(json.dumps(json.loads(text), indent=2, sort_keys=True))
 
 
 def same_facts(name: str, facts: Iterable[Fact]) -> None:
