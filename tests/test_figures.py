@@ -20,7 +20,6 @@ from microbench.archive import store
 from microbench.core.bench import discover
 from microbench.core.model import Run
 from microbench.core.units import as_time, quantity, times
-from microbench.library import runs as library_runs
 from microbench.model.fit import fit, missing
 from microbench.model.model import WAYS
 from microbench.report import document
@@ -40,7 +39,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @cache
 def recorded(name: str) -> Run:
-    return library_runs.read(store.bundled()[name])
+    return store.read(store.bundled()[name])
 
 
 @cache
