@@ -56,7 +56,7 @@ LINES = {
     "session": 2280,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8100,
     "fleet": 3270,  # JSON of both reports; classes of few GPUs are held against their ceilings
-    "library": 1910,  # the sides of ab: variables, Pythons, own code
+    "library": 1945,  # the sides of ab: variables, Pythons, own code
     "cli": 2465,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
