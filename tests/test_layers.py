@@ -36,7 +36,7 @@ MOST_ROOMS, MOST_ARROWS = 19, 81
 # The most lines that a room may have. Who adds more deletes as many, or raises the number and says why.
 LINES = {
     "core": 1500,
-    "analysis": 1555,  # busy rounds of the host are told by its controls
+    "analysis": 1570,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1900,
     "recorder": 2100,
     "gpu": 8700,
@@ -44,13 +44,13 @@ LINES = {
     "experiments": 11000,
     "benchmarks": 5400,
     "comparison": 2070,  # sides measured in turn have a sequential rule
-    "model": 4270,
+    "model": 4305,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals
     "explain": 6830,
     "archive": 2000,
     "traces": 3880,
     "diagnosis": 4200,  # communication, starts, single steps have verdicts; loops make steps; host time has owners
     "session": 2300,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8050,
+    "report": 8055,
     "fleet": 3300,  # JSON of both reports; classes of few GPUs are held against their ceilings
     "library": 1790,  # the sides of ab: variables, Pythons, own code
     "cli": 2385,  # check repeats what is not healthy, five more commands answer in JSON; ab

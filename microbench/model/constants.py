@@ -14,6 +14,7 @@ import numpy as np
 from microbench.analysis.evidence import Evidence, rests_on, whole
 from microbench.analysis.fits import line
 from microbench.analysis.graph_steps import MAKING
+from microbench.analysis.host_states import busy_for_calls
 from microbench.analysis.stats import Interval, Row, rounds_interval
 from microbench.core.ops import LOOP_LAYER
 from microbench.model.model import WAYS, Way, call_name, replay_name
@@ -125,6 +126,30 @@ def around(value: float, half: float, rows: Iterable[str], assumed: str = "", *,
 def half_width(constant: Constant) -> float:
     """Half its interval."""
     return (constant.high - constant.low) / 2
+
+
+def in_quiet_rounds(rows: Sequence[Row]) -> list[Row]:
+    """The figures of one Python layer, those of its quiet rounds where its own calls show that the host was busy."""
+    counts = {len(row.summaries) for row in rows}
+    costs = [[summary.interval.median for summary in row.summaries] for row in rows]
+    busy = busy_for_calls(costs) if len(counts) == 1 else ()
+    return [
+        msgspec.structs.replace(
+            row, busy=busy, interval=rounds_interval([one.interval for one in row.summaries], busy=busy)
+        )
+        if busy
+        else row
+        for row in rows
+    ]
+
+
+def by_layer(rows: Iterable[Row], axis: str) -> Iterator[tuple[str, list[Row]]]:
+    """The rows of each layer, those of Python in their quiet rounds."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(str(row.params.get(axis, LOOP_LAYER)), []).append(row)
+    for layer, several in groups.items():
+        yield layer, several if layer == LOOP_LAYER else in_quiet_rounds(several)
 
 
 def of_row(row: Row, assumed: str = "") -> Constant:
@@ -271,10 +296,10 @@ def _calls(evidence: Evidence) -> Found:
     submit = evidence.row("launch_cost", "submit")
     if submit is not None:
         measured[call_name(LOOP_LAYER, 0)] = [of_row(submit)]
-    for row in evidence.rows("launch_layers", "submit"):
-        if row.value > 0:
-            name = call_name(str(row.params.get("layer")), whole(row, "arguments"))
-            measured.setdefault(name, []).append(of_row(row))
+    for layer, rows in by_layer(evidence.rows("launch_layers", "submit"), "layer"):
+        for row in rows:
+            if row.value > 0:
+                measured.setdefault(call_name(layer, whole(row, "arguments")), []).append(of_row(row))
     for name, several in measured.items():
         yield name, middle(several)
 

@@ -25,6 +25,7 @@ from microbench.model.constants import (
     Misfit,
     Reach,
     around,
+    by_layer,
     copies,
     direct,
     front_end,
@@ -105,12 +106,12 @@ def steps(evidence: Evidence) -> list[TimedStep]:
     known, shortest = dict(gaps(evidence)), evidence.row("launch_gap", "duration", **WRITING)
     operations = {str(row.params.get("layer")) for row in evidence.rows("launch_layers", "submit", family="one_op")}
     for way in WAYS:
-        for row in evidence.rows("graph_gain", way):
+        measured = by_layer(evidence.rows("graph_gain", way), "submitter")
+        for layer, row in ((layer, row) for layer, rows in measured for row in rows):
             kernels, duration_ns = whole(row, "kernels"), whole(row, "duration_ns")
             if row.value <= 0 or kernels < 1:
                 continue
             seconds = row.value * kernels
-            layer = str(row.params.get("submitter", LOOP_LAYER))
             kernel_s, unknown_s = own_s(evidence, duration_ns), 0.0
             if layer in operations and f"write_{way}" in known:
                 shortest_s = shortest.value if shortest is not None and duration_ns == 0 else 0.0
