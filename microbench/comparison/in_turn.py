@@ -61,6 +61,19 @@ class InTurn(NamedTuple):
     smallest: tuple[float | None, ...]
     decided: bool
 
+    @property
+    def unmeasured(self) -> tuple[tuple[str, str], ...]:
+        """The side ("A" or "B") and the reason of each kind of case that was not measured there, each once."""
+        sides = ("A", self.comparison.base), ("B", self.comparison.new)
+        return tuple(
+            dict.fromkeys(
+                (side, f"{one.case.benchmark} {one.status.replace('_', ' ')}: {one.reason}")
+                for side, run in sides
+                for one in run.outcomes
+                if one.status != "ok"
+            )
+        )
+
 
 def looks(most: int) -> dict[int, float]:
     """After how many of at most ``most`` pairs the rule looks at them, and the false alarms allowed at each look."""

@@ -59,7 +59,7 @@ class SidesCompared(NamedTuple):
         ]
         verdict, pairs, confidence = summary(self.found.comparison).title, self.found.pairs, self.found.confidence
         whole = {"a": self.a, "b": self.b, "verdict": verdict, "pairs": pairs, "confidence": confidence}
-        return as_json({**whole, "figures": figures})
+        return as_json({**whole, "figures": figures, "not_measured": self.found.unmeasured})
 
 
 def compared_in_turn(

@@ -103,19 +103,20 @@ def in_turn_sheet(found: InTurn, a: str, b: str) -> Report:
         f"same: the interval stays within ±{percent(comparison.same_within)}; would find: the smallest change that 95 "
         "of 100 such measurements find",
     )
+    not_measured = [(Cell(side), Cell(why, tone="warning")) for side, why in found.unmeasured]
+    tables = (
+        Table("Figures", "", columns, tuple(rows), notes),
+        *_short_table("Not measured", (Column("", "left"), Column("why", "left")), not_measured),
+        *_machines(comparison, "A", "B"),
+    )
     verdict = summary(comparison)
     return Report(
         title="A and B in turn",
         mark=SIMULATED if comparison.new.simulated else "",
         banners=(Banner(verdict.title, verdict.text, tone=verdict.severity),),
         facts=(("A", a), ("B", b)),
-        sections=(
-            Section(
-                SUITE, "ab: B against A", (Table("Figures", "", columns, tuple(rows), notes),
-                *_missing(comparison), *_machines(comparison, "A", "B")), (), (),
-            ),
-        ),
-    )  # fmt: skip
+        sections=(Section(SUITE, "ab: B against A", tables, (), ()),),
+    )
 
 
 def _machines(comparison: Comparison, base: str, new: str) -> list[Table]:
