@@ -19,11 +19,12 @@ __all__ = [
     "ComparedFigure", "ComparedRuns", "Copies", "DeviceAbsentError", "DiagnosedTraces", "Event", "Finding", "HostWork",
     "Kernels", "MicrobenchError", "PredictedStep", "Problem", "RecordedRun", "Recording", "ResultNotWrittenError",
     "Row", "Rows", "RunUnreadableError", "Sheet", "Tables", "UsageError", "Wait", "Workload", "__version__", "compare",
-    "diagnose", "load", "measure", "predict", "run", "watch",
+    "diagnose", "graphed", "load", "measure", "predict", "run", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from microbench.analysis.evidence import Finding
+    from microbench.capture.graphed import graphed
     from microbench.core.errors import (
         DeviceAbsentError,
         MicrobenchError,
@@ -40,12 +41,13 @@ if TYPE_CHECKING:
 # Where each public name is defined; the module is imported when the name is first used.
 _PLACES = {
     "analysis.evidence": ("Finding",),
+    "capture.graphed": ("graphed",),
     "core.errors": (
         "DeviceAbsentError", "MicrobenchError", "ResultNotWrittenError", "RunUnreadableError", "UsageError",
     ),
     "library.recordings": ("Recording", "Tables"),
     "library.results": ("Problem", "RecordedRun", "Row", "Rows", "Sheet"),
-    "library.surface": ("compare", "diagnose", "load", "measure", "predict", "run", "watch"),
+    "library.surface": ("compare", "diagnose", "graphed", "load", "measure", "predict", "run", "watch"),
     "library.verdicts": ("ComparedFigure", "ComparedRuns", "DiagnosedTraces", "PredictedStep"),
     "model.workload": ("Copies", "Event", "HostWork", "Kernels", "Wait", "Workload"),
 }  # fmt: skip

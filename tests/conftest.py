@@ -1,7 +1,6 @@
 """What all tests share: GPU and slow tests only on demand, and user data outside the home folder."""
 
 import os
-import platform
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -128,8 +127,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Where programs that are recorded find a GPU package, which takes seconds to make."""
     from watched import Place
 
-    if platform.machine() != "x86_64":
-        pytest.skip("the recorder is for x86-64 alone")
     return Place(tmp_path_factory.mktemp("place"))
 
 

@@ -44,7 +44,7 @@ def python() -> str:
 
 def recorded(place: Place, python: str, text: str, folder: Path, how: How = WHOLE) -> Recorded:
     (folder / "program.py").write_text(text)
-    done = place.ran([python, "program.py"], folder, None, how)
+    done = place.ran([python, "program.py"], folder, how=how)
     assert (done.code, done.errors, done.reasons) == (0, "", [])
     return done
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from microbench.cli import ab, check, diagnose, fleet, measure, predict, share, show, watch
+from microbench.cli import ab, check, diagnose, fleet, graph, measure, predict, share, show, watch
 from microbench.cli.options import ANSWER, JSON, WHY, Format
 from microbench.cli.output import command, draw, parser_errors, print_bytes, print_json, progress, reported_errors
 from microbench.core.errors import ExitCode
@@ -124,6 +124,7 @@ def doctor(json: bool = ANSWER) -> int:
 COMMANDS = (
     (run, "microbench run launch --set duration=1us,5us --rounds 3"),
     *measure.COMMANDS,
+    *graph.COMMANDS,
     *show.COMMANDS[:2],
     *ab.COMMANDS,
     *show.COMMANDS[2:],

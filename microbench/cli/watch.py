@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 
 USUAL_WINDOW_S, USUAL_EVERY = 2.0, 10
 UNSEEN = "no process of the command started CUDA; those with a cleaned environment are not seen"
-UNSEEN_BUT_PYTHON = (
-    "no Python process of the command imported a GPU package; to record programs in other languages, and python -I, -E "
-    "and -S, install a C compiler (cc, gcc, clang, or what CC names)"
-)
 # A core dump of microbench itself would be useless.
 DUMPING = (signal.SIGQUIT, signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
 
@@ -60,9 +56,9 @@ def watch(
 
     The command is not changed, and its output, signals and exit code stay its own; the diagnosis, that of `microbench
     diagnose`, goes to standard error. Each process is recorded, by CUPTI: one of Python from its first import of
-    PyTorch, CuPy, Numba, JAX, Triton or another GPU package on, any other one from the start of CUDA on, for which a C
-    compiler must be installed. Meanwhile the terminal's title shows the step time and how busy the GPU is; if the
-    output goes elsewhere, the right end of the terminal's row does.
+    PyTorch, CuPy, Numba, JAX, Triton or another GPU package on, any other one from the start of CUDA on. Meanwhile the
+    terminal's title shows the step time and how busy the GPU is; if the output goes elsewhere, the right end of the
+    terminal's row does.
 
     Recording makes each CUDA call and each kernel slower, so it pauses now and then; the time of a step is taken from
     the pauses. Only one profiler can record a process: torch.profiler in the command sees no GPU, and under nsys
@@ -154,8 +150,7 @@ def _explain(folder: Path, ended: Ended, sampler: Sampler | None) -> None:
         return utilisation.lines(sampler.readings, traces, sampler.reason) if sampler is not None else []
 
     if not (paths := _recordings(folder)):
-        unseen = UNSEEN_BUT_PYTHON if ended.only_python else UNSEEN
-        terminal.tell([*said([]), *(lines or [f"not recorded: {unseen}"])], console)
+        terminal.tell([*said([]), *(lines or [f"not recorded: {UNSEEN}"])], console)
         return
     with contextlib.suppress(KeyboardInterrupt):
         terminal.tell(said(_diagnose(paths, console)), console)
