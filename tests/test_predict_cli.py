@@ -85,6 +85,16 @@ def test_a_step_of_pytorch_takes_what_it_does_in_quiet_rounds(run: str) -> None:
     assert 15e-3 < prediction["stream"]["step_s"] < 20e-3
 
 
+@pytest.mark.parametrize(("layer", "beyond"), [("loop", False), ("numba", True), ("torch", False)])
+def test_more_arguments_than_were_measured_are_an_extrapolation(layer: str, beyond: bool) -> None:
+    """launch_arguments measures parameter blocks of the compiled loop up to 4 KiB, launch_layers four arguments."""
+    asked = "predict", "--kernels", "10", "--duration", "0", "--host", "0", "--layer", layer, "--arguments"
+    steps = [json.loads(call(*asked, count, "--run", "nvidia-h200", "--json").output) for count in ("4", "64")]
+    assert (steps[1]["stream"]["outside"] == ["64 arguments (measured: up to 4)"]) == beyond
+    assert steps[0]["stream"]["outside"] == []
+    assert steps[1]["stream"]["step_s"] >= steps[0]["stream"]["step_s"]
+
+
 def test_a_step_is_predicted_on_two_machines(data: Path) -> None:
     save(data / "20250101T000000Z-aaaaaaaa.json", simulated("launch", "graph"))
     result = call("whatif", *SHORT[1:], "--run", "aaaaaaaa", "--against", "aaaaaaaa")

@@ -238,6 +238,8 @@ Found = Iterator[tuple[str, Constant]]
 # Kernels of graph_shape between the first and the last of a fork.
 FORKED_KERNELS = 64
 ONE_SIZE = "only one size of graph was measured"
+# A pointer or a double, as most arguments are.
+ARGUMENT_BYTES = 8
 # The chain of launch_gap whose gap is the model's: the kernels are those of the steps that the model is fitted to.
 SPINNING = {"kernel": "spin", "blocks": "one", "functions": "same", "launch_streams": "two"}
 KERNELS = ("empty", "spin", "add")
@@ -302,6 +304,22 @@ def _calls(evidence: Evidence) -> Found:
                 measured.setdefault(call_name(layer, whole(row, "arguments")), []).append(of_row(row))
     for name, several in measured.items():
         yield name, middle(several)
+
+
+def larger_calls(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
+    """Calls of the compiled loop with larger parameter blocks, of which an argument takes ARGUMENT_BYTES.
+
+    None takes less than the call with fewer arguments, and none moves the others.
+    """
+    calls = {int(name.rpartition(".")[2]): one for name, one in known.items() if name.startswith(f"call.{LOOP_LAYER}.")}
+    if not calls:
+        return
+    most, fewer = max(calls), calls[max(calls)]
+    for size, row in evidence.curve("launch_arguments", "submit", "argument_bytes", grid_blocks=1, block_threads=32):
+        if size // ARGUMENT_BYTES > most:
+            own = of_row(row)
+            fewer = around(max(own.value, fewer.value), half_width(own), own.rests_on)
+            yield call_name(LOOP_LAYER, size // ARGUMENT_BYTES), fewer
 
 
 def _around_a_kernel(evidence: Evidence) -> Found:

@@ -32,6 +32,7 @@ from microbench.model.constants import (
     further_roots,
     gaps,
     half_width,
+    larger_calls,
     made,
     making_of,
     memory,
@@ -380,6 +381,7 @@ def _fit(evidence: Evidence) -> Fit:
     calibration = calibrated(measured, known | loosely)
     constants = known | others
     constants |= _settled(constants, measured, calibration)
+    constants |= dict(larger_calls(evidence, constants))
     constants |= dict(front_end(evidence, constants)) | dict(further_roots(evidence))
     constants |= dict(copies(evidence, constants)) | dict(memory(evidence)) | dict(watched(evidence))
     constants |= dict(transitions(evidence, constants))
@@ -466,6 +468,12 @@ def call_constant(constants: Mapping[str, Constant], layer: str, arguments: int)
     least_s = min(constant.value for constant in known.values())
     low_s = min(constant.low for constant in known.values())
     return msgspec.structs.replace(found, value=max(found.value, least_s), low=max(found.low, low_s))
+
+
+def measured_arguments(fitted: Fit, layer: str) -> list[int]:
+    """The counts of arguments with which a layer's call was measured."""
+    calls = ((_called(name), constant) for name, constant in fitted.constants.items())
+    return [count for (who, count), constant in calls if who == layer and not constant.assumed]
 
 
 def _called(name: str) -> tuple[str, int]:
