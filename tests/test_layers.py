@@ -51,7 +51,7 @@ LINES = {
     "archive": 2000,
     "traces": 3880,
     "diagnosis": 4200,  # communication, starts, single steps have verdicts; loops make steps; host time has owners
-    "session": 2300,  # two sides are measured in turn, with Pythons and variables of their own
+    "session": 2305,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8060,
     "fleet": 3300,  # JSON of both reports; classes of few GPUs are held against their ceilings
     "library": 1790,  # the sides of ab: variables, Pythons, own code

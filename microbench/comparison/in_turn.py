@@ -36,7 +36,7 @@ class Judged(NamedTuple):
     """A look at figures, as logarithms of the cost of B over A.
 
     ``half`` is half the interval that decides, ``smallest`` the change that 95 of 100 such measurements find. ``open``:
-    more pairs are likely to decide the figure. ``levels``: the pairs lie on several levels, which says nothing.
+    more pairs may decide the figure. ``levels``: the pairs lie on several levels, which says nothing.
     """
 
     shift: FloatArray
@@ -52,7 +52,7 @@ class InTurn(NamedTuple):
     """Two sides compared after ``pairs`` pairs of rounds; the intervals have the ``confidence`` of this look.
 
     ``smallest`` is what would have been found of each change of the comparison, as a share; None if it is not judged.
-    ``decided``: no more pairs are needed, because each figure has its verdict or cannot get one.
+    ``decided``: no more pairs are needed.
     """
 
     comparison: Comparison
@@ -168,21 +168,11 @@ def judge(shifts: FloatArray, allowed: float, most: int, same_within: float = SA
     changed = found & (np.abs(shift) - half >= SMALLEST_CHANGE) & ~levels
     within = math.log1p(same_within)
     same = ~changed & ~levels & (np.abs(shift) + half <= within)
-    last = _quantile(FALSE_ALARMS / 2, np.full(len(p), most - 1.0)) * deviation / math.sqrt(most)
-    # Where one figure changed, the others are not waited for until they are the same.
-    may_be_same = (np.abs(shift) + last <= within) & ~changed.any()
-    decidable = (np.abs(shift) - last >= SMALLEST_CHANGE) | may_be_same
+    # Where one figure changed, others are not waited for until they are the same.
+    undecided = ~changed & ~same & (~changed.any() | (np.abs(shift) >= SMALLEST_CHANGE))
     # A change that stands alone must be certain enough for all figures.
     alone = _quantile(allowed / len(p), freedom) + NormalDist().inv_cdf(FOUND)
-    return Judged(
-        shift,
-        half,
-        SMALLEST_CHANGE + alone * error,
-        changed,
-        same,
-        ~changed & ~same & decidable & (pairs < most),
-        levels,
-    )
+    return Judged(shift, half, SMALLEST_CHANGE + alone * error, changed, same, undecided & (pairs < most), levels)
 
 
 def _quantile(chance: float, freedom: FloatArray) -> FloatArray:
