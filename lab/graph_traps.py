@@ -10,6 +10,8 @@ import contextlib
 import csv
 import io
 import itertools
+import json
+import os
 import random
 import re
 import sys
@@ -216,7 +218,7 @@ def cache_that_grows() -> Any:
     return step, (x(),)
 
 
-@trap("shape|something else|replay")
+@trap("shape|something else|given back")
 def tensor_that_grows() -> Any:
     held = {"keys": x(1, 16)}
 
@@ -591,7 +593,7 @@ def said(report: Any) -> str:
 
 def main() -> None:
     names = sys.argv[2:]
-    rows = []
+    rows = [tuple(row) for row in json.loads(os.environ.get("TRAPS_SAID", "[]"))]
     for name in names or [*TRAPS, *SOUND]:
         maker, wanted = TRAPS[name] if name in TRAPS else (SOUND[name], "")
         began = time.perf_counter()
@@ -605,6 +607,10 @@ def main() -> None:
             words, right = f"{type(error).__name__}: {error}"[:200], False
         rows.append((name, "trap" if wanted else "sound", "right" if right else "WRONG", words))
         print(f"{'' if right else 'WRONG '}{name}: {words[:230]} ({time.perf_counter() - began:.1f} s)", flush=True)
+        if "illegal memory" in words:  # CUDA has ended in this process
+            left = names or [*TRAPS, *SOUND]
+            os.environ["TRAPS_SAID"] = json.dumps(rows)
+            os.execv(sys.executable, [sys.executable, __file__, sys.argv[1], *left[left.index(name) + 1 :]])
     print(f"{sum(row[2] == 'right' for row in rows)} of {len(rows)} are right")
     if len(sys.argv) > 1:
         with Path(sys.argv[1]).open("w", newline="") as file:

@@ -200,7 +200,10 @@ def examine(
     try:
         proof = prove(eager, graphed or Graphed(eager), sets, moved, names)
     except Exception as error:  # noqa: BLE001 - whatever a capture raises
-        report.why = f"it cannot be captured: {type(error).__name__}: {plain(error, 200)}"
+        what = (
+            "a replay reads memory that was given back" if "illegal memory" in str(error) else "it cannot be captured"
+        )
+        report.why = f"{what}: {type(error).__name__}: {plain(error, 200)}"
         return False
     report.proved, report.why, report.exact, report.scatter = proof.proved, proof.why, proof.exact, proof.scatter
     if proof.difference is not None:

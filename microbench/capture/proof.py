@@ -354,7 +354,7 @@ def changed_on_host(eager: After, graph: After) -> Difference | None:
 def between(random: np.random.Generator, number: int) -> None:
     """Other work between two calls: memory is taken, filled with NaN and given back, random numbers are drawn."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    sizes = (2 ** random.uniform(7, 22 if device == "cuda" else 10, size=8)).astype(int)
+    sizes = (2 ** random.uniform(7, 20 if device == "cuda" else 10, size=6)).astype(int)
     taken = [torch.full((int(size),), float("nan"), device=device) for size in sizes]
     torch.rand(3, device=device)
     if number % 50 == 49:

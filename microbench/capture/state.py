@@ -103,7 +103,9 @@ def _of_function(path: str, one: Any, bindings: Bindings) -> Found:
 
 def _of_object(path: str, one: Any, containers: list[Any], bindings: Bindings) -> Found:
     kind = type(one)
-    if isinstance(one, torch.nn.Module):
+    if kind.__name__ == "Graphed":  # of the helper that was handed over, or of this package
+        yield path, one.function
+    elif isinstance(one, torch.nn.Module):
         containers += [vars(one), *(vars(one)[name] for name in MODULE)]
         for name in MODULE:
             yield from ((f"{path}.{key}", value) for key, value in vars(one)[name].items())

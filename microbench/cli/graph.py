@@ -11,20 +11,20 @@ from microbench.cli.options import ANSWER
 from microbench.cli.output import draw, print_json
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.options import argument, flag, option
-from microbench.library.options import OwnOptions
+from microbench.library.options import own_axes
 
 if TYPE_CHECKING:
     from microbench.capture.making import Made
-
-OWN: Mapping[str, Any] = OwnOptions.__dataclass_fields__
 
 
 def graph(
     what: str = argument("TARGET", "FILE.py::FUNCTION or MODULE:FUNCTION, from the current folder."),
     *,
-    setup: str | None = OWN["setup"],
+    setup: str | None = option("TARGET", "A function that gets the axes it names and returns the arguments."),
     inputs: str | None = option("TARGET", "A function that returns several sets of arguments; default: drawn anew."),
-    axes: Mapping[str, Sequence[str | int | float]] = OWN["axes"],
+    axes: Mapping[str, Sequence[Any]] | None = option(
+        "NAME=VALUE", "The value of a parameter: batch=8. Repeatable.", "--axis", read=own_axes
+    ),
     compile: bool = flag("Time torch.compile too, which takes a minute or more."),
     out: Path | None = option("FOLDER", "Write the diff and the helper file to this new folder.", "-o", "--out"),
     apply: bool = flag("Change the file itself, which must be committed in git."),
@@ -43,8 +43,8 @@ def graph(
     from microbench.report.sheets import graph as drawing
     from microbench.report.terminal import terminal
 
-    chosen = {name: str(values[0]) for name, values in axes.items()}
-    if several := [name for name, values in axes.items() if len(values) > 1]:
+    chosen = {name: str(values[0]) for name, values in (axes or {}).items()}
+    if several := [name for name, values in (axes or {}).items() if len(values) > 1]:
         raise UsageError(f"--axis {several[0]} has several values", "give one: each needs a graph of its own")
     limit_s = typed_time(limit, 86400.0) if limit is not None else LIMIT_S
     error = terminal.open_console(sys.stderr)
@@ -59,8 +59,9 @@ def graph(
     else:
         draw(drawing.screen(made))
         console = terminal.open_console()
+        slower = made.report.ratio is not None and made.report.ratio[0] <= 1
         if made.proved and made.change is not None:
-            if not written:
+            if not written and not slower:
                 terminal.tell(["", *made.change.diff.splitlines(), ""], console)
                 terminal.tell(
                     [f"more: {_again(what, setup, inputs)} -o FOLDER writes both files, --apply changes yours"], console

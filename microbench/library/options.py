@@ -20,7 +20,7 @@ def overrides_of(texts: list[str]) -> dict[str, tuple[str, ...]]:
     return parse_overrides(texts)
 
 
-def _own_axes(texts: list[str]) -> dict[str, list[str]]:
+def own_axes(texts: list[str]) -> dict[str, list[str]]:
     """The values of each axis from NAME=VALUE[,VALUE] as given to --axis. Raises UsageError."""
     axes: dict[str, list[str]] = {}
     for text in texts:
@@ -78,7 +78,7 @@ class OwnOptions:
     setup: str | None = option("TARGET", "A function that gets the axes it names and returns the arguments.")
     axes: Mapping[str, Sequence[Param | float]] = option(
         "NAME=VALUE[,VALUE]", "Measure each value of a parameter: batch=1,8,64. Repeatable.", "--axis",
-        default=dict, read=_own_axes,
+        default=dict, read=own_axes,
     )  # fmt: skip
     grid: str | None = option("X[,Y[,Z]]", "Blocks of a kernel's grid: 1024, or n//256 with --axis n.")
     block: str | None = option("X[,Y[,Z]]", "Threads of a block: 256.")

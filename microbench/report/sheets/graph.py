@@ -7,6 +7,10 @@ from microbench.core.units import as_time, plain, size, times
 from microbench.report.document import AnswerLine, Block, Cell, Screen
 
 SHOWN, LONGEST = 6, 160
+NAMES = {
+    "item": "reads", "to_host": "copies", "to_gpu": "copies", "sizes": "sizes", "wait": "waits", "print": "prints",
+    "file": "writes", "capturable": "optimizer",
+}  # fmt: skip
 
 
 def screen(made: Made) -> Screen:
@@ -59,7 +63,8 @@ def _lines(made: Made) -> list[AnswerLine]:
     elif made.again is not None and made.again.proved:
         lines.append(AnswerLine("change", (Cell("the changed file was run and proved as well"),), verdict="good"))
     elif made.again is not None:
-        why = made.again.error or made.again.why or "a call in the way"
+        again = made.again
+        why = again.error or again.why or "; ".join(f"{one.call} {one.line}" for one in again.blockers)
         lines.append(AnswerLine("change", (Cell(f"the changed file is not proved: {why}"),), verdict="problem"))
     return lines
 
@@ -71,7 +76,11 @@ def _blocked(report: Report) -> list[AnswerLine]:
     for one in report.blockers[: 2 * SHOWN]:
         often = f", {one.times} times" if one.times > 1 else ""
         where = plain(one.line, LONGEST) or one.call
-        lines.append(AnswerLine(one.call, (Cell(f"{where}{often}: {one.why}"), Cell(one.advice)), verdict="advice"))
+        lines.append(
+            AnswerLine(
+                NAMES.get(one.kind, one.call), (Cell(f"{where}{often}: {one.why}"), Cell(one.advice)), verdict="advice"
+            )
+        )
     rest, eager = report.rest, report.times[0] if report.times else None
     if rest is not None and not rest.why and eager is not None:
         ratio = times(eager.median_s / rest.median_s)
