@@ -84,11 +84,10 @@ def looks(most: int) -> dict[int, float]:
     return {count: FALSE_ALARMS / 2 / len(early) for count in early} | {last: FALSE_ALARMS / (2 if early else 1)}
 
 
-def compare_in_turn(base: Run, new: Run, most: int, same_within: float = SAME_WITHIN) -> InTurn:
-    """Compare two runs of equally many rounds, at most ``most``, that were measured in turn."""
+def compare_in_turn(base: Run, new: Run, done: int, most: int, same_within: float = SAME_WITHIN) -> InTurn:
+    """Compare two runs that were measured in turn: ``done`` times of at most ``most``, at one of ``looks``."""
     pairs, only_base, only_new, devices = paired(base, new)
-    done = max((outcome.round + 1 for outcome in base.outcomes), default=0)
-    allowed = looks(most).get(done, FALSE_ALARMS / 2)
+    allowed = looks(most)[done]
     rounds = [[[outcome.round for outcome in row.outcomes] for row in (pair.base, pair.new)] for pair in pairs]
     # A round that failed on one side leaves rounds that are no pairs.
     ready = [pair for pair, (one, other) in zip(pairs, rounds, strict=True) if pair.reason is None and one == other]

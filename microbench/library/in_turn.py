@@ -89,7 +89,7 @@ def compared_in_turn(
     def enough(pairs: int, one: Run, other: Run) -> bool:
         if pairs in when:
             with consistent(one), consistent(other):
-                found.append(compare_in_turn(one, other, rounds, same_within))
+                found.append(compare_in_turn(one, other, pairs, rounds, same_within))
         limit = LIMITS[fail_on] if fail_on is not None else ()
         return bool(found) and (found[-1].decided or found[-1].comparison.has_changed(*limit))
 
