@@ -208,8 +208,9 @@ def diagnose(
     """Say why the GPU waits in a profiler's trace, and what a CUDA graph would give.
 
     Reads traces of torch.profiler, Nsight Systems and JAX, recordings of `microbench watch`, and folders of them.
-    ``step`` is the true time of a step, such as "1.93ms"; ``begin`` and ``end`` cut the trace by times after its first
-    event. The costs are those of ``run``; by default of the last run that has them, else of a bundled one.
+    ``step`` is the true time of a step, such as "1.93ms", or the function whose call is one, like "train.py:step".
+    ``begin`` and ``end`` cut the trace by times after its first event. The costs are those of ``run``; by default of
+    the last run that has them, else of a bundled one.
     """
     from microbench.core.errors import UsageError
     from microbench.library.answers import diagnosed
@@ -218,8 +219,8 @@ def diagnose(
 
     if not traces:
         raise UsageError("no trace is given", "give files or folders of traces")
-    step_s, begin_s, end_s = (typed_seconds(*each) for each in (("step", step), ("begin", begin), ("end", end)))
-    return DiagnosedTraces(diagnosed([Path(one) for one in traces], _name(run), step_s, begin_s, end_s))
+    begin_s, end_s = (typed_seconds(*each) for each in (("begin", begin), ("end", end)))
+    return DiagnosedTraces(diagnosed([Path(one) for one in traces], _name(run), step, begin_s, end_s))
 
 
 def watch(path: str | Path | None = None, *, stacks: bool = False) -> Recording:
