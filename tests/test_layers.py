@@ -43,21 +43,21 @@ LINES = {
     "host": 1810,
     "recorder": 1200,
     "gpu": 8600,
-    "meter": 1050,
+    "meter": 1000,
     "experiments": 10550,
     "benchmarks": 4850,
     "capture": 1790,  # a graph of a user's function, made and proved
     "comparison": 2075,  # sides measured in turn have a sequential rule
     "model": 4350,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
     "explain": 6650,
-    "archive": 1955,
+    "archive": 1945,
     "traces": 3880,
     "diagnosis": 4650,  # communication, starts, single steps have verdicts; loops and named functions make steps
-    "session": 2300,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8150,
+    "session": 2280,  # two sides are measured in turn, with Pythons and variables of their own
+    "report": 8100,
     "fleet": 3270,  # JSON of both reports; classes of few GPUs are held against their ceilings
-    "library": 1935,  # the sides of ab: variables, Pythons, own code
-    "cli": 2480,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph
+    "library": 1945,  # the sides of ab: variables, Pythons, own code
+    "cli": 2465,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 
