@@ -24,7 +24,6 @@ __all__ = [
 
 if TYPE_CHECKING:
     from microbench.analysis.evidence import Finding
-    from microbench.capture.graphed import graphed
     from microbench.core.errors import (
         DeviceAbsentError,
         MicrobenchError,
@@ -34,14 +33,13 @@ if TYPE_CHECKING:
     )
     from microbench.library.recordings import Recording, Tables
     from microbench.library.results import Problem, RecordedRun, Row, Rows, Sheet
-    from microbench.library.surface import compare, diagnose, load, measure, predict, run, watch
+    from microbench.library.surface import compare, diagnose, graphed, load, measure, predict, run, watch
     from microbench.library.verdicts import ComparedFigure, ComparedRuns, DiagnosedTraces, PredictedStep
     from microbench.model.workload import Copies, Event, HostWork, Kernels, Wait, Workload
 
 # Where each public name is defined; the module is imported when the name is first used.
 _PLACES = {
     "analysis.evidence": ("Finding",),
-    "capture.graphed": ("graphed",),
     "core.errors": (
         "DeviceAbsentError", "MicrobenchError", "ResultNotWrittenError", "RunUnreadableError", "UsageError",
     ),

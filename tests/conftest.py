@@ -15,7 +15,6 @@ from microbench.analysis import stats
 from microbench.archive import store
 from microbench.core.model import Run
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.library import runs
 
 GPU_ONLY = re.compile(r"test_(cuda|twin)\w*\.py")
 
@@ -62,8 +61,7 @@ def remember_runs() -> None:
     """Each process of tests reads a bundled run once, computes the rows and the report of a run once, and makes the
     commands once."""
     bundled = set(store.bundled().values())
-    for module in (store, runs):
-        module.read = once_for(bundled, module.read)
+    store.read = once_for(bundled, store.read)
     stats.rows = remembered(stats.rows)
     # Imported only now, so that modules that import rows by name get the remembered function.
     from microbench.report.sheets import view

@@ -46,20 +46,6 @@ def test_each_command_is_listed_and_its_help_has_an_example() -> None:
     assert call("--version").stdout == f"microbench {__version__}\n"
 
 
-@pytest.mark.parametrize(
-    ("action", "heavy"),
-    [("pass", ("numpy", "rich", "numba", "cuda")),
-     ("app(['show'], standalone_mode=False)", ("numba", "cuda", "cupy", "torch"))],
-)  # fmt: skip
-def test_a_command_imports_only_what_it_needs(action: str, heavy: tuple[str, ...], saved: Path) -> None:
-    code = (
-        f"import sys; from microbench.cli.app import app; {action};"
-        f" sys.exit(' '.join(name for name in {heavy} if name in sys.modules) or 0)"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-
-
 README = Path(__file__).parent.parent / "README.md"
 
 

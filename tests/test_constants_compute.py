@@ -64,13 +64,6 @@ def test_without_warpgroup_instructions_warps_get_the_whole_rate(costs: FakeCost
         assert ceiling(machine, dtype, path="mma")["per_clock"] == pytest.approx(per_clock, rel=1e-3)
 
 
-def test_tensor_cores_are_fed_better_the_larger_a_product_is() -> None:
-    costs = without_limit(COSTS)
-    rates = [product(costs, size=size)["rate"] for size in (256, 512, 1024, 2048, 4096, 8192)]
-    assert rates == sorted(rates)
-    assert rates[0] < 0.05 * rates[-1]
-
-
 @each_machine
 def test_the_fastest_kernel_is_found_and_it_is_not_the_first_guess(costs: FakeCosts) -> None:
     second = changed(costs, libraries={"cublaslt": ProductLibrary(5000, {"1st": 0.8, "2nd": 0.9}, ("bf16",))})

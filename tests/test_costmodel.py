@@ -2,9 +2,10 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
+import snapshots
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -173,62 +174,6 @@ def test_a_full_queue_holds_the_call(kernels: int, queue: int, call_s: float, du
         assert all(mine.end_s == pytest.approx(other.end_s, rel=1e-9) for mine, other in ends)
 
 
-def test_a_replay_takes_one_place_in_the_queue_however_many_kernels_it_has() -> None:
-    replay = model.Act("replay", 1e-6, 1e-6, (model.Work("gpu", 10e-6),) * 5)
-    found = model.play([replay] * 4, queue=2)
-    firsts = found.work[::5]
-    assert [span.begin_s for span in found.host] == pytest.approx([0, 1e-6, firsts[0].begin_s, firsts[1].begin_s])
-
-
-def test_busy_is_what_any_kernel_covers() -> None:
-    two = [model.Act("launch", 1e-6, 0.0, (model.Work("gpu", 4e-6),), stream) for stream in (0, 1)]
-    found = model.play([*two, model.Act("sync", 0.0, wait_s=0.0)])
-    assert [(span.begin_s, span.end_s) for span in found.work] == [
-        (pytest.approx(1e-6), pytest.approx(5e-6)), (pytest.approx(2e-6), pytest.approx(6e-6))
-    ]  # fmt: skip
-    assert (found.busy_s, found.end_s) == (pytest.approx(5e-6), pytest.approx(6e-6))
-    copied = model.play([model.Act("copy", 1e-6, 0.0, (model.Work("h2d", 4e-6),)), model.Act("sync", 0.0, wait_s=0.0)])
-    assert copied.busy_s == 0.0
-    assert (model.play([]).busy_s, model.play([]).end_s, model.play([]).shares) == (0.0, 0.0, {})
-
-
-def test_kernels_of_other_streams_begin_a_front_end_apart() -> None:
-    launch = model.Act("launch", 0.1e-6, 1e-6, (model.Work("gpu", 50e-6, 9e-6),))
-    found = model.play([launch._replace(stream=index) for index in range(4)], front_end_s=2e-6)
-    begins = [span.begin_s for span in found.work]
-    assert [later - earlier for earlier, later in itertools.pairwise(begins)] == pytest.approx([2e-6] * 3)
-    branches = tuple(model.Work("gpu", 50e-6, 9e-6, branch) for branch in range(4))
-    replayed = model.play([model.Act("replay", 0.1e-6, 1e-6, branches)], front_end_s=2e-6)
-    assert [span.begin_s for span in replayed.work] == pytest.approx([1.1e-6, 3.1e-6, 5.1e-6, 7.1e-6])
-    # In one stream the kernel and its gap take longer than that.
-    chained = model.play([launch, launch], front_end_s=2e-6)
-    assert chained.work[1].begin_s == pytest.approx(chained.work[0].end_s + 9e-6)
-
-
-def test_a_stream_that_waits_holds_up_no_other() -> None:
-    copy = model.Act("copy", 1e-6, 0.0, (model.Work("h2d", 100e-6),), 0)
-    launch = model.Act("launch", 1e-6, 0.0, (model.Work("gpu", 5e-6),))
-    _, behind, free = model.play([copy, launch, launch._replace(stream=1)], front_end_s=2e-6).work
-    assert behind.begin_s == pytest.approx(101e-6)
-    assert free.begin_s == pytest.approx(3e-6)
-
-
-def test_what_joins_comes_after_all_streams_and_before_all_that_follows() -> None:
-    launches = [model.Act("launch", 1e-6, 0.0, (model.Work("gpu", (9e-6, 40e-6)[at], 2e-6),), at) for at in (0, 1)]
-    copy = model.Act("copy", 1e-6, 0.0, (model.Work("d2h", 10e-6, joins=True),))
-    other = model.Act("launch", 1e-6, 0.0, (model.Work("gpu", 1e-6, 2e-6),), 7)
-    first, second, copied, later = model.play([*launches, copy, other]).work
-    assert copied.begin_s == pytest.approx(max(first.end_s, second.end_s))
-    assert later.begin_s == pytest.approx(copied.end_s + 2e-6)
-
-
-def test_a_replay_comes_after_all_branches_of_the_one_before_it() -> None:
-    first = model.Act("replay", 1e-6, 1e-6, (model.Work("gpu", 100e-6, 2e-6, 0), model.Work("gpu", 1e-6, 2e-6, 1)))
-    second = first._replace(work=tuple(reversed(first.work)))
-    found = model.play([first, second])
-    assert [span.begin_s for span in found.work[2:]] == pytest.approx([found.work[0].end_s + 2e-6] * 2)
-
-
 @given(st.integers(1, 8), st.lists(st.tuples(st.floats(0, 50e-6), st.floats(0, 50e-6)), min_size=1, max_size=40))
 def test_streams_share_the_memory(streams: int, lengths: list[tuple[float, float]]) -> None:
     """All together no sooner than their bytes take, and no later than one stream with the same kernels."""
@@ -296,25 +241,6 @@ def test_an_event_covers_only_the_work_before_it(way: str) -> None:
     assert unrecorded[1].begin_s < unrecorded[0].end_s
 
 
-def test_a_wait_for_an_event_that_follows_is_for_that_of_the_step_before() -> None:
-    launch = model.Act("launch", 1e-6, 0.0, (model.Work("gpu", 50e-6),))
-    recorded, awaited = (model.Act("event", 0.0, work=(event,)) for event in (RECORDED, AWAITED))
-    found = model.play([awaited, launch._replace(stream=1), launch, recorded] * 2)
-    assert [span.begin_s for span in found.work] == pytest.approx([1e-6, 2e-6, 52e-6, 52e-6])
-
-
-def test_only_nodes_without_an_awaited_event_are_roots() -> None:
-    many = [Kernels(1, (9e-6,), stream=stream) for stream in range(1, 9)]
-    forked = [part for kernel in many for part in (Event(1, kernel.stream or 0, awaited=True), kernel)]
-    alone, behind = (
-        model.acts(step(*head, *forked, streams=9), KNOWN, "graph")[0]
-        for head in ((), (Kernels(1, (9e-6,), stream=0), Event(1, 0)))
-    )
-    nodes_s = 2.1e-6 + 8 * 2e-9
-    assert alone.host_s == pytest.approx(nodes_s + 7 * 0.7e-6)
-    assert behind.host_s == pytest.approx(nodes_s + 2e-9)
-
-
 def test_a_replay_hands_over_one_root_after_another() -> None:
     """Its call is longer by each further root, and each root may begin before the call has returned."""
     workload = step(Kernels(64, (0.1e-6,)), streams=64)
@@ -328,33 +254,6 @@ def test_a_replay_hands_over_one_root_after_another() -> None:
     forked = step(Copies("h2d", 64), Kernels(64, (0.1e-6,)), streams=64)
     (replay,) = model.acts(forked, KNOWN, "graph")
     assert replay.host_s == pytest.approx(2.1e-6 + 65 * 2e-9), "a copy that all wait for is the only root"
-
-
-def test_directions_are_copied_at_once_and_one_direction_in_turn() -> None:
-    copies = [
-        model.Act("copy", 1e-6, 0.0, (model.Work(lane, 10e-6),), stream)
-        for stream, lane in enumerate(("h2d", "d2h", "h2d"))
-    ]  # fmt: skip
-    (first, other, second) = model.play(copies).work
-    assert other.begin_s == pytest.approx(2e-6)
-    assert second.begin_s == first.end_s == pytest.approx(11e-6)
-
-
-def test_the_path_says_what_the_time_was_spent_on() -> None:
-    wait = model.Act("sync", 0.0, wait_s=1e-6)
-    slow_host = model.play([model.Act("launch", 9e-6, 1e-6, (model.Work("gpu", 2e-6),))] * 5 + [wait])
-    assert slow_host.shares == {
-        "host": pytest.approx(45e-6), "front end": pytest.approx(1e-6), "kernel": pytest.approx(2e-6),
-        "sync": pytest.approx(1e-6),
-    }  # fmt: skip
-    long_kernels = model.play([model.Act("launch", 1e-6, 1e-6, (model.Work("gpu", 9e-6, 2e-6),))] * 5 + [wait])
-    assert long_kernels.shares["kernel"] == pytest.approx(45e-6)
-    assert long_kernels.shares["front end"] == pytest.approx(1e-6 + 4 * 2e-6)
-    copy = model.Act("copy", 1e-6, 1e-6, (model.Work("h2d", 90e-6),))
-    copied = model.play([copy, model.Act("launch", 1e-6, 0.0, (model.Work("gpu", 2e-6),)), wait])
-    assert copied.shares["link"] == pytest.approx(90e-6)
-    # An empty stream is synchronised too, and that is all the time there is.
-    assert model.play([model.Act("sync", 3e-6, wait_s=1e-6)]).shares == {"sync": pytest.approx(3e-6)}
 
 
 @given(st.integers(1, 80), st.floats(0, 20e-6), st.sampled_from(LAYERS))
@@ -396,52 +295,6 @@ def test_both_ways_do_the_same_work_in_the_same_order(workload: Workload) -> Non
     assert replayed == model.graphs(workload)
     assert all(act.kind != "launch" for act in graph)
     assert sum(act.kind == "host" for act in stream) == sum(isinstance(part, HostWork) for part in workload.parts)
-
-
-def test_kernels_are_dealt_to_the_streams_in_turn() -> None:
-    workload = step(Kernels(3), Wait(), Kernels(2), streams=2)
-    assert [act.stream for act in model.acts(workload, KNOWN, "stream") if act.work] == [0, 1, 0, 1, 0]
-    first, second = (act for act in model.acts(workload, KNOWN, "graph") if act.work)
-    assert [work.branch for work in first.work] == [0, 1, 0]
-    assert [work.branch for work in second.work] == [0, 1]
-
-
-def test_bytes_keep_a_kernel_as_long_as_the_memory_needs() -> None:
-    (act,) = model.acts(step(Kernels(1, (3e-6,), bytes=40e6)), KNOWN, "stream")
-    assert act.work[0].duration_s == pytest.approx(40e6 / MEMORY)
-    (act,) = model.acts(step(Kernels(1, (30e-6,), bytes=40e6)), KNOWN, "stream")
-    assert act.work[0].duration_s == pytest.approx(30e-6)
-
-
-def test_each_part_may_have_its_own_layer_and_arguments() -> None:
-    workload = step(Kernels(1, arguments=8), Kernels(1, layer="cuda_core", host_s=1e-6))
-    assert [act.host_s for act in model.acts(workload, KNOWN, "stream")] == pytest.approx([2.6e-6, 3.9e-6])
-    (replay,) = model.acts(workload, KNOWN, "graph")
-    assert replay.host_s == pytest.approx(2.1e-6 + 2 * 2e-9)
-
-
-def test_waits_host_work_and_pageable_copies_part_graphs() -> None:
-    pageable = Copies("h2d", 1 << 20, memory="pageable")
-    workload = step(
-        Kernels(5), Copies("d2h", 4096, 2), Wait(), Kernels(3), HostWork(1e-6), Kernels(2), pageable, Kernels(1)
-    )
-    assert model.graphs(workload) == [7, 3, 2, 1]
-    kinds = [act.kind for act in model.acts(workload, KNOWN, "graph")]
-    assert kinds == ["replay", "sync", "replay", "host", "replay", "sync", "copy", "replay"]
-    assert model.graphs(step(Wait(), HostWork(1e-6), pageable)) == []
-
-
-def test_a_pinned_copy_leaves_the_host_to_the_next_call() -> None:
-    found = played(step(Copies("h2d", 5_000_000), Kernels(1, (4e-6,)), Copies("d2h", 5_500_000), Wait()), "stream")
-    into, kernel, out = found.work
-    assert [span.lane for span in found.work] == ["h2d", "gpu", "d2h"]
-    assert into.begin_s == pytest.approx(1.9e-6 + 1.3e-6)
-    assert into.end_s - into.begin_s == pytest.approx(1.1e-6 + 5e6 / LINK)
-    assert kernel.begin_s == pytest.approx(into.end_s + GAPS["stream"])
-    assert out.end_s - out.begin_s == pytest.approx(1.2e-6 + 5.5e6 / (LINK * 1.1))
-    assert found.host[1].end_s == pytest.approx(1.9e-6 + 2.3e-6)
-    assert found.end_s == pytest.approx(out.end_s + KNOWN["complete"])
-    assert found.shares["link"] == pytest.approx(found.end_s - 1.9e-6 - 1.3e-6 - GAPS["stream"] - 4e-6 - 2.5e-6)
 
 
 @pytest.mark.parametrize("memory", ["pinned", "pageable"])
@@ -500,26 +353,6 @@ def test_a_graph_takes_longer_to_a_memset_or_copy_and_back(part: Part, around: s
     assert streamed[0] == streamed[1]
 
 
-def test_a_pageable_copy_waits_for_the_work_before_it_and_keeps_the_host() -> None:
-    found = played(step(Kernels(1, (40e-6,)), Copies("d2h", 9_000_000, memory="pageable"), Kernels(1)), "stream")
-    kernel, behind = found.work
-    copied = next(span for span in found.host if span.lane == "host" and span.act == 2)
-    assert copied.begin_s == pytest.approx(kernel.end_s)
-    assert copied.end_s - copied.begin_s == pytest.approx(8e-6 + 1e-3)
-    assert behind.begin_s == pytest.approx(copied.end_s + KNOWN[model.call_name("loop", 0)] + KNOWN["way"])
-    assert found.shares["link"] == pytest.approx(8e-6 + 1e-3)
-
-
-def test_every_wait_pays_its_way_and_completion_again() -> None:
-    """Steps that end in a synchronise do not overlap: n of them take n times as long as one."""
-    one = played(step(Kernels(7, (3e-6,)), Wait()), "stream").end_s
-    assert played(step(*(Kernels(7, (3e-6,)), Wait()) * 3), "stream").end_s == pytest.approx(3 * one)
-    host = played(step(Kernels(7, (3e-6,)), Wait(), HostWork(50e-6)), "stream")
-    assert host.end_s == pytest.approx(one + 50e-6)
-    # A wait for nothing costs its call.
-    assert played(step(Wait()), "stream").end_s == pytest.approx(KNOWN["sync"])
-
-
 def test_a_full_queue_does_not_change_how_long_a_step_takes() -> None:
     workload = step(Kernels(50, (9e-6,)), Wait())
     roomy, full = played(workload, "stream"), played(workload, "stream", queue=4)
@@ -528,3 +361,103 @@ def test_a_full_queue_does_not_change_how_long_a_step_takes() -> None:
     # but work of the host behind the calls comes later
     later = step(Kernels(50, (9e-6,)), HostWork(400e-6), Wait())
     assert played(later, "stream", queue=4).end_s > played(later, "stream").end_s + 200e-6
+
+
+def act(kind: str, host_s: float, way_s: float, *work: model.Work, stream: int = 0) -> model.Act:
+    return model.Act(kind, host_s, way_s, work, stream)
+
+
+LAUNCH = act("launch", 0.1e-6, 1e-6, model.Work("gpu", 50e-6, 9e-6))
+SHORT = act("launch", 1e-6, 0.0, model.Work("gpu", 5e-6))
+TURN = act("launch", 1e-6, 0.0, model.Work("gpu", 50e-6))
+REPLAY = act("replay", 1e-6, 1e-6, model.Work("gpu", 100e-6, 2e-6, 0), model.Work("gpu", 1e-6, 2e-6, 1))
+COPY = act("copy", 1e-6, 0.0, model.Work("h2d", 100e-6))
+SYNC = model.Act("sync", 0.0, wait_s=1e-6)
+KEPT, HELD = (model.Act("event", 0.0, work=(event,)) for event in (RECORDED, AWAITED))
+BRANCHES = tuple(model.Work("gpu", 50e-6, 9e-6, branch) for branch in range(4))
+BEFORE_A_COPY = [act("launch", 1e-6, 0.0, model.Work("gpu", (9e-6, 40e-6)[at], 2e-6), stream=at) for at in (0, 1)]
+JOINS = act("copy", 1e-6, 0.0, model.Work("d2h", 10e-6, joins=True))
+PAGEABLE = Copies("h2d", 1 << 20, memory="pageable")
+FORKED = [part for at in range(1, 9) for part in (Event(1, at, awaited=True), Kernels(1, (9e-6,), stream=at))]
+ACTS: dict[str, tuple[list[model.Act], dict[str, float]]] = {
+    "nothing": ([], {}),
+    "an empty stream is synchronised too": ([model.Act("sync", 3e-6, wait_s=1e-6)], {}),
+    "a replay takes one place in the queue, however many kernels it has": (
+        [act("replay", 1e-6, 1e-6, *[model.Work("gpu", 10e-6)] * 5)] * 4, {"queue": 2},
+    ),
+    "busy is what any kernel covers": ([SHORT, SHORT._replace(stream=1), SYNC], {}),
+    "and no copy": ([COPY, SYNC], {}),
+    "kernels of other streams begin a front end apart": (
+        [LAUNCH._replace(stream=index) for index in range(4)], {"front_end_s": 2e-6},
+    ),
+    "as do those of branches": ([act("replay", 0.1e-6, 1e-6, *BRANCHES)], {"front_end_s": 2e-6}),
+    "in one stream the kernel and its gap take longer than that": ([LAUNCH, LAUNCH], {"front_end_s": 2e-6}),
+    "a stream that waits holds up no other": ([COPY, SHORT, SHORT._replace(stream=1)], {"front_end_s": 2e-6}),
+    "what joins comes after all streams and before all that follows": (
+        [*BEFORE_A_COPY, JOINS, act("launch", 1e-6, 0.0, model.Work("gpu", 1e-6, 2e-6), stream=7)], {},
+    ),
+    "a replay comes after all branches of the one before it": (
+        [REPLAY, REPLAY._replace(work=REPLAY.work[::-1])], {},
+    ),
+    "a wait for an event that follows is for that of the step before": (
+        [HELD, TURN._replace(stream=1), TURN, KEPT] * 2, {},
+    ),
+    "directions are copied at once, and one direction in turn": (
+        [act("copy", 1e-6, 0.0, model.Work(lane, 10e-6), stream=at) for at, lane in enumerate(("h2d", "d2h", "h2d"))],
+        {},
+    ),
+    "a slow host": ([act("launch", 9e-6, 1e-6, model.Work("gpu", 2e-6))] * 5 + [SYNC], {}),
+    "long kernels": ([act("launch", 1e-6, 1e-6, model.Work("gpu", 9e-6, 2e-6))] * 5 + [SYNC], {}),
+}  # fmt: skip
+PLAYS: dict[str, tuple[Workload, str]] = {
+    "kernels are dealt to the streams in turn": (step(Kernels(3), Wait(), Kernels(2), streams=2), "stream"),
+    "and to branches": (step(Kernels(3), Wait(), Kernels(2), streams=2), "graph"),
+    "nodes without an awaited event are roots": (step(*FORKED, streams=9), "graph"),
+    "others are not": (step(Kernels(1, (9e-6,), stream=0), Event(1, 0), *FORKED, streams=9), "graph"),
+    "bytes keep a kernel as long as the memory needs": (step(Kernels(1, (3e-6,), bytes=40e6)), "stream"),
+    "and no longer": (step(Kernels(1, (30e-6,), bytes=40e6)), "stream"),
+    "each part may have its own layer and arguments": (
+        step(Kernels(1, arguments=8), Kernels(1, layer="cuda_core", host_s=1e-6)), "stream",
+    ),
+    "also in a graph": (step(Kernels(1, arguments=8), Kernels(1, layer="cuda_core", host_s=1e-6)), "graph"),
+    "waits, host work and pageable copies part graphs": (
+        step(Kernels(5), Copies("d2h", 4096, 2), Wait(), Kernels(3), HostWork(1e-6), Kernels(2), PAGEABLE, Kernels(1)),
+        "graph",
+    ),
+    "nothing is captured": (step(Wait(), HostWork(1e-6), PAGEABLE), "graph"),
+    "a pinned copy leaves the host to the next call": (
+        step(Copies("h2d", 5_000_000), Kernels(1, (4e-6,)), Copies("d2h", 5_500_000), Wait()), "stream",
+    ),
+    "a pageable copy waits for the work before it and keeps the host": (
+        step(Kernels(1, (40e-6,)), Copies("d2h", 9_000_000, memory="pageable"), Kernels(1)), "stream",
+    ),
+    "a wait": (step(Kernels(7, (3e-6,)), Wait()), "stream"),
+    "steps that end in a wait do not overlap": (step(*(Kernels(7, (3e-6,)), Wait()) * 3), "stream"),
+    "the host works behind a wait": (step(Kernels(7, (3e-6,)), Wait(), HostWork(50e-6)), "stream"),
+    "a wait for nothing costs its call": (step(Wait()), "stream"),
+    **{
+        f"the gap behind {blocks} blocks in a {way}": (step(Kernels(2, (9e-6,), blocks=blocks), Wait()), way)
+        for blocks in (1055, 1056) for way in model.WAYS
+    },
+    **{
+        f"{blocks} blocks of a framework": (step(Kernels(2, (9e-6,), blocks=blocks, layer="torch_eager")), "graph")
+        for blocks in (None, 9999)
+    },
+}  # fmt: skip
+
+
+def told(found: model.Played) -> Iterator[str]:
+    """Times in us."""
+    for name, spans in (("host", found.host), ("work", found.work)):
+        yield f"{name}: " + "; ".join(
+            f"{span.lane} of {span.act} {span.begin_s * 1e6:.5g}–{span.end_s * 1e6:.5g}" for span in spans
+        )
+    shares = ", ".join(f"{name} {seconds * 1e6:.5g}" for name, seconds in found.shares.items())
+    yield f"ends {found.end_s * 1e6:.5g}, busy {found.busy_s * 1e6:.5g}: {shares}"
+
+
+def test_what_is_played() -> None:
+    plays = {name: model.play(acts, **how) for name, (acts, how) in ACTS.items()}
+    plays |= {name: played(workload, way) for name, (workload, way) in PLAYS.items()}
+    texts = ("\n".join((f"== {name}", *told(found))) for name, found in plays.items())
+    snapshots.same("plays", "\n\n".join(texts))

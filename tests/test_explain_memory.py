@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from read_findings import by_rule, evidence
 
 from microbench.core.model import GpuInfo, Outcome, Run
-from microbench.explain.memory_access import contention, engine
+from microbench.explain.memory_access import engine
 from microbench.explain.memory_levels import latency_levels
-from microbench.explain.memory_stream import largest_bytes, losses, shape_words
+from microbench.explain.memory_stream import largest_bytes, shape_words
 from microbench.explain.memory_verdict import causes
 from microbench.report.suites.memory import ENOUGH, energies, in_flight
 
@@ -64,10 +64,7 @@ def test_programs_that_only_draw_and_large_arrays_are_no_cause() -> None:
     assert [cause.short for cause in causes(evidence(of_size(64 * MIB, slow)))] == ["the arrays are small"]
 
 
-def test_python_loses_a_share_of_the_rate_on_the_largest_arrays() -> None:
-    for loss in losses(evidence(WHOLE), "numba"):
-        assert loss.share == pytest.approx(1 - loss.row.value / loss.native.value)
-        assert loss.row.params["size_bytes"] == loss.native.params["size_bytes"] == largest_bytes(evidence(WHOLE))
+def test_python_is_compared_on_the_largest_arrays_that_most_kernels_fit() -> None:
     sizes = {one.case.params["size_bytes"] for one in WHOLE.outcomes if one.case.benchmark == "memory_stream"}
     largest = max(sizes)
     few = changed(
@@ -106,19 +103,8 @@ def test_how_many_bytes_must_be_in_flight() -> None:
     assert little.at == pytest.approx(dram.value * best / 132)
 
 
-def test_contention_shows_in_additions() -> None:
-    factors = {(pair.space, pair.dtype): pair.factor for pair in contention(evidence(WHOLE))}
-    halved = scaled(WHOLE, "memory_atomic", "additions", 0.5, space="global", dtype="int32", spread="same")
-    doubled = {(pair.space, pair.dtype): pair.factor for pair in contention(evidence(halved))}
-    assert doubled.pop(("global", "int32")) == pytest.approx(2 * factors.pop(("global", "int32")))
-    assert doubled == factors
-
-
 def test_a_fit_of_the_drivers_copies_is_that_of_the_l2() -> None:
     fit = engine(evidence(WHOLE), "copy")
-    for _, row in fit.points:
-        moved = row.measurement.work.bytes
-        assert moved / row.value == pytest.approx(fit.fixed_s + moved / fit.bandwidth, rel=0.1)
     assert max(row.measurement.work.bytes for _, row in fit.points) <= 0.6 * 50 * MIB * 1.3
     beyond = scaled(WHOLE, "memory_copy", "bandwidth", 0.5, way="copy", size_bytes=GIB)
     assert engine(evidence(beyond), "copy") == fit, "larger copies run at another pace"

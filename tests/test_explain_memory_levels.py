@@ -125,21 +125,9 @@ def test_a_crossing_is_straight_in_logarithms() -> None:
     assert levels.crossing([(1, row)], row.value) is None
 
 
-def test_latency_by_level_in_both_units() -> None:
-    assert [one.name for one in levels.latency_levels(evidence(WHOLE))] == ["L1", "L2", "DRAM"]
-    cycles = [one.value for one in levels.latency_levels(evidence(WHOLE), "cycles")]
-    assert cycles == pytest.approx([33, 262, 560], rel=0.01)
-
-
 def test_a_rise_within_dram_is_the_reach_of_a_tlb() -> None:
     (reach_bytes,) = levels.steps(evidence(WHOLE))
     assert GIB < reach_bytes < 4 * GIB
     flat = scaled(WHOLE, "memory_latency", "cycles", 560 / 850, footprint_bytes=4 * GIB)
     flat = scaled(flat, "memory_latency", "cycles", 560 / 850, footprint_bytes=16 * GIB)
     assert levels.steps(evidence(flat)) == []
-
-
-def test_the_l2_has_a_near_and_a_far_part() -> None:
-    row, *modes = levels.l2_modes(evidence(WHOLE))
-    assert modes == [262.0, 421.0, 0.51]
-    assert row.params["footprint_bytes"] == 4 * MIB

@@ -2,14 +2,13 @@
 
 import itertools
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+import snapshots
 from link_evidence import with_gpu
 from make_run import make_run
 from msgspec.structs import replace
@@ -19,8 +18,6 @@ from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.archive import store
 from microbench.core.bench import discover
 from microbench.core.model import Run
-from microbench.core.units import as_time, quantity, times
-from microbench.library import runs as library_runs
 from microbench.model.fit import fit, missing
 from microbench.model.model import WAYS
 from microbench.report import document
@@ -40,7 +37,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @cache
 def recorded(name: str) -> Run:
-    return library_runs.read(store.bundled()[name])
+    return store.read(store.bundled()[name])
 
 
 @cache
@@ -89,14 +86,16 @@ def test_the_benchmarks_of_a_figure_exist_and_the_step_has_those_of_the_model() 
     assert set(missing(fit(nothing), DRAWN, WAYS)) == set(KINDS["step"].benchmarks)
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_figure_says_its_conclusion_and_its_source(name: str) -> None:
-    one, gpu = figure(name), some(evidence(name).gpu)
-    written = " ".join(words(one)).replace("\N{NO-BREAK SPACE}", " ")
-    assert re.search(r"\d", one.conclusion), "a conclusion needs a figure of the run"
-    assert one.conclusion in written
-    assert gpu.name in written
-    assert len(one.sources) == len(one.conclusions) == 1
+def test_what_figures_say() -> None:
+    """All that is written in them, and the tables of their data."""
+    told = []
+    for name in KINDS:
+        one = figure(name)
+        told += [f"== {name}: {one.conclusion} ({'; '.join(one.sources)})", *words(one)]
+        for table in one.tables:
+            told.append(f"{table.title}: {' | '.join(column.title for column in table.columns)}")
+            told += [" | ".join(cell.text for cell in row) for row in table.rows]
+    snapshots.same("figures", "\n".join(told))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -136,21 +135,6 @@ def extent(shape: Stroke | Rectangle | Dots | Words) -> tuple[float, float, floa
     return min(xs), max(xs), min(ys), max(ys)
 
 
-@pytest.mark.parametrize(("name", "patterns"), [
-    ("ladder", ["compiled loop", r"[0-9.]+ µs", r"[0-9.]+×"]),
-    ("gain", ["compiled loop", "kernel duration, as profilers report it", "10 µs", r"1\.5× at [0-9.]+ .s"]),
-    ("link", ["fit", "pinned", "half", r"ceiling .*", r"Bandwidth over the size of a copy, .*"] * 2),
-    ("memory", [f"{level} {words}" for level in ("L1", "L2", "DRAM") for words in (".*B/s.*", ".* ns, .* cycles")]),
-    ("roofline", ["memory_stream read .*", "bandwidth-bound", "compute-bound"]),
-    ("sustained", [f"{name}, 100 % is .*" for name in ("rate", "SM clock", "power", "temperature")]),
-    ("step", ["stream host", "graph host", "synchronise", "8", "8", "8"]),
-])  # fmt: skip
-def test_a_figure_names_what_it_shows(name: str, patterns: list[str]) -> None:
-    written = words(figure(name))
-    for pattern in set(patterns):
-        assert sum(re.fullmatch(pattern, text) is not None for text in written) >= patterns.count(pattern), pattern
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_the_data_of_a_figure_are_tables(name: str) -> None:
     for one in (figure(name), both(name, "Another GPU")):
@@ -159,18 +143,6 @@ def test_the_data_of_a_figure_are_tables(name: str) -> None:
             assert table.title
             assert len(table.rows) > 1
             assert {len(row) for row in table.rows} == {len({column.title for column in table.columns})}
-
-
-def test_pictures_and_tables_hold_what_was_fitted_and_measured() -> None:
-    rows = evidence("ladder").rows("launch_layers", "submit", family="same_kernel", arguments=4)
-    loop = next(row for row in rows if row.params["layer"] == "loop")
-    calls_s = {id(row): fit(evidence("ladder")).values[f"call.{row.params['layer']}.4"] for row in rows}
-    ratios = {times(calls_s[id(row)] / calls_s[id(loop)]) for row in rows if row is not loop}
-    figures = {as_time(call_s) for call_s in calls_s.values()} | ratios
-    assert len(figures) > 2
-    assert figures <= set(words(figure("ladder")))
-    row = evidence("link").rows("link_copy", "bandwidth", direction="h2d", memory="pinned")[-1]
-    assert quantity(row.value, "B/s") in {cell.text for line in figure("link").tables[0].rows for cell in line}
 
 
 def test_nothing_is_drawn_of_a_run_without_figures() -> None:
@@ -407,9 +379,3 @@ def test_columns_beside_bars_are_dropped_to_make_room_for_labels() -> None:
     assert set(titles(540)) == {"one", "two", "three"}
     assert set(titles(300)) == {"one", "three"}
     assert titles(200) == ["one"]
-
-
-def test_the_names_of_figures_need_no_numpy() -> None:
-    code = "import sys; from microbench.report.figures.catalogue import KINDS; print('numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "False"

@@ -1,9 +1,10 @@
 """Forecasts from constants made by hand: the law, intervals, break-even, flowing steps, advice, extrapolation."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
+import snapshots
 from make_fit import make_fit
 from msgspec.structs import replace
 
@@ -45,13 +46,6 @@ def test_a_step_takes_what_the_law_says(duration_s: float, period_s: float) -> N
     for one in (found.stream, found.graph):
         assert sum(one.shares.values()) == pytest.approx(one.step_s)
         assert one.idle_share == pytest.approx(1 - 200 * duration_s / one.step_s)
-
-
-def test_a_graph_that_saves_nothing_never_pays() -> None:
-    found = forecast(step(10, 6e-6), fit(gap_graph=5e-6))
-    assert found.break_even is None
-    assert found.speedup < 1
-    assert "graph" not in {advice.name for advice in found.advice}
 
 
 def test_the_interval_is_misfit_and_constants_together() -> None:
@@ -132,48 +126,6 @@ def test_many_copies_are_predicted_with_as_few_plays_as_many_kernels(monkeypatch
     assert sum(played) < 5 * 5002
 
 
-def test_steps_without_a_wait_flow_into_one_another() -> None:
-    for duration_s, period_s in ((0.0, 2.5e-6), (6e-6, 7.5e-6)):
-        found = predict(Workload((Kernels(100, (duration_s,)),)), fit(), "stream")
-        assert found.step_s == pytest.approx(100 * period_s), "no launch latency and no completion for each step"
-        assert sum(found.shares.values()) == pytest.approx(found.step_s)
-
-
-def test_waits_cost_what_is_paid_once_a_wait() -> None:
-    one = predict(step(60, 6e-6), fit(), "stream")
-    six = predict(Workload((Kernels(10, (6e-6,)), Wait()) * 6), fit(), "stream")
-    assert six.step_s - one.step_s == pytest.approx(5 * (2.5e-6 + 3e-6 + 2e-6 - 1.5e-6))
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_streams_move_no_more_bytes_than_the_memory(way: str) -> None:
-    workload = Workload((Kernels(200, (0.0,), bytes=40e6), Wait()), streams=8)
-    found = predict(workload, fit(), way)
-    assert found.step_s == pytest.approx(200 * 10e-6, rel=0.01)
-    assert found.limit == "kernel"
-
-
-def test_streams_overlap_kernels_and_copies() -> None:
-    parts: tuple[Part, ...] = tuple(
-        part
-        for stream in (0, 1)
-        for part in (Copies("h2d", 5_000_000, stream=stream), Kernels(1, (100e-6,), stream=stream))
-    )
-    apart = predict(Workload((*parts, Wait()), streams=2), fit(), "stream")
-    in_one = predict(Workload((*(replace(part, stream=0) for part in parts), Wait())), fit(), "stream")
-    assert in_one.step_s - apart.step_s == pytest.approx(100e-6, rel=0.1), "one copy hides behind the other's kernel"
-
-
-def test_kernels_of_several_streams_begin_one_after_the_other() -> None:
-    workload = Workload((Kernels(64, (50e-6,)), Wait()), streams=64)
-    found = predict(workload, fit(front_end=4e-6), "graph")
-    assert found.step_s == pytest.approx(1e-6 + 64e-9 + 2.5e-6 + 63 * 4e-6 + 50e-6 + 2e-6)
-
-
-def advised(workload: Workload, constants: Fit | None = None) -> dict[str, float]:
-    return {advice.name: advice.step_s for advice in forecast(workload, constants or fit()).advice}
-
-
 def test_advice_is_what_the_changed_step_would_take() -> None:
     found = forecast(step(1000, 0.2e-6, "torch_eager", arguments=1, host_s=0.0), fit())
     by_name = {advice.name: advice for advice in found.advice}
@@ -185,31 +137,6 @@ def test_advice_is_what_the_changed_step_would_take() -> None:
     assert by_name["fuse"].step_s == pytest.approx(fused.step_s)
     for advice in found.advice:
         assert advice.saves == pytest.approx(1 - advice.step_s / found.stream.step_s)
-
-
-def test_fusing_pairs_of_kernels_keeps_an_odd_one_alone() -> None:
-    kernels = Kernels(5, (1e-6, 2e-6), bytes=100.0)
-    found = advised(Workload((kernels, Wait())))
-    by_hand: tuple[Part, ...] = (
-        Kernels(2, (3e-6,), bytes=200.0), Kernels(1, (1e-6,), bytes=100.0), Wait(),
-    )  # fmt: skip
-    assert found["fuse"] == pytest.approx(predict(Workload(by_hand), fit(), "stream").step_s)
-
-
-def test_waits_host_time_and_pageable_memory_are_advised_against() -> None:
-    parts: tuple[Part, ...] = (
-        Copies("h2d", 100_000, memory="pageable"), Kernels(10, (1e-6,), host_s=2e-6), Wait(),
-        Kernels(10, (1e-6,)), Wait(),
-    )  # fmt: skip
-    assert {"pinned", "host", "syncs"} <= set(advised(Workload(parts)))
-    assert not {"pinned", "host", "syncs", "layer"} & set(advised(step(10, 1e-6)))
-
-
-def test_what_cannot_be_captured_has_no_graph() -> None:
-    found: Forecast = forecast(Workload((HostWork(1e-3), Copies("h2d", 1000, memory="pageable"), Wait())), fit())
-    assert found.graph is None
-    assert found.break_even is None
-    assert found.speedup == 1
 
 
 def test_a_step_beyond_what_was_measured_is_named() -> None:
@@ -234,16 +161,58 @@ def test_every_constant_used_is_named_and_a_missing_one_refused() -> None:
                 predict(workload, lacking, way)
 
 
-def test_a_graph_of_one_stream_may_be_shorter_than_its_kernels() -> None:
-    """Profilers' durations overlap there; the interval knows this on both sides."""
-    found = forecast(step(1000, 20e-6), fit(half=0.01, gap_graph=63e-9, one_stream_graph=178e-9))
-    assert found.graph.step_s < 1000 * 20e-6
-    assert found.graph.low_s < found.graph.step_s < found.graph.high_s
+PAGEABLE: tuple[Part, ...] = (
+    Copies("h2d", 100_000, memory="pageable"), Kernels(10, (1e-6,), host_s=2e-6), Wait(), Kernels(10, (1e-6,)), Wait(),
+)  # fmt: skip
+OVERLAPPING = tuple(
+    part
+    for stream in (0, 1)
+    for part in (Copies("h2d", 5_000_000, stream=stream), Kernels(1, (100e-6,), stream=stream))
+)
+SHORT_GAPS = fit(half=0.01, gap_graph=63e-9, one_stream_graph=178e-9)
+STEPS: dict[str, Forecast] = {
+    "a graph that saves nothing never pays": forecast(step(10, 6e-6), fit(gap_graph=5e-6)),
+    "steps without a wait flow into one another, bound by the host": forecast(Workload((Kernels(100),)), fit()),
+    "and bound by the GPU": forecast(Workload((Kernels(100, (6e-6,)),)), fit()),
+    "one wait": forecast(step(60, 6e-6), fit()),
+    "six waits": forecast(Workload((Kernels(10, (6e-6,)), Wait()) * 6), fit()),
+    "streams move no more bytes than the memory": forecast(
+        Workload((Kernels(200, (0.0,), bytes=40e6), Wait()), streams=8), fit()
+    ),
+    "streams overlap kernels and copies": forecast(Workload((*OVERLAPPING, Wait()), streams=2), fit()),
+    "one stream does not": forecast(
+        Workload((*(replace(part, stream=0) for part in OVERLAPPING), Wait())), fit()
+    ),
+    "kernels of several streams begin one after the other": forecast(
+        Workload((Kernels(64, (50e-6,)), Wait()), streams=64), fit(front_end=4e-6)
+    ),
+    "of pairs that are fused an odd kernel stays alone": forecast(
+        Workload((Kernels(5, (1e-6, 2e-6), bytes=100.0), Wait())), fit()
+    ),
+    "waits, host time and pageable memory are advised against": forecast(Workload(PAGEABLE), fit()),
+    "what cannot be captured has no graph": forecast(
+        Workload((HostWork(1e-3), Copies("h2d", 1000, memory="pageable"), Wait())), fit()
+    ),
+    # Profilers' durations overlap there; the interval knows this on both sides.
+    "a graph of one stream may be shorter than its kernels": forecast(step(1000, 20e-6), SHORT_GAPS),
+    "copies of pageable memory take the link": forecast(
+        Workload((Copies("h2d", 1 << 24, memory="pageable"), Kernels(1, (1e-6,)), Wait())), fit(half=0.01)
+    ),
+}  # fmt: skip
 
 
-def test_copies_of_pageable_memory_take_the_link() -> None:
-    copies = Workload((Copies("h2d", 1 << 24, memory="pageable"), Kernels(1, (1e-6,)), Wait()), layer="loop")
-    found = forecast(copies, fit(half=0.01))
-    assert found.stream.limit == "link"
-    (pace,) = (one for one in findings(found) if one.rule == "prediction.stream")
-    assert "copies take the link 1.68 ms" in pace.text
+def told(found: Forecast) -> Iterator[str]:
+    """Times in us."""
+    for way, one in (("stream", found.stream), ("graph", found.graph)):
+        if one is not None:
+            shares = ", ".join(f"{name} {seconds * 1e6:.5g}" for name, seconds in one.shares.items())
+            times = " ".join(f"{seconds * 1e6:.5g}" for seconds in (one.low_s, one.step_s, one.high_s))
+            yield f"{way} {times}, {one.limit}-bound, the GPU idles {one.idle_share:.4f}: {shares}"
+    making = [f"{seconds * 1e6:.5g}" for seconds in found.making]
+    yield f"{found.speedup:.4g} times as fast; made in {making}, pays after {found.break_even}"
+    yield from (f"{one.name} {one.step_s * 1e6:.5g}, saves {one.saves:.4f}" for one in found.advice)
+    yield from (finding.text for finding in findings(found) if finding.rule == "prediction.stream")
+
+
+def test_what_steps_take() -> None:
+    snapshots.same("forecasts", "\n\n".join("\n".join((f"== {name}", *told(found))) for name, found in STEPS.items()))

@@ -31,31 +31,33 @@ ROOMS: dict[str, str] = {
     "report": "capture diagnosis session archive explain model comparison analysis core",
     "fleet": "report session archive explain analysis core",
     "library": "report capture diagnosis traces session archive explain model comparison gpu recorder analysis core",
-    "cli": "library fleet report capture diagnosis traces session archive explain model experiments gpu recorder core",
+    "cli": (
+        "library fleet report diagnosis traces session archive explain model experiments gpu recorder analysis core"
+    ),
 }
-MOST_ROOMS, MOST_ARROWS = 19, 81
+MOST_ROOMS, MOST_ARROWS = 20, 85
 # The most lines that a room may have. Who adds more deletes as many, or raises the number and says why.
 LINES = {
-    "core": 1500,
-    "analysis": 1555,  # busy rounds of the host are told by its controls
-    "host": 1900,
+    "core": 1460,
+    "analysis": 1540,  # busy rounds of the host are told by its controls
+    "host": 1810,
     "recorder": 1200,
-    "gpu": 8700,
-    "meter": 1050,
-    "experiments": 11000,
-    "benchmarks": 5400,
-    "capture": 1250,
+    "gpu": 8600,
+    "meter": 1000,
+    "experiments": 10550,
+    "benchmarks": 4850,
+    "capture": 1790,  # a graph of a user's function, made and proved
     "comparison": 2070,  # sides measured in turn have a sequential rule
     "model": 4285,
-    "explain": 6830,
-    "archive": 2000,
+    "explain": 6650,
+    "archive": 1945,
     "traces": 3880,
     "diagnosis": 4650,  # communication, starts, single steps have verdicts; loops and named functions make steps
-    "session": 2300,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8050,
-    "fleet": 3300,  # JSON of both reports; classes of few GPUs are held against their ceilings
-    "library": 1790,  # the sides of ab: variables, Pythons, own code
-    "cli": 2395,  # check repeats what is not healthy, five more commands answer in JSON; ab
+    "session": 2280,  # two sides are measured in turn, with Pythons and variables of their own
+    "report": 8100,
+    "fleet": 3270,  # JSON of both reports; classes of few GPUs are held against their ceilings
+    "library": 1945,  # the sides of ab: variables, Pythons, own code
+    "cli": 2465,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 
@@ -88,7 +90,9 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 PRINTING = ("cli", "report")
 # The only files that survive any exception: of a benchmark, of a user's function whose capture may fail, and of the
 # recorder inside of a program that is watched.
-BOUNDARIES = ("session.worker", "experiments.own.culprit", "recorder.inject.sitecustomize")
+BOUNDARIES = (
+    "session.worker", "experiments.own.culprit", "recorder.inject.sitecustomize", "capture.making", "capture.proof",
+)  # fmt: skip
 
 
 def within(module: str, places: tuple[str, ...]) -> bool:

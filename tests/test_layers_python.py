@@ -27,7 +27,7 @@ from layer_stand_ins import (
     put_stand_ins,
 )
 
-from microbench.analysis.graph_steps import LAYER_AXES, layer_titles
+from microbench.analysis.graph_steps import layer_titles
 from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip, UsageError
 from microbench.core.model import Run
@@ -49,9 +49,6 @@ from microbench.gpu.layers.base import (
 )
 from microbench.gpu.layers.jax import JaxStep, Output
 from microbench.gpu.layers.torch import elements_for
-
-# The packages that the layers measure; listing the layers must import none of them.
-PACKAGES = ("cuda.bindings.driver", "cuda.core", "cupy", "numba.cuda", "torch", "triton", "warp", "jax")
 
 
 @pytest.fixture
@@ -88,7 +85,7 @@ def test_every_word_for_a_layer_means_one_layer() -> None:
 @pytest.mark.parametrize(("benchmark", "axis"), [("launch_layers", "layer"), ("graph_gain", "submitter")])
 def test_a_run_records_the_titles_of_its_layers(benchmark: str, axis: str) -> None:
     info = discover()[benchmark].info([])
-    assert axis in LAYER_AXES
+    assert axis in ("layer", "submitter")
     assert layer_titles(Run(1, "run", (), (info,), ())) == base.layer_titles()
 
 
@@ -97,17 +94,6 @@ def test_the_simulated_gpu_has_the_declared_costs() -> None:
     assert costs.keys() == {*COMPILED_LAYERS, *SAME_KERNEL, *ONE_OP} - {"warp"}
     assert costs["cupy_raw"] == base.LayerCosts(5500, 650, replay_ns=1500, make_ns=15_000, one_call=True)
     assert costs[LOOP_LAYER] == base.LayerCosts(3200, 10, replay_ns=0)
-
-
-def test_listing_layers_imports_none_of_their_packages() -> None:
-    code = f"""
-import sys
-from microbench.gpu.layers.base import layers
-layers()
-print([name for name in {PACKAGES!r} if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(("name", "arguments"), CASES)

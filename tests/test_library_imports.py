@@ -11,27 +11,12 @@ from pathlib import Path
 
 import api_page
 import pytest
-from test_packaging import HEAVY_FOR_PACKAGE
 
 import microbench
 from microbench.library.options import OwnOptions, RunOptions
 from microbench.model.options import StepOptions
 
 FUNCTIONS = ("compare", "diagnose", "measure", "predict", "run", "watch")
-
-
-def python(*arguments: str) -> str:
-    result = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
-def test_the_import_loads_nothing_heavy_and_takes_little_time() -> None:
-    code = "import sys; ready = set(sys.modules); import microbench; print(*set(sys.modules) - ready)"
-    loaded = set(python("-c", code).split())
-    assert {name.partition(".")[0] for name in loaded} & HEAVY_FOR_PACKAGE == set()
-    # Every module takes time, so their number stands for it.
-    assert len(loaded) < 30, sorted(loaded)
 
 
 def test_every_public_name_is_there_and_described() -> None:

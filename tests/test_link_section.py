@@ -7,11 +7,10 @@ from link_evidence import SEVERAL, WHOLE, changed, evidence, peer_outcomes, with
 from make_link_run import FLAT, make_link_run, rate, state, two_switches
 from make_run import make_run, outcome
 from msgspec.structs import replace
-from sections import cells, drawn, headings, lines_of, section, some, study, suite_report
+from sections import drawn, lines_of, section, some, study, suite_report
 
 from microbench.analysis.stats import rows
 from microbench.core.model import Fact, LinkInfo, Outcome
-from microbench.core.units import axis_title
 from microbench.report.document import Way
 from microbench.report.suites import link
 from microbench.report.suites.link import path
@@ -22,13 +21,6 @@ from microbench.report.terminal.charts import way
 def made_path(**other: object) -> Way:
     facts = two_switches(**other)  # type: ignore[arg-type]
     return some(path(evidence(make_link_run(facts=facts))))
-
-
-def test_the_path_goes_from_the_processor_through_switches_to_the_gpu() -> None:
-    one = made_path()
-    assert [station.name for station in one.stations] == ["CPU", "root port", "switch", "switch", "GPU 0"]
-    assert [station.which for station in one.stations] == ["NUMA 1", "39:01.0", "3a:00.0", "3c:00.0", "3e:00.0"]
-    assert [stretch.text for stretch in one.stretches] == ["", "5.0 x16", "5.0 x16", "5.0 x16"]
 
 
 def test_a_link_below_what_both_ends_can_do_stands_out_unless_it_was_idle() -> None:
@@ -77,19 +69,6 @@ def test_a_path_is_one_line_where_it_fits_and_down_the_page_where_not() -> None:
     assert (down[0], down[3], len(down)) == ("• CPU  NUMA 1", "│   5.0 x16", 9)
 
 
-def test_rates_have_fit_and_ceiling_on_a_logarithmic_axis() -> None:
-    picture = some(link.rates(evidence(), "h2d"))
-    assert picture.x_log
-    assert not picture.y_log
-    assert [line.name for line in picture.lines] == ["pinned", "pageable", "fit", "ceiling 58.4 GB/s"]
-    assert [mark.text for mark in picture.marks] == ["half", "90 %"]
-    assert picture.about.endswith("; half of b at 141 KiB; 90 % of b at 1.24 MiB")
-    assert [tick.text for tick in picture.x_ticks] == ["1 B", "64 B", "4 KiB", "256 KiB", "16 MiB"]
-    fit = dict(picture.lines[2].points)
-    for size_bytes, value in picture.lines[0].points:
-        assert min(fit.items(), key=lambda one: abs(one[0] - size_bytes))[1] == pytest.approx(value, rel=0.3)
-
-
 def test_a_fit_ends_with_the_copies_it_was_made_from() -> None:
     """Pageable copies go on to sizes that no pinned copy has: the fit ends before them, the ceiling does not."""
     few = changed(
@@ -117,12 +96,8 @@ def test_a_figure_above_its_limit_says_so() -> None:
 
 def test_peers_are_a_matrix_with_reasons_and_topology() -> None:
     run = peer_outcomes(SEVERAL, "skipped", "no peer access", first=3, second=0)
-    rates, latencies = link.peers(evidence(run))
-    assert headings(rates) == ["", "GPU 0", "GPU 1", "GPU 2", "GPU 3"]
-    assert cells(rates, 0) == ["GPU 0", "·", "393", "196", "196"]
-    assert rates.rows[3][1].text == "–"
-    assert rates.notes == ("3 → 0: no peer access", "seen from GPU 0: gpu1 PIX, mlx5_0 NODE")
-    assert latencies.rows[1][1].text == "850 ns"
+    rates, _ = link.peers(evidence(run))
+    assert (rates.rows[3][1].text, rates.notes[0]) == ("–", "3 → 0: no peer access")
     failed = peer_outcomes(SEVERAL, "failed", "wrong data", first=3, second=0)
     assert link.peers(evidence(failed))[0].notes[0] == "failed, 3 → 0: wrong data"
 
@@ -140,33 +115,7 @@ def test_each_gpu_is_held_against_its_own_link() -> None:
         assert (some(own[1]).value, own[2]) == (pytest.approx(some(own[0]).value / 2), own[0])
 
 
-def test_what_has_no_footprint_shows_none() -> None:
-    table = study(suite_report("link"), "link_latency").tables[0]
-    across = headings(table)
-    what, footprint = across.index("what"), across.index(axis_title("footprint_bytes"))
-    shown = {(row[what].text, row[footprint].text) for row in table.rows}
-    assert shown == {("flag", "–"), ("copy_h2d", "–"), ("copy_d2h", "–"), ("memset", "–"), ("host_read", "2 MiB"),
-                     ("host_read", "64 MiB")}  # fmt: skip
-    split = study(suite_report("link"), "link_zero_copy").tables[0]
-    offset = headings(split).index(axis_title("offset_bytes"))
-    assert {row[offset].text for row in split.rows} == {"0 B", "32 B"}, "an offset of 0 is one"
-
-
-def test_a_table_shows_the_share_of_its_rate_that_a_gpu_keeps_beside_others() -> None:
-    full = make_link_run(gpus=4, nodes=2, preset="full")
-    table, _ = link.uplinks(evidence(full))
-    assert headings(table) == ["", "all others", "GPU 0", "GPU 1", "GPU 2", "GPU 3"]
-    assert cells(table, 0) == ["GPU 0", "51.1 %", "·", "100 %", "100 %", "100 %"]
-    assert table.rows[0][1].tone == "warning"
-
-
-def test_facts_have_a_table_with_reasons_and_hops_their_own() -> None:
-    first, hops = section(SEVERAL, "link").studies[0].tables
-    assert first.title == "link_state: State of the link"
-    facts = {row[0].text: row[1].text for row in first.rows}
-    assert (facts["bar1_bytes"], facts["relaxed_ordering"]) == ("128 GiB", "yes")
-    assert facts["max_payload_bytes"] == "256 B"
-    assert cells(hops, 5)[:3] == ["5", "0000:39:01.0", "root port"]
+def test_a_fact_that_is_hidden_has_its_reason() -> None:
     hidden = {row[0].text: row[1] for row in study(suite_report("link"), "link_state").tables[0].rows}
     assert hidden["switches"].text == "unknown (a virtual machine hides the real ports above the GPU)"
     assert hidden["switches"].tone == "quiet"

@@ -102,8 +102,5 @@ def test_links_straight_to_the_other_gpu_are_counted() -> None:
 def test_levels_of_pcie(level: int, words: str | None) -> None:
     found = topology.topology(query(nvmlDeviceGetTopologyCommonAncestor=level), topology.NvLinks(), OTHER)
     assert [answer.value for answer in found] == ["none", words]
-
-
-def test_a_gpu_that_nvml_does_not_know() -> None:
     found = topology.topology(query(nvmlDeviceGetHandleByPciBusId=nvml.refuse(nvml.NOT_FOUND)), UP, OTHER)
     assert [answer.reason for answer in found] == ["NVML error 6", "NVML error 6"]

@@ -89,11 +89,21 @@ def test_installed_version_and_command_are_the_package_s() -> None:
     assert command == "microbench.__main__:main"
 
 
-@pytest.mark.parametrize(("module", "heavy"), [("microbench", HEAVY_FOR_PACKAGE), ("microbench.cli.app", HEAVY)])
-def test_import_is_light(module: str, heavy: set[str]) -> None:
-    code = f"import sys; ready = set(sys.modules); import {module}; print(*set(sys.modules) - ready)"
+@pytest.mark.parametrize(("used", "heavy"), [
+    ("import microbench", HEAVY_FOR_PACKAGE), ("import microbench.cli.app", HEAVY | {"rich"}),
+    ("from microbench.cli.app import app; app(['show', 'nvidia-h200'], standalone_mode=False)",
+     {"numba", "cuda", "cupy", "torch"}),
+    ("from microbench.report.figures.catalogue import KINDS", {"numpy"}),
+    ("from microbench.gpu.layers.base import layers; layers()",
+     {"cuda", "cupy", "numba.cuda", "torch", "triton", "warp", "jax"}),
+])  # fmt: skip
+def test_what_is_used_is_all_that_is_imported(used: str, heavy: set[str]) -> None:
+    code = f"import sys; ready = {{*sys.modules}}; {used}; print(*{{*sys.modules}} - ready, file=sys.stderr)"
     result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert {name.partition(".")[0] for name in result.stdout.split()} & heavy == set()
+    loaded = result.stderr.split()
+    assert ({name.partition(".")[0] for name in loaded} | {*loaded}) & heavy == set()
+    # Every module takes time, so their number stands for it.
+    assert used != "import microbench" or len(loaded) < 30, sorted(loaded)
 
 
 def test_constraints_are_names_and_versions_only() -> None:

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import snapshots
 
 from microbench.core.bench import Axis, Benchmark, Measured, Package, discover
 from microbench.core.errors import ExitCode, UsageError
-from microbench.core.model import Case, Environment, GpuInfo, Metric, Param
-from microbench.session.plan import PlannedCase, Selected, make_plan, parse_overrides, select
+from microbench.core.model import Environment, GpuInfo, Metric, Param
+from microbench.session.plan import Plan, Selected, make_plan, parse_overrides, select
 
 ONE = GpuInfo(name="tiny", uuid="GPU-one")
 OTHER = GpuInfo(name="tiny", uuid="GPU-other")
@@ -45,10 +46,6 @@ def selected(
 ) -> tuple[Selected, ...]:
     """Named benchmarks with their quick grids, all with their default grids."""
     return select(CATALOGUE, names, preset or ("quick" if names else "default"), overrides or {})
-
-
-def ids(cases: tuple[PlannedCase, ...]) -> list[str]:
-    return [one.case.id for one in cases]
 
 
 def test_everything_is_selected_unless_named() -> None:
@@ -120,53 +117,6 @@ def test_compute_cases_have_an_order_of_their_own_in_each_round() -> None:
     assert drawn(2, None) == drawn(2, "run session 0", "memory") == [list(range(10))] * 2
 
 
-def test_shared_processes_come_first_and_the_most_processes_last() -> None:
-    plan = make_plan(selected(), HERE)
-    order = list(dict.fromkeys(one.benchmark.name for one in plan.cases))
-    assert order == ["host_clock", "kind", "zero", "sync", "cold"]
-
-
-def test_one_process_for_each_value_that_needs_its_own() -> None:
-    plan = make_plan(selected("sync", preset="default"), HERE)
-    processes = [one.process for one in plan.cases]
-    assert len(set(processes)) == 3
-    assert sum(a != b for a, b in itertools.pairwise(processes)) == 2
-    assert [one.case.params["mode"] for one in plan.cases] == ["spin"] * 2 + ["yield"] * 2 + ["blocking"] * 2
-
-
-def test_variables_set_processes_apart() -> None:
-    def variables(case: Case) -> dict[str, str]:
-        return {"MODE": str(case.params["mode"])}
-
-    one = benchmark("one", axes={"mode": MODE}, process_environment=variables)
-    plan = make_plan(select({"one": one}, (), "default", {}), HERE)
-    assert [case.process.variables for case in plan.cases] == [
-        (("MODE", "spin"),), (("MODE", "yield"),), (("MODE", "blocking"),),
-    ]  # fmt: skip
-
-
-def test_the_seam_follows_from_what_a_benchmark_needs() -> None:
-    plan = make_plan(selected(), HERE)
-    seams = {one.benchmark.name: (one.process.seam, one.process.device, one.device) for one in plan.cases}
-    assert seams == {
-        "host_clock": ("host", None, None), "kind": ("gpu", ONE.uuid, ONE.uuid), "zero": ("gpu", ONE.uuid, ONE.uuid),
-        "sync": ("gpu", ONE.uuid, ONE.uuid), "cold": ("cold", ONE.uuid, ONE.uuid),
-    }  # fmt: skip
-
-
-def test_the_simulated_machine_is_opened_as_such_and_named_by_its_uuid() -> None:
-    fake = Environment(gpus=(GpuInfo(name="x", uuid="GPU-simulated", simulated=True),))
-    plan = make_plan(selected(), fake, device="fake")
-    assert {one.process.device for one in plan.cases} == {"fake"}
-    assert {one.device for one in plan.cases} == {None, "GPU-simulated"}
-
-
-def test_rounds_are_outermost_each_in_fresh_processes() -> None:
-    plan = make_plan(selected("kind", "zero"), HERE, rounds=2)
-    assert [one.round for one in plan.cases] == [0] * 4 + [1] * 4
-    assert len({one.process for one in plan.cases}) == 2
-
-
 @pytest.mark.parametrize(
     ("rounds", "expected"), [(1, [[0, 1, 2]]), (2, [[0, 2], [1]]), (3, [[0], [1], [2]]), (4, [[0], [1], [2], [3]])]
 )
@@ -181,37 +131,6 @@ def test_a_benchmark_gets_the_rounds_it_needs_spread_over_the_turns(rounds: int,
     assert len({one.process for one in plan.cases if one.process.seam == "cold"}) == max(rounds, 3)
 
 
-def test_the_first_gpu_is_measured_unless_told_otherwise() -> None:
-    assert {one.device for one in make_plan(selected("zero"), HERE).cases} == {ONE.uuid}
-    assert [one.device for one in make_plan(selected("zero"), HERE, device="all").cases] == [ONE.uuid, OTHER.uuid]
-    assert len(make_plan(selected("host"), HERE, device="all").cases) == 1
-
-
-def test_without_a_gpu_what_needs_one_is_skipped_once_or_case_by_case_if_named() -> None:
-    plan = make_plan(selected(), NO_GPU, session=2)
-    assert ids(plan.cases) == ["host_clock"]
-    assert [one.case.id for one in plan.skipped] == ["cold", "kind", "sync", "zero"]
-    assert {(one.status, one.reason, one.session) for one in plan.skipped} == {("skipped", "no driver", 2)}
-    named = make_plan(selected("sync"), NO_GPU).skipped
-    assert [one.case.params["mode"] for one in named] == ["spin", "yield", "blocking"]
-
-
-def test_more_gpus_than_there_are_is_a_skip_and_several_are_measured_once() -> None:
-    peers = {"peers": benchmark("peers", gpus=2), "ring": benchmark("ring", gpus="all")}
-    alone = make_plan(select(peers, (), "default", {}), Environment(gpus=(ONE,)), device="all")
-    assert [(one.case.id, one.reason) for one in alone.skipped] == [("peers", "needs 2 GPUs, 1 here")]
-    assert ids(alone.cases) == ["ring"]
-    assert ids(make_plan(select(peers, (), "default", {}), HERE, device="all").cases) == ["peers", "ring"]
-
-
-def test_what_is_measured_already_is_left_out() -> None:
-    done = {
-        (ONE.uuid, "zero", 0), (None, "host_clock", 0), (None, "zero", 1),
-    }  # fmt: skip
-    plan = make_plan(selected("zero", "host"), HERE, rounds=2, measured=done)
-    assert [(one.case.id, one.round) for one in plan.cases] == [("host_clock", 1), ("zero", 1)]
-
-
 def nodes(*values: Param, **more: object) -> dict[str, Benchmark]:
     """A benchmark of which node 0 and 1 are here."""
 
@@ -220,38 +139,6 @@ def nodes(*values: Param, **more: object) -> dict[str, Benchmark]:
 
     axes = {"node": Axis.same("which node", values)}
     return {"nodes": benchmark("nodes", axes=axes, here=here, **more)}  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("named", [(), ("nodes",)])
-def test_cases_that_mean_nothing_here_are_left_out_without_a_word(named: tuple[str, ...]) -> None:
-    plan = make_plan(select(nodes(0, 1, 2, 3), named, "default", {}), HERE)
-    assert ids(plan.cases) == ["nodes[node=0]", "nodes[node=1]"]
-    assert not plan.skipped
-
-
-def test_a_benchmark_of_which_nothing_is_left_is_skipped_once_with_its_first_reason() -> None:
-    plan = make_plan(select(nodes(3, 4), (), "default", {}), HERE, session=1)
-    assert not plan.cases
-    assert [(one.case.id, one.status, one.reason, one.session) for one in plan.skipped] == [
-        ("nodes", "skipped", "node 3 is not here", 1)
-    ]
-
-
-def test_too_few_gpus_is_said_before_what_else_is_not_here() -> None:
-    plan = make_plan(select(nodes(3, gpus=2), (), "default", {}), Environment(gpus=(ONE,)))
-    assert [(one.case.id, one.reason) for one in plan.skipped] == [("nodes", "needs 2 GPUs, 1 here")]
-    without = make_plan(select(nodes(3), (), "default", {}), NO_GPU)
-    assert [(one.case.id, one.reason) for one in without.skipped] == [("nodes", "no driver")]
-
-
-def test_the_cases_that_can_run_are_those_of_the_measured_machine() -> None:
-    def by_count(environment: Environment, params: Mapping[str, Param]) -> str | None:
-        return None if int(params["gpu"]) < len(environment.gpus) else "no such GPU"
-
-    pair = {"pair": benchmark("pair", axes={"gpu": Axis.same("which", (0, 1, 2))}, here=by_count)}
-    for gpus in ((ONE,), (ONE, OTHER)):
-        plan = make_plan(select(pair, (), "default", {}), Environment(gpus=gpus))
-        assert ids(plan.cases) == [f"pair[gpu={index}]" for index in range(len(gpus))]
 
 
 PARTS = {
@@ -264,15 +151,6 @@ PARTS = {
 }
 
 
-def test_each_round_begins_with_the_core_and_ends_with_late_cases_over_all_suites() -> None:
-    plan = make_plan(select(PARTS, (), "default", {}), HERE, rounds=2)
-    others = ["first[mode=spin]", "second", "third[size_bytes=128]"]
-    late = ["first[mode=yield]", "first[mode=blocking]"]
-    assert ids(plan.cases) == ["third[size_bytes=64]", *others, *late] * 2
-    assert [one.core for one in plan.cases] == ([True] + [False] * 5) * 2
-    assert [one.round for one in plan.cases] == [0] * 6 + [1] * 6
-
-
 def test_without_a_time_limit_each_process_is_started_once_a_round() -> None:
     apart = benchmark("apart", suite="graph", axes={"size_bytes": SIZE}, core=True, own_process=lambda params: "apart")
     chosen = select({**PARTS, "apart": apart}, (), "default", {})
@@ -283,14 +161,9 @@ def test_without_a_time_limit_each_process_is_started_once_a_round() -> None:
         assert [process.round for process in starts] == sorted(process.round for process in starts)
 
 
-def test_a_named_benchmark_without_a_case_in_the_preset_does_not_keep_others_from_running() -> None:
+def test_a_benchmark_without_a_case_in_the_preset_is_selected_only_by_its_own_name() -> None:
     full = benchmark("full", axes={"mode": Axis("which", (), (), MODE.full)})
     catalogue = {**PARTS, "full": full}
-    plan = make_plan(select(catalogue, ("second", "full"), "quick", {}), HERE)
-    assert ids(plan.cases) == ["second"]
-    assert [(one.case.id, one.reason) for one in plan.skipped] == [
-        ("full", "it has no case in the quick preset: leave out --quick")
-    ]
     assert [one.benchmark.name for one in select(catalogue, ("launch",), "quick", {})] == ["first", "second"]
     with pytest.raises(UsageError, match="full has no case in the quick preset"):
         select(catalogue, ("full",), "quick", {})
@@ -301,23 +174,74 @@ def test_a_quick_run_without_names_is_the_core() -> None:
     assert [one.benchmark.name for one in select(PARTS, ("launch",), "quick", {})] == ["first", "second"]
 
 
-def test_benchmarks_share_a_process_that_both_name() -> None:
-    shared = {
-        name: benchmark(name, axes={"mode": MODE}, own_process=lambda params: f"library {params['mode']}")
-        for name in ("one", "two")
-    }
-    plan = make_plan(select(shared, (), "default", {}), HERE)
-    assert ids(plan.cases) == [f"{name}[mode={mode}]" for mode in ("spin", "yield", "blocking") for name in shared]
-    assert len({one.process for one in plan.cases}) == 3
+def alone(one: Benchmark) -> tuple[Selected, ...]:
+    return select({one.name: one}, (), "default", {})
 
 
-def test_a_missing_package_is_a_skip_with_its_pip_line_but_not_on_the_simulated_gpu() -> None:
-    absent = Package("no_such_package.part", "pip install no-such-package")
-    catalogue = {"one": benchmark("one", needs=lambda params: absent)}
-    plan = make_plan(select(catalogue, (), "default", {}), HERE)
-    assert [one.reason for one in plan.skipped] == ["needs no_such_package.part: pip install no-such-package"]
-    fake = Environment(gpus=(GpuInfo(name="x", uuid="GPU-simulated", simulated=True),))
-    assert ids(make_plan(select(catalogue, (), "default", {}), fake, device="fake").cases) == ["one"]
+ALONE, FAKE = Environment(gpus=(ONE,)), Environment(gpus=(GpuInfo(name="x", uuid="GPU-simulated", simulated=True),))
+PEERS = select({"peers": benchmark("peers", gpus=2), "ring": benchmark("ring", gpus="all")}, (), "default", {})
+PAIR = alone(
+    benchmark(
+        "pair", axes={"gpu": Axis.same("which", (0, 1, 2))},
+        here=lambda environment, params: None if params["gpu"] < len(environment.gpus) else "no such GPU",
+    )
+)  # fmt: skip
+VARIABLES = benchmark("one", axes={"mode": MODE}, process_environment=lambda case: {"MODE": str(case.params["mode"])})
+SHARED = {
+    name: benchmark(name, axes={"mode": MODE}, own_process=lambda params: f"library {params['mode']}")
+    for name in ("one", "two")
+}
+FULL = {**PARTS, "full": benchmark("full", axes={"mode": Axis("which", (), (), MODE.full)})}
+ABSENT = alone(benchmark("one", needs=lambda params: Package("no_such_package.part", "pip install no-such-package")))
+DONE = {(ONE.uuid, "zero", 0), (None, "host_clock", 0), (None, "zero", 1)}
+PLANS: dict[str, Plan] = {
+    "shared processes come first, the most processes last": make_plan(selected(), HERE),
+    "one process for each value that needs its own": make_plan(selected("sync", preset="default"), HERE),
+    "variables set processes apart": make_plan(alone(VARIABLES), HERE),
+    "the simulated machine is opened as such and named by its UUID": make_plan(selected(), FAKE, device="fake"),
+    "rounds are outermost, each in fresh processes": make_plan(selected("kind", "zero"), HERE, rounds=2),
+    "the first GPU is measured": make_plan(selected("zero"), HERE),
+    "unless told otherwise": make_plan(selected("zero", "host"), HERE, device="all"),
+    "without a GPU what needs one is skipped once": make_plan(selected(), NO_GPU, session=2),
+    "or case by case if it is named": make_plan(selected("sync"), NO_GPU),
+    "more GPUs than there are is a skip": make_plan(PEERS, ALONE, device="all"),
+    "several are measured once": make_plan(PEERS, HERE, device="all"),
+    "what is measured already is left out": make_plan(selected("zero", "host"), HERE, rounds=2, measured=DONE),
+    "cases that mean nothing here are left out without a word": make_plan(
+        select(nodes(0, 1, 2, 3), (), "default", {}), HERE
+    ),
+    "also where they are named": make_plan(select(nodes(0, 1, 2, 3), ("nodes",), "default", {}), HERE),
+    "a benchmark of which nothing is left is skipped once": make_plan(
+        select(nodes(3, 4), (), "default", {}), HERE, session=1
+    ),
+    "too few GPUs is said before what else is not here": make_plan(select(nodes(3, gpus=2), (), "default", {}), ALONE),
+    "as is that there is none": make_plan(select(nodes(3), (), "default", {}), NO_GPU),
+    "the cases that can run are those of the measured machine": make_plan(PAIR, ALONE),
+    "which may have two GPUs": make_plan(PAIR, HERE),
+    "each round begins with the core and ends with late cases": make_plan(
+        select(PARTS, (), "default", {}), HERE, rounds=2
+    ),
+    "no case in the preset does not keep others from running": make_plan(
+        select(FULL, ("second", "full"), "quick", {}), HERE
+    ),
+    "benchmarks share a process that both name": make_plan(select(SHARED, (), "default", {}), HERE),
+    "a missing package is a skip with its pip line": make_plan(ABSENT, HERE),
+    "but not on the simulated GPU": make_plan(ABSENT, FAKE, device="fake"),
+}
+
+
+def told(plan: Plan) -> Iterator[str]:
+    """The cases by their processes, and what is skipped."""
+    for process, cases in itertools.groupby(plan.cases, key=lambda one: one.process):
+        yield f"{process.seam} {process.device} round {process.round} {dict(process.variables)} {process.own}"
+        for one in cases:
+            yield f"    {one.case.id} on {one.device} round {one.round} of turn {one.turn}{' core' * one.core}"
+    for outcome in plan.skipped:
+        yield f"{outcome.status} {outcome.case.id} in session {outcome.session}: {outcome.reason}"
+
+
+def test_what_is_measured_in_which_order_and_process() -> None:
+    snapshots.same("plans", "\n\n".join("\n".join((f"== {name}", *told(plan))) for name, plan in PLANS.items()))
 
 
 @pytest.mark.parametrize(
@@ -330,7 +254,8 @@ def test_values_may_have_a_unit_and_axes_a_short_name(text: str, sizes: list[int
 
 @pytest.mark.parametrize(("file", "text", "cause"), [
     ("launch/nothing.py", "x = 1", "nothing.py declares no BENCHMARK"),
-    ("espresso/cup.py", "BENCHMARK = Benchmark('', (), print)", "cup.py is in no suite"),
+    ("launch/lazy.py", "BENCHMARK = Benchmark('', ())", "lazy.py declares no function measure"),
+    ("espresso/cup.py", "BENCHMARK, measure = Benchmark('', ()), print", "cup.py is in no suite"),
 ])  # fmt: skip
 def test_a_file_without_benchmark_or_suite_is_refused(
     file: str, text: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

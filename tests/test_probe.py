@@ -65,9 +65,6 @@ def test_the_heading_shows_what_was_measured_and_names_the_rest() -> None:
     assert facts["GPU"].startswith("SIMULATED GPU")
     assert facts["other GPUs"] == "SIMULATED GPU, SIMULATED [b]other"
     assert head(of_gpus(None)).title == "SIMULATED GPU"
-
-
-def test_the_heading_of_a_run_of_all_gpus() -> None:
     facts = dict(head(of_gpus("all")).facts)
     assert {"GPU 0", "GPU 1", "GPU 2"} <= set(facts)
     assert "other GPUs" not in facts

@@ -94,23 +94,18 @@ def test_a_ready_environment_is_left_alone(checkout: Path, installed: list[str])
     assert len(installed) == 1
 
 
-def test_test_tools_are_added_and_then_stay(checkout: Path, installed: list[str]) -> None:
+@pytest.mark.parametrize("changed", ["", "pyproject.toml", "constraints.txt"])
+def test_tools_of_tests_stay_and_changed_requirements_are_installed_over(
+    checkout: Path, installed: list[str], changed: str
+) -> None:
     make(checkout)
     kept = checkout / ".venv" / "kept"
     kept.touch()
     make(checkout, tests=True)
+    if changed:
+        (checkout / changed).write_text("changed", encoding="utf-8")
     make(checkout, tests=False)
-    assert (installed, kept.exists()) == (["", "[test,compile]"], True)
-
-
-@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
-def test_changed_requirements_are_installed_over(checkout: Path, installed: list[str], name: str) -> None:
-    make(checkout, tests=True)
-    kept = checkout / ".venv" / "kept"
-    kept.touch()
-    (checkout / name).write_text("changed", encoding="utf-8")
-    make(checkout, tests=False)
-    assert (installed, kept.exists()) == (["[test,compile]", "[test,compile]"], True)
+    assert (installed, kept.exists()) == (["", *["[test,compile]"] * (2 if changed else 1)], True)
 
 
 def test_another_driver_or_folder_makes_a_new_environment(checkout: Path, installed: list[str]) -> None:

@@ -34,17 +34,12 @@ def exists(pid: int) -> bool:
     return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
 
 
-def test_it_runs_for_the_block_and_ends_by_itself() -> None:
-    with second.running(program(TELLS + "sys.stdin.read(); sys.exit(7)")) as process:
-        assert exists(process.pid)
-    assert process.returncode == 7
-
-
-def test_one_that_does_not_listen_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(second, "END_S", 0.1)
-    with second.running(program(TELLS + "import time; time.sleep(60)")) as process:
-        pass
-    assert process.returncode == -signal.SIGKILL
+def test_it_runs_for_the_block_and_ends_by_itself_or_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, code in (("sys.stdin.read(); sys.exit(7)", 7), ("import time; time.sleep(60)", -signal.SIGKILL)):
+        with second.running(program(TELLS + words)) as process:
+            assert exists(process.pid)
+            monkeypatch.setattr(second, "END_S", second.END_S if code == 7 else 0.1)
+        assert process.returncode == code
 
 
 @pytest.mark.parametrize("error", [MeasurementError("the driver's"), KeyboardInterrupt()], ids=["error", "Ctrl-C"])

@@ -3,7 +3,9 @@
 import pytest
 import snapshots
 from changed_run import bundled, changed, in_one_round, scaled, with_gpu, without
+from link_evidence import SEVERAL
 from make_link_run import make_link_run, two_switches
+from make_run import make_run
 from msgspec.structs import replace
 from read_findings import evidence
 from sections import cells, drawn, section, some, suite_report, widest
@@ -11,6 +13,7 @@ from sections import cells, drawn, section, some, suite_report, widest
 from microbench.core.bench import discover
 from microbench.core.model import Outcome, Run
 from microbench.report.document import Bars, Curve, Histogram, Table, TimeLine, Way
+from microbench.report.sheets import view
 from microbench.report.suites import compute, graph, link, memory, roofline
 from microbench.report.terminal import terminal
 
@@ -21,6 +24,15 @@ HOST, MEMORY, COMPUTE = (in_one_round(bundled(suite)) for suite in ("host", "mem
 @pytest.mark.parametrize("suite", SUITES)
 def test_the_words_of_a_section(suite: str) -> None:
     snapshots.same(f"section-{suite}", drawn(suite_report(suite), brief=True))
+
+
+MADE = {"host": make_run(), "launch": make_run(), "link": SEVERAL}
+
+
+@pytest.mark.parametrize("suite", MADE)
+def test_the_words_and_tables_of_a_made_run(suite: str) -> None:
+    report = view.build(MADE[suite])
+    snapshots.same(f"made-{suite}", drawn(replace(report, sections=(section(report, suite),))))
 
 
 @pytest.mark.parametrize(("suite", "kinds", "curves"), [

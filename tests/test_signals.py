@@ -239,36 +239,25 @@ def test_real_calls_make_each_second_kernel_wait(streams: ctypes.CDLL, case: Sta
     assert (np.diff(stamps[:, [1, 4, 2]]) >= 0).all() or not from_host
 
 
-@pytest.mark.parametrize("way", ["event", "wait_32", "wait_64"])
-def test_a_signal_that_holds_nobody_is_noticed(
-    streams: ctypes.CDLL, case: StandInCase, way: SignalWay, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The host answers late, so that the streams' threads have run before also on a busy machine; behind an event it
-    does not answer, and one pair of many is enough."""
-    monkeypatch.setattr(real_gpu(), "SIGNAL_HELD_NS", 20_000_000)
-    streams.streams_ignore(1)
-    with pytest.raises(MeasurementError, match=r"began before the signal that it waits for|did not run"):
-        pairs(case, way, count=200 if way == "event" else 8)
+NOBODY_HELD = r"began before the signal that it waits for|did not run"
 
 
-@pytest.mark.parametrize("way", ["write_64", "write_wait"])
-def test_a_word_that_is_not_written_ends_the_case_and_not_the_machine(
-    streams: ctypes.CDLL, case: StandInCase, way: SignalWay, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(real_gpu(), "WATCH_TIMEOUT_NS", 2_000_000)
-    streams.streams_lose(1)
-    with pytest.raises(MeasurementError, match="did not see the word"):
-        pairs(case, way)
-
-
-@pytest.mark.parametrize("way", ["wait_32", "write_wait"])
-def test_a_launch_that_blocks_behind_a_wait_is_released(
-    streams: ctypes.CDLL, case: StandInCase, way: SignalWay, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(real_gpu(), "RELEASE_S", 0.05)
-    streams.streams_block(1)
-    with pytest.raises(MeasurementError, match="a launch blocked behind a wait"):
-        pairs(case, way)
+@pytest.mark.parametrize(("fault", "limit", "value", "words", "ways"), [
+    # The host answers late, so that the streams' threads have run before also on a busy machine; behind an event it
+    # does not answer, and one pair of many is enough.
+    ("ignore", "SIGNAL_HELD_NS", 20_000_000, NOBODY_HELD, ("event", "wait_32", "wait_64")),
+    ("lose", "WATCH_TIMEOUT_NS", 2_000_000, "did not see the word", ("write_64", "write_wait")),
+    ("block", "RELEASE_S", 0.05, "a launch blocked behind a wait", ("wait_32", "write_wait")),
+])  # fmt: skip
+def test_a_signal_that_fails_ends_the_case_and_not_the_machine(
+    fault: str, limit: str, value: float, words: str, ways: tuple[SignalWay, ...],
+    streams: ctypes.CDLL, case: StandInCase, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(real_gpu(), limit, value)
+    getattr(streams, f"streams_{fault}")(1)
+    for way in ways:
+        with pytest.raises(MeasurementError, match=words):
+            pairs(case, way, count=200 if way == "event" else 8)
 
 
 def test_operations_that_gpu_or_driver_lack_are_skipped(streams: ctypes.CDLL, case: StandInCase) -> None:

@@ -119,9 +119,8 @@ def clipped(text: str, lines: int = LONGEST_LINES) -> str:
 
 
 def wrapped(text: str) -> str:
-    """Data in lines that can be read; the last digits of a figure are a matter of who calculates."""
-    rounded = re.sub(r"\d+\.\d{5,}(e-?\d+)?", lambda found: f"{float(found[0]):.5g}", text)
-    return "\n".join(part for line in rounded.splitlines() for part in textwrap.wrap(line, 119))
+    """Data in lines that can be read."""
+    return "\n".join(part for line in snapshots.rounded(text).splitlines() for part in textwrap.wrap(line, 119))
 
 
 def check_lines(text: str, width: int | None) -> None:

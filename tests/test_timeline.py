@@ -1,10 +1,13 @@
 """The time line: a predicted step drawn to scale with its queue and links, told in words, asked for by the command."""
 
 import itertools
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import command_line
 import pytest
+import snapshots
 from changed_run import figures, simulated
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +19,7 @@ from typer.testing import Result
 
 from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.archive import schema, store
-from microbench.core.errors import RunUnreadableError, UsageError
+from microbench.core.errors import UsageError
 from microbench.core.model import Run
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import typed_time
@@ -57,10 +60,6 @@ def lane(picture: TimeLine, name: str, way: str = "stream") -> Lane:
     begins = [index for index, one in enumerate(picture.lanes) if one.name.endswith("host")]
     own = picture.lanes[: begins[1]] if way == "stream" and len(begins) > 1 else picture.lanes[begins[-1] :]
     return next(one for one in own if name in one.name)
-
-
-def names(picture: TimeLine) -> list[str]:
-    return [one.name.strip() for one in picture.lanes if one.name]
 
 
 def texts(one: Lane, kind: str) -> list[str]:
@@ -114,24 +113,6 @@ def test_a_saving_too_small_to_draw_leaves_the_end_of_the_length_alone() -> None
     assert line.rstrip().endswith("┤")
 
 
-def test_a_short_step_is_one_picture_with_a_lane_for_host_queue_and_gpu() -> None:
-    (picture,) = pictures(kernels(8, 3e-6))
-    assert picture.title == "A step of 8 kernels of 3.00 µs, in a stream and as a graph"
-    assert picture.about == "to scale; predicted, not a recording; queue: what waits before the GPU"
-    assert names(picture) == ["stream host", "queue 0–2", "GPU", "graph  host", "queue 0–7", "GPU"]
-    numbers = [str(number) for number in range(1, 9)]
-    assert texts(lane(picture, "host"), "solid") == texts(lane(picture, "GPU"), "solid") == numbers
-    assert texts(lane(picture, "host", "graph"), "pale")[-1] == "one replay, then synchronise"
-    gpu = lane(picture, "GPU")
-    first = next(span for span in gpu.spans if span.text == "1")
-    assert (first.begin_s, first.end_s) == (pytest.approx(CALL + WAY), pytest.approx(CALL + WAY + 3e-6))
-    idle = [span for span in gpu.spans if span.kind == "idle"]
-    assert len(idle) == 9  # before each kernel, and behind the last until the host knows
-    assert idle[0].text == "waits for the host"
-    assert idle[1].text == ""  # that is the gap
-    assert sum(span.end_s - span.begin_s for span in idle) == pytest.approx(picture.end_s - 8 * 3e-6)
-
-
 def test_the_queue_is_as_deep_as_launches_wait_before_the_gpu() -> None:
     """A call every 3 us, a kernel every 10: launch n comes to the GPU at 3n + 2 and begins at 10n - 5."""
     (picture,) = pictures(kernels(10, 9e-6))
@@ -151,95 +132,42 @@ def test_the_queue_is_as_deep_as_launches_wait_before_the_gpu() -> None:
     assert [round(span.level * 9) for span in graph.spans] == list(range(9, 0, -1))
 
 
-def test_a_full_queue_holds_the_host_up_and_the_picture_says_so() -> None:
-    (picture,) = pictures(kernels(12, 20e-6, queue=4))
-    assert texts(lane(picture, "host"), "pale").count("queue full") == 7
-    assert lane(picture, "queue").name.strip() == "queue 0–4"
-    whole = pictures(kernels(40, 20e-6, queue=4))[1]
-    assert texts(lane(whole, "host"), "solid") == ["5 calls"]
-    assert texts(lane(whole, "host"), "shaded") == ["35 calls, each when the full queue has room"]
+def lanes(picture: TimeLine) -> Iterator[str]:
+    """What a picture shows, with times in us."""
+    yield f"{picture.title} · {picture.about} · {picture.end_s * 1e6:.4g} · {[tick.text for tick in picture.ticks]}"
+    for one in picture.lanes:
+        spans = (
+            f"{span.kind} {span.begin_s * 1e6:.4g}–{span.end_s * 1e6:.4g} {span.text}".rstrip()
+            + f" {span.level:.3g}" * (span.kind == "level")
+            for span in one.spans
+        )
+        yield textwrap.fill(f"{one.name.strip()}: " + "; ".join(spans), 118, subsequent_indent="    ")
 
 
-def test_a_long_step_shows_its_beginning_and_the_whole() -> None:
-    first, whole = pictures(kernels(100, 1e-6))
-    assert first.title == "The first 27.0 µs of a step of 100 kernels of 1.00 µs"
-    assert first.end_s == pytest.approx(8 * CALL + WAY + 1e-6)
-    assert texts(lane(first, "GPU"), "solid") == [str(number) for number in range(1, 9)]
-    assert texts(lane(whole, "host"), "solid") == ["100 calls"]
-    busy = 100 * 1e-6 / (99 * CALL + 1e-6)
-    assert texts(lane(whole, "GPU"), "shaded") == [f"100 kernels, busy {busy * 100:.1f} % of this time"]
-    in_graph = 100 * 1e-6 / (99 * (1e-6 + GRAPH_GAP) + 1e-6)
-    assert texts(lane(whole, "GPU", "graph"), "shaded") == [f"100 kernels, busy {in_graph * 100:.1f} % of this time"]
-    lengths = [span.text for one in whole.lanes if not one.name for span in one.spans]
-    assert lengths == ["305 µs", "157 µs", "saves 148 µs"]
+STEPS: dict[str, Forecast] = {
+    "a short step is one picture": kernels(8, 3e-6),
+    "a full queue holds the host up": kernels(12, 20e-6, queue=4),
+    "also in a long step": kernels(40, 20e-6, queue=4),
+    "a long step has a picture of its beginning": kernels(100, 1e-6),
+    "each wait parts the stretches": step(*(Kernels(20, (6e-6,)), Wait()) * 3),
+    "too many to tell apart are one stretch": step(*(Kernels(2, (6e-6,)), Wait()) * 50),
+    "copies have lanes of their own": step(Copies("h2d", 1 << 20), Kernels(2, (5e-6,)), Copies("d2h", 1 << 20), Wait()),
+    "a pageable copy is the host's, and what is no graph is drawn once": step(
+        Copies("h2d", 1 << 20, memory="pageable"), HostWork(10e-6)
+    ),
+    "kernels side by side have a line each": step(Kernels(6, (30e-6,)), Wait(), streams=3),
+    "or one that counts them": step(Kernels(8, (90e-6,)), Wait(), streams=8),
+    "in a long step they are counted": step(Kernels(60, (30e-6,)), Wait(), streams=3),
+    "durations may exceed the period": kernels(8, 3e-6, gap_graph=-0.2e-6),
+    "a beginning without kernels is left out": step(Copies("h2d", 50_000_000), Kernels(40, (3e-6,)), Wait()),
+    "a beginning shows nothing that a copy engine does later": step(Kernels(40, (3e-6,)), Copies("d2h", 4096), Wait()),
+    "steps that flow into one another say how long one takes then": step(Kernels(8, (9e-6,))),
+}
 
 
-def test_every_wait_parts_the_stretches() -> None:
-    whole = pictures(step(*(Kernels(20, (6e-6,)), Wait()) * 3))[1]
-    assert texts(lane(whole, "host"), "solid") == ["20 calls"] * 3
-    assert texts(lane(whole, "GPU"), "shaded") == ["20 kernels"] * 3
-    assert texts(lane(whole, "host", "graph"), "pale").count("synchronise") == 3
-    idle = [span for span in lane(whole, "GPU").spans if span.kind == "idle"]
-    assert [span.text for span in idle] == ["waits for the host"] * 3 + [""]
-    # Too many to tell apart are one stretch.
-    many = pictures(step(*(Kernels(2, (6e-6,)), Wait()) * 50))[1]
-    assert texts(lane(many, "host"), "shaded") == ["100 calls, 50 synchronises"]
-
-
-def test_copies_have_lanes_of_their_own() -> None:
-    (picture,) = pictures(step(Copies("h2d", 1 << 20), Kernels(2, (5e-6,)), Copies("d2h", 1 << 20), Wait()))
-    assert names(picture)[:5] == ["stream host", "queue 0–3", "GPU", "h2d", "d2h"]
-    (into,), (out,) = lane(picture, "h2d").spans, lane(picture, "d2h").spans
-    assert into.end_s - into.begin_s == pytest.approx(COPY + (1 << 20) / RATE)
-    assert "waits for a copy" in texts(lane(picture, "GPU"), "idle")
-    assert out.begin_s > into.end_s
-    assert "h2d" not in " ".join(names(pictures(kernels(2, 5e-6))[0]))
-
-
-def test_a_pageable_copy_stands_in_the_hosts_lane_and_what_is_no_graph_is_drawn_once() -> None:
-    (picture,) = pictures(step(Copies("h2d", 1 << 20, memory="pageable"), HostWork(10e-6)))
-    assert (names(picture), picture.title) == (["stream host", "queue", "GPU"], "The step, in a stream")
-    assert texts(lane(picture, "host"), "solid") == ["pageable copy", "own work"]
-
-
-def test_kernels_side_by_side_have_a_line_each_or_one_that_counts_them() -> None:
-    (picture,) = pictures(step(Kernels(6, (30e-6,)), Wait(), streams=3))
-    at = [one.name.strip() for one in picture.lanes].index("GPU")
-    rows = picture.lanes[at : at + 3]
-    assert [texts(row, "solid") for row in rows] == [["1", "4"], ["2", "5"], ["3", "6"]]
-    (many,) = pictures(step(Kernels(8, (90e-6,)), Wait(), streams=8))
-    assert lane(many, "GPU").name.strip() == "GPU 0–8"
-    assert max(span.level for span in lane(many, "GPU").spans) == 1
-    whole = pictures(step(Kernels(60, (30e-6,)), Wait(), streams=3))[1]
-    assert texts(lane(whole, "GPU"), "solid") == ["60 kernels, up to 3 at once"]
-
-
-def test_kernels_of_one_stream_touch_where_a_profilers_duration_exceeds_their_period() -> None:
-    (picture,) = pictures(kernels(8, 3e-6, gap_graph=-0.2e-6))
-    assert names(picture)[-1] == "GPU"
-    assert texts(lane(picture, "GPU", "graph"), "solid") == [str(number) for number in range(1, 9)]
-    whole = pictures(kernels(30, 4e-6, gap_graph=-0.2e-6))[1]
-    assert texts(lane(whole, "GPU", "graph"), "solid") == ["30 kernels"]
-
-
-def test_a_beginning_without_kernels_is_left_out() -> None:
-    first, _ = pictures(step(Copies("h2d", 50_000_000), Kernels(40, (3e-6,)), Wait()))
-    assert first.title.endswith("of the step, from its first kernel on")
-    assert first.end_s < 60e-6
-    assert [tick.text for tick in first.ticks][:2] == ["1.00 ms", "+10 µs"]
-    (copy,) = lane(first, "h2d").spans
-    assert copy.begin_s == 0
-    assert 0 < copy.end_s < first.end_s / 4
-    assert texts(lane(first, "GPU"), "solid") == [str(number) for number in range(1, 9)]
-    # The beginning shows nothing that a copy engine does later.
-    later = pictures(step(Kernels(40, (3e-6,)), Copies("d2h", 4096), Wait()))
-    assert ["d2h" in names(picture) for picture in later] == [False, True]
-
-
-def test_steps_that_flow_into_one_another_say_how_long_one_takes_then() -> None:
-    (picture,) = pictures(step(Kernels(8, (9e-6,))))
-    stream = next(one for one in picture.lanes if not one.name and one.spans)
-    assert stream.spans[0].text == "84.0 µs, 80.0 µs where steps follow one another"
+def test_what_a_step_looks_like() -> None:
+    drawn = ((f"== {name}", *(line for one in pictures(found) for line in lanes(one))) for name, found in STEPS.items())
+    snapshots.same("timelines", "\n\n".join("\n".join(each) for each in drawn))
 
 
 def test_blocks_begin_and_end_at_halves_and_stay_apart() -> None:
@@ -322,13 +250,6 @@ def test_a_long_description_ends_behind_a_comma() -> None:
     assert len(title) < 90
 
 
-def test_errors_name_the_cause_and_the_command() -> None:
-    with pytest.raises(RunUnreadableError) as raised:
-        fit_for(make_run(), plain(8, 3e-6), adding=("--into", "my run", "--device", "fake"))
-    assert "has no figures of graph_lifecycle" in raised.value.cause
-    assert raised.value.next_step == "microbench run graph_lifecycle --into 'my run' --device fake measures them"
-
-
 def test_typed_times() -> None:
     typed = {"3us": 3e-6, "3µs": 3e-6, "3μs": 3e-6, "500ns": 5e-7, "0.2ms": 2e-4, "0": 0.0, "1 s": 1.0, "0us": 0.0}
     typed |= {"90s": 90.0, "30min": 1800.0, "6h": 21600.0, "1.5 d": 129600.0}
@@ -369,12 +290,6 @@ def test_the_last_run_that_has_the_figures_is_drawn(saved: Path) -> None:
     assert "8 kernels of 3.00 µs from the compiled loop" in result.stdout
     assert not any(words in result.stdout for words in ("from a simulated GPU", "REFERENCE"))
     assert call("--duration", "3us", "--run", str(saved)).stdout == result.stdout
-
-
-def test_a_simulated_run_is_drawn_where_it_is_asked_for_and_marked(data: Path) -> None:
-    (data / "20250102T030405Z-aaaaaaaa.json").write_bytes(schema.encode(WHOLE))
-    assert "REFERENCE" in call("--duration", "3us").stdout
-    assert "from a simulated GPU" in call("--duration", "3us", "--run", "20250102").stdout
 
 
 def test_a_workload_is_drawn_from_its_file(saved: Path, tmp_path: Path) -> None:

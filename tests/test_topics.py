@@ -33,7 +33,6 @@ from microbench.explain.topics import catalogue, launch, topic
 from microbench.explain.topics.catalogue import TOPICS
 from microbench.explain.topics.topic import Figure, Topic, compose, plain_words, slots
 from microbench.model.constants import SPINNING, WRITING
-from microbench.model.fit import fit
 from microbench.report.document import Phrase, Prose
 from microbench.report.sheets import topic as sheets
 from microbench.report.terminal import layout, terminal
@@ -179,50 +178,6 @@ def test_a_row_changes_the_figures_that_rest_on_it_and_no_others(one: Topic) -> 
         assert changed - joint == resting - joint, row_name(row)
 
 
-def values(name: str) -> dict[str, float]:
-    return {slot: figure.value for slot, figure in figures_of(catalogue.find(name), reference(name)).items()}
-
-
-def test_computed_figures_are_what_they_say() -> None:
-    one = values("launch")
-    assert one["way"] == pytest.approx(one["start"] - one["submit"])
-    assert one["starving"] == pytest.approx(one["submit"] - one["gap"])
-    one = values("graphs")
-    assert one["calls"] == pytest.approx(100 * one["submit"])
-    assert one["gain_long"] == pytest.approx(one["stream_long"] / one["graph_long"])
-    found = fit(reference("graphs"))
-    assert one["making"] == dict(found.made)[100].value
-    assert one["submit"] == found.values["call.loop.0"]
-    assert one["saved"] == pytest.approx(100 * (one["stream_short"] - one["graph_short"]))
-    assert one["replays"] - 1 < one["making"] / one["saved"] <= one["replays"]
-    one = values("queue")
-    assert one["lead"] == pytest.approx(one["depth"] * one["submit"])
-    one = values("traffic")
-    assert one["pace"] == pytest.approx(1 / one["throughput"])
-    assert one["rate"] == pytest.approx(one["received"] * one["pace"])
-    assert one["share"] == pytest.approx(one["rate"] / one["link"])
-    assert one["one_by_one"] == pytest.approx(100 * one["received"])
-
-
-def test_computed_figures_of_copies_and_of_clocks_are_what_they_say() -> None:
-    one = values("pinned")
-    assert one["size"] == 64 << 20
-    assert one["share_d2h"] == pytest.approx(one["pageable_d2h"] / one["pinned_d2h"])
-    assert one["register"] == pytest.approx(one["register_pin"] + one["register_release"])
-    assert one["saved"] == pytest.approx((64 << 20) * (1 / one["pageable_h2d"] - 1 / one["pinned_h2d"]))
-    assert one["copies"] - 1 < one["register"] / one["saved"] <= one["copies"]
-    one = values("topology")
-    assert one["left"] == pytest.approx(one["together"] / one["alone"])
-    assert one["gain"] == pytest.approx(one["peer"] / one["staged"])
-    one = values("clocks")
-    assert one["lasting"] == pytest.approx(one["sustained"] / one["burst"])
-    assert one["lost"] == pytest.approx(1 - one["settled"] / one["highest"])
-    one = values("tensor")
-    assert one["mma_share"] == pytest.approx(one["mma"] / one["wgmma"])
-    assert one["reached"] == pytest.approx(one["product"] / one["alone"])
-    assert one["filled"] == pytest.approx(one["small"] / one["product"])
-
-
 @pytest.mark.parametrize(("name", "value"), [("sm_clock_max_hz", 2.5e9), ("power_limit_w", 450.0)])
 def test_a_fact_changes_the_figures_that_rest_on_it_and_no_others(name: str, value: float) -> None:
     one, evidence = catalogue.find("clocks"), reference("clocks")
@@ -292,6 +247,10 @@ def test_one_gpu_lacks_nothing_about_other_gpus() -> None:
     )  # fmt: skip
 
 
+def settled_hz() -> float:
+    return figures_of(catalogue.find("clocks"), reference("clocks"))["settled"].value
+
+
 def longest_burst() -> Evidence:
     bursts = reference("clocks").rows("gemm_sustained", "burst")
     return with_row(reference("clocks"), max(bursts, key=lambda row: int(row.params["duration_s"])), 2)
@@ -331,7 +290,7 @@ MACHINES: dict[str, tuple[str, Callable[[], Evidence]]] = {
     "switches that can be seen": ("topology", made_link),
     "a shared uplink": ("topology",
         lambda: scaled("topology", 3, "link_concurrent", "together", beside="all", direction="h2d", gpu_index=0)),
-    "products at the highest clock": ("clocks", lambda: on_gpu("clocks", sm_clock_max_hz=values("clocks")["settled"])),
+    "products at the highest clock": ("clocks", lambda: on_gpu("clocks", sm_clock_max_hz=settled_hz())),
     "sustained work at its burst": ("clocks", longest_burst),
     "no wgmma": ("tensor", lambda: without("tensor", path=("mma",))),
 }  # fmt: skip

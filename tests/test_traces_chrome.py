@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import snapshots
+from snapshots import told
 
 from microbench.core.errors import UsageError
 from microbench.traces import chrome, reading, scanner
 from microbench.traces.collector import ROW_LIMITS, Collector
 from microbench.traces.events import ChromeReader
 from microbench.traces.stream import TraceStream
-from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS, Trace
+from microbench.traces.trace import MEMORIES, NONE, Trace
 
 BASE_US = 4_465_031_777_379  # of a real recording: a float holds such a time with less than three decimals
 Event = dict[str, Any]
@@ -135,24 +137,6 @@ both = pytest.mark.parametrize("read", [decoded, scanned])
 Read = Callable[[bytes], Trace]
 
 
-def canonical(trace: Trace) -> dict[str, Any]:
-    """A trace as plain values, whose names and threads do not depend on the order in which they were met."""
-
-    def rows(table: Any) -> list[dict[str, Any]]:
-        listed = [dict(zip(table.dtype.names, row.tolist(), strict=True)) for row in table]
-        for row in listed:
-            if "name" in row:
-                row["name"] = trace.names[row["name"]] if row["name"] != NONE else None
-            if "thread" in row:
-                row["thread"] = tuple(trace.threads[row["thread"]]) if row["thread"] != NONE else None
-        return listed
-
-    facts = ("format", "gpus", "versions", "epoch_ns", "resolution_ns", "has_syncs", "has_operators", "rank")
-    tables = {table: rows(getattr(trace, table)) for table in ("work", "calls", "ranges", "syncs")}
-    tables["work"].sort(key=lambda row: (row["begin_ns"], str(row)))  # of equal times, either may come first
-    return {**tables, **{fact: getattr(trace, fact) for fact in facts}}
-
-
 def name_of(trace: Trace, row: Any) -> str:
     return trace.names[row["name"]]
 
@@ -164,44 +148,7 @@ def submitted(trace: Trace) -> list[tuple[str, str | None]]:
 
 @both
 def test_every_field(read: Read) -> None:
-    trace = read(dumps(document(sample())))
-    assert trace.format == "PyTorch profiler"
-    assert trace.gpus == {0: "NVIDIA H200"}
-    assert trace.versions == {"schemaVersion": "1", "cuda_driver_version": "13000"}
-    assert trace.rank == 3
-    assert trace.epoch_ns == 1_790_857_026_000_000_000 + BASE_US * 1000
-    assert (trace.resolution_ns, trace.has_syncs, trace.has_operators) == (1, False, True)
-    assert (trace.lost, trace.unread) == ({}, {})
-    assert submitted(trace) == [
-        ("saxpy", "cudaLaunchKernel"),
-        ("Memcpy HtoD (Pageable -> Device)", "cudaMemcpyAsync"),
-        ("sgemm<float, 4>(int)", "cuLaunchKernelEx"),
-        *((f"node{node}", "cudaGraphLaunch") for node in range(3)),
-    ]
-    assert trace.work["begin_ns"].tolist() == [9_000, 17_000, 27_001, 60_000, 61_500, 63_000]
-    assert trace.work["end_ns"].tolist() == [11_112, 17_960, 29_000, 61_400, 62_900, 64_400]
-    assert [WORK_KINDS[kind] for kind in trace.work["kind"]] == ["kernel", "copy", *["kernel"] * 4]
-    assert trace.work["stream"].tolist() == [7, 7, 20, 7, 7, 7]
-    assert trace.work["device"].tolist() == [0] * 6
-    assert trace.work["blocks"].tolist() == [112, NONE, *[112] * 4]
-    assert trace.work["threads"].tolist() == [384, NONE, *[384] * 4]
-    assert trace.work["bytes"].tolist() == [NONE, 4096, *[NONE] * 4]
-    assert trace.work["node"].tolist() == [NONE, NONE, NONE, 0, 1, 2]
-    assert [MEMORIES[place] for place in trace.work["source"][:2]] == ["unknown", "pageable"]
-    assert [MEMORIES[place] for place in trace.work["target"][:2]] == ["unknown", "device"]
-    assert trace.calls["begin_ns"].tolist() == [2_001, 12_000, 20_000, 50_000, 61_000]
-    assert trace.calls["end_ns"].tolist() == [6_004, 15_000, 25_000, 59_000, 70_000]
-    thread = trace.threads[trace.calls["thread"][0]]
-    assert thread == (424, 424, "thread 424 (python3)")
-    ranges = [(name_of(trace, row), RANGE_KINDS[row["kind"]], trace.threads[row["thread"]][1]) for row in trace.ranges]
-    assert ranges == [
-        ("ProfilerStep#3", "annotation", 424),
-        ('model.py(88): forward "x" \\ é', "python", 424),
-        ("aten::linear", "operator", 424),
-        ("Buffer Flush", "overhead", 0),
-        ("aten::copy_", "operator", 471),
-    ]
-    assert trace.ranges["end_ns"].tolist() == [90_001, 31_503, 21_003, 5_000, 40_700]
+    snapshots.same_trace("chrome", read(dumps(document(sample()))))
 
 
 @both
@@ -261,12 +208,7 @@ def test_a_call_inside_another_counts_once(read: Read) -> None:
         call(800, 50, 6, "cudaLaunchKernel"), call(810, 20, 7, "other thread", tid=9),
         call(850, 10, 8, "next"), call(860, 0, 9, "touching"),
     ]  # fmt: skip
-    trace = read(dumps(document(events)))
-    assert [name_of(trace, row) for row in trace.calls] == [
-        "cudaLaunchKernel", "cudaMalloc", "cudaLaunchKernel", "cudaLaunchKernel", "other thread", "next", "touching",
-    ]  # fmt: skip
-    assert submitted(trace) == [("one", "cudaLaunchKernel"), ("two", "cudaMalloc"), ("three", "cudaLaunchKernel")]
-    assert [trace.calls["begin_ns"][row["call"]] for row in trace.work] == [0, 300, 600]
+    snapshots.same_trace("chrome-nested-calls", read(dumps(document(events))))
 
 
 @pytest.mark.parametrize(("name", "source", "target"), [
@@ -312,13 +254,7 @@ def test_waits(read: Read) -> None:
         call(30, 9, 4, "cudaStreamSynchronize"), sync(31, "Stream Sync", 4, stream=20),
         call(40, 9, 5, "cudaDeviceSynchronize"), sync(41, "Context Sync", 5, stream=-1),
     ]  # fmt: skip
-    trace = read(dumps(document(events)))
-    assert trace.has_syncs
-    assert [SYNC_KINDS[kind] for kind in trace.syncs["kind"]] == ["stream_wait_event", "event", "stream", "context"]
-    assert trace.syncs["stream"].tolist() == [24, NONE, NONE, NONE]
-    assert trace.syncs["on_stream"].tolist() == [20, 20, 20, NONE]
-    assert trace.syncs["call"].tolist() == [1, 2, 3, 4]
-    assert trace.syncs["on_call"].tolist() == [0, 0, NONE, NONE]
+    snapshots.same_trace("chrome-waits", read(dumps(document(events))))
 
 
 @both
@@ -332,11 +268,7 @@ def test_old_recordings(read: Read) -> None:
         {**common, "cat": "Memset", "name": "Memset (Device)", "pid": "1", "tid": "stream 7", "ts": begin + 20},
         {**common, "cat": "Operator", "name": "aten::add", "pid": 9, "tid": 9, "ts": begin},
     ]
-    trace = read(dumps({"traceEvents": events}))
-    assert (trace.epoch_ns, trace.resolution_ns, trace.gpus, trace.rank) == (begin * 1000, 1000, {}, None)
-    assert trace.work[["device", "stream", "call"]].tolist() == [(1, 7, 0), (1, NONE, 0)]
-    assert name_of(trace, trace.calls[0]) == "INVALID"
-    assert trace.ranges["thread"].tolist() == trace.calls["thread"].tolist()
+    snapshots.same_trace("chrome-old", read(dumps({"traceEvents": events})))
 
 
 @both
@@ -344,7 +276,7 @@ def test_records_without_a_time(read: Read) -> None:
     lost = [{**kernel(0, 5, 1), "ts": 0}, {**call(0, 5, 1), "ts": 0.0}, {**host(0, 5, "x"), "ts": 0}]
     trace = read(dumps(document([*sample(), *lost])))
     assert dict(trace.unread) == {"records at time 0": 3}
-    assert canonical(trace) == canonical(read(dumps(document(sample()))))
+    assert told(trace) == told(read(dumps(document(sample()))))
     near = read(dumps([{**call(0, 0, 1), "ts": 0, "dur": 3}, {**call(0, 0, 2), "ts": 30, "dur": 3}]))
     assert near.calls["begin_ns"].tolist() == [0, 30_000]
 
@@ -363,12 +295,7 @@ def test_events_without_duration_and_in_two_parts(read: Read) -> None:
         begin(15, host(0, 0, "elsewhere", thread=5)), part("E", 35, thread=5), part("E", 1, thread=6),
         begin(300, host(0, 0, "never ends")), running,
     ]  # fmt: skip
-    trace = read(dumps(document(events)))
-    spans = {name_of(trace, row): (row["end_ns"] - row["begin_ns"]) for row in [*trace.ranges, *trace.calls]}
-    assert spans == {"outer": 80, "cudaFree": 20, "elsewhere": 20, "running": 0}
-    assert dict(trace.lost) == {
-        "ends without a begin": 1, "begins without an end": 1, "records without a duration": 1,
-    }  # fmt: skip
+    snapshots.same_trace("chrome-in-two-parts", read(dumps(document(events))))
 
 
 @both
@@ -377,9 +304,7 @@ def test_processes_and_devices_stay_apart(read: Read) -> None:
         call(0, 5, 1, pid=1, tid=1), call(0, 5, 2, pid=2, tid=1), call(3, 5, 3, pid=2, tid=1),
         kernel(10, 5, 1, device=0), kernel(10, 5, 2, device=1), kernel(12, 5, 3, device=70_000),
     ]  # fmt: skip
-    trace = read(dumps(document(events)))
-    assert sorted({trace.threads[row["thread"]][:2] for row in trace.calls}) == [(1, 1), (2, 1)]
-    assert trace.work["device"].tolist() == [0, 1, 2**15 - 1]
+    snapshots.same_trace("chrome-processes", read(dumps(document(events))))
 
 
 def test_names_that_are_not_utf8_or_escaped() -> None:
@@ -389,7 +314,7 @@ def test_names_that_are_not_utf8_or_escaped() -> None:
     assert len(trace.calls) == 6
     path_trace = decoded(data.replace(b"WRONG", rb"tab\t\u00e9 \"q\" \/"))
     assert 'tab\té "q" /' in path_trace.names
-    assert canonical(scanned(data.replace(b"WRONG", rb"tab\t\u00e9 \"q\" \/"))) == canonical(path_trace)
+    assert told(scanned(data.replace(b"WRONG", rb"tab\t\u00e9 \"q\" \/"))) == told(path_trace)
 
 
 def layouts() -> dict[str, bytes]:
@@ -415,9 +340,9 @@ def layouts() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("layout", layouts())
 def test_layouts(layout: str) -> None:
-    data, expected = layouts()[layout], canonical(decoded(dumps(document(sample()))))
-    assert canonical(decoded(data)) == expected
-    assert canonical(scanned(data)) == expected
+    data, expected = layouts()[layout], told(decoded(dumps(document(sample()))))
+    assert told(decoded(data)) == expected
+    assert told(scanned(data)) == expected
 
 
 @pytest.mark.parametrize("change", [
@@ -429,18 +354,18 @@ def test_layouts(layout: str) -> None:
 def test_what_is_almost_json(change: Callable[[bytes], bytes]) -> None:
     data = change(dumps(document(sample())))
     assert whole(data) is None
-    assert canonical(scanned(data)) == canonical(decoded(dumps(document(sample()))))
+    assert told(scanned(data)) == told(decoded(dumps(document(sample()))))
 
 
 def test_bare_array_and_concatenated_gzip(tmp_path: Path) -> None:
-    expected = canonical(decoded(dumps(sample())))
-    assert canonical(scanned(dumps(sample()))) == expected
+    expected = told(decoded(dumps(sample())))
+    assert told(scanned(dumps(sample()))) == expected
     data = dumps(sample())
     path = tmp_path / "x.json"  # the name says nothing of the compression
     path.write_bytes(gzip.compress(data[:500]) + gzip.compress(data[500:]))
-    assert canonical(reading.read(path)) == expected
+    assert told(reading.read(path)) == expected
     path.write_bytes(gzip.compress(data) + b"\0" * 100)
-    assert canonical(reading.read(path)) == expected
+    assert told(reading.read(path)) == expected
 
 
 @pytest.mark.parametrize(("chunk", "rows"), [(1, 4), (7, 1), (97, 2), (1000, 64)])
@@ -448,7 +373,7 @@ def test_events_across_chunks(monkeypatch: pytest.MonkeyPatch, chunk: int, rows:
     monkeypatch.setattr(scanner, "CHUNK_BYTES", chunk)
     monkeypatch.setattr(scanner, "ROWS", rows)
     for layout in ("pretty", "compact", "events last", "quoted numbers"):
-        assert canonical(scanned(layouts()[layout])) == canonical(decoded(layouts()[layout]))
+        assert told(scanned(layouts()[layout])) == told(decoded(layouts()[layout]))
 
 
 @pytest.fixture
@@ -535,14 +460,7 @@ def test_jax(read: Read) -> None:
     ]  # fmt: skip
     for order in ([*names, *events], [*events, *names]):
         trace = read(dumps({"displayTimeUnit": "ns", "metadata": {"highres-ticks": True}, "traceEvents": order}))
-        assert trace.format == "XLA profiler"
-        assert [WORK_KINDS[kind] for kind in trace.work["kind"]] == ["kernel", "copy"]
-        columns = ["begin_ns", "end_ns", "stream", "device", "blocks", "threads", "bytes", "call"]
-        assert trace.work[columns].tolist() == [
-            (21_346, 26_146, 17, 1, 1280, 512, NONE, 0), (45_000, 47_000, 18, 1, NONE, NONE, 4096, NONE),
-        ]  # fmt: skip
-        assert MEMORIES[trace.work["source"][1]] == "pinned"
-        assert [RANGE_KINDS[kind] for kind in trace.ranges["kind"]] == ["annotation", "python", "operator"]
+        snapshots.same_trace("chrome-jax", trace)
 
 
 HIP = [{**call(0, 5, 1, "hipLaunchKernel")}, kernel(10, 5, 1)]
@@ -686,7 +604,7 @@ def read_both_ways(data: bytes) -> Trace | None:
     for read in (whole, scanned):
         try:
             traces.append(read(data))
-            results.append(traces[-1] and canonical(traces[-1]))
+            results.append(traces[-1] and told(traces[-1]))
         except UsageError as error:
             results.append(error.cause)
     assert results[0] in (None, results[1]) or repeats_a_key(data), data

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import snapshots
 from nsys_export import (
     GLOBAL_PROCESS,
     GLOBAL_THREAD,
     SCHEMA,
     SECRET,
-    THREAD,
     call,
     kernel,
     small,
@@ -26,7 +26,7 @@ from nsys_export import (
 
 from microbench.core.errors import UsageError
 from microbench.traces import nsys, tables
-from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS, Table, Trace
+from microbench.traces.trace import NONE, RANGE_KINDS, WORK_KINDS, Table, Trace
 
 
 @pytest.fixture(scope="module")
@@ -43,56 +43,8 @@ def names(trace: Trace, table: Table) -> list[str]:
     return [trace.names[place] for place in table["name"]]
 
 
-def test_calls_are_sorted_and_named_without_their_version(trace: Trace) -> None:
-    assert trace.calls["begin_ns"].tolist() == [10_000, 20_000, 30_000, 35_000, 40_000, 50_000, 60_000, 70_000]
-    assert names(trace, trace.calls)[:3] == ["cudaLaunchKernel", "cudaMemcpyAsync", "cudaGraphLaunch"]
-    assert [trace.threads[place].number for place in trace.calls["thread"]] == [THREAD] * 7 + [78]
-    assert trace.threads[trace.calls["thread"][0]].name == "python3"
-
-
-def test_work_names_its_call_by_correlation_within_its_process(trace: Trace) -> None:
-    assert [WORK_KINDS[kind] for kind in trace.work["kind"]] == [
-        "kernel", "copy", "kernel", "kernel", "memset", "kernel", "kernel", "graph",
-    ]  # fmt: skip
-    assert trace.work["call"].tolist() == [0, 1, 2, 2, 6, 7, NONE, 2]
-    assert trace.work["device"].tolist() == [0, 0, 0, 0, 0, 1, 0, 0]
-    assert trace.work["node"].tolist() == [NONE, NONE, 5, 6, NONE, NONE, NONE, NONE]
-
-
-def test_kernels_have_grids_and_copies_have_bytes_and_memories(trace: Trace) -> None:
-    first, copy, memset, graph = trace.work[0], trace.work[1], trace.work[4], trace.work[7]
-    assert (first["blocks"], first["threads"], first["stream"], first["bytes"]) == (8, 128, 7, NONE)
-    assert (copy["bytes"], MEMORIES[copy["source"]], MEMORIES[copy["target"]]) == (4096, "pageable", "device")
-    assert (memset["bytes"], MEMORIES[memset["target"]]) == (64, "device")
-    assert [trace.names[row["name"]] for row in (first, copy, memset, graph)] == [
-        "void gemm<128, 64>(float*)", "Memcpy HtoD (Pageable -> Device)", "Memset (Device Static)", "CUDA graph 9",
-    ]  # fmt: skip
-
-
-def test_waits_name_the_stream_and_the_call_of_the_event(trace: Trace) -> None:
-    assert [SYNC_KINDS[kind] for kind in trace.syncs["kind"]] == ["stream_wait_event", "stream", "context", "stream"]
-    assert trace.syncs["stream"].tolist() == [9, NONE, NONE, NONE]
-    assert trace.syncs["on_stream"].tolist() == [7, 7, NONE, 7]
-    assert trace.syncs["call"].tolist() == [4, 5, 5, 5]
-    assert trace.syncs["on_call"].tolist() == [3, NONE, NONE, NONE]
-    assert trace.unread["rows of an unknown type in CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"] == 1
-
-
-def test_ranges_are_annotations_operators_overhead_and_the_drivers_own_work(trace: Trace) -> None:
-    kinds = [RANGE_KINDS[kind] for kind in trace.ranges["kind"]]
-    assert list(zip(names(trace, trace.ranges), kinds, strict=True)) == [
-        ("decode", "annotation"), ("aten::mm", "operator"), ("step 3", "annotation"),
-        ("Lazy Function Loading", "driver"), ("CUPTI Buffer flush", "overhead"),
-    ]  # fmt: skip
-    assert trace.unread["rows without times in NVTX_EVENTS"] == 1  # the range that never ends; a mark is none
-
-
-def test_facts_of_the_recording(trace: Trace) -> None:
-    assert trace.gpus == {0: "NVIDIA H200"}
-    assert trace.versions == {"Nsight Systems": "2026.2.1.210", "schema": "3.25.0", "CUDA driver": "13.0"}
-    assert trace.epoch_ns == 1_779_782_330_176_752_435
-    assert trace.lost == {"CUDA events": 1 + 1}  # one warning for each of the two processes with calls
-    assert (trace.has_syncs, trace.has_operators) == (True, True)
+def test_every_field(trace: Trace) -> None:
+    snapshots.same_trace("nsys", trace)
 
 
 def test_nothing_of_the_environment_or_the_command_line_is_kept(export: Path, trace: Trace) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import snapshots
 from command_line import call
 from make_recording import BEGIN_NS, LAUNCH, SYNCHRONIZE, recording, row, sampled, steps
 from test_traces_nsys import names, sound
@@ -19,7 +20,7 @@ from microbench.core.errors import ExitCode, UsageError
 from microbench.recorder import cells
 from microbench.traces import reading
 from microbench.traces import recording as reader
-from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS, Samples, Trace
+from microbench.traces.trace import RANGE_KINDS, Trace
 
 UNKNOWN = 0xFFFFFFFF
 ADD = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_"
@@ -54,23 +55,7 @@ def test_work_has_its_call_its_name_and_its_numbers(tmp_path: Path) -> None:
             work(cells.MEMSET, 2, 20, flags=3, size=64), launch(2, 10, detail=5),
         ),
     )  # fmt: skip
-    assert [WORK_KINDS[kind] for kind in trace.work["kind"]] == ["kernel", "kernel", "copy", "copy", "memset"]
-    assert names(trace, trace.work) == [
-        "at::native::vectorized_elementwise_kernel", "(unnamed)", "Memcpy HtoD (Pageable -> Device)",
-        "Memcpy PtoP (Device -> Device)", "Memset (Device)",
-    ]  # fmt: skip
-    assert names(trace, trace.calls) == ["cudaLaunchKernel", "call 5 of the runtime API"]
-    assert trace.work["call"].tolist() == [0, 0, 1, 1, 1]
-    assert trace.work["begin_ns"].tolist() == [5000, 8000, 15000, 18000, 20000]
-    assert trace.work["end_ns"].tolist() == [7000, 10000, 17000, 20000, 22000]
-    assert trace.work["blocks"].tolist() == [24, 1, NONE, NONE, NONE]
-    assert trace.work["threads"].tolist()[:2] == [256, 32]
-    assert trace.work["bytes"].tolist() == [NONE, NONE, 4096, 8192, 64]
-    assert trace.work["node"].tolist() == [1 << 32, NONE, NONE, NONE, NONE]
-    assert trace.work["device"].tolist() == [0, 0, 0, 1, 0]
-    assert [MEMORIES[memory] for memory in trace.work["source"]][2:4] == ["pageable", "device"]
-    assert [MEMORIES[memory] for memory in trace.work["target"]][2:] == ["device", "device", "device"]
-    assert trace.threads[0][:2] == (77, 9)
+    snapshots.same_trace("recording-work", trace)
 
 
 @pytest.mark.parametrize(("mangled", "readable"), [
@@ -113,19 +98,12 @@ def test_waits_name_the_stream_and_the_event_that_they_wait_for(tmp_path: Path) 
             row(cells.SYNC, 80, 1, correlation=8, stream=UNKNOWN, size=41, detail=1),
         ),
     )
-    assert [SYNC_KINDS[kind] for kind in trace.syncs["kind"]] == ["stream_wait_event", "stream", "event"]
-    assert trace.syncs["call"].tolist() == [2, 4, 5]
-    assert trace.syncs["stream"].tolist() == [9, NONE, NONE]
-    assert trace.syncs["on_stream"].tolist() == [7, 7, NONE]
-    assert trace.syncs["on_call"].tolist() == [1, NONE, NONE], "the last record of the event before the wait"
-    assert trace.has_syncs
+    snapshots.same_trace("recording-waits", trace)
 
 
 def test_the_recorders_own_work_and_the_drivers(tmp_path: Path) -> None:
     loading, request = (row(cells.OVERHEAD, at, 1, flags=kind << 16, place=9) for at, kind in ((1, 5), (3, 7)))
-    trace = read(tmp_path, recording(request, loading))
-    assert names(trace, trace.ranges) == ["Lazy function loading", "Buffer request"]
-    assert [RANGE_KINDS[kind] for kind in trace.ranges["kind"]] == ["driver", "overhead"]
+    snapshots.same_trace("recording-overhead", read(tmp_path, recording(request, loading)))
 
 
 def test_facts(tmp_path: Path) -> None:
@@ -134,14 +112,8 @@ def test_facts(tmp_path: Path) -> None:
         "dropped": 5,
     }  # fmt: skip
     trace = read(tmp_path, recording(launch(1, 0), cupti=130000, unix_ns=BEGIN_NS, cupti_ns=BEGIN_NS + 90, **more))
-    assert trace.format == "microbench recording"
     assert trace.source == "x.rows"
-    assert trace.gpus == {0: "NVIDIA H200", 1: "NVIDIA \\x1b[31mH100"}
-    assert trace.bus_ids == {0: "0000:43:00.0"}
-    assert trace.rank == 3
-    assert trace.versions == {"CUPTI": "130000", "Python": "3.12.3", "torch": "unknown"}
-    assert trace.lost == {"records": 5}
-    assert trace.epoch_ns == BEGIN_NS
+    snapshots.same_trace("recording-facts", trace)
     assert read(tmp_path, recording(**{"version.torch": "2.11.0"})).versions["torch"] == "2.11.0"
 
 
@@ -177,15 +149,7 @@ def test_samples_that_follow_each_other_become_ranges(tmp_path: Path) -> None:
         sampled(9, 4, 43, 43), sampled(9, 2, 45, 47, 2), sampled(8, 3, 20, 60, 21),
     )  # fmt: skip
     trace = read(tmp_path, recording(LINES, *CALLS, *rows))
-    assert ranges(trace) == [
-        ("train.py:1 step", 9, 17), ("train.py:2 step", 17, 23), ("train.py:3 step", 23, 31),
-        ("train.py:1 step", 40, 42), ("train.py:2 step", 44, 48),
-    ]  # fmt: skip
-    assert {RANGE_KINDS[kind] for kind in trace.ranges["kind"]} == {"line"}
-    assert [thread.number for thread in trace.threads] == [9], "the other thread submits nothing"
-    assert trace.samples == Samples(taken=11, late=1, every_ns=(6 + 2 + 10 + 2 + 2 + 2 + 2) * 10**6 // 9)
-    assert trace.unread == {}
-    assert not trace.has_operators
+    snapshots.same_trace("recording-samples", trace)  # the other thread submits nothing
 
 
 def test_ranges_of_samples_end_with_the_calls(tmp_path: Path) -> None:

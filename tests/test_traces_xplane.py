@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import snapshots
 from test_diagnose import costs
 from test_traces_nsys import names, sound
 
@@ -14,7 +15,7 @@ from microbench.core.errors import UsageError
 from microbench.diagnosis.diagnosis import diagnose
 from microbench.diagnosis.health import checks
 from microbench.traces import xplane
-from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS, Trace
+from microbench.traces.trace import NONE, RANGE_KINDS, Trace
 
 START_NS = 1_771_595_639_214_724_894
 SECRET = b"hostname-of-somebody"
@@ -125,52 +126,10 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     return xplane.read(path)
 
 
-def test_calls_and_the_work_they_submitted(trace: Trace) -> None:
+def test_every_field(trace: Trace) -> None:
     sound(trace)
-    assert names(trace, trace.calls) == [
-        "cuMemcpyHtoDAsync_v2", "cuLaunchKernel", "cuGraphLaunch", "cuGraphLaunch", "cuStreamSynchronize",
-    ]  # fmt: skip
-    assert [WORK_KINDS[kind] for kind in trace.work["kind"]] == [
-        "copy", "memset", "kernel", "kernel", "kernel", "graph",
-    ]  # fmt: skip
-    assert trace.work["call"].tolist() == [0, NONE, 1, 2, 2, 3]
-    assert trace.work["node"].tolist() == [NONE, NONE, NONE, 3, 4, NONE]
-    assert set(trace.work["stream"].tolist()) == {17}
-    assert trace.work["begin_ns"].tolist() == [11_000, 14_000, 21_000, 32_000, 34_000, 41_000]
-    assert trace.work["end_ns"][3] == 33_500
-
-
-def test_details_of_work_are_read_from_their_texts(trace: Trace) -> None:
-    copy, memset, kernel = trace.work[:3]
-    assert (copy["bytes"], MEMORIES[copy["source"]], MEMORIES[copy["target"]]) == (4096, "pageable", "device")
-    assert (memset["bytes"], MEMORIES[memset["target"]], memset["blocks"]) == (64, "device", NONE)
-    assert (kernel["blocks"], kernel["threads"], kernel["bytes"]) == (32, 256, NONE)
-    assert names(trace, trace.work) == [
-        "Memcpy HtoD (Pageable -> Device)", "Memset (Device)", "gemm_kernel (dot.1 of jit_step)", "in_graph",
-        "in_graph", "CUDA graph 12",
-    ]  # fmt: skip
-
-
-def test_ranges_of_python_annotations_operators_and_overhead(trace: Trace) -> None:
-    kinds = [RANGE_KINDS[kind] for kind in trace.ranges["kind"]]
-    assert list(zip(names(trace, trace.ranges), kinds, strict=True)) == [
-        ("train#3", "annotation"), ("mine", "annotation"), ("model.py:88 forward", "python"),
-        ("PjitFunction(step)", "operator"), ("ThunkExecute", "operator"), ("BUFFER_FLUSH", "overhead"),
-    ]  # fmt: skip
-    threads = [trace.threads[place] for place in trace.ranges["thread"]]
-    assert [thread.number for thread in threads] == [77, 77, 77, 77, -5, 0]
-    assert threads[0].name == "python"
-    assert set(trace.calls["thread"].tolist()) == {trace.ranges["thread"][0]}
-
-
-def test_waits_and_facts(trace: Trace) -> None:
-    assert [SYNC_KINDS[kind] for kind in trace.syncs["kind"]] == ["stream"]
-    assert trace.syncs["call"].tolist() == [4]
-    assert trace.gpus == {0: "NVIDIA H200"}
-    assert trace.epoch_ns == START_NS
-    assert trace.lost == {"device events": 7}
-    assert trace.unread == {"records of unified memory": 1}
     assert SECRET.decode() not in repr(trace)
+    snapshots.same_trace("xplane", trace)
 
 
 def newer(steps: int, correlated: bool = True) -> bytes:

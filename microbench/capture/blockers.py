@@ -86,14 +86,14 @@ class Looking(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self.found: list[Blocker] = []
         self.results: list[Any] = []
-        self._given = iter(results) if results is not None else None
+        self.given = iter(results) if results is not None else None
 
     def __torch_dispatch__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kind = kind_of(function, args, kwargs or {})
         if not kind:
             return function(*args, **(kwargs or {}))
-        if self._given is not None:
-            return next(self._given, None)
+        if self.given is not None:
+            return next(self.given, None)
         result = function(*args, **(kwargs or {}))
         self.results.append(result)
         why = SIZES if kind == "sizes" else "a copy from ordinary memory of the host" if kind == "to_gpu" else READS
@@ -136,7 +136,7 @@ def kind_of(function: Any, args: Any, kwargs: Any) -> str:
 @contextmanager
 def _watched(looking: Looking) -> Iterator[None]:
     """Notes calls of the host: waits, prints, and files that are opened to be written."""
-    trace = looking._given is None
+    trace = looking.given is None
 
     def wait(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def waited(*args: Any, **named: Any) -> Any:
@@ -151,6 +151,22 @@ def _watched(looking: Looking) -> Iterator[None]:
         if trace:
             looking.note("print", "print", "a replay prints nothing")
 
+    def made(real: Callable[..., Any]) -> Callable[..., Any]:
+        """torch.tensor([…], device="cuda"), whose copy no operation shows."""
+
+        def make(data: Any, *args: Any, **named: Any) -> Any:
+            device = named.get("device")
+            on_gpu = device is not None and torch.device(device).type == GPU and not isinstance(data, torch.Tensor)
+            if on_gpu and not trace:
+                return next(looking.given or iter(()), None)
+            result = real(data, *args, **named)
+            if on_gpu:
+                looking.note("to_gpu", real.__name__, "a copy from ordinary memory of the host")
+                looking.results.append(result)
+            return result
+
+        return make
+
     real_open = builtins.open
 
     def opened(file: Any, mode: str = "r", *args: Any, **named: Any) -> Any:
@@ -162,6 +178,8 @@ def _watched(looking: Looking) -> Iterator[None]:
         for holder, name in WAITS:
             title = f"{getattr(holder, '__name__', 'cuda').rpartition('.')[2]}.{name}"
             stack.enter_context(mock.patch.object(holder, name, wait(title, getattr(holder, name))))
+        for name in ("tensor", "as_tensor"):
+            stack.enter_context(mock.patch.object(torch, name, made(getattr(torch, name))))
         stack.enter_context(mock.patch.object(builtins, "print", printed))
         stack.enter_context(mock.patch.object(builtins, "open", opened))
         yield

@@ -196,7 +196,9 @@ class Graph:
         """What the graph returns for these inputs."""
         for static, given in zip(self._inputs, tensors, strict=True):
             if static is not given:
-                static.detach().copy_(given.detach())
+                if static.requires_grad:
+                    static, given = static.detach(), given.detach()
+                static.copy_(given)
         self._graph.replay()
         return mapped(self._result) if self._copies else self._result
 

@@ -22,9 +22,10 @@ import msgspec
 from microbench.capture.handover import Change
 from microbench.core.errors import MeasurementError, MicrobenchError
 from microbench.core.units import plain
+from microbench.experiments.own.culprit import attempt, called
 
 ROUNDS, ROUND_S = 9, 0.06
-MOST_INPUTS = 8
+LEAST_INPUTS, MOST_INPUTS = 3, 8
 
 
 class Asked(msgspec.Struct):
@@ -123,33 +124,29 @@ def main(path: Path) -> None:
 
 def make(asked: Asked, report: Report, stage: Callable[[str], None]) -> None:
     """Fill the report. Raises MeasurementError for a function that cannot be called, or that is not PyTorch's."""
-    from microbench.experiments.own.culprit import called
     from microbench.experiments.own.loading import bound, load
 
-    own = bound(None, asked.function, asked.setup, asked.axes)  # type: ignore[arg-type]
-    function: Any = own.call
-    arguments: tuple[Any, ...] = ()
-    named: dict[str, Any] = {}
-    if isinstance(function, partial):
-        function, arguments, named = function.func, function.args, dict(function.keywords)
-    unbound = [
-        one.name for one in _parameters(function)[len(arguments):]
-        if one.default is one.empty and one.name not in named
-        and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-    ]  # fmt: skip
     given: list[Any] = []
     if asked.inputs:
-        given = [_inputs(one) for one in itertools.islice(called(load(asked.inputs), ""), MOST_INPUTS)]
-        arguments, named = given[0] if given else (arguments, named)
-    elif unbound:
-        raise MeasurementError(f"the function needs {', '.join(unbound)}: --setup or --inputs can give it")
+        function: Any = called(partial(load, asked.function), "")
+        given = [
+            _inputs(one) for one in itertools.islice(called(called(partial(load, asked.inputs), ""), ""), MOST_INPUTS)
+        ]
+        if len(given) < LEAST_INPUTS:
+            raise MeasurementError(f"{asked.inputs} gives {len(given)} sets of inputs: a proof needs {LEAST_INPUTS}")
+        arguments, named = given[0]
+    else:
+        function = bound(None, asked.function, asked.setup, asked.axes).call  # type: ignore[arg-type]
+        arguments, named = (), {}
+        if isinstance(function, partial):
+            function, arguments, named = function.func, function.args, dict(function.keywords)
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise MeasurementError("an async or generator function does nothing when called: name one that does the step")
     patched = hasattr(function, "counts") and hasattr(function, "reasons")
     eager = function.function if patched else function
     stage("calling")
     for _ in range(3):
-        called(partial(eager, *arguments, **named), own.file)
+        called(partial(eager, *arguments, **named), inspect.getsourcefile(inspect.unwrap(eager)) or "")
     torch = sys.modules.get("torch")
     if torch is None:
         raise MeasurementError(
@@ -197,14 +194,14 @@ def examine(
     report.inputs = len(sets)
     names = [one.name for one in _parameters(eager)] or list(inputs[1])
     stage("proof")
-    try:
-        proof = prove(eager, graphed or Graphed(eager), sets, moved, names)
-    except Exception as error:  # noqa: BLE001 - whatever a capture raises
+    ended = attempt(lambda: prove(eager, graphed or Graphed(eager), sets, moved, names))
+    if (error := ended.error) is not None:
         what = (
             "a replay reads memory that was given back" if "illegal memory" in str(error) else "it cannot be captured"
         )
         report.why = f"{what}: {type(error).__name__}: {plain(error, 200)}"
         return False
+    proof: Any = ended.result
     report.proved, report.why, report.exact, report.scatter = proof.proved, proof.why, proof.exact, proof.scatter
     if proof.difference is not None:
         one = proof.difference
@@ -213,7 +210,7 @@ def examine(
     report.varied, report.left, report.counts = [*proof.varied, *moved_names], list(proof.left), proof.counts
     report.also = list(proof.also)
     start.restore()
-    return proof.proved
+    return report.proved
 
 
 def _look(start: Any, eager: Any, inputs: Any, report: Report, stage: Callable[[str], None]) -> None:
@@ -231,14 +228,25 @@ def _look(start: Any, eager: Any, inputs: Any, report: Report, stage: Callable[[
     if not found:
         return
     stage("the rest")
-    try:
+
+    def both() -> dict[str, Times]:
+        for one in optimizers:
+            for group in one.param_groups:
+                group.update({"capturable": True} if "capturable" in group else {})
+            for state in one.state.values():
+                state.update({"step": state["step"].cuda()} if isinstance(state.get("step"), torch.Tensor) else {})
         for _ in range(2):
             call()
         graph = blockers.rest(call, results, lambda replaced: Graph(replaced, (), {}, [], [], copies=False))
-        one, _ = timed({"rest": lambda: graph.replay([]), "eager": call})
-        report.rest, report.times = one["rest"], [one["eager"]]
-    except Exception as error:  # noqa: BLE001 - whatever a capture raises
+        return timed({"rest": lambda: graph.replay([]), "eager": call})[0]
+
+    ended = attempt(both)
+    if (error := ended.error) is not None:
         report.rest = Times("rest", why=f"{type(error).__name__}: {plain(error, 160)}")
+    else:
+        times: Any = ended.result
+        report.rest, report.times = times["rest"], [times["eager"]]
+    start.restore()
 
 
 def gain(eager: Any, sets: list[Any], compile: bool, report: Report, stage: Callable[[str], None]) -> None:
@@ -273,12 +281,15 @@ def gain(eager: Any, sets: list[Any], compile: bool, report: Report, stage: Call
     for mode in ("default", "reduce-overhead") if compile else ():
         stage(f"torch.compile(mode={mode!r})")
         way = with_inputs(torch.compile(eager, mode=mode))
-        try:
+
+        def warm_up(way: Callable[[], Any] = way) -> None:
             for _ in range(4):
                 way()
             torch.cuda.synchronize()
-            ways[f"torch.compile, {mode}"] = way
-        except Exception as error:  # noqa: BLE001 - compilers raise anything
+
+        ways[f"torch.compile, {mode}"] = way
+        if (error := attempt(warm_up).error) is not None:
+            del ways[f"torch.compile, {mode}"]
             refused.append(Times(f"torch.compile, {mode}", why=f"{type(error).__name__}: {plain(error, 120)}"))
     stage("times")
     times, report.ratio = timed(ways)

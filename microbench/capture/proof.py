@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,15 +17,18 @@ import torch
 
 from microbench.capture.graphed import SCALARS, Graphed, described, mapped, now
 from microbench.capture.state import After, Kept, after, bind
+from microbench.experiments.own.culprit import attempt
 
 CALLS = 200  # of each run
 INPUTS = 5  # sets of inputs that are drawn
-SCATTER_CALLS = 50
+OWN_CALLS = 30  # of which the own scatter is measured, where calls start from the same state
+NUDGED = 20
 MOST_CHANGES = 40  # values of the host that are changed
 CHANGE_AT, CHANGE_CALLS = 6, 12  # after a capture and replays, and long enough for another capture
 # A function's own scatter is rounding only if it is less than this share of the values, by bytes of a number.
 ROUNDING = {1: 2e-1, 2: 3e-2, 4: 1e-3, 8: 1e-9}
 OVER_SCATTER = 3.0
+HOW = ("capturable", "foreach", "fused", "differentiable")  # settings of optimizers that no program changes
 KEPT_SHARE = 0.25  # of the free memory, for outputs that are kept
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
@@ -82,44 +86,55 @@ def prove(
             "use torch.no_grad(), or take torch.cuda.make_graphed_callables"
         )
         return Proof(False, why, None, False, "", 0, 0, 0, (), (), {})
-    try:
-        eager = plan.run(function, CALLS)
-        again = plan.run(function, SCATTER_CALLS)
-        graph = plan.run(other, CALLS)
-    finally:
-        start.restore()
-    counts = dict(other.counts)
+    begin = after(function, inputs[0])
+    eager = plan.run(function, CALLS)
+    own = differences(eager, plan.run(_aside(function), CALLS))
+    graph = plan.run(other, CALLS) if not own else None
+    start.restore()
     outputs = len(next(iter(eager.kept.values()), []))
 
     def proof(why: str, difference: Difference | None = None, exact: bool = False, scatter: str = "") -> Proof:
         varied, left = plan.varied(names)
-        return Proof(
-            not why, why, difference, exact, scatter, CALLS, outputs, len(eager.end.values), varied, left, counts
-        )
+        state = len(eager.end.values)
+        return Proof(not why, why, difference, exact, scatter, CALLS, outputs, state, varied, left, dict(other.counts))
 
-    own = differences(eager, again, SCATTER_CALLS)
-    if own and not all(map(is_rounding, own)):
-        first = next(one for one in own if not is_rounding(one))
-        return proof("the function itself is not repeatable from the same start", first.told)
-    found = differences(eager, graph, CALLS)
-    grown = changed_on_host(eager.end, graph.end)
-    if grown:
-        return proof("values of the host change in each call, and a replay runs no code of the host", grown)
-    allowed = {one.name: 0.0 for one in found}
-    for one in own:
-        allowed[one.name] = max(allowed.get(one.name, 0.0), one.relative)
-    widest = max(allowed.values(), default=0.0)
-    for one in found:
-        if not is_rounding(one) or one.relative > OVER_SCATTER * max(allowed[one.name], widest):
-            return proof("the graph computes something else", one.told)
-    if counts.get("replays", 0) < CALLS // 2:
+    scatter = ""
+    if graph is None:  # a difference would grow from call to call, so that both start each call from the same state
+        why, difference, scatter = plan.step_by_step(function, other)
+        start.restore()
+        if why:
+            return proof(why, difference)
+    else:
+        found = differences(eager, graph)
+        grown = changed_on_host(eager.end, graph.end)
+        if grown:
+            return proof("values of the host change in each call, and a replay runs no code of the host", grown)
+        if found:
+            allowed = 0.0
+            if all(map(is_rounding, found)) and not state_differs(begin, eager.end):
+                allowed = max(
+                    (one.relative for one in differences(eager, plan.run(function, NUDGED, nudged=True))), default=0.0
+                )
+                start.restore()
+            if any(one.relative > allowed for one in found):
+                return proof("the graph computes something else", found[0].told)
+            scatter = f"{max(one.relative for one in found):.1g}, a last bit of the inputs gives {allowed:.1g}"
+    if other.counts.get("replays", 0) < CALLS // 2:
         reason = other.reasons.most_common(1)[0][0] if other.reasons else "nothing was captured"
         return proof(f"calls cannot be replayed: {reason}")
-    scatter = f"{max(one.relative for one in own):.1g}" if own else ""
     frozen = plan.frozen(function, type(other), other.options, exact=not own)
     if frozen is not None:
         return proof("a value of the host is frozen in the graph", frozen)
-    return proof("", exact=not found, scatter=scatter)._replace(also=tuple(plan.also))
+    return proof("", exact=not scatter, scatter=scatter)._replace(also=tuple(plan.also))
+
+
+def state_differs(one: After, other: After) -> bool:
+    """Whether a run has changed any tensor that the function reaches."""
+    return any(
+        deviation_of(name, value, other.values.get(name), 0) is not None
+        for name, value in one.values.items()
+        if isinstance(value, torch.Tensor)
+    )
 
 
 class Plan:
@@ -139,9 +154,18 @@ class Plan:
         self._written = {place for place, one in enumerate(tensors) if one._version != before[place]}
         start.restore()
 
-    def run(self, call: Callable[..., Any], calls: int, change: tuple[Any, Any, Any] | None = None) -> Ran:
-        """Call it so often from the start; ``change`` is a holder, a key and a value that come in the middle."""
+    def run(
+        self, call: Callable[..., Any], calls: int, change: tuple[Any, Any, Any] | None = None, nudged: bool = False
+    ) -> Ran:
+        """Call it so often from the start; ``change`` is a holder, a key and a value that come in the middle.
+
+        With ``nudged`` a last bit of the inputs and of all that the function reads is another.
+        """
         self._start.restore()
+        if nudged:
+            for one in self._start.reached.ends.values():
+                if isinstance(one, torch.Tensor) and one.is_floating_point():
+                    one.data.copy_(_nudged(one.data))
         random = np.random.default_rng(1)
         kept: dict[int, list[tuple[str, Any]]] = {}
         held_bytes, free_bytes = 0, _free_bytes()
@@ -150,8 +174,10 @@ class Plan:
                 holder, key, value = change
                 bind(holder, key, value.clone() if isinstance(value, torch.Tensor) else value)
             (arguments, named), tensors = self._fresh(number)
-            for tensor, values in self._moved[number % len(self._moved)] if self._moved else ():
-                tensor.copy_(values)
+            for _, one in tensors if nudged else ():
+                if one.is_floating_point():
+                    one.data.copy_(_nudged(one.data))
+            self._move(number)
             result = call(*arguments, **named)
             if held_bytes < KEPT_SHARE * free_bytes or number < 2:
                 kept[number] = [
@@ -164,6 +190,48 @@ class Plan:
                 between(random, number)
         end = after(self._function, self._inputs[0])
         return Ran(kept, end)
+
+    def _move(self, number: int) -> None:
+        """Other values into the tensors that the function reads where they are."""
+        for tensor, values in self._moved[number % len(self._moved)] if self._moved else ():
+            tensor.copy_(values)
+
+    def step_by_step(self, function: Callable[..., Any], other: Graphed) -> tuple[str, Difference | None, str]:
+        """Each call by both from the same state: why they differ or "", what differs first, and the own scatter."""
+        self._start.restore()
+        random = np.random.default_rng(1)
+        scatter: dict[str, Deviation] = {}
+        found: dict[str, Deviation] = {}
+        for number in range(CALLS):
+            (arguments, named), _ = self._fresh(number)
+            self._move(number)
+            here = Kept(function, (arguments, named))
+            turns = []
+            for call in (function, _aside(function), other) if number < OWN_CALLS else (function, other):
+                here.restore()
+                result = call(*arguments, **named)
+                turns.append(Ran({number: [*_values(result, "output")]}, after(function, (arguments, named))))
+            del result
+            eager, graph = turns[0], turns[-1]
+            for again in turns[1:-1]:
+                for one in differences(eager, again):
+                    _keep(scatter, one)
+            if (grown := changed_on_host(eager.end, graph.end)) is not None:
+                grown = grown._replace(call=number + 1)
+                return "values of the host change in each call, and a replay runs no code of the host", grown, ""
+            for one in differences(eager, graph):
+                if not is_rounding(one):
+                    own = scatter.get(one.name)
+                    if own is not None and not is_rounding(own):
+                        return "the function itself is not repeatable from the same start", own.told, ""
+                    return "the graph computes something else", one.told, ""
+                _keep(found, one)
+            between(random, number)
+        widest = max((one.relative for one in scatter.values()), default=0.0)
+        for one in found.values():
+            if one.relative > OVER_SCATTER * widest:
+                return "the graph computes something else", one.told, ""
+        return "", None, f"{widest:.1g}"
 
     def _fresh(self, number: int) -> tuple[Inputs, list[tuple[int, Any]]]:
         """The inputs of a call: new tensors, except for those that the function writes to, which stay the same."""
@@ -199,23 +267,27 @@ class Plan:
         names = getattr(inspect.unwrap(function), "__globals__", {})
         base, found = self.run(function, CHANGE_CALLS), list[Deviation]()
         for name, holder, key, value, changed in self._changes(function):
-            try:
-                eager = self.run(function, CHANGE_CALLS, (holder, key, changed))
-            except Exception:  # noqa: BLE001 - the value may not suit the function
-                self._start.restore()
+            ended = attempt(partial(self.run, function, CHANGE_CALLS, (holder, key, changed)))
+            bind(holder, key, value)
+            self._start.restore()
+            if ended.error is not None:  # the value does not suit the function
                 continue
-            finally:
-                bind(holder, key, value)
-            if not differences(base, eager, CHANGE_CALLS):
+            eager: Any = ended.result
+            if not differences(base, eager):
                 continue
             for also in (options["also"], _looking(name, value, names)):
                 if also is None:
                     break
                 other = graphed(function, **{**options, "most": 2, "also": also})
-                graph = self.run(other, CHANGE_CALLS, (holder, key, changed))
-                bind(holder, key, value)
-                self._start.restore()
-                found = [one for one in differences(eager, graph, CHANGE_CALLS) if exact or not is_rounding(one)]
+                try:
+                    graph = self.run(other, CHANGE_CALLS, (holder, key, changed))
+                except RuntimeError:  # it cannot be captured then, which nobody overlooks
+                    found = []
+                    break
+                finally:
+                    bind(holder, key, value)
+                    self._start.restore()
+                found = [one for one in differences(eager, graph) if exact or not is_rounding(one)]
                 if not found:
                     if also is not options["also"]:
                         self.also.append(name)
@@ -231,10 +303,12 @@ class Plan:
         found = 0
         for name, (holder, key) in self._start.reached.bindings.items():
             value = now(holder, key)
+            if key in HOW:
+                continue
             if isinstance(value, bool):
                 other: Any = not value
             elif isinstance(value, int | float) and value == value:
-                other = value * 1.5 + (0.5 if value == 0 else 0) if isinstance(value, float) else value + 1
+                other = (value * 0.9 if value else 0.5) if isinstance(value, float) else value + 1
             elif (
                 isinstance(value, torch.Tensor)
                 and value.is_floating_point()
@@ -251,11 +325,9 @@ class Plan:
 
 def _looking(name: str, value: Any, names: dict[str, Any]) -> Callable[[], Any] | None:
     """What looks at a value by its name; None if the function's module does not know it by that name."""
-    try:
-        looking: Callable[[], Any] = eval(f"lambda: ({name},)", names)
-        return looking if looking()[0] is value else None
-    except Exception:  # noqa: BLE001 - the name may be that of a closure
-        return None
+    looking: Callable[[], Any] | None = attempt(lambda: eval(f"lambda: ({name},)", names)).result  # type: ignore[assignment]
+    seen: Any = attempt(looking).result if looking is not None else None
+    return looking if seen and seen[0] is value else None
 
 
 class Deviation(NamedTuple):
@@ -273,7 +345,7 @@ def is_rounding(one: Deviation) -> bool:
     return one.relative <= ROUNDING.get(one.itemsize, 0.0)
 
 
-def differences(one: Ran, other: Ran, calls: int) -> list[Deviation]:
+def differences(one: Ran, other: Ran) -> list[Deviation]:
     """What differs between two runs, by name, each at its largest; in the order of the calls."""
     found: dict[str, Deviation] = {}
     for number in sorted(set(one.kept) & set(other.kept)):
@@ -283,22 +355,24 @@ def differences(one: Ran, other: Ran, calls: int) -> list[Deviation]:
             return [Deviation("output", float("inf"), 0, told)]
         for (name, value), (_, against) in zip(mine, theirs, strict=True):
             _add(found, name, value, against, number + 1)
-    if calls == CALLS:
+    if len(one.kept) == len(other.kept):
+        last = max(one.kept) + 1
         for name, value in one.end.values.items():
             if name in other.end.values and isinstance(value, torch.Tensor | np.ndarray):
-                _add(found, name, value, other.end.values[name], calls)
+                _add(found, name, value, other.end.values[name], last)
     return list(found.values())
 
 
 def _add(found: dict[str, Deviation], name: str, value: Any, against: Any, call: int) -> None:
-    deviation = deviation_of(name, value, against, call)
-    if deviation is None:
-        return
-    before = found.get(name)
-    if before is None:
-        found[name] = deviation
-    elif deviation.relative > before.relative:
-        found[name] = deviation._replace(told=before.told)
+    if (deviation := deviation_of(name, value, against, call)) is not None:
+        _keep(found, deviation)
+
+
+def _keep(found: dict[str, Deviation], one: Deviation) -> None:
+    """Keep the largest deviation of each name, as told by the first."""
+    before = found.get(one.name)
+    if before is None or one.relative > before.relative:
+        found[one.name] = one if before is None else one._replace(told=before.told)
 
 
 def deviation_of(name: str, value: Any, against: Any, call: int) -> Deviation | None:
@@ -321,10 +395,9 @@ def deviation_of(name: str, value: Any, against: Any, call: int) -> Deviation | 
         return None
     if not value.is_floating_point() and not value.is_complex():
         return Deviation(name, float("inf"), 0, Difference(name, call, "whole numbers differ"))
-    one, other = (
-        torch.nan_to_num(torch.view_as_real(each) if each.is_complex() else each.double()) for each in (value, against)
-    )
-    lost = torch.isnan(value) != torch.isnan(against)
+    lost = torch.isfinite(value) != torch.isfinite(against)
+    one, other = (torch.view_as_real(each) if each.is_complex() else each.double() for each in (value, against))
+    one, other = (torch.where(torch.isfinite(each), each, 0) for each in (one, other))
     size = one.square().mean().sqrt().item()
     apart = (one - other).square().mean().sqrt().item() / size if size else float("inf")
     if lost.any():
@@ -364,6 +437,12 @@ def between(random: np.random.Generator, number: int) -> None:
             torch.cuda.empty_cache()
 
 
+def _nudged(values: torch.Tensor) -> torch.Tensor:
+    """The same numbers with a last bit changed at random."""
+    last = torch.finfo(values.dtype).eps
+    return values * (1 + last * torch.randint(-1, 2, values.shape, device=values.device).to(values.dtype))
+
+
 def generator(seed: int) -> torch.Generator:
     """What draws inputs, on the host, so that every GPU gets the same."""
     return torch.Generator().manual_seed(seed)
@@ -391,6 +470,21 @@ def draw(value: torch.Tensor, random: torch.Generator) -> torch.Tensor:
 def _flat(value: Any) -> tuple[Any, list[Any]]:
     tensors: list[Any] = []
     return described(value, tensors), tensors
+
+
+def _aside(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function in a stream of its own, as captures have one: libraries keep a workspace for each stream."""
+    side = torch.cuda.Stream()
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        main = torch.cuda.current_stream()
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            result = function(*arguments, **named)
+        main.wait_stream(side)
+        return result
+
+    return called
 
 
 def _goes_back(one: Any) -> bool:

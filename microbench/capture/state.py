@@ -7,7 +7,7 @@ import functools
 import random
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,13 +64,13 @@ def _within(path: str, one: Any, containers: list[Any], bindings: Bindings) -> F
     """What is within a container, an object or a function of the user's, each with its path."""
     if isinstance(one, functools.partial | types.MethodType | types.FunctionType):
         yield from _of_function(path, one, bindings)
-    elif isinstance(one, MutableMapping | dict | list | tuple | deque | set):
+    elif isinstance(one, dict | list | tuple | deque | set):
         if not isinstance(one, tuple):
             containers.append(one)
         if isinstance(one, set):
             yield f"{path}.size", len(one)
             return
-        entries = list(one.items() if isinstance(one, MutableMapping | dict) else enumerate(one))
+        entries = list(one.items() if isinstance(one, dict) else enumerate(one))
         for number, (key, value) in enumerate(entries):
             named = f"{path}[{number if isinstance(key, torch.Tensor) else repr(key)}]"
             if isinstance(value, SCALARS) and isinstance(one, dict | list):

@@ -1,7 +1,5 @@
 """The command ab: two Pythons, two sets of variables or two versions of own code, measured in turn."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The command microbench: run, list and doctor, and the table of all commands. Heavy imports stay inside commands."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -14,7 +14,7 @@ from microbench.core.options import argument, flag, option
 from microbench.library.options import own_axes
 
 if TYPE_CHECKING:
-    from microbench.capture.making import Made
+    from microbench.library.graphs import Made
 
 
 def graph(

@@ -1,7 +1,5 @@
 """What several commands share: the groups of options that only the command has, and single options."""
 
-from __future__ import annotations
-
 from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum

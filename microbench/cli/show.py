@@ -38,7 +38,6 @@ from microbench.library.runs import (
     is_reference,
     load,
     part_sheet,
-    read,
     report_of,
     screen_of,
 )
@@ -97,7 +96,7 @@ def newest_part(part: str) -> Report:
 
     for path in store.listing()[:NEWEST_SEARCHED]:
         with suppress(RunUnreadableError):
-            return part_sheet(part, path, read(path))
+            return part_sheet(part, path, store.read(path))
     return part_sheet(part, *load(None))
 
 

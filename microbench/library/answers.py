@@ -1,7 +1,5 @@
 """Answers for the command and for programs: two runs compared, a step predicted, traces diagnosed."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress

@@ -19,7 +19,8 @@ from microbench.core.targets import check_function, target
 from microbench.core.units import plain
 
 if TYPE_CHECKING:
-    from microbench.capture.making import Asked, Made, Report
+    from microbench.capture.making import Asked, Report
+    from microbench.capture.making import Made as Made
 
 LIMIT_S = 600.0
 LOOK_S = 0.1

@@ -1,7 +1,5 @@
 """Reads what the two sides of `microbench ab` are, measures them in turn, and makes the answer."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

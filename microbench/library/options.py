@@ -1,7 +1,5 @@
 """The options of `microbench run` and `measure`, which `microbench.run` and `microbench.measure` take as well."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass

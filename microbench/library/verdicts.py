@@ -1,7 +1,5 @@
 """What programs and notebooks get as an answer: two runs compared, a step predicted, traces diagnosed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

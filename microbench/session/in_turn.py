@@ -1,7 +1,5 @@
 """Measures two sides in turn, A B, B A, …, each round in processes of its own, until the caller knows enough."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Selects the cases that the user named and plans their order: on which GPU, in which round, in which process."""
 
-from __future__ import annotations
-
 import difflib
 import itertools
 import random

@@ -1,8 +1,6 @@
 """WorkerProcess: the parent's end of a worker. It starts the process, exchanges messages, notices a crash or a hang,
 and makes sure that the process ends."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import selectors

@@ -1,7 +1,5 @@
 """Makes the report of a comparison: what cannot be compared, the changes by size, findings, and other differences."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

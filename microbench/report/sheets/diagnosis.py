@@ -1,7 +1,5 @@
 """Lays out a diagnosis: one screen, tables on request, and JSON."""
 
-from __future__ import annotations
-
 import msgspec
 
 from microbench.analysis.evidence import Severity

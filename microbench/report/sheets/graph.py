@@ -1,7 +1,5 @@
 """Lays out what came of a function's graph: proved or not, its gain, what was varied, and the change."""
 
-from __future__ import annotations
-
 from microbench.capture.making import Made, Report, Times
 from microbench.core.units import as_time, plain, size, times
 from microbench.report.document import AnswerLine, Block, Cell, Screen

@@ -1,7 +1,5 @@
 """Makes the reports of predicted steps: a step (predict), before and after a change (whatif), to scale (timeline)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

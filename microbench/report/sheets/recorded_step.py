@@ -1,7 +1,5 @@
 """Draws the typical step of a trace to scale: the host's threads, the GPU's streams, and each idle moment's cause."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
