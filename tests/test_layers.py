@@ -52,7 +52,7 @@ LINES = {
     "explain": 6650,
     "archive": 1945,
     "traces": 3880,
-    "diagnosis": 4650,  # communication, starts, single steps have verdicts; loops and named functions make steps
+    "diagnosis": 4655,  # communication, starts, single steps have verdicts; loops and named functions make steps
     "session": 2280,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8100,
     "fleet": 3270,  # JSON of both reports; classes of few GPUs are held against their ceilings
