@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from programs import BY_NAME, PROGRAMS, Program, judged, measured
 
-from microbench.recorder import machine_code
+from microbench.recorder.library import library
 from microbench.recorder.program import WHOLE, variables
 
 SECONDS = 280.0  # for measure as a whole
@@ -100,8 +100,9 @@ def started(program: Program, parts: Path) -> Iterator[Child]:
 
 def recorder_in(folder: Path) -> dict[str, str]:
     """The variables of a process that microbench watch records into this folder."""
-    (folder / "callbacks").write_bytes(machine_code.callbacks())
-    return variables(folder, folder / "callbacks", folder, WHOLE, None)
+    made = library()
+    assert made is not None, "no C compiler works here"
+    return variables(folder, folder, WHOLE, made, injected=False)
 
 
 def waits_for_import(child: Child) -> bool:

@@ -386,7 +386,7 @@ def predicted(row, fit, bundled):
             "graph_high_s": one.graph.high_s, "making_s": one.making_s, "launch_bound_from_s": one.launch_bound_s,
         }  # fmt: skip
         if one.host is not None:
-            found["host_range_s"] = [one.host.low_s, one.host.typical_s, one.host.high_s]
+            found["host_range_s"] = [one.host.bare_s, one.host.typical_s]
             found["host_source"] = one.host.source
     return found
 

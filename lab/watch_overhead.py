@@ -110,23 +110,30 @@ def child(way: str, program: str, folder: Path) -> None:
 
 def begin_recorder(way: str, folder: Path) -> None:
     """Begin to record this process as watch does, with the kinds of records of this way."""
-    from microbench.recorder import machine_code
+    from microbench.recorder.library import OPTIONS, SOURCE, library
     from microbench.recorder.program import How
 
-    where = Path(machine_code.__file__).parent
+    where = SOURCE.parent
     spec = importlib.util.spec_from_file_location(
         "_watch", where / "__init__.py", submodule_search_locations=[str(where)]
     )
     assert spec is not None
     sys.modules["_watch"] = importlib.util.module_from_spec(spec)
     recorder: Any = importlib.import_module("_watch.recorder")
-    if way == "kernels":
-        recorder.cells.KINDS, recorder.PARTS_OF_CALLS = (recorder.cells.KERNEL,), ()
-    code, recordings = folder / f"{way}.code", folder / way
-    code.write_bytes(machine_code.callbacks())
+    made, recordings = library(), folder / way
     recordings.mkdir()
+    if way == "kernels":
+        text, source, made = SOURCE.read_text(encoding="utf-8"), recordings / "kernels.c", recordings / "kernels.so"
+        for all_of_them, fewer in (
+            ("KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, OVERHEAD}", "KERNEL}"),
+            ("if (!strstr(call, PARTS_OF_CALLS[place])) continue;", "continue;"),
+        ):
+            assert text.count(all_of_them) == 1, f"recorder.c has no {all_of_them}"
+            text = text.replace(all_of_them, fewer)
+        source.write_text(text)
+        subprocess.run(["cc", *OPTIONS, "-o", made, source, "-ldl"], check=True)
     how = How(window_s=0.05, every_s=1e6) if way == "waits" else How(stacks=way == "stacks", whole=True)
-    settings = {"folder": str(recordings), "code": str(code), **how._asdict()}
+    settings = {"folder": str(recordings), "library": str(made), **how._asdict()}
     recorder.begin("torch", settings, print)
 
 

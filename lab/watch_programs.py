@@ -59,8 +59,8 @@ def command(job: Job, asked: argparse.Namespace) -> list[str]:
         sys.executable, str(LAB / "programs" / "run.py"), job.name, job.style, "--seconds", str(asked.seconds),
         "--lock", str(asked.out / "lock"), "--truth", str(asked.out / f"{job.stem}.truth.json"),
     ]  # fmt: skip
-    if asked.graph:
-        return [*program, "--graph"]
+    if asked.graph or asked.prove:
+        return [*program, "--graph" if asked.graph else "--prove"]
     if asked.plain:
         return program
     recorded = ["-o", str(asked.out / job.stem), *shlex.split(asked.watch)]
@@ -109,10 +109,14 @@ def line(number: int, of: int, found: dict[str, Any]) -> str:
     for name in ("eager_seconds", "graph_seconds"):
         if name in found:
             words.append(f"{name.removesuffix('_seconds')} {found[name] * 1e6:9.1f} us")
+    if (report := found.get("report")) is not None:
+        times = " ".join(f"{name} {seconds * 1e6:.0f} us" for name, seconds in report["times"])
+        ways = "; ".join(report["blockers"]) or f"{report['why']} {report['difference']}"
+        words.append(f"{'PROVED' if report['proved'] else 'not'} {times} {ways}")
     if "graph_nodes" in found:
         words.append(f"{found['graph_nodes']} nodes")
     words += [" ".join(found[key].split()) for key in ("why", "error", "graph_reason") if found.get(key)]
-    return "  ".join(words)[:240]
+    return "  ".join(words)[:400]
 
 
 def main() -> None:
@@ -125,6 +129,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="of OpenMP in each process")
     parser.add_argument("--watch", default="", help="further options of microbench watch, in one word")
     parser.add_argument("--plain", action="store_true", help="without microbench watch")
+    parser.add_argument("--prove", action="store_true", help="what `microbench graph` says of the steps")
     parser.add_argument("--graph", action="store_true", help="graphs of the steps, without microbench watch")
     parser.add_argument("--each", type=float, default=120.0, help="the most seconds of a process")
     parser.add_argument("--limit", type=float, default=520.0, help="the most seconds of all")
@@ -134,8 +139,11 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     ends_s = time.monotonic() + asked.limit
     # All styles of a program follow each other, so that the files of its libraries are still in memory.
-    styles = ["each"] if asked.graph else asked.styles.split(",")
-    endings = {style: "graph" if asked.graph else f"{style}_plain" if asked.plain else style for style in styles}
+    styles = ["each"] if asked.graph or asked.prove else asked.styles.split(",")
+    endings = {
+        style: "prove" if asked.prove else "graph" if asked.graph else f"{style}_plain" if asked.plain else style
+        for style in styles
+    }
     jobs = [Job(name, style, ending) for name in chosen(asked.programs) for style, ending in endings.items()]
     found: list[dict[str, Any]] = []
     with ThreadPoolExecutor(asked.jobs) as pool:

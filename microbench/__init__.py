@@ -19,7 +19,7 @@ __all__ = [
     "ComparedFigure", "ComparedRuns", "Copies", "DeviceAbsentError", "DiagnosedTraces", "Event", "Finding", "HostWork",
     "Kernels", "MicrobenchError", "PredictedStep", "Problem", "RecordedRun", "Recording", "ResultNotWrittenError",
     "Row", "Rows", "RunUnreadableError", "Sheet", "Tables", "UsageError", "Wait", "Workload", "__version__", "compare",
-    "diagnose", "load", "measure", "predict", "run", "watch",
+    "diagnose", "graphed", "load", "measure", "predict", "run", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     )
     from microbench.library.recordings import Recording, Tables
     from microbench.library.results import Problem, RecordedRun, Row, Rows, Sheet
-    from microbench.library.surface import compare, diagnose, load, measure, predict, run, watch
+    from microbench.library.surface import compare, diagnose, graphed, load, measure, predict, run, watch
     from microbench.library.verdicts import ComparedFigure, ComparedRuns, DiagnosedTraces, PredictedStep
     from microbench.model.workload import Copies, Event, HostWork, Kernels, Wait, Workload
 
@@ -45,7 +45,7 @@ _PLACES = {
     ),
     "library.recordings": ("Recording", "Tables"),
     "library.results": ("Problem", "RecordedRun", "Row", "Rows", "Sheet"),
-    "library.surface": ("compare", "diagnose", "load", "measure", "predict", "run", "watch"),
+    "library.surface": ("compare", "diagnose", "graphed", "load", "measure", "predict", "run", "watch"),
     "library.verdicts": ("ComparedFigure", "ComparedRuns", "DiagnosedTraces", "PredictedStep"),
     "model.workload": ("Copies", "Event", "HostWork", "Kernels", "Wait", "Workload"),
 }  # fmt: skip

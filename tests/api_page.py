@@ -20,7 +20,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 LONGEST_SIGNATURE = 100
 # Every public name in the order of the page; a test reports missing ones.
 SECTIONS = {
-    "Functions": ("run", "measure", "load", "compare", "predict", "diagnose", "watch"),
+    "Functions": ("run", "measure", "graphed", "load", "compare", "predict", "diagnose", "watch"),
     "Runs and their rows": ("RecordedRun", "Rows", "Row", "Problem", "Finding", "Sheet"),
     "Answers": ("ComparedRuns", "ComparedFigure", "PredictedStep", "DiagnosedTraces"),
     "Recordings of this process": ("Recording", "Tables"),

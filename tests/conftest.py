@@ -1,7 +1,6 @@
 """What all tests share: GPU and slow tests only on demand, and user data outside the home folder."""
 
 import os
-import platform
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -16,7 +15,6 @@ from microbench.analysis import stats
 from microbench.archive import store
 from microbench.core.model import Run
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.library import runs
 
 GPU_ONLY = re.compile(r"test_(cuda|twin)\w*\.py")
 
@@ -63,8 +61,7 @@ def remember_runs() -> None:
     """Each process of tests reads a bundled run once, computes the rows and the report of a run once, and makes the
     commands once."""
     bundled = set(store.bundled().values())
-    for module in (store, runs):
-        module.read = once_for(bundled, module.read)
+    store.read = once_for(bundled, store.read)
     stats.rows = remembered(stats.rows)
     # Imported only now, so that modules that import rows by name get the remembered function.
     from microbench.report.sheets import view
@@ -128,8 +125,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Where programs that are recorded find a GPU package, which takes seconds to make."""
     from watched import Place
 
-    if platform.machine() != "x86_64":
-        pytest.skip("the recorder is for x86-64 alone")
     return Place(tmp_path_factory.mktemp("place"))
 
 

@@ -6,8 +6,7 @@ from typing import Protocol
 import pytest
 
 from microbench.core.errors import MeasurementError
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.gpu import Gpu, Submit
 
 
 class Checked(Protocol):

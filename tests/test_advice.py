@@ -7,7 +7,8 @@ import pytest
 from make_trace import Recorder
 from test_diagnose import costs, diagnosed
 
-from microbench.diagnosis import advice, words
+from microbench.core.units import as_time, times
+from microbench.diagnosis import advice, diagnosis, words
 from microbench.diagnosis.diagnosis import Diagnosis, diagnose
 from microbench.model.constants import around
 from microbench.traces.trace import Loop
@@ -94,9 +95,85 @@ def test_a_busy_gpu_is_told_nothing_about_launches() -> None:
 
 def test_what_a_step_stops_for_is_said_where_no_graph_is_foreseen() -> None:
     found = msgspec.structs.replace(of("torch", "train.py:8 main", waits=6), graph=None, why_no_graph="it is unclear")
-    *_, last = words.findings(found)
-    assert (last.rule, last.severity) == ("diagnose.interruptions", "advice")
-    assert "cudaStreamSynchronize (6 a step)" in last.title
-    assert last.advice == advice.FIRST["waits for the GPU"]
+    (told,) = (one for one in words.findings(found) if one.rule == "diagnose.interruptions")
+    assert "cudaStreamSynchronize (6 a step)" in told.title
+    assert told.advice == advice.FIRST["waits for the GPU"]
     once = msgspec.structs.replace(of("torch", "train.py:8 main", waits=1), graph=None, why_no_graph="it is unclear")
     assert "diagnose.interruptions" not in advised(once)
+
+
+def in_order(found: Diagnosis) -> list[str]:
+    """The rules of what to change, as the screen has them."""
+    return [one.rule for one in words.findings(found) if one.severity == "advice"]
+
+
+def test_the_first_advice_is_what_gains_most() -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.runs(2_000_000)
+        for kernel in range(40):
+            made.runs(100_000)
+            made.launch(f"kernel_{kernel}", 30_000)
+        made.runs(max(made.ends_ns[7] - made.now_ns, 0))
+        made.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 1_500_000, stream=20)
+        made.wait()
+    exact, rounded = diagnosed(made), diagnose(made.trace(resolution_ns=1000), costs())
+    assert exact.graph is not None
+    assert rounded.graph is None
+    for found, first in ((exact, "diagnose.graph"), (rounded, "diagnose.library")):
+        rules = in_order(found)
+        assert rules[0] == first
+        assert rules.index("diagnose.pauses") < rules.index("diagnose.communication")
+    stopping = diagnose(launching(2).trace(resolution_ns=1000), costs())
+    assert "diagnose.library" not in in_order(stopping), "no graph holds what the step stops for"
+    assert "diagnose.interruptions" in in_order(stopping)
+    (late,) = (one for one in words.findings(rounded) if one.rule == "diagnose.library")
+    assert late.title.startswith("The GPU waits 2.86")
+    assert late.title.endswith(" ms of each step for work to be submitted; what a graph saves of it is not predicted")
+
+
+def test_a_graph_that_may_not_pay_is_said_so_and_is_no_advice() -> None:
+    found = of("cupy", "solve.py:8 main", waits=1)
+    assert found.graph is not None
+    doubtful = msgspec.structs.replace(
+        found, graph=msgspec.structs.replace(found.graph, speedup_low=0.62, speedup_high=3.6), remedies=()
+    )
+    (told,) = (one for one in words.findings(doubtful) if one.rule == "diagnose.graph")
+    assert told.severity == "note"
+    assert "0.62 to 3.6× as fast, so it may not pay" in told.title
+    assert "diagnose.blockers" not in advised(doubtful)
+    assert in_order(found)[0] == "diagnose.graph"
+    profiled = diagnosed(launching(1))
+    assert profiled.graph is not None
+    unsure = msgspec.structs.replace(profiled, graph=msgspec.structs.replace(profiled.graph, speedup_low=0.62))
+    assert in_order(profiled)[0] == "diagnose.graph"
+    assert in_order(unsure)[0] == "diagnose.watched", "first it must be known how long a step is"
+
+
+def test_a_wait_behind_each_step_is_told_beside_the_graph() -> None:
+    made = Recorder()
+    for _ in range(12):
+        for kernel in range(12):
+            made.runs(8_000)
+            made.launch(f"kernel_{kernel}", 80_000 if kernel == 11 else 2_000)
+        made.wait()
+    found = diagnosed(made)
+    (told,) = (one for one in words.findings(found) if one.rule == "diagnose.wait_behind")
+    (without,) = (one for one in found.remedies if one.name == "waits")
+    assert told.title == (
+        "cudaStreamSynchronize (1 a step) ends each step: without that wait alone a step takes "
+        f"{as_time(without.step_s)}, {times(without.speedup)} as fast"
+    )
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_graph_is_no_shorter_than_the_work_of_a_stream(overlap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "ELSEWHERE", 0.4)
+    made = Recorder()
+    for _ in range(12):
+        for kernel in range(30):
+            made.runs(60_000)
+            made.launch(f"kernel_{kernel}", 20_000, stream=7 + 13 * (overlap and kernel % 2))
+    graph = diagnose(made.trace(), costs(), elsewhere=True).graph
+    assert graph is not None
+    assert graph.low_s == pytest.approx(30 * 20e-6 / (2 if overlap else 1) / 1.1)

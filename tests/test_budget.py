@@ -46,7 +46,7 @@ def cases(
         declared = tuple(Metric(f"metric_{index}", "time", "s", "") for index in range(metrics))
         name = f"{suite}_one"
         made[name] = Benchmark(
-            "", declared, nothing, {"number": number}, name=name, suite=suite, core=core,
+            "", declared, {"number": number}, measure=nothing, name=name, suite=suite, core=core,
             own_process=lambda params: str(params["number"]) if fresh else "",
         )  # fmt: skip
     return make_plan(select(made, (), "default", {}), HERE, rounds=rounds).cases

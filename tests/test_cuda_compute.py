@@ -18,9 +18,8 @@ from microbench.experiments.compute.operands import GemmData
 from microbench.experiments.compute.products import Gemm, Library, Problem, free_bytes, needed_bytes, problem
 from microbench.experiments.compute.tensor import TensorInstructions, TensorPath, TensorType, tensor
 from microbench.gpu.cuda.device import CudaGpu
-from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.gpu import Gpu, Submit
 from microbench.gpu.protocol.matrices import FORMATS, GemmType, Matrices
-from microbench.gpu.protocol.submit import Submit
 
 pytestmark = pytest.mark.gpu
 

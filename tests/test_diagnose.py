@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import cache
 
@@ -44,6 +45,12 @@ def costs() -> Fit:
 
 def diagnosed(made: Recorder, step_s: float | None = None) -> Diagnosis:
     return diagnose(made.trace(), costs(), step_s)
+
+
+def line_of(diagnosis: Diagnosis, name: str) -> str:
+    """A line of the screen."""
+    lines = screen(diagnosis, "", "").blocks[0].lines
+    return " · ".join(part.text for line in lines if line.name == name for part in line.parts)
 
 
 def rules(diagnosis: Diagnosis) -> list[str]:
@@ -130,6 +137,23 @@ def test_pauses_that_come_irregularly_end_no_step() -> None:
         made.launches(6, 9000, 2000)
     steps = find_steps(made.trace())
     assert set(np.diff(steps.calls)) == {6}
+
+
+@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize(("kernels", "also"), [(15, [("elsewhere 15 CUDA calls in", 15 * 23e-6)]), (10, [])])
+def test_what_repeats_elsewhere_is_shown_too(windows: bool, kernels: int, also: list[tuple[str, float]]) -> None:
+    made, begins_ns = Recorder(), [0]
+    for count, length in ((12, 8), (40, 10), (20, kernels)):
+        for _ in range(count):
+            made.launches(length, 20_000)
+        begins_ns.append(made.now_ns)
+    ends_ns = itertools.pairwise(begins_ns)
+    trace = made.trace(windows=tuple(ends_ns) if windows else (), loops=())
+    found = diagnose(trace, costs())
+    assert (found.steps.found, found.step.kernels) == ("repetition", 10)
+    assert [name for name, _ in found.steps.loops] == [name for name, _ in also]
+    assert [seconds for _, seconds in found.steps.loops] == pytest.approx([seconds for _, seconds in also], rel=0.1)
+    assert ("also here: elsewhere 15 CUDA calls in 345 µs" in line_of(found, "repeats")) == bool(also)
 
 
 def test_a_break_between_two_phases_is_no_step() -> None:
@@ -816,6 +840,32 @@ def test_steps_that_differ_are_not_predicted() -> None:
     assert found.bound == "launch-bound"
 
 
+@pytest.mark.parametrize(("package", "whose"), [("torch", "a graph"), ("jax", "XLA's command buffer")])
+def test_a_recording_says_what_was_captured_without_the_calls_of_a_capture(package: str, whose: str) -> None:
+    made = Recorder()
+    made.launches(30)
+    made.call("cudaLaunchKernel", 3000)  # its record is lost
+    made.wait()
+    for thread in (0, 1):  # as of forward and backward
+        made.thread = thread
+        for _ in range(20):
+            made.call("cudaLaunchKernel", 3000)
+    made.call("cudaGraphInstantiateWithFlags", 100_000)
+    for _ in range(90):
+        call = made.call("cudaGraphLaunch", 5000)
+        for node in range(40):
+            made.submit(call, f"kernel_{node % 3}", 3000, node=node)
+        made.wait()
+    made.launch("kernel", 3000)
+    trace = made.trace(format="microbench recording", versions={package: "1"}, loops=())
+    found = diagnose(trace, costs())
+    told = {check.name: check.count for check in found.health}
+    assert (told[f"launches captured into {whose}"], told["launches without work"]) == (40, 1)
+    assert found.idle is not None
+    said = finding(found, "diagnose.no_graph").title
+    assert ("XLA's command buffers are graphs, and each step replays 1 graph" in said) == (package == "jax")
+
+
 def test_launches_into_a_capture_have_no_work() -> None:
     """PyTorch warms up in a stream of its own, which the other waits for, captures, and replays."""
     made = Recorder()
@@ -1061,7 +1111,8 @@ def test_the_rank_whose_collectives_are_shortest_comes_late() -> None:
         return diagnose(made.trace(rank=number), costs())
 
     several = [rank(0, 0), rank(1, 0), rank(2, 300_000), rank(3, 10_000)]
-    assert ranks.late_rank(several) == ("rank 2", pytest.approx(300e-6, rel=0.01))
+    last, others, late_s = ranks.late_rank(several)
+    assert (last.name, len(others), late_s) == ("rank 2", 3, pytest.approx(300e-6, rel=0.01))
     found = ranks.finding(several)
     assert (found.rule, found.severity) == ("diagnose.late_rank", "warning")
     assert "rank 2 comes late: the others wait about 300 µs of each step for it" in found.title
@@ -1069,6 +1120,76 @@ def test_the_rank_whose_collectives_are_shortest_comes_late() -> None:
     assert ranks.late_rank([*several, rank(4, 290_000)]) is None  # two are late
     assert ranks.late_rank([several[0], several[1], several[3]]) is None
     assert ranks.late_rank([diagnosed(training()), *several]) is None  # which rank that is nobody knows
+
+
+def test_the_calls_of_a_named_function_are_the_steps_of_a_trace_with_functions() -> None:
+    made = Recorder()
+    for _ in range(6):
+        made.runs(100_000)
+        for _ in range(2):
+            with made.range("/home/me/train.py(20): step", "python"):
+                made.launches(4)
+    trace = made.trace()
+    whole, named = (diagnose(trace, costs(), asked=asked) for asked in ("", "train.py:step"))
+    assert named.step.kernels == 4
+    assert "10 calls of train.py:step, each of 4 kernels" in line_of(named, "steps")
+    assert find_steps(trace, "me/train.py:20").calls_of == "me/train.py:20"
+    for asked in ("train.py:evaluate", "rain.py:step", "train.py:21"):
+        missed = diagnose(trace, costs(), asked=asked)
+        assert missed.step == whole.step
+        (told,) = (one for one in words.findings(missed) if one.rule == "diagnose.asked")
+        assert told.title == f"The trace does not tell when {asked} is called: it has no calls of it"
+
+
+def together(extra: int = 0, slower: float = 1.0, host_ns: int = 5000, pause_ns: int = 0) -> list[Trace]:
+    """Recordings of two ranks that begin at different steps, of a program that communicates in half of its steps: rank
+    1 runs more kernels, slower ones, has a slower host, or pauses. Their clocks differ by 3 us."""
+    both, begins_ns = (Recorder(), Recorder()), []
+    for step in range(32):
+        for number, made in enumerate(both):
+            begins_ns += [made.now_ns] * number
+            made.runs(pause_ns * number)
+            for kernel in range(10 + extra * number):
+                made.runs(host_ns if number else 5000)
+                made.launch(f"kernel_{kernel}", round(60_000 * (slower if number else 1.0)))
+            made.record_event(7)
+            made.runs(max(made.ends_ns[7] - made.now_ns, 0))
+            if step < 16:
+                made.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 100_000, stream=20)
+        end_ns = max(max(made.ends_ns.values()) for made in both)
+        for made in both:
+            if step < 16:
+                made.work[-1] = (made.work[-1][0], end_ns, *made.work[-1][2:])
+                made.ends_ns[20] = end_ns
+            made.wait()
+    first, second = (
+        made.trace(rank=number, epoch_ns=10**18 + 3000 * number, source=f"{number}.rows")
+        for number, made in enumerate(both)
+    )
+    return [window.between(first, None, begins_ns[20] * 1e-9), window.between(second, begins_ns[3] * 1e-9, None)]
+
+
+@pytest.mark.parametrize(("changed", "late_ns", "severity", "why"), [
+    ({"extra": 4}, 244_000, "warning", "It runs 4 kernels more a step, and computes 240 µs longer: give"),
+    ({"slower": 1.5}, 300_000, "warning", "Its kernels take 900 µs of a step, others' 600 µs: look for larger batches"),
+    ({"host_ns": 90_000}, 374_000, "warning", "Its host takes 93.0 µs a launch, others 56.5 µs: look for"),
+    ({"pause_ns": 300_000}, 300_000, "warning", "Most of that is no work of its GPU: look at what its host"),
+    ({"extra": 4, "pause_ns": 300_000}, 540_000, "warning", "Most of that is no work of its GPU: look at what its"),
+    ({}, 0, "note", ""),
+])  # fmt: skip
+def test_the_late_one_of_two_ranks_is_named_and_why(
+    changed: dict[str, int], late_ns: int, severity: str, why: str
+) -> None:
+    several = [diagnose(trace, costs()) for trace in together(**changed)]
+    found = ranks.finding(several)
+    assert found.severity == severity
+    if late_ns:
+        last, _, late_s = ranks.late_rank(several)
+        assert (last.name, late_s) == ("rank 1", pytest.approx(late_ns * 1e-9, rel=0.05))
+        assert found.title.startswith("rank 1 comes late: rank 0 waits about ")
+        assert why in found.advice
+    else:
+        assert found.title.endswith("to say which one is odd; neither comes late")
 
 
 # Ranks

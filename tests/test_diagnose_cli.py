@@ -24,6 +24,7 @@ from recorded_runs import save
 
 from microbench.archive.store import bundled
 from microbench.core.errors import ExitCode
+from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import CAUSES
 from microbench.diagnosis.words import other_work
 from microbench.library.runs import REFERENCE_RUN
@@ -101,7 +102,8 @@ def test_the_words_of_a_screen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kinds", "count", "named"), [
     (("copy",), 1, "copy"), (("copy",), 3, "copies"), (("memset",), 2, "memsets"), (("graph",), 1, "replay"),
-    (("copy", "memset"), 2, "copies and memsets"), (("copy", "graph"), 2, "copies, memsets and replays"),
+    (("copy", "memset"), 2, "copies and memsets"),
+    (("copy", "memset"), 1, "copy or memset"), (("copy", "graph"), 2, "copies, memsets and replays"),
 ])  # fmt: skip
 def test_what_a_step_has_besides_kernels_is_named(kinds: tuple[str, ...], count: int, named: str) -> None:
     made = Recorder()
@@ -464,3 +466,48 @@ def test_a_window_without_work_or_that_is_no_time_is_refused(tmp_path: Path, win
     result = call("diagnose", saved(tmp_path, steps_of()), *window)
     assert result.exit_code == ExitCode.USAGE
     assert len(result.output.strip().splitlines()) == 2
+
+
+@pytest.mark.parametrize(("step", "cause"), [
+    (":step", "--step :step names no function"), ("train.py:", "--step train.py: names no function"),
+    ("soon", "--step: soon is not a time"),
+])  # fmt: skip
+def test_a_step_is_a_time_or_a_place(tmp_path: Path, step: str, cause: str) -> None:
+    found = call("diagnose", saved(tmp_path, program()), "--step", step)
+    assert found.exit_code == ExitCode.USAGE
+    assert cause in found.output
+
+
+def test_a_function_that_the_trace_does_not_show_is_told_and_the_diagnosis_goes_on(tmp_path: Path) -> None:
+    found = call("diagnose", saved(tmp_path, program()), "--step", "train.py:step")
+    assert found.exit_code == ExitCode.MEASURED
+    assert "Launch-bound" in found.output
+    assert "The trace does not tell when train.py:step is called" in found.output
+
+
+def test_all_adds_tables_to_a_timeline_and_files_are_named(tmp_path: Path) -> None:
+    trace, files = saved(tmp_path, program()), [tmp_path / name for name in ("a.html", "b.toml", "c.json")]
+    plain, everything = (call("diagnose", trace, "--timeline", *more).output for more in ((), ("--all",)))
+    for title in ("Where the time goes", "What to change", "What a graph cannot hold"):
+        assert title in everything
+        assert (title in plain) == (title == "Where the time goes")
+    options = [each for pair in zip(("-o", "--save", "--speedscope"), map(str, files), strict=True) for each in pair]
+    written = [line for line in call("diagnose", trace, *options).output.splitlines() if line.startswith("written: ")]
+    assert "".join(written).replace("\n", "") == "".join(f"written: {file}" for file in files)
+
+
+def test_a_missing_file_is_named_as_it_was_typed(tmp_path: Path) -> None:
+    missing = tmp_path / "runs" / "trace.json"
+    assert f"error: {missing} cannot be read: No such file" in call("diagnose", str(missing), COLUMNS="300").output
+
+
+def test_one_of_a_kind_has_no_plural(tmp_path: Path) -> None:
+    made = Recorder()
+    made.launch("kernel", 20_000_000)
+    shown = call("diagnose", saved(tmp_path, made)).output
+    assert "1 kernel or copy, 1 call" in shown
+    assert "kernel runs 1 time" in shown
+    assert "1 times" not in shown
+    assert Check("launches without work", 1, 0.5, "").words == "1 launch without work"
+    assert Check("pieces of work in all", 1, 0.0, "").words == "1 piece of work in all"
+    assert Check("steps that differ", 2, 0.0, "").words == "2 steps that differ"

@@ -20,7 +20,7 @@ from microbench.experiments.graph.lives import Made, graph_lives
 from microbench.experiments.graph.nodes import NodeKind, node_chain
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.gpu import open_fake
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.gpu import Submit
 from microbench.session.messages import Refused
 from microbench.session.worker import guarded
 

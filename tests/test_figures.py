@@ -18,7 +18,6 @@ from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.archive import store
 from microbench.core.bench import discover
 from microbench.core.model import Run
-from microbench.library import runs as library_runs
 from microbench.model.fit import fit, missing
 from microbench.model.model import WAYS
 from microbench.report import document
@@ -38,7 +37,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @cache
 def recorded(name: str) -> Run:
-    return library_runs.read(store.bundled()[name])
+    return store.read(store.bundled()[name])
 
 
 @cache

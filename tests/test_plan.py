@@ -254,7 +254,8 @@ def test_values_may_have_a_unit_and_axes_a_short_name(text: str, sizes: list[int
 
 @pytest.mark.parametrize(("file", "text", "cause"), [
     ("launch/nothing.py", "x = 1", "nothing.py declares no BENCHMARK"),
-    ("espresso/cup.py", "BENCHMARK = Benchmark('', (), print)", "cup.py is in no suite"),
+    ("launch/lazy.py", "BENCHMARK = Benchmark('', ())", "lazy.py declares no function measure"),
+    ("espresso/cup.py", "BENCHMARK, measure = Benchmark('', ()), print", "cup.py is in no suite"),
 ])  # fmt: skip
 def test_a_file_without_benchmark_or_suite_is_refused(
     file: str, text: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,8 +14,7 @@ from c_library import TWIN, build
 
 from microbench.analysis.stats import median_interval
 from microbench.core.ops import LOOP_LAYER, IntArray, LayerCall
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.gpu import Gpu, Submit
 
 BURST = 300
 STEPS = 10

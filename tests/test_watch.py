@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import platform
 import pty
 import re
 import signal
@@ -21,10 +20,8 @@ from typer.testing import Result
 from watched import CELLS_OF_A_STEP, NotPython, Place, cells_of
 
 from microbench.core.errors import ExitCode
-from microbench.recorder import injection, program
+from microbench.recorder import library, program
 from microbench.traces.reading import read
-
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorder is for x86-64 alone")
 
 STEPS = "import torch\ntorch.steps(30)\n"
 
@@ -202,18 +199,18 @@ def test_a_program_that_is_not_python_is_recorded(here: Path, place: Place, monk
     assert "not recorded" not in result.stderr
 
 
-def test_without_a_compiler_python_is_recorded_and_how_to_record_others_is_said(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_a_compiler_and_a_library_the_program_runs_and_one_line_says_why(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(injection, "CARRIED", here / "none")
+    monkeypatch.setattr(library, "prebuilt", lambda machine: here / "none")
     monkeypatch.setenv("PATH", str(here))
     monkeypatch.delenv("CC", raising=False)
-    result = watched(STEPS)
-    assert "Launch-bound" in result.stderr
-    assert "not recorded" not in result.stderr
-    (line,) = watched("import os\nassert 'CUDA_INJECTION64_PATH' not in os.environ").stderr.splitlines()
-    for words in ("not recorded: no Python process of the command imported a GPU package", "install a C compiler"):
+    result = watched(f"import os\nassert 'CUDA_INJECTION64_PATH' not in os.environ\n{STEPS}print('ran')\nexit(5)")
+    assert (result.exit_code, capfd.readouterr().out) == (5, "ran\n")
+    (line,) = result.stderr.splitlines()
+    for words in ("not recorded: no C compiler works here", "install a C compiler"):
         assert words in line
+    assert list(here.glob("recording-*")) == []
 
 
 def test_an_injection_of_the_users_own_is_left_alone_and_said(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

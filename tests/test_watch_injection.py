@@ -1,10 +1,9 @@
-"""Tests of the C library that records other programs than Python: it writes the recorder's rows and does no harm."""
+"""Tests of the recorder's library: its rows, and programs that are not Python, which it records without harm."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import random
 import re
 import signal
@@ -17,15 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 from c_library import TWIN, compiled
-from numba import cfunc, types
 from test_traces_nsys import sound
 from watched import CELLS_OF_A_STEP, CUPTI, NotPython, Place, cells_of, not_recorded, only
 
-from microbench.recorder import callbacks, cells, cupti, injection, recorder, state
+from microbench.recorder import cells, library, recorder
+from microbench.recorder.library import SOURCE
 from microbench.recorder.program import How
 from microbench.traces.reading import read
-
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorder is for x86-64 alone")
+from microbench.traces.trace import NONE
 
 
 @pytest.fixture(scope="module")
@@ -33,102 +31,81 @@ def other(place: Place) -> NotPython:
     return NotPython(place)
 
 
-# The same as the recorder of Python
+# Rows
 
 RECORD_BYTES = {
     cells.KERNEL: 216, cells.MEMCPY: 96, cells.PEER_MEMCPY: 96, cells.MEMSET: 88, cells.OVERHEAD: 56, 60: 48,
 }  # fmt: skip
+# Where a record has the fields of a row, and their types (cupti_activity.h). Products and sums are made below.
+COPY = {"size": (8, "<u8"), "begin_ns": (16, "<i8"), "end_ns": (24, "<i8"), "place": (32, "<u4"), "stream": (40, "<u4")}
+OWN = {"correlation": (44, "<u4"), "node": (64, "<u8"), "graph": (72, "<u4")}
+PEER = {"correlation": (60, "<u4"), "node": (72, "<u8"), "graph": (80, "<u4")}
+FLAGS = {"detail": (4, "<u1"), "flags": (5, "<u2")}
+FIELDS = {
+    cells.KERNEL: {
+        "begin_ns": (16, "<i8"), "end_ns": (24, "<i8"), "place": (40, "<u4"), "stream": (48, "<u4"),
+        "correlation": (92, "<u4"), "name": (104, "<u8"), "node": (144, "<u8"), "graph": (156, "<u4"),
+    },
+    cells.MEMCPY: COPY | OWN | FLAGS,
+    cells.PEER_MEMCPY: COPY | PEER | FLAGS,
+    cells.MEMSET: COPY | OWN | {"flags": (50, "<u2")},
+    cells.OVERHEAD: {"flags": (4, "<u4"), "place": (16, "<u4"), "begin_ns": (24, "<i8"), "end_ns": (32, "<i8")},
+}  # fmt: skip
+ROW = np.dtype(list(cells.ROW))
 REQUESTED = ctypes.CFUNCTYPE(None, *[ctypes.POINTER(ctypes.c_size_t)] * 3)
-CALLED = ctypes.CFUNCTYPE(None, ctypes.c_size_t, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_size_t)
 COMPLETED = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_size_t)
+# Of recorder.c
+MOST_CALLS, NAME_SLOTS, TRIES, BUFFER_BYTES, MANY_BYTES, MOST_BYTES = 1200, 1 << 16, 64, 1 << 18, 256 << 20, 1 << 30
+RECORDED, LAUNCHES, WAITS_FOR_STREAM, STREAM_WAITS, RECORDS_EVENT = 32, 64, 3, 2, 8
 
 
-class Both:
-    """The two ways from records to rows: the callbacks of Numba and those of C. The stand-in gives the records."""
+class Parts:
+    """The recorder's functions by themselves. The stand-in gives the records and makes the calls."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.parts = compiled(TWIN / "injection_parts.c", folder, "-Wall", "-Werror", "-pthread")
+        self.path = folder / "rows"
+        self.parts = compiled(TWIN / "recorder_parts.c", folder, "-Wall", "-Werror", "-pthread")
         self.cupti = compiled(TWIN / "cupti_stand_in.c", folder, "-pthread")
-        self.memory = ctypes.create_string_buffer(state.STATE_BYTES)
-        self.address, libc = ctypes.addressof(self.memory), ctypes.CDLL(None)
-        self.completed: Any = cfunc(types.void(*[types.int64] * 6))(callbacks.completed).ctypes
-        self.next = ctypes.cast(self.cupti.cuptiActivityGetNextRecord, ctypes.c_void_p)
-        self.functions = {name: ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0 for name in state.LIBC}
-        self.functions |= {
-            name: ctypes.cast(getattr(self.cupti, name), ctypes.c_void_p).value or 0 for name in state.CUPTI
-        }
 
-    def begin_numba(self, ending: bool = False) -> tuple[int, Path]:
-        """A file, and a state of the callbacks that writes to it."""
-        ctypes.memset(self.address, 0, state.STATE_BYTES)
-        path = self.folder / "numba"
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        words = {state.FILE: file, state.PROCESS: os.getpid(), state.ENDING: int(ending)}
-        words |= {state.FUNCTIONS[name]: address for name, address in self.functions.items()}
-        for at, value in words.items():
-            ctypes.c_int64.from_address(self.address + at).value = value
-        return file, path
+    def __enter__(self) -> int:
+        self.file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        return self.file
 
-    def by_numba(self, records: bytes, ending: bool) -> bytes:
-        file, path = self.begin_numba(ending)
-        libc = ctypes.CDLL(None)
-        libc.malloc.restype = ctypes.c_size_t
-        buffer = libc.malloc(ctypes.c_size_t(len(records)))
-        ctypes.memmove(buffer, records, len(records))
-        self.completed(0, 0, buffer, len(records), len(records), self.address)
-        os.close(file)
-        return path.read_bytes()
+    def __exit__(self, *_: object) -> None:
+        os.close(self.file)
 
-    def calls_by_numba(self, actions: bytes, submit: Callable[[], None]) -> bytes:
+    def kept(self, records: bytes, ending: bool, first: int = 0, last: int = 0) -> Any:
+        """The rows of records. A window began with the call ``first``, and a pause counts work of calls to ``last``."""
+        with self as file:
+            following = ctypes.cast(self.cupti.cuptiActivityGetNextRecord, ctypes.c_void_p)
+            size = ctypes.c_size_t(len(records))
+            self.parts.keep_in(
+                file, following, records, size, int(ending), ctypes.c_uint64(first), ctypes.c_uint64(last)
+            )
+        return np.fromfile(self.path, ROW)
+
+    def calls(self, actions: bytes, submit: Callable[[], None], last: int = 0) -> Any:
         """The rows of the calls of a program; ``actions`` says what is done about each call."""
-        file, path = self.begin_numba()
-        ctypes.memmove(self.address + state.ACTIONS, actions, len(actions))
-        compiled_: Any = cfunc(types.void(*[types.int64] * 6))(callbacks.called).ctypes
-
-        def tell(user: int, domain: int, number: int, data: int) -> None:
-            compiled_(0, domain, number, data, 0, self.address)
-
-        heard = CALLED(tell)
-        self.told(heard, actions, submit)
-        given: Any = cfunc(types.void(*[types.int64] * 6))(callbacks.given).ctypes
-        given(self.address, 0, 0, 0, 0, self.address)
-        os.close(file)
-        return path.read_bytes()
-
-    def calls_by_c(self, actions: bytes, submit: Callable[[], None]) -> bytes:
-        path = self.folder / "c"
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        functions = [ctypes.c_void_p(self.functions[name]) for name in ("cuptiGetTimestamp", "cuptiGetStreamIdEx")]
-        self.parts.begin_calls(file, *functions, actions)
-        self.told(self.parts.called_by_name, actions, submit)
-        self.parts.end_calls()
-        os.close(file)
-        return path.read_bytes()
-
-    def told(self, heard: Any, actions: bytes, submit: Callable[[], None]) -> None:
-        """Let the program make its calls while somebody hears those that are recorded."""
-        subscriber = ctypes.c_void_p()
-        assert self.cupti.cuptiSubscribe(ctypes.byref(subscriber), heard, None) == 0
-        chosen = [divmod(place, state.MOST_CALLS) for place, action in enumerate(actions) if action]
-        for on in (1, 0):
-            for domain, number in chosen:
-                self.cupti.cuptiEnableCallback(on, subscriber, domain + 1, number)
-            if on:
-                submit()
-        self.cupti.cuptiUnsubscribe(subscriber)
-
-    def by_c(self, records: bytes, ending: bool) -> bytes:
-        path = self.folder / "c"
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        self.parts.keep_in(file, self.next, records, ctypes.c_size_t(len(records)), int(ending))
-        os.close(file)
-        return path.read_bytes()
+        with self as file:
+            names = ("cuptiGetTimestamp", "cuptiGetStreamIdEx")
+            functions = [ctypes.cast(getattr(self.cupti, name), ctypes.c_void_p) for name in names]
+            self.parts.begin_calls(file, *functions, actions, ctypes.c_uint64(last))
+            subscriber = ctypes.c_void_p()
+            assert self.cupti.cuptiSubscribe(ctypes.byref(subscriber), self.parts.called_by_name, None) == 0
+            chosen = [divmod(place, MOST_CALLS) for place, action in enumerate(actions) if action]
+            for on in (1, 0):
+                for domain, number in chosen:
+                    self.cupti.cuptiEnableCallback(on, subscriber, domain + 1, number)
+                if on:
+                    submit()
+            self.cupti.cuptiUnsubscribe(subscriber)
+            self.parts.end_calls()
+        return np.fromfile(self.path, ROW)
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
-    return Both(tmp_path_factory.mktemp("both"))
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    return Parts(tmp_path_factory.mktemp("parts"))
 
 
 def records_of_the_stand_in(library: ctypes.CDLL) -> bytes:
@@ -143,124 +120,182 @@ def records_of_the_stand_in(library: ctypes.CDLL) -> bytes:
 
     given = REQUESTED(request), COMPLETED(complete)
     library.cuptiActivityRegisterCallbacks(*given)
-    for kind in cells.KINDS:
+    for kind in FIELDS:
         library.cuptiActivityEnable(kind)
     library.stand_in_steps(5, 20)
     library.stand_in_kinds()
     library.cuptiActivityFlushAll(1)
-    for kind in cells.KINDS:
+    for kind in FIELDS:
         library.cuptiActivityDisable(kind)
     (whole,) = found
     return whole
 
 
+def expected(records: list[bytes], ending: bool) -> Any:
+    """The rows that CUPTI's header says."""
+    rows = []
+    for record in records:
+        kind = int.from_bytes(record[:4], "little")
+        if kind not in FIELDS:
+            continue
+        row = np.zeros((), ROW)
+        row["kind"] = kind
+        for name, (place, form) in FIELDS[kind].items():
+            row[name] = np.frombuffer(record, form, 1, place)[0]
+        if kind == cells.KERNEL:
+            grid, block = np.frombuffer(record, "<u4", 6, 52).reshape(2, 3).astype(object)
+            row["size"] = grid.prod() % (1 << 64)
+            row["flags"] = block.prod() % (1 << 32)
+        if not (ending and row["end_ns"] == 0):
+            rows.append(row)
+    return np.array(rows)
+
+
+def split(records: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at < len(records):
+        found.append(records[at : at + RECORD_BYTES[int.from_bytes(records[at : at + 4], "little")]])
+        at += len(found[-1])
+    return found
+
+
 @pytest.mark.parametrize(("ending", "kernels"), [(False, 105), (True, 104)])
-def test_c_makes_the_rows_of_numba_from_the_records_of_a_program(both: Both, ending: bool, kernels: int) -> None:
-    records = records_of_the_stand_in(both.cupti)
-    rows = both.by_c(records, ending)
-    assert rows == both.by_numba(records, ending)
-    kinds = [int.from_bytes(rows[at : at + 2], "little") for at in range(0, len(rows), cells.CELL_BYTES)]
-    assert kinds.count(cells.KERNEL) == kernels
-    assert set(kinds) == {*cells.KINDS, cells.NAME}
+def test_the_records_of_a_program_become_rows(parts: Parts, ending: bool, kernels: int) -> None:
+    records = records_of_the_stand_in(parts.cupti)
+    found = parts.kept(records, ending)
+    rows = found[found["kind"] != cells.NAME]
+    assert (rows == expected(split(records), ending)).all()
+    assert np.count_nonzero(rows["kind"] == cells.KERNEL) == kernels
+    assert set(found["kind"]) == {*FIELDS, cells.NAME}
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_c_makes_the_rows_of_numba_from_any_records(both: Both, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_any_records_become_rows(parts: Parts, seed: int) -> None:
     chance = random.Random(seed)
-    stride = state.NAME_SLOTS << 3  # so far apart, names want the same slot of the table
-    texts = ctypes.create_string_buffer((callbacks.TRIES + 8) * stride + 20_001)
-    lengths = [0, 1, 47, 48, 49, 96, 16_383, 16_384, 20_000, *[5] * callbacks.TRIES]
+    stride = NAME_SLOTS << 3  # so far apart, names want the same slot of the table
+    texts = ctypes.create_string_buffer((TRIES + 8) * stride + 20_001)
+    lengths = [0, 1, 47, 48, 49, 96, 16_383, 16_384, 20_000, *[5] * TRIES]
     for place, length in enumerate(lengths):
         ctypes.memset(ctypes.addressof(texts) + place * stride, ord("a") + place % 26, length)
-    names = [0, *(ctypes.addressof(texts) + place * stride for place in range(len(lengths)))]
+    names = {ctypes.addressof(texts) + place * stride: length for place, length in enumerate(lengths)}
     made = []
-    for _ in range(9000 if seed < 2 else 300):
+    for _ in range(9000 if seed < 1 else 300):
         kind = chance.choice(list(RECORD_BYTES))
         record = bytearray(kind.to_bytes(4, "little") + chance.randbytes(RECORD_BYTES[kind] - 4))
         for end in (16, 24, 32):  # where records of some kind end
             if chance.random() < 0.2 and end + 8 <= len(record):
                 record[end : end + 8] = bytes(8)
         if kind == cells.KERNEL:
-            record[104:112] = chance.choice(names).to_bytes(8, "little")
+            record[104:112] = chance.choice([0, *names]).to_bytes(8, "little")
         made.append(bytes(record))
-    records = b"".join(made)
     for ending in (False, True):
-        rows = both.by_c(records, ending)
-        assert rows == both.by_numba(records, ending)
-        assert len(rows) >= cells.CELL_BYTES * len(made) // 2
+        found = parts.kept(b"".join(made), ending)
+        rows = found[found["kind"] != cells.NAME]
+        assert (rows == expected(made, ending)).all()
+        assert len(rows) > len(made) // 2
+        told: dict[int, int] = {}
+        for cell in found[found["kind"] == cells.NAME].view("S64").tolist():
+            _, part, length, key, text = cells.TEXT.unpack(cell.ljust(64, b"\0"))
+            told[key] = length
+            letter = ctypes.string_at(key, 1)
+            assert text.rstrip(b"\0") == letter * min(48, length - 48 * part)
+        used = set(rows["name"][rows["kind"] == cells.KERNEL].tolist()) - {0}
+        assert told == {key: min(names[key], cells.LONGEST_TEXT) for key in told}
+        assert len({key for key in used if names[key]} - told.keys()) <= max(0, len(used) - TRIES)
 
 
-def actions_of_the_stand_in(library: ctypes.CDLL) -> bytes:
-    """What is done about each call, as the recorder of Python chooses."""
-    actions, name = bytearray(2 * state.MOST_CALLS), ctypes.c_char_p()
-    for domain, _ in recorder.APIS:
-        for number in range(state.MOST_CALLS):
-            if library.cuptiGetCallbackName(domain, number, ctypes.byref(name)) == 0 and name.value:
-                call = name.value.decode()
-                if any(part in call for part in recorder.PARTS_OF_CALLS):
-                    actions[(domain - 1) * state.MOST_CALLS + number] = recorder.action(call)
+def test_work_of_calls_in_a_pause_is_left_out(parts: Parts) -> None:
+    records = records_of_the_stand_in(parts.cupti)
+    whole, overhead = (expected(split(records), ending=False), cells.OVERHEAD)
+    kernels = whole[whole["kind"] == cells.KERNEL]
+    first, last = (int(kernels["correlation"][place]) for place in (10, 40))
+    found = parts.kept(records, False, first, last)
+    rows = found[found["kind"] != cells.NAME]
+    assert (rows == whole[(whole["correlation"] <= last) | (whole["kind"] == overhead)]).all()
+    assert parts.parts.finished_kernels() == 31, "of this window"
+    assert len(parts.kept(records, False, first)) > len(rows)
+    assert parts.parts.finished_kernels() == len(kernels) - 10 - 3, "those of graphs do not count"
+
+
+ACTIONS = {
+    (2, 211): RECORDED | LAUNCHES, (1, 307): RECORDED | LAUNCHES, (2, 41): RECORDED, (2, 51): RECORDED,
+    (2, 131): RECORDED | WAITS_FOR_STREAM, (2, 311): RECORDED, (2, 147): RECORDED | STREAM_WAITS,
+    (2, 135): RECORDED | RECORDS_EVENT,
+}  # fmt: skip
+
+
+def actions_of_the_stand_in() -> bytes:
+    actions = bytearray(2 * MOST_CALLS)
+    for (domain, number), action in ACTIONS.items():
+        actions[(domain - 1) * MOST_CALLS + number] = action
     return bytes(actions)
 
 
-def test_c_makes_the_rows_of_numba_from_the_calls_of_a_program(both: Both) -> None:
+def test_actions_follow_from_the_names_of_calls(parts: Parts) -> None:
+    name = ctypes.c_char_p()
+    for domain in (1, 2):
+        for number in range(MOST_CALLS):
+            if parts.cupti.cuptiGetCallbackName(domain, number, ctypes.byref(name)) == 0:
+                assert parts.parts.action_by_name(name) == ACTIONS.get((domain, number), 0)
+    for call, action in (("cuStreamSynchronize_ptsz", 32 + 3 + 16), ("cudaDeviceSynchronize_v3020", 32 + 4),
+                         ("cuEventSynchronize", 32 + 1), ("cuMemAlloc_v2", 32), ("cuCtxGetCurrent", 0)):  # fmt: skip
+        assert parts.parts.action_by_name(call.encode()) == action
+
+
+def test_the_calls_of_a_program_become_rows(parts: Parts) -> None:
     """More calls than wait for being written; the driver's calls within those of the runtime are none."""
-    actions = actions_of_the_stand_in(both.cupti)
 
     def submit() -> None:
-        both.cupti.stand_in_steps(200, 20)
-        both.cupti.stand_in_kinds()
+        parts.cupti.stand_in_steps(200, 20)
+        parts.cupti.stand_in_kinds()
 
-    by_numba, by_c = (rows_of(calls(actions, submit)) for calls in (both.calls_by_numba, both.calls_by_c))
-    fields = [name for name in by_c.dtype.names if name not in ("begin_ns", "end_ns", "correlation")]
-    assert len(by_c) == len(by_numba) == 200 * 22 + 12
-    for name in fields:
-        assert (by_c[name] == by_numba[name]).all(), name
-    lasted = by_c["end_ns"] - by_c["begin_ns"]
-    assert (lasted == by_numba["end_ns"] - by_numba["begin_ns"]).all()
-    assert set(lasted[by_c["kind"] == cells.RUNTIME].tolist()) >= {3000}
-    assert (np.diff(by_c["correlation"].astype(int)) >= 0).all()
-    (wait,) = by_c[(by_c["kind"] == cells.SYNC) & (by_c["detail"] == cells.STREAM_WAITS)]
+    rows = parts.calls(actions_of_the_stand_in(), submit)
+    assert len(rows) == 200 * 22 + 12
+    lasted = rows["end_ns"] - rows["begin_ns"]
+    assert set(lasted[rows["kind"] == cells.RUNTIME].tolist()) >= {3000}
+    assert (np.diff(rows["correlation"].astype(int)) >= 0).all()
+    assert np.count_nonzero(rows["kind"] == cells.DRIVER) == 1
+    (wait,) = rows[(rows["kind"] == cells.SYNC) & (rows["detail"] == STREAM_WAITS)]
     assert (wait["stream"], wait["size"]) == (9, 40)
-    assert by_c[by_c["kind"] == cells.CUDA_EVENT][["stream", "size"]].tolist() == [(7, 40), (9, 40)]
+    assert rows[rows["kind"] == cells.CUDA_EVENT][["stream", "size"]].tolist() == [(7, 40), (9, 40)]
+    waits = rows[(rows["kind"] == cells.SYNC) & (rows["detail"] == WAITS_FOR_STREAM)]
+    assert len(waits) == 200
+    assert set(waits["stream"].tolist()) == {7}
 
 
-def rows_of(content: bytes) -> Any:
-    return np.frombuffer(content, np.dtype(list(cells.ROW)))
+def test_in_a_pause_waits_alone_become_rows(parts: Parts) -> None:
+    rows = parts.calls(actions_of_the_stand_in(), lambda: parts.cupti.stand_in_steps(200, 20), last=1)
+    assert rows["kind"].tolist() == [cells.RUNTIME, cells.SYNC] * 200
+    assert set(rows["detail"].tolist()) == {131, WAITS_FOR_STREAM}
 
 
-def test_c_hands_out_as_much_memory_as_numba(both: Both) -> None:
-    handed_out = both.parts.handed_out
+def test_less_memory_is_handed_out_the_more_is_out(parts: Parts) -> None:
+    handed_out = parts.parts.handed_out
     handed_out.argtypes, handed_out.restype = (ctypes.c_uint64, ctypes.c_int), ctypes.c_size_t
-    assert handed_out(0, 0) == handed_out(callbacks.MANY_BYTES - 1, 0) == callbacks.BUFFER_BYTES
-    assert handed_out(callbacks.MANY_BYTES, 0) == callbacks.SMALL_BUFFER_BYTES
-    assert handed_out(callbacks.MOST_BYTES - 1, 0) == callbacks.SMALL_BUFFER_BYTES
-    assert handed_out(callbacks.MOST_BYTES, 0) == handed_out(0, 1) == 0
+    assert handed_out(0, 0) == handed_out(MANY_BYTES - 1, 0) == BUFFER_BYTES
+    assert 0 < handed_out(MANY_BYTES, 0) == handed_out(MOST_BYTES - 1, 0) < BUFFER_BYTES
+    assert handed_out(MOST_BYTES, 0) == handed_out(0, 1) == 0
 
 
-def test_numbers_and_lists_of_c_are_those_of_python() -> None:
-    source = injection.SOURCE.read_text(encoding="utf-8")
-    known: dict[str, int] = {}
-    for module in (state, callbacks, cells, recorder, cupti):
-        known |= {name: value for name, value in vars(module).items() if isinstance(value, int)}
+def test_numbers_of_c_are_those_of_python() -> None:
+    source = SOURCE.read_text(encoding="utf-8")
     own = {name: int(value, 0) for name, value in re.findall(r"\b([A-Z_]{3,}) = (0x[0-9A-F]+|\d+)[,}\s]", source)}
-    assert {name: known.get(name) for name in own} == {**own, "MOST_CELLS": None, "MOST_PATH": None}
-
-    def listed(name: str) -> tuple[str, ...]:
-        (text,) = re.findall(rf"{name}\[\] = {{(.*?)}};", source, re.DOTALL)
-        return tuple(re.findall('"(.*?)"', text))
-
-    assert listed("PARTS_OF_CALLS") == recorder.PARTS_OF_CALLS
-    (text,) = re.findall(r"ACTIONS\[\] = {(.*?)};", source, re.DOTALL)
-    pairs = re.findall(r'{"(\w+)", (\w+)}', text)
-    assert tuple((part, getattr(cells, name)) for part, name in pairs) == recorder.ACTIONS
-    assert listed("RANKS") == recorder.RANKS
-    assert set(listed("TOOLKIT_FOLDERS")) < set(cupti.TOOLKIT_FOLDERS)
+    known = {name: value for name, value in vars(cells).items() if isinstance(value, int) and name in own}
+    assert {*FIELDS, cells.RUNTIME, cells.SYNC, cells.FACT, cells.NAME} <= set(known.values())
+    assert {name: own[name] for name in known} == known
+    (text,) = re.findall(r"_Atomic uint32_t ([\w, ]+);\n} microbench_shared", source)
+    assert tuple(text.split(", ")) == tuple(name for name, _ in recorder.Shared._fields_)
+    (text,) = re.findall(r"enum { (AT_EXIT[\w, ]+) };", source)
+    assert [getattr(recorder, name) for name in text.split(", ")] == [0, 1, 2, 3]
 
 
-def facts_of(path: Path) -> dict[str, str]:
-    """The facts of a recording; each fits into a few cells that follow each other."""
-    content, found = path.read_bytes(), []
-    for at in range(cells.CELL_BYTES, len(content), cells.CELL_BYTES):
+def facts_of(path: Path, last: int = 0) -> dict[str, str]:
+    """The facts of a recording, or of its last cells; each fits into a few cells that follow each other."""
+    found: list[bytes] = []
+    with path.open("rb") as file:
+        file.seek(*(-last * cells.CELL_BYTES, os.SEEK_END) if last else (cells.CELL_BYTES, os.SEEK_SET))
+        content = file.read()
+    for at in range(0, len(content), cells.CELL_BYTES):
         kind, part, length, _, text = cells.TEXT.unpack_from(content, at)
         if kind == cells.FACT:
             found.append(text) if part == 0 else found.append(found.pop() + text)
@@ -269,7 +304,7 @@ def facts_of(path: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_c_writes_the_facts_of_python(place: Place, other: NotPython, tmp_path: Path) -> None:
+def test_python_adds_facts_of_its_own(place: Place, other: NotPython, tmp_path: Path) -> None:
     for name in ("python", "c"):
         (tmp_path / name).mkdir()
     found = (
@@ -307,8 +342,14 @@ def test_each_kind_of_record_of_a_program_arrives(other: NotPython, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_no_record_of_a_million_is_lost(other: NotPython, tmp_path: Path) -> None:
-    only(other.recorded(tmp_path, "init", "steps", 23_810), 23_810)
+def test_no_record_of_ten_million_is_lost(other: NotPython, tmp_path: Path) -> None:
+    steps = 238_096
+    done = other.recorded(tmp_path, "init", "steps", steps)
+    assert (done.code, done.errors, done.reasons) == (0, "", [])
+    assert facts_of(done.files[0], last=100)["dropped"] == "0"
+    kinds = np.bincount(np.memmap(done.files[0], ROW, "r")["kind"])
+    assert [kinds[kind] for kind in (cells.KERNEL, cells.RUNTIME, cells.SYNC)] == [20 * steps, 21 * steps, steps]
+    done.files[0].unlink()  # 640 MB
 
 
 @pytest.mark.slow
@@ -331,7 +372,7 @@ import ctypes
 assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
 ctypes.CDLL("{other.cupti}").stand_in_steps(3, 20)
 """
-    done = place.recorded(program, tmp_path, *options, library=other.library, **other.variables)
+    done = place.recorded(program, tmp_path, *options, injected=True, **other.variables)
     only(done, 3)
     assert "package" not in facts_of(done.files[0])
 
@@ -359,7 +400,7 @@ if len(sys.argv) == 1:
     library.cuptiActivityFlushAll(1)
     os.execv("{other.program}", ["{other.program}", "init", "steps", "3"])
 """
-    done = place.recorded(program, tmp_path, library=other.library, **other.variables)
+    done = place.recorded(program, tmp_path, injected=True, **other.variables)
     assert (done.code, done.errors, done.reasons) == (0, "", [])
     assert [cells_of(trace) for trace in done.traces] == [3 * CELLS_OF_A_STEP] * 4
     packages = [facts_of(path).get("package") for path in done.files]
@@ -369,7 +410,7 @@ if len(sys.argv) == 1:
 @pytest.mark.slow
 def test_an_old_python_is_recorded(place: Place, other: NotPython, tmp_path: Path) -> None:
     program = "import sys\nsys.version_info = (3, 8, 0)\nimport torch\ntorch.cuda.cuInit(0)\ntorch.steps(3)"
-    only(place.recorded(program, tmp_path, library=other.library), 3)
+    only(place.recorded(program, tmp_path, injected=True), 3)
 
 
 # Which libcupti is taken
@@ -411,7 +452,7 @@ def test_a_killed_program_loses_its_last_buffer_alone(other: NotPython, tmp_path
     assert (done.code, done.reasons) == (-number, [])
     (trace,) = done.traces
     sound(trace)
-    most_of_a_buffer = callbacks.BUFFER_BYTES // 40  # bytes of the smallest record
+    most_of_a_buffer = BUFFER_BYTES // 40  # bytes of the smallest record
     assert 500 * CELLS_OF_A_STEP - most_of_a_buffer < cells_of(trace) < 500 * CELLS_OF_A_STEP
 
 
@@ -425,6 +466,26 @@ def test_an_exit_code_stays_the_programs(other: NotPython, tmp_path: Path) -> No
 @pytest.mark.slow
 def test_a_recording_ends_after_its_time_and_cupti_is_free_then(other: NotPython, tmp_path: Path) -> None:
     only(other.recorded(tmp_path, "init", "steps", 3, "released", "steps", 5, how=How(for_s=1)), 3)
+
+
+@pytest.mark.parametrize("how", [How(window_s=0.2, every_s=0.5), How()])
+def test_between_windows_waits_alone_are_recorded(other: NotPython, tmp_path: Path, how: How) -> None:
+    done = other.recorded(tmp_path, "init", "paced", 1500, how=how)
+    assert (done.code, done.errors, done.reasons) == (0, "", [])
+    (trace,) = done.traces
+    sound(trace)
+    assert len(trace.windows) >= 2
+    assert len(trace.other_waits_ns) > 10
+    assert (trace.work["call"] != NONE).mean() > 0.99
+    assert len(trace.work) < 0.95 * 20 * 1500
+
+
+def test_no_window_begins_after_the_time_of_a_recording(other: NotPython, tmp_path: Path) -> None:
+    done = other.recorded(tmp_path, "init", "paced", 1500, how=How(for_s=0.3))
+    assert (done.code, done.errors, done.reasons) == (0, "", [])
+    (trace,) = done.traces
+    assert len(trace.windows) == 1
+    assert 0 < len(trace.work) < 20 * 1000
 
 
 @pytest.mark.slow
@@ -512,16 +573,16 @@ def test_the_library_is_compiled_once_and_anew_when_it_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: NotPython
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    run, commands = injection._run, []
-    monkeypatch.setattr(injection, "_run", lambda command: commands.append(command) or run(command))
-    first = injection.library()
+    run, commands = library._run, []
+    monkeypatch.setattr(library, "_run", lambda command: commands.append(command) or run(command))
+    first = library.library()
     assert first.is_relative_to(tmp_path)
     content = first.read_bytes()
-    assert injection.library() == first
+    assert library.library() == first
     assert ["-shared" in command for command in commands] == [False, True, False]
     first.unlink()
     first.write_bytes(content[:-1])
-    assert injection.library() == first
+    assert library.library() == first
     assert first.read_bytes() == content
     assert [path.name for path in first.parent.iterdir()] == [first.name]
 
@@ -529,41 +590,44 @@ def test_the_library_is_compiled_once_and_anew_when_it_is_damaged(
 @pytest.mark.parametrize("compiler", ["", "/not/there", "false", "'"])
 def test_without_a_compiler_there_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(injection, "CARRIED", tmp_path / "none")
+    monkeypatch.setattr(library, "prebuilt", lambda machine: tmp_path / "none")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CC", compiler)
-    assert injection.library() is None
+    assert library.library() is None
 
 
 @pytest.mark.slow
-def test_the_compiler_that_cc_names_comes_first_and_the_library_of_a_wheel_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: NotPython
+def test_in_a_checkout_the_compiler_that_cc_names_comes_first_else_the_library_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Place
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     named = tmp_path / "named compiler"
     named.write_text('#!/bin/sh\ntouch "$0.ran"\nexec cc "$@"\n')
     named.chmod(0o755)
+    monkeypatch.setattr(library, "prebuilt", lambda machine: place.library)
     monkeypatch.setenv("CC", f"'{named}' -g0")
-    assert injection.library() is not None
+    made = library.library()
+    assert made.is_relative_to(tmp_path)
     assert Path(f"{named}.ran").is_file()
-    monkeypatch.setattr(injection, "CARRIED", other.library)
+    monkeypatch.setattr(library, "IN_CHECKOUT", False)
+    assert library.library() == place.library
+    monkeypatch.setattr(library, "IN_CHECKOUT", True)
     monkeypatch.setenv("CC", "/not/there")
-    assert injection.library() == other.library
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert library.library() == place.library
 
 
 def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(injection, "CARRIED", tmp_path / "none")
+    monkeypatch.setattr(library, "prebuilt", lambda machine: tmp_path / "none")
     (tmp_path / "microbench").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert injection.library() is None
+    assert library.library() is None
 
 
-def test_the_library_exports_two_functions_and_needs_no_cuda(other: NotPython) -> None:
-    source = injection.SOURCE.read_text(encoding="utf-8")
-    assert len(re.findall(r"^EXPORTED ", source, re.MULTILINE)) == 2
-    assert not re.search(r"#include.*cu(da|pti)", source)
+def test_the_library_does_nothing_by_itself_and_needs_no_cuda(place: Place) -> None:
+    assert not re.search(r"#include.*cu(da|pti)", SOURCE.read_text(encoding="utf-8"))
     shown = subprocess.run(
-        [sys.executable, "-c", f"import ctypes; ctypes.CDLL({str(other.library)!r}).InitializeInjection()"],
+        [sys.executable, "-c", f"import ctypes; ctypes.CDLL({str(place.library)!r}).InitializeInjection()"],
         capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]},
     )  # fmt: skip
     assert (shown.stdout, shown.stderr) == ("", ""), "without the variables of watch it does nothing"

@@ -44,7 +44,7 @@ def python() -> str:
 
 def recorded(place: Place, python: str, text: str, folder: Path, how: How = WHOLE) -> Recorded:
     (folder / "program.py").write_text(text)
-    done = place.ran([python, "program.py"], folder, None, how)
+    done = place.ran([python, "program.py"], folder, how=how)
     assert (done.code, done.errors, done.reasons) == (0, "", [])
     return done
 
@@ -195,3 +195,41 @@ while time.monotonic() - begin < 2.5:
     for pause in trace.pauses:
         inside = (sampled > pause.begin_ns + 0.1e9) & (sampled < pause.end_ns)
         assert not inside.any()
+
+
+def test_the_step_is_the_call_of_the_function_that_was_named(place: Place, tmp_path: Path, python: str) -> None:
+    text = """
+import time, torch
+
+def load():
+    for row in range(2):
+        time.sleep(0.004)
+
+def step():
+    torch.library.stand_in_now()
+    torch.steps(1, 7)
+    time.sleep(0.006)
+
+def main():
+    for epoch in range(4):
+        for batch in range(12):
+            load()
+            for part in range(2):
+                time.sleep(0.0005)
+            step()
+
+main()
+"""
+    (trace,) = recorded(place, python, text, tmp_path, How(stacks=True, whole=True)).traces
+    loop = "program.py:15 main"
+    for asked in ("program.py:step", "program.py:15", "program.py:19"):
+        steps = find_steps(trace, asked)
+        assert steps is not None
+        assert (steps.found, steps.name, steps.calls_of) == ("loop", loop, asked)
+    for asked in ("program.py:main", "program.py:nothing", "other.py:step", "program.py:999"):
+        steps = find_steps(trace, asked)
+        assert steps is not None
+        assert (steps.name, steps.calls_of) == (loop, ""), asked
+    epochs = find_steps(trace, "program.py:14")
+    assert epochs is not None
+    assert (epochs.name, epochs.calls_of) == ("program.py:14 main", "program.py:14")

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import ast
-import ctypes
 import os
-import platform
 import signal
-import struct
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from numba import cfunc, types
 from test_traces_nsys import names, sound
 from watched import CELLS_OF_A_STEP, CUPTI, INJECTED, Place, Recorded, cells_of, not_recorded, only
 
-from microbench.core.errors import UsageError
-from microbench.recorder import callbacks, cells, machine_code, state
-from microbench.recorder.program import How
+from microbench.recorder import cells
+from microbench.recorder.program import PASSED_ON, How
 from microbench.traces.reading import read
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorder is for x86-64 alone")
-
-
+BUFFER_BYTES = 1 << 18  # that CUPTI is given
 A_STEP_NS = 10**6  # more than a step of the stand-in takes
 KERNELS = 20  # of a step
 
@@ -122,7 +114,7 @@ def test_a_killed_program_loses_its_last_buffer_alone(place: Place, tmp_path: Pa
     assert done.code == code
     (trace,) = done.traces
     sound(trace)
-    most_of_a_buffer = callbacks.BUFFER_BYTES // 40  # bytes of the smallest record
+    most_of_a_buffer = BUFFER_BYTES // 40  # bytes of the smallest record
     assert 500 * CELLS_OF_A_STEP - most_of_a_buffer < cells_of(trace) < 500 * CELLS_OF_A_STEP
 
 
@@ -386,6 +378,22 @@ print(len(set(re.findall(r"/.*libcupti.*", open("/proc/self/maps").read()))))
     assert (done.output, done.errors) == ("set()\n1\n", "")
 
 
+def test_no_thread_of_the_recorder_takes_a_signal_of_the_program(place: Place, tmp_path: Path) -> None:
+    program = """
+import contextlib, os, re, torch
+torch.steps(1)
+for task in set(os.listdir("/proc/self/task")) - {str(os.getpid())}:
+    with contextlib.suppress(OSError):  # it has ended
+        print(re.search("SigBlk:.*", open(f"/proc/self/task/{task}/status").read())[0])
+"""
+    done = place.recorded(program, tmp_path, how=How(stacks=True, for_s=60))
+    assert done.errors == ""
+    blocked = [int(line.split()[1], 16) for line in done.output.splitlines()]
+    assert len(blocked) >= 3, "samples, windows, the end after a time"
+    for number in PASSED_ON:
+        assert all(mask >> (number - 1) & 1 for mask in blocked), number
+
+
 @pytest.mark.slow
 def test_the_library_of_the_program_is_taken_wherever_it_lies(place: Place, tmp_path: Path) -> None:
     program = f"""
@@ -415,7 +423,7 @@ def test_a_sitecustomize_of_the_user_runs_as_ever(place: Place, tmp_path: Path, 
     assert len(done.files) == 1
 
 
-RECORDER = [INJECTED.parent / f"{name}.py" for name in ("recorder", "cupti", "cells", "state", "sampler")]
+RECORDER = [INJECTED.parent / f"{name}.py" for name in ("recorder", "cupti", "cells", "loops", "sampler")]
 
 
 def test_the_injected_files_need_the_standard_library_alone() -> None:
@@ -437,65 +445,7 @@ def test_old_versions_of_python_can_read_the_injected_files() -> None:
         ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
 
 
-# The compiled callbacks
-
-
-def test_callbacks_hand_out_less_memory_the_more_is_out() -> None:
-    memory = ctypes.create_string_buffer(state.STATE_BYTES)
-    address, libc = ctypes.addressof(memory), ctypes.CDLL(None)
-
-    def word(place: int) -> ctypes.c_int64:
-        return ctypes.c_int64.from_address(address + place)
-
-    for name in state.LIBC:
-        word(state.FUNCTIONS[name]).value = ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0
-    request: Any = cfunc(types.void(*[types.int64] * 6))(callbacks.requested).ctypes
-
-    def asked(out: int, stopped: int = 0) -> int:
-        word(state.HANDED_OUT_BYTES).value, word(state.STOPPED).value = out, stopped
-        buffer, size, most = (ctypes.c_int64(-1) for _ in range(3))
-        request(*(ctypes.addressof(one) for one in (buffer, size, most)), 0, 0, address)
-        assert (size.value > 0) == (buffer.value != 0)
-        assert most.value == 0
-        assert word(state.HANDED_OUT_BYTES).value == out + size.value
-        libc.free(ctypes.c_void_p(buffer.value))
-        return size.value
-
-    assert asked(0) == callbacks.BUFFER_BYTES
-    assert asked(callbacks.MANY_BYTES) == callbacks.SMALL_BUFFER_BYTES
-    assert asked(callbacks.MOST_BYTES) == 0
-    assert asked(0, stopped=1) == 0
-
-
-def test_the_code_is_kept_and_made_anew_when_it_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    made = []
-    monkeypatch.setattr(machine_code, "machine_code", lambda function: made.append(function) or b"code")
-    first = machine_code.callbacks()
-    assert first == machine_code.callbacks() == 4 * (struct.pack("<Q", 4) + b"code")
-    assert len(made) == 4
-    (kept,) = tmp_path.rglob("*.code")
-    kept.write_bytes(kept.read_bytes()[:-1])
-    assert machine_code.callbacks() == first
-    assert len(made) == 8
-    kept.unlink()
-    kept.parent.rmdir()
-    kept.parent.write_text("in the way")
-    assert machine_code.callbacks() == first
-
-
-def test_code_that_needs_data_and_another_processor_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def with_data(a: int, b: int, c: int, d: int, e: int, f: int) -> None:
-        callbacks.put64(a, (3, 1, 4, 1, 5, 9, 2, 6)[b & 7])
-
-    with pytest.raises(UsageError, match="cannot be compiled by this Numba"):
-        machine_code.machine_code(with_data)
-    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    with pytest.raises(UsageError, match="aarch64"):
-        machine_code.callbacks()
-
-
-def test_fields_of_a_row_lie_where_the_callbacks_write_them() -> None:
+def test_fields_of_a_row_lie_where_the_library_writes_them() -> None:
     places, at = {}, 0
     for name, form in cells.ROW:
         places[name] = at

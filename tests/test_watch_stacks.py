@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import platform
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +20,6 @@ from microbench.recorder.program import How
 from microbench.traces.trace import RANGE_KINDS, Trace
 
 STACKS = How(stacks=True, whole=True)
-
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorder is for x86-64 alone")
 
 LINE = RANGE_KINDS.index("line")
 # Between its steps the program does nothing for 20 ms, and gives Python's lock up.
@@ -66,6 +64,17 @@ def test_the_diagnosis_names_the_line_in_which_a_gap_passes(place: Place, tmp_pa
     assert (found.places[0].cause, found.places[0].name) == ("Python and framework time between CUDA calls", LOADING)
     assert trace.samples.taken > 0
     assert (trace.ranges["thread"] == 0).all()
+
+
+@pytest.mark.slow
+def test_the_oldest_python_is_sampled_too(place: Place, tmp_path: Path) -> None:
+    old = next(map(str, sorted(Path.home().glob(".pyenv/versions/3.9*/bin/python"))), shutil.which("python3.9"))
+    if old is None:
+        pytest.skip("no Python 3.9 here")
+    (tmp_path / "program.py").write_text(f"{SLOW}train(30)")
+    trace = only(place.ran([old, "program.py"], tmp_path, how=STACKS))
+    assert idle_of(trace).places[0].name == LOADING
+    assert trace.processor is not None
 
 
 def test_without_stacks_nothing_is_sampled(place: Place, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_case_of_a_gpu_is_a_scope_with_telemetry_at_both_ends_even_if_it_fails
         yield Fact("one", 1)
         raise MeasurementError("wrong")
 
-    benchmark = Benchmark("", (Metric("seconds", "time", "s", ""),), failing, name="one")
+    benchmark = Benchmark("", (Metric("seconds", "time", "s", ""),), measure=failing, name="one")
     with pytest.raises(MeasurementError):
         measure(benchmark, Device(gpu, gpu.clock, gpu), Meter(gpu.clock), order(Case("one"), "GPU-one"))  # type: ignore[arg-type]
     assert gpu.done == ["begin", "telemetry", "measured", "end"]

@@ -282,4 +282,4 @@ def test_clusters_that_do_not_exist_are_skipped() -> None:
 def test_the_kernel_reads_as_much_of_each_block() -> None:
     source = kernel_source("memory_levels")
     assert f"ahead = 4, vectors = {clusters.CLUSTER_VECTORS}, words = vectors * 4" in source
-    assert clusters.CLUSTER_VECTORS * 16 == clusters.CLUSTER_BYTES == 4 * 16 * clusters.BLOCK_THREADS
+    assert clusters.CLUSTER_VECTORS * 16 == clusters.CLUSTER_BYTES == 4 * 16 * clusters.levels.BLOCK_THREADS

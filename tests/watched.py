@@ -14,7 +14,8 @@ import pytest
 from c_library import TWIN, compiled
 from test_traces_nsys import sound
 
-from microbench.recorder import injection, machine_code, program
+from microbench.recorder import program
+from microbench.recorder.library import library
 from microbench.recorder.program import WHOLE, How
 from microbench.traces.reading import read
 from microbench.traces.trace import Trace
@@ -51,18 +52,19 @@ class Recorded(NamedTuple):
 
 
 class Place:
-    """A folder with the package, libcuda beside it, and the compiled callbacks. Skips the test without a compiler."""
+    """A folder with the package, libcuda beside it, and the recorder's library. Skips the test without a compiler."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.site, self.drivers = folder, folder / "site", folder / "drivers"
         compiled(TWIN / "cupti_stand_in.c", folder, "-O2", "-Wall", "-Werror", "-Wno-unused-parameter", "-pthread")
-        for library in (self.site / CUPTI, self.drivers / "libcuda.so.1"):
-            library.parent.mkdir(parents=True)
-            shutil.copy(folder / "cupti_stand_in.so", library)
+        for copy in (self.site / CUPTI, self.drivers / "libcuda.so.1"):
+            copy.parent.mkdir(parents=True)
+            shutil.copy(folder / "cupti_stand_in.so", copy)
         (self.site / "torch").mkdir()
         (self.site / "torch" / "__init__.py").write_text(TORCH)
-        self.code = folder / "callbacks"
-        self.code.write_bytes(machine_code.callbacks())
+        made = library()
+        assert made is not None
+        self.library = made
 
     def environment(self, **more: str) -> dict[str, str]:
         """The variables of a program that finds the package and the driver."""
@@ -76,18 +78,18 @@ class Place:
         *options: str,
         how: How = WHOLE,
         recordings: str = "recordings",
-        library: Path | None = None,
+        injected: bool = False,
         **more: str,
     ) -> Recorded:
         """Run a program of Python in ``folder`` with the recorder in it, as `microbench watch` does."""
         (folder / "program.py").write_text(text)
-        return self.ran([sys.executable, *options, "program.py"], folder, library, how, recordings, **more)
+        return self.ran([sys.executable, *options, "program.py"], folder, injected, how, recordings, **more)
 
     def ran(
         self,
         command: list[str],
         folder: Path,
-        library: Path | None,
+        injected: bool = False,
         how: How = WHOLE,
         recordings: str = "recordings",
         **more: str,
@@ -97,7 +99,7 @@ class Place:
         reasons.mkdir()
         found.mkdir()
         own = self.environment(**more)
-        watching = program.variables(folder / recordings, self.code, reasons, how, library)
+        watching = program.variables(folder / recordings, reasons, how, self.library, injected=injected)
         watching["PYTHONPATH"] = os.pathsep.join((str(INJECTED), own["PYTHONPATH"]))
         variables = {**own, **watching, **{name: own[name] for name in more if name != "PYTHONPATH"}}
         result = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False, env=variables)
@@ -112,15 +114,13 @@ def cells_of(trace: Trace) -> int:
 
 
 class NotPython:
-    """A program of C that uses the made-up GPU, and the library that records it. Skips the test without a compiler."""
+    """A program of C that uses the made-up GPU. Skips the test without a compiler."""
 
     def __init__(self, place: Place) -> None:
         compiler = next(filter(None, map(shutil.which, ("cc", "gcc"))), None)
         if compiler is None:
             pytest.skip("no cc here")
-        library = injection.library()
-        assert library is not None
-        self.place, self.library, self.program = place, library, place.folder / "not_python"
+        self.place, self.program = place, place.folder / "not_python"
         self.cupti = place.folder / "linked" / "libcupti.so.12"
         self.cupti.parent.mkdir()
         linked = os.pathsep.join(map(str, (place.drivers, self.cupti.parent)))
@@ -133,7 +133,7 @@ class NotPython:
         """Run the program in ``folder``, as `microbench watch` does; see not_python.c for its arguments."""
         command = [str(self.program), *map(str, arguments)]
         recordings = more.pop("recordings", "recordings")
-        return self.place.ran(command, folder, self.library, how, recordings, **{**self.variables, **more})
+        return self.place.ran(command, folder, True, how, recordings, **{**self.variables, **more})
 
 
 def only(done: Recorded, steps: int) -> None:

@@ -35,7 +35,7 @@ class Gcn(nn.Module):
 def gcn(it: Iterations) -> None:
     """Selects nodes of a whole graph by a boolean mask, which makes the host wait."""
     data, model = random_graph(2700, 10_500, 128, 7).to(it.device), Gcn().to(it.device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4, capturable=it.graph)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4, capturable=bool(it.graph))
 
     def train() -> torch.Tensor:
         model.train()
@@ -70,7 +70,7 @@ def gat(it: Iterations) -> None:
     """Attention over the edges of a whole graph; nodes by their numbers, so that nothing waits."""
     data, model = random_graph(3000, 9000, 64, 5).to(it.device), Gat().to(it.device)
     chosen = data.train_mask.nonzero().squeeze(1)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.005, capturable=it.graph)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005, capturable=bool(it.graph))
 
     def train() -> torch.Tensor:
         out = model(data.x, data.edge_index)
@@ -218,7 +218,7 @@ def graph_regression(it: Iterations) -> None:
     which = torch.arange(graphs, device=it.device).repeat_interleave(nodes // graphs)
     layers = nn.ModuleList(GCNConv(32, 32, normalize=False) for _ in range(4)).to(it.device)
     head = nn.Linear(32, 1).to(it.device)
-    optimizer = torch.optim.AdamW([*layers.parameters(), *head.parameters()], lr=1e-3, capturable=it.graph)
+    optimizer = torch.optim.AdamW([*layers.parameters(), *head.parameters()], lr=1e-3, capturable=bool(it.graph))
 
     def step() -> torch.Tensor:
         out = x

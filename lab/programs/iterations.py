@@ -30,7 +30,7 @@ class Iterations:
     so many iterations make one of an outer loop that also does something.
     """
 
-    def __init__(self, style: str, seconds: float, device: str, lock: Path | None = None, graph: bool = False) -> None:
+    def __init__(self, style: str, seconds: float, device: str, lock: Path | None = None, graph: str = "") -> None:
         self.style, self.seconds, self.device, self.graph = style, seconds, device, graph
         self.reads = style == "item"
         self.unit, self.parts, self.group = "one step", 1, 1
@@ -60,9 +60,9 @@ class Iterations:
         return self.graph or (self._count >= WARM_UP + LEAST and self.ticks[-1] > self._stop)
 
     def capture(self, step: Callable[[], object]) -> None:
-        """With --graph: measures the step and a graph of it, and raises Captured. Else nothing."""
+        """With --graph or --prove: measures the step and a graph of it, and raises Captured. Else nothing."""
         if self.graph:
-            torch_graph(step, self)
+            (torch_proof if self.graph == "prove" else torch_graph)(step, self)
             raise Captured
 
     def capture_cupy(self, step: Callable[[], object]) -> None:
@@ -150,6 +150,25 @@ def torch_graph(step: Callable[[], object], it: Iterations) -> None:
     it.found |= dict(zip(("graph_seconds", "graph_back_to_back_seconds"), replayed, strict=True))
     with contextlib.suppress(Exception):
         it.found |= nodes_of(graph.raw_cuda_graph())
+
+
+def torch_proof(step: Callable[[], object], it: Iterations) -> None:
+    """What `microbench graph` says of the step, into ``it.found``."""
+    from microbench.capture.making import Report, examine, gain
+
+    report = Report()
+    for _ in range(WARM_UP):
+        step()
+    began = time.perf_counter()
+    if examine(step, ((), {}), [], report, lambda stage: None):
+        gain(step, [((), {})], False, report, lambda stage: None)
+    found = {
+        name: getattr(report, name) for name in ("proved", "why", "difference", "exact", "scatter", "state", "varied")
+    }
+    found |= {"blockers": [f"{one.line} ({one.call}): {one.advice}" for one in report.blockers], "ratio": report.ratio}
+    found |= {"times": [(one.name, one.median_s) for one in report.times], "also": report.also, "left": report.left}
+    found |= {"rest": report.rest and (report.rest.median_s, report.rest.why), "memory": report.memory_bytes}
+    it.found |= {"report": found, "report_seconds": time.perf_counter() - began}
 
 
 def nodes_of(handle: int) -> dict[str, Any]:

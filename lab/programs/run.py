@@ -1,7 +1,9 @@
 """Runs one of the public programs: ``python lab/programs/run.py NAME STYLE --truth FILE``; ``--list`` names them all.
 
 A program is a function that takes Iterations in one of the FAMILIES, or a file of its own in SCRIPTS whose loop is at
-module level. With --graph, the loop is not run: the step is captured, and the times of both go into the truth.
+module level.
+With --graph, the loop is not run: the step is captured, and the times of both go into the truth. With --prove, what
+`microbench graph` says of the step goes there.
 """
 
 from __future__ import annotations
@@ -89,7 +91,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--truth", type=Path)
     parser.add_argument("--lock", type=Path)
-    parser.add_argument("--graph", action="store_true")
+    parser.add_argument("--graph", action="store_const", const="graph", default="")
+    parser.add_argument("--prove", action="store_const", const="prove", dest="graph")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     asked = parser.parse_args()
 

@@ -16,7 +16,7 @@ points, label = points.to(it.device), label.to(it.device)
 model = nn.Sequential(nn.Linear(2, 100), nn.Tanh(), nn.Linear(100, 100), nn.Tanh(), nn.Linear(100, CLASSES))
 model.to(it.device)
 criterion = nn.CrossEntropyLoss()
-optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=it.graph)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=bool(it.graph))
 
 
 def step():

@@ -53,7 +53,7 @@ def backward(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> to
 def vit_tiny(it: Iterations) -> None:
     """Training; three functions deep."""
     model = timm.create_model("vit_tiny_patch16_224", pretrained=False, num_classes=100).to(it.device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05, capturable=it.graph)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05, capturable=bool(it.graph))
     loader = batches(5, 16, 224, 100, it.device)
 
     def step() -> None:
@@ -97,7 +97,7 @@ def swin_tiny(it: Iterations) -> None:
     device = it.device
     model = timm.create_model("swin_tiny_patch4_window7_224", pretrained=False, num_classes=10, drop_path_rate=0.1)
     model.to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, capturable=it.graph)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, capturable=bool(it.graph))
     scheduler = CosineLRScheduler(optimizer, t_initial=10_000, warmup_t=100)
     data = batches(3, 8, 224, 10, device)
 
@@ -182,7 +182,7 @@ def distillation(it: Iterations) -> None:
     teacher = timm.create_model("resnet26", pretrained=False, num_classes=100).eval().to(it.device)
     student = timm.create_model("deit_tiny_patch16_224", pretrained=False, num_classes=100).to(it.device)
     average = ModelEmaV2(student, decay=0.999)
-    optimizer = torch.optim.AdamW(student.parameters(), lr=1e-4, capturable=it.graph)
+    optimizer = torch.optim.AdamW(student.parameters(), lr=1e-4, capturable=bool(it.graph))
     data = batches(6, 12, 224, 100, it.device)
 
     def distill(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -34,7 +34,7 @@ class Tagger(nn.Module):
 def lstm_tagger(it: Iterations) -> None:
     """An LSTM over sentences, epochs in epochs: the copy of a pageable batch begins each step."""
     model = Tagger().to(it.device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=it.graph)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=bool(it.graph))
     sentences = [(torch.randint(0, 5000, (16, 40)), torch.randint(0, 17, (16, 40))) for _ in range(12)]
 
     def step(words: torch.Tensor, tags: torch.Tensor) -> torch.Tensor:
@@ -106,7 +106,7 @@ def translator(it: Iterations) -> None:
     model = nn.Transformer(128, 4, 3, 3, 512, batch_first=True).to(it.device)
     embed, head = nn.Embedding(4000, 128).to(it.device), nn.Linear(128, 4000).to(it.device)
     weights = [*model.parameters(), *embed.parameters(), *head.parameters()]
-    optimizer = torch.optim.Adam(weights, lr=1.0, betas=(0.9, 0.98), eps=1e-9, capturable=it.graph)
+    optimizer = torch.optim.Adam(weights, lr=1.0, betas=(0.9, 0.98), eps=1e-9, capturable=bool(it.graph))
     warm = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda n: 128**-0.5 * min((n + 1) ** -0.5, (n + 1) * 4000**-1.5)
     )
@@ -151,7 +151,7 @@ class Loop:
 
     def __init__(self, it: Iterations) -> None:
         self.it, self.model = it, Encoder().to(it.device)
-        self.optimizer = torch.optim.RAdam(self.model.parameters(), lr=1e-3, capturable=it.graph)
+        self.optimizer = torch.optim.RAdam(self.model.parameters(), lr=1e-3, capturable=bool(it.graph))
         self.data = [
             (torch.randn(32, 48, 16, device=it.device), torch.randint(0, 5, (32,), device=it.device)) for _ in range(7)
         ]
@@ -199,7 +199,7 @@ def dcgan(it: Iterations) -> None:
         nn.LeakyReLU(0.2, True), nn.Conv2d(64, 1, 8),
     ).to(it.device)  # fmt: skip
     first, second = (
-        torch.optim.Adam(net.parameters(), 2e-4, (0.5, 0.999), capturable=it.graph) for net in (critic, generator)
+        torch.optim.Adam(net.parameters(), 2e-4, (0.5, 0.999), capturable=bool(it.graph)) for net in (critic, generator)
     )
     judge = nn.BCEWithLogitsLoss()
     real = torch.rand(64, 3, 32, 32).to(it.device) * 2 - 1
@@ -233,7 +233,7 @@ def dcgan(it: Iterations) -> None:
 def vae(it: Iterations) -> None:
     """A variational autoencoder on flat images from a DataLoader of this process."""
     encode, decode = mlp(784, 400, 40).to(it.device), mlp(20, 400, 784).to(it.device)
-    optimizer = torch.optim.Adam([*encode.parameters(), *decode.parameters()], lr=1e-3, capturable=it.graph)
+    optimizer = torch.optim.Adam([*encode.parameters(), *decode.parameters()], lr=1e-3, capturable=bool(it.graph))
     loader = DataLoader(TensorDataset(torch.rand(4096, 784)), batch_size=128, shuffle=True, drop_last=True)
 
     def step(x: torch.Tensor) -> torch.Tensor:
@@ -316,7 +316,7 @@ def physics_net(it: Iterations) -> None:
         nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
     )
     net.to(it.device)
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, capturable=it.graph)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, capturable=bool(it.graph))
     inside = (torch.rand(4000, 2, device=it.device) * 2 - 1).requires_grad_()
     edge, value = torch.rand(400, 2, device=it.device), torch.zeros(400, 1, device=it.device)
 
@@ -457,7 +457,7 @@ def loader_pinned(it: Iterations) -> None:
 def accumulation(it: Iterations) -> None:
     """Gradients of four micro-batches, then one update: the iteration is the update."""
     model = mlp(512, 1024, 1024, 1024, 100).to(it.device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=it.graph)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=bool(it.graph))
     x, y = torch.randn(4, 32, 512, device=it.device), torch.randint(0, 100, (4, 32), device=it.device)
     it.parts = 4
 
@@ -493,7 +493,7 @@ def amp_scaler(it: Iterations) -> None:
         nn.Conv2d(3, 64, 3, padding=1), nn.GELU(), nn.Conv2d(64, 64, 3, 2, 1), nn.GELU(), nn.Conv2d(64, 128, 3, 2, 1),
         nn.GELU(), nn.Flatten(), nn.Linear(128 * 64, 10),
     ).to(device)  # fmt: skip
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, capturable=it.graph)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, capturable=bool(it.graph))
     scaler = torch.amp.GradScaler(device, enabled=device == "cuda")
     images, labels = torch.randn(64, 3, 32, 32, device=device), torch.randint(0, 10, (64,), device=device)
 

@@ -67,7 +67,7 @@ def mobilenet_v3(it: Iterations) -> None:
     """Epochs of sixteen batches that lie on the GPU; the mean loss is set to zero at the begin of each."""
     model = models.mobilenet_v3_small(weights=None, num_classes=100).to(it.device).train()
     criterion = nn.CrossEntropyLoss()
-    optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3, capturable=it.graph)
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3, capturable=bool(it.graph))
     batches = [
         (torch.randn(32, 3, 128, 128, device=it.device), torch.randint(0, 100, (32,), device=it.device))
         for _ in range(16)
@@ -125,7 +125,7 @@ def efficientnet_b0(it: Iterations) -> None:
 def densenet121(it: Iterations) -> None:
     """Training with AdamW: hundreds of small kernels forward and backward."""
     model = models.densenet121(weights=None, num_classes=10).to(it.device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, capturable=it.graph)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, capturable=bool(it.graph))
     images, labels = torch.randn(16, 3, 96, 96, device=it.device), torch.randint(0, 10, (16,), device=it.device)
 
     def training_step() -> torch.Tensor:
@@ -180,7 +180,7 @@ class Trainer:
 
     def __init__(self, model: nn.Module, it: Iterations) -> None:
         self.model, self.it = model.to(it.device), it
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=it.graph)
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=bool(it.graph))
         self.criterion = nn.CrossEntropyLoss()
 
     def training_step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -310,7 +310,7 @@ def deeplabv3(it: Iterations) -> None:
         weights=None, weights_backbone=None, num_classes=21, aux_loss=True
     )
     model.to(it.device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, capturable=it.graph)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, capturable=bool(it.graph))
     images = torch.randn(4, 3, 256, 256, device=it.device)
     target = torch.randint(0, 21, (4, 256, 256), device=it.device)
 

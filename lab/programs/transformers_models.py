@@ -62,7 +62,7 @@ def bert_classifier(it: Iterations) -> None:
         hidden_size=256, num_hidden_layers=6, num_attention_heads=4, intermediate_size=1024, num_labels=3
     )
     model = BertForSequenceClassification(config).to(it.device).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, capturable=it.graph)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, capturable=bool(it.graph))
     scheduler = get_linear_schedule_with_warmup(optimizer, 100, 10_000)
 
     def batch(size: int = 16, length: int = 96) -> dict[str, torch.Tensor]:
@@ -106,7 +106,7 @@ class MaskedTrainer:
     def __init__(self, it: Iterations) -> None:
         self.it, self.config = it, DistilBertConfig(dim=256, n_layers=4, n_heads=4, hidden_dim=1024, vocab_size=8000)
         self.model = DistilBertForMaskedLM(self.config).to(it.device)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, capturable=it.graph)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, capturable=bool(it.graph))
         self.words = torch.randint(5, 8000, (16, 64), device=it.device)
 
     def hide(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,7 +16,7 @@ layers = nn.ModuleList(
 head = nn.Linear(96, LETTERS).to(it.device)
 mask = nn.Transformer.generate_square_subsequent_mask(LENGTH, device=it.device)
 weights = [*embed.parameters(), *layers.parameters(), *head.parameters()]
-optimizer = torch.optim.AdamW(weights, lr=1e-3, capturable=it.graph)
+optimizer = torch.optim.AdamW(weights, lr=1e-3, capturable=bool(it.graph))
 
 
 def loss_of_a_batch():

@@ -1,7 +1,5 @@
 """Judges whether the SM clock changed while a case ran, so that its figures cannot be trusted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

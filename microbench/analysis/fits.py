@@ -1,7 +1,5 @@
 """Fits a straight line to costs that span decades: a constant, a slope, and the misfit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import msgspec

@@ -1,7 +1,5 @@
 """Finds the steps that graph_gain measured, and puts steps and layers into words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 
@@ -15,8 +13,6 @@ USUAL_KERNELS = 100
 LITTLE = 1.05
 # The phases of making a graph: metrics of graph_lifecycle.
 MAKING = ("capture", "instantiate", "upload")
-# The axes whose values are layers.
-LAYER_AXES = ("layer", "submitter")
 
 
 def kernel_counts(evidence: Evidence, submitter: str = LOOP_LAYER) -> list[int]:
@@ -38,7 +34,7 @@ def kernels_in_words(count: int, duration_s: float) -> str:
 
 def layer_titles(run: Run) -> dict[str, str]:
     """The titles of layers by their names, as the run recorded them."""
-    axes = (axis for info in run.benchmarks for axis in info.axes if axis.name in LAYER_AXES)
+    axes = (axis for info in run.benchmarks for axis in info.axes if axis.name in ("layer", "submitter"))
     return {layer: title for axis in axes for layer, title in axis.labels.items()}
 
 

@@ -1,7 +1,5 @@
 """Recognises the rounds of a run in which the host was busy, by work that no driver and no GPU takes part in."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Tells two levels apart: values that gather at two places with nothing between them, so that a median hides one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

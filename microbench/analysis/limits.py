@@ -1,7 +1,5 @@
 """Computes the physical ceiling of a rate from the name of its bound and the properties of the GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 

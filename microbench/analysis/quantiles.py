@@ -1,7 +1,5 @@
 """Computes quantiles of samples: of one sorted array, and of many measurements at once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import cache

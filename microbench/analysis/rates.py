@@ -1,7 +1,5 @@
 """Gives the dense operations of an SM in a clock cycle, of tensor cores and ALUs, with sources."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import msgspec

@@ -4,8 +4,6 @@ An outcome with an impossible number becomes a failed one without measurements. 
 becomes unknown. Both get a reason that begins with DAMAGED, which reports show.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Writes a run as CSV or JSON lines, one row a measurement, or as JSON with derived values; in SI base units."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Lists recorded runs from the heads of their files, and deletes old ones."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta

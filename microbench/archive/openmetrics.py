@@ -1,7 +1,5 @@
 """Writes a run as OpenMetrics text, which node_exporter's textfile collector and Prometheus read."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

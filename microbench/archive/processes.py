@@ -5,8 +5,6 @@ The package includes the deviations of its bundled runs as a small file, because
 rounds or more replace them for its own GPU, in a file of the data folder, so that no command has to search old runs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

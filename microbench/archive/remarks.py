@@ -1,7 +1,5 @@
 """Reads and writes the label and note of a run, in a file next to the run file, which is never changed."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Writes a run to disk: reserves the file name, appends outcomes, and replaces the file when the run is finished."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

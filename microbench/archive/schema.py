@@ -1,16 +1,14 @@
-"""Encodes and decodes run files. Only this module knows the format, its versions and their upgrades.
+"""Encodes and decodes run files. Only this module knows the format.
 
 A run file is one JSON document on one line. While a run is being measured, each outcome is appended as one more JSON
 line; a crash may cut the last line short. A finished file has no such lines, so one reader serves both.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,15 +17,7 @@ from microbench.archive.damage import without_damage
 from microbench.core.errors import MeasurementError, RunUnreadableError
 from microbench.core.model import SAMPLES_KEPT, Measurement, Outcome, Run
 
-# History
-#   1  the first: a run with sessions, benchmarks and outcomes; samples are arrays of numbers.
 SCHEMA_VERSION = 1
-
-Document = dict[str, Any]
-
-# Pure functions that upgrade a decoded document from version n to n + 1. Files are never rewritten.
-UPGRADES: Mapping[int, Callable[[Document], Document]] = {}
-
 NEXT_STEP = "show another run, or measure again"
 GZIP = b"\x1f\x8b"
 # The characters of an array of numbers; msgspec writes NaN and infinities as null, which is refused.
@@ -87,7 +77,7 @@ def _line(value: Run | Outcome, name: str) -> bytes:
 
 
 def decode(data: bytes, name: str = "the file", keep_damage: bool = False) -> Run:
-    """Decode a run file: finished, growing, or exported as JSON. Older formats are upgraded; samples stay undecoded.
+    """Decode a run file: finished, growing, or exported as JSON. Samples stay undecoded.
 
     An incomplete last line of a growing file, as a killed process leaves it, is dropped; other damaged lines after the
     first are skipped and counted. Impossible numbers are taken out; with ``keep_damage`` they stay, for a file that is
@@ -164,7 +154,7 @@ def _decoded(data: bytes, name: str) -> Run:
 
 
 def _of_another_format(lines: _Lines, name: str, error: msgspec.DecodeError | None) -> Run:
-    """Decode an older format or an export. Raises ``error`` if the file claims to have this format."""
+    """Decode an export. Raises ``error`` if the file claims to have this format."""
     with contextlib.suppress(msgspec.DecodeError):
         return _decoded(bytes(msgspec.json.decode(lines.head, type=_Export).run), name)
     version = msgspec.json.decode(lines.head, type=_Version).schema_version
@@ -175,14 +165,7 @@ def _of_another_format(lines: _Lines, name: str, error: msgspec.DecodeError | No
         )
     if version == SCHEMA_VERSION and error is not None:
         raise error
-    document = msgspec.json.decode(lines.head, type=Document)
-    outcomes = msgspec.convert(document.get("outcomes", []), list[Document])
-    document["outcomes"] = [*outcomes, *(msgspec.json.decode(line, type=Document) for line in lines.outcomes)]
-    while (version := document["schema_version"]) != SCHEMA_VERSION:
-        if version not in UPGRADES:
-            raise RunUnreadableError(f"{name} has format {version}, which no microbench ever wrote", NEXT_STEP)
-        document = {**UPGRADES[version](document), "schema_version": version + 1}
-    return msgspec.json.decode(msgspec.json.encode(document), type=Run)
+    raise RunUnreadableError(f"{name} has format {version}, which no microbench ever wrote", NEXT_STEP)
 
 
 def _split(data: bytes) -> _Lines:

@@ -1,7 +1,5 @@
 """Finds and reads runs: the data folder, the names of runs, compressed files, bundled reference runs."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

@@ -1,7 +1,5 @@
 """Collects one metric over the recorded runs: its value and interval in each session of each run."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

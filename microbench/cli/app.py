@@ -1,7 +1,5 @@
 """The command microbench: run, list and doctor, and the table of all commands. Heavy imports stay inside commands."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys
@@ -10,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from microbench.cli import check, diagnose, fleet, measure, predict, share, show, watch
+from microbench.cli import ab, check, diagnose, fleet, graph, measure, predict, share, show, watch
 from microbench.cli.options import ANSWER, JSON, WHY, Format
 from microbench.cli.output import command, draw, parser_errors, print_bytes, print_json, progress, reported_errors
 from microbench.core.errors import ExitCode
@@ -124,7 +122,10 @@ def doctor(json: bool = ANSWER) -> int:
 COMMANDS = (
     (run, "microbench run launch --set duration=1us,5us --rounds 3"),
     *measure.COMMANDS,
-    *show.COMMANDS,
+    *graph.COMMANDS,
+    *show.COMMANDS[:2],
+    *ab.COMMANDS,
+    *show.COMMANDS[2:],
     *check.COMMANDS,
     *predict.COMMANDS,
     *diagnose.COMMANDS,

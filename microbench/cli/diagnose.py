@@ -23,7 +23,7 @@ LIMIT = re.compile(r"(launch-bound|idle)\s*>\s*(\d+(?:\.\d+)?)\s*%")
 def diagnose(
     *,
     traces: list[Path] = argument("TRACE...", "Traces, or folders of them: one for each rank."),
-    step: str | None = option("TIME", "The time of a step without a profiler, if you know it: 1.93ms."),
+    step: str | None = option("TIME", "The time of a step without a profiler, or whose call is one: train.py:step."),
     run: str | None = COSTS,
     fail_on: str | None = option("LIMIT", "End with exit code 5 beyond this: launch-bound>30% or idle>50%."),
     json: bool = ANSWER,
@@ -58,7 +58,7 @@ def diagnose(
     limit = LIMIT.fullmatch(fail_on.strip()) if fail_on is not None else None
     if fail_on is not None and limit is None:
         raise UsageError(f"--fail-on {fail_on} is not understood", "give launch-bound>30% or idle>50%")
-    step_s, from_s, to_s = (typed_seconds(*each) for each in (("--step", step), ("--from", from_), ("--to", to)))
+    from_s, to_s = (typed_seconds(*each) for each in (("--from", from_), ("--to", to)))
     for path, endings, written_as in ((page, PAGES, "the page as HTML"), (save, (".toml",), "the step as TOML")):
         if path is not None and path.suffix.lower() not in ("", *endings):
             named = plain(path.with_suffix(endings[0]).name, 60)
@@ -73,7 +73,7 @@ def diagnose(
     asked = (("--timeline", timeline), ("--save", save), ("--speedscope", speedscope))
     if len(files) > 1 and (single := [name for name, given in asked if given]):
         raise UsageError(f"{single[0]} needs a single trace", f"give one of the {len(files)}")
-    found = diagnosed(traces, run, step_s, from_s, to_s)
+    found = diagnosed(traces, run, step, from_s, to_s)
     several, costs = found.several, found.costs.words
     terminal.tell([f"left out: {error.cause}" for error in found.left_out], terminal.open_console(sys.stderr))
     if save is not None:
@@ -91,9 +91,13 @@ def diagnose(
     if json:
         print_json(drawing.answer(several[0]) if len(several) == 1 else list(map(drawing.answer, several)))
     elif timeline:
-        draw(recorded_step.sheet(several[0], costs, drawing.tables(several[0])), picture, brief=True, why=why)
+        tables = drawing.tables(several[0])[: None if everything else 1]
+        draw(recorded_step.sheet(several[0], costs, tables), picture, brief=True, why=why)
     else:
         draw(found.screen(everything=everything), picture, why=why)
+    if not json:
+        made = [f"written: {plain(path)}" for path in (page, save, speedscope) if path is not None]
+        terminal.tell(made, terminal.open_console(sys.stderr))
     changed = limit is not None and any(_beyond(one, limit[1], float(limit[2]) / 100) for one in several)
     return ExitCode.CHANGED if changed else ExitCode.MEASURED
 

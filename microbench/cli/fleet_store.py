@@ -1,7 +1,5 @@
 """The commands fleet import, fleet query and fleet report: a store of many runs. Heavy imports stay inside."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The command measure: a user's own kernel or function, as a benchmark whose parameters name it."""
 
-from __future__ import annotations
-
 from microbench.cli import share
 from microbench.cli.options import JSON, WHY, Format
 from microbench.cli.output import draw, print_bytes, progress

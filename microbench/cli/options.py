@@ -1,7 +1,5 @@
 """What several commands share: the groups of options that only the command has, and single options."""
 
-from __future__ import annotations
-
 from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,6 +23,12 @@ ANSWER = flag("Print the answer as JSON, in SI base units.")
 WHY = flag("Add to each finding the rule behind it, with its threshold.")
 FORCE = flag("Overwrite the file.")
 REDACT = flag("Replace host and user names, UUIDs, serial numbers, addresses and paths by GPU-1, IP-2, …")
+FAIL_ON = option(
+    None,
+    "End with exit code 5 if a suite or figure is slower, suspected (slower, or worse but not confirmed), faster, or "
+    "changed at all.",
+)
+SAME_WITHIN = option("PERCENT", "A figure is the same if the interval of its change stays within this.", default="3%")
 ALL_RUNS = flag("All runs instead of the newest.", "--all")
 
 

@@ -1,7 +1,5 @@
 """The commands predict, whatif, timeline and explain. Heavy imports stay inside the commands."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Annotated

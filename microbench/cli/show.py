@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from microbench.cli.options import ANSWER, FORCE, NAMES, REDACT, RUN, RUN_NAME, WHY, FailOn, Picture, Theme
+from microbench.cli.options import (
+    ANSWER,
+    FAIL_ON,
+    FORCE,
+    NAMES,
+    REDACT,
+    RUN,
+    RUN_NAME,
+    SAME_WITHIN,
+    WHY,
+    FailOn,
+    Picture,
+    Theme,
+)  # fmt: skip
 from microbench.cli.output import check_new, draw, paged, print_json, write_new
 from microbench.core.bench import SUITES, discover
 from microbench.core.errors import ExitCode, RunUnreadableError, UsageError
@@ -25,7 +38,6 @@ from microbench.library.runs import (
     is_reference,
     load,
     part_sheet,
-    read,
     report_of,
     screen_of,
 )
@@ -84,7 +96,7 @@ def newest_part(part: str) -> Report:
 
     for path in store.listing()[:NEWEST_SEARCHED]:
         with suppress(RunUnreadableError):
-            return part_sheet(part, path, read(path))
+            return part_sheet(part, path, store.read(path))
     return part_sheet(part, *load(None))
 
 
@@ -92,14 +104,8 @@ def compare(
     *,
     base: str = argument("BASE", f"The earlier run: {RUN_NAME}."),
     new: str | None = argument("[NEW]", "The run to judge, named the same way; default: the last run.", None),
-    fail_on: FailOn | None = option(
-        None,
-        "End with exit code 5 if a suite or figure is slower, suspected (slower, or worse but not confirmed), faster, "
-        "or changed at all.",
-    ),
-    same_within: str = option(
-        "PERCENT", "A figure is the same if the interval of its change stays within this.", default="3%"
-    ),
+    fail_on: FailOn | None = FAIL_ON,
+    same_within: str = SAME_WITHIN,
     everything: bool = flag("List every figure, including the same and the unclear ones.", "--all"),
     json: bool = ANSWER,
     why: bool = WHY,

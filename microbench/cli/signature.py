@@ -1,7 +1,5 @@
 """Derives the parser's options from the parameters of a command, in which a dataclass stands for its fields."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import Field, fields, is_dataclass

@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 
 USUAL_WINDOW_S, USUAL_EVERY = 2.0, 10
 UNSEEN = "no process of the command started CUDA; those with a cleaned environment are not seen"
-UNSEEN_BUT_PYTHON = (
-    "no Python process of the command imported a GPU package; to record programs in other languages, and python -I, -E "
-    "and -S, install a C compiler (cc, gcc, clang, or what CC names)"
-)
 # A core dump of microbench itself would be useless.
 DUMPING = (signal.SIGQUIT, signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
 
@@ -52,6 +48,7 @@ def watch(
     ),
     every: str | None = option("TIME", "From the begin of one window to that of the next; default: 10 windows."),
     whole: bool = flag("Record without pauses, as a short program of long steps needs."),
+    step: str | None = option("TIME", "As for `diagnose`: the time of a step, or whose call is one: train.py:step."),
     no_stacks: bool = flag("Do not sample, every 2 ms, in which lines and functions of Python the GPU waits."),
     utilisation: bool = flag("Also say what NVML and GPM say meanwhile, beside the time in which kernels ran."),
     pid: int | None = option("PID", "Record nothing: say what NVML says of this running process, until it ends."),
@@ -60,9 +57,9 @@ def watch(
 
     The command is not changed, and its output, signals and exit code stay its own; the diagnosis, that of `microbench
     diagnose`, goes to standard error. Each process is recorded, by CUPTI: one of Python from its first import of
-    PyTorch, CuPy, Numba, JAX, Triton or another GPU package on, any other one from the start of CUDA on, for which a C
-    compiler must be installed. Meanwhile the terminal's title shows the step time and how busy the GPU is; if the
-    output goes elsewhere, the right end of the terminal's row does.
+    PyTorch, CuPy, Numba, JAX, Triton or another GPU package on, any other one from the start of CUDA on. Meanwhile the
+    terminal's title shows the step time and how busy the GPU is; if the output goes elsewhere, the right end of the
+    terminal's row does.
 
     Recording makes each CUDA call and each kernel slower, so it pauses now and then; the time of a step is taken from
     the pauses. Only one profiler can record a process: torch.profiler in the command sees no GPU, and under nsys
@@ -71,8 +68,9 @@ def watch(
     from microbench.recorder import program
 
     with program.signals_held():
-        from microbench.model.step_file import typed_seconds
+        from microbench.model.step_file import typed_seconds, typed_step
 
+        asked = typed_step(step)
         for_s, window_s, every_s = (
             typed_seconds(*each) for each in (("--for", for_), ("--window", window), ("--every", every))
         )
@@ -82,7 +80,7 @@ def watch(
 
             sampler = Sampler()
     if pid is not None:
-        if command or out is not None or utilisation or no_stacks or whole or window is not None or every is not None:
+        if command or out is not None or utilisation or no_stacks or whole or any((window, every, step)):
             raise UsageError(
                 "--pid records nothing and samples a process that runs already",
                 "leave out the command and all options but --for, or --pid",
@@ -106,7 +104,7 @@ def watch(
             begun = (lambda: None) if sampler is None else sampler.begin
             ended = program.watch(list(command), folder, how, begun, live.update)
         with contextlib.suppress(OSError, KeyboardInterrupt):  # a full or closed standard error does not change the end
-            _explain(folder, ended, sampler)
+            _explain(folder, ended, sampler, asked)
     finally:
         with contextlib.suppress(OSError):  # it holds recordings
             folder.rmdir()
@@ -141,7 +139,7 @@ def _windows(window_s: float | None, every_s: float | None) -> tuple[float | Non
     return window_s, every_s
 
 
-def _explain(folder: Path, ended: Ended, sampler: Sampler | None) -> None:
+def _explain(folder: Path, ended: Ended, sampler: Sampler | None, step: tuple[float | None, str]) -> None:
     """Print the diagnosis of all recordings, what NVML said meanwhile, where they are, and what is not recorded."""
     from microbench.diagnosis import utilisation
     from microbench.report.terminal import terminal
@@ -154,11 +152,10 @@ def _explain(folder: Path, ended: Ended, sampler: Sampler | None) -> None:
         return utilisation.lines(sampler.readings, traces, sampler.reason) if sampler is not None else []
 
     if not (paths := _recordings(folder)):
-        unseen = UNSEEN_BUT_PYTHON if ended.only_python else UNSEEN
-        terminal.tell([*said([]), *(lines or [f"not recorded: {unseen}"])], console)
+        terminal.tell([*said([]), *(lines or [f"not recorded: {UNSEEN}"])], console)
         return
     with contextlib.suppress(KeyboardInterrupt):
-        terminal.tell(said(_diagnose(paths, console)), console)
+        terminal.tell(said(_diagnose(paths, console, step)), console)
     if paths := _recordings(folder):
         terminal.tell((f"recorded: {paths[0] if len(paths) == 1 else folder}",), console)
     elif not lines:
@@ -172,7 +169,7 @@ def _recordings(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{ENDING}"))
 
 
-def _diagnose(paths: list[Path], console: Console) -> list[Trace]:
+def _diagnose(paths: list[Path], console: Console, step: tuple[float | None, str]) -> list[Trace]:
     """Print one diagnosis, or several beside each other, and give the recordings.
 
     Those of processes that used no GPU are removed.
@@ -188,7 +185,7 @@ def _diagnose(paths: list[Path], console: Console) -> list[Trace]:
         try:
             trace = read(path)
             if len(trace.work):
-                several.append(diagnose(trace, costs.fit, costs_of=costs.gpu, elsewhere=costs.elsewhere))
+                several.append(diagnose(trace, costs.fit, step[0], costs.gpu, elsewhere=costs.elsewhere, asked=step[1]))
                 files.append(path)
             else:
                 path.unlink()

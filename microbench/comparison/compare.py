@@ -244,14 +244,14 @@ def compare(base: Run, new: Run, same_within: float = SAME_WITHIN) -> Comparison
         if (common := decision.judged.controls) is not None:
             controls = Controls(
                 rows=int(np.sum(arrays.control & ~arrays.in_turn)),
-                ratio=_ratio(common.median, common.half),
+                ratio=ratio_of(common.median, common.half),
                 unchanged=common.most <= CONTROLS_WITHIN,
                 moved=common.least > 0,
             )
     return Comparison(
         base=base,
         new=new,
-        changes=tuple(judged.get(id(pair)) or _not_judged(pair) for pair in pairs),
+        changes=tuple(judged.get(id(pair)) or not_judged(pair) for pair in pairs),
         only_base=only_base,
         only_new=only_new,
         gpus=devices,
@@ -287,14 +287,14 @@ def _judged(pair: Pair, row: int, decision: Decision, same_within: float) -> Cha
         new=pair.new,
         verdict=verdict,
         reason=reason,
-        ratio=_ratio(float(raw.shift[row]), float(raw.own[row]), cost_sign(pair)),
-        judged=_ratio(moved, half, cost_sign(pair)),
+        ratio=ratio_of(float(raw.shift[row]), float(raw.own[row]), cost_sign(pair)),
+        judged=ratio_of(moved, half, cost_sign(pair)),
         by="clock" if shift != raw.shift[row] else "drift" if moved != shift else "value",
         shares=pair.ceilings is not None,
     )
 
 
-def _not_judged(pair: Pair) -> Change:
+def not_judged(pair: Pair) -> Change:
     """The verdict on a pair that has a reason. An unclear one shows the ratio by the figures' own intervals."""
     ratio = None
     base, new = pair.base.interval, pair.new.interval
@@ -306,11 +306,11 @@ def _not_judged(pair: Pair) -> Change:
         and math.isfinite(base.half_width + new.half_width)
     ):
         share = pair.ceilings[0].value / pair.ceilings[1].value if pair.ceilings else 1.0
-        ratio = _ratio(math.log(new.median / base.median * share), math.hypot(base.half_width, new.half_width))
+        ratio = ratio_of(math.log(new.median / base.median * share), math.hypot(base.half_width, new.half_width))
     return Change(pair.base, pair.new, verdict, pair.reason, ratio, ratio, shares=pair.ceilings is not None)
 
 
-def _ratio(shift: float, half: float, sign: int = 1) -> Interval:
+def ratio_of(shift: float, half: float, sign: int = 1) -> Interval:
     """A ratio with its interval, from the logarithm of the cost; ``sign`` is -1 for a rate."""
     return Interval(math.exp(sign * shift), math.exp(sign * shift - half), math.exp(sign * shift + half))
 
@@ -328,7 +328,7 @@ def _suites(ready: Sequence[Pair], arrays: Figures, decision: Decision) -> list[
             continue
         suite = ready[rows[0]].new.suite
         went = int(np.sum(decision.judged.shift[rows] * np.sign(shift.median) >= SMALLEST_CHANGE))
-        one = SuiteShift(suite, host, _ratio(shift.median, shift.half), len(rows), went, group.changed)
+        one = SuiteShift(suite, host, ratio_of(shift.median, shift.half), len(rows), went, group.changed)
         largest[suite, host] = max(
             largest.get((suite, host), one), one, key=lambda each: abs(math.log(each.ratio.median))
         )

@@ -328,16 +328,12 @@ def shifts(figures: Figures, base: FloatArray, new: FloatArray) -> Shifts:
         error[control] = error[control] * factor + variance
         moved[control] = about[control]
     split, both = levels(base, new), np.concatenate([base, new], axis=1)
-    # The noise is the two-sided probability of Student's t, by Wallace's normal approximation (Ann. Math. Statist. 30,
-    # 1959).
-    t = moved / np.sqrt(error)
-    z = (8 * spread.freedom + 1) / (8 * spread.freedom + 3) * np.sqrt(spread.freedom * np.log1p(t * t / spread.freedom))
     return Shifts(
         shift=shift,
         half=student_95(spread.freedom) * np.sqrt(error),
         own=own,
         moved=moved,
-        noise=np.array([math.erfc(value / math.sqrt(2)) for value in z], dtype=np.float64),
+        noise=by_chance(moved / np.sqrt(error), spread.freedom),
         chance=chance_of_levels(split, moved, figures.suite, figures.family),
         jumps=split.jumps,
         reach=np.sqrt(_squares(both) * (1 / np.isfinite(base).sum(axis=1) + 1 / np.isfinite(new).sum(axis=1))),
@@ -345,6 +341,12 @@ def shifts(figures: Figures, base: FloatArray, new: FloatArray) -> Shifts:
         together=together,
         controls=controls,
     )
+
+
+def by_chance(t: FloatArray, freedom: FloatArray) -> FloatArray:
+    """The two-sided probability of Student's t, by Wallace's normal approximation (Ann. Math. Statist. 30, 1959)."""
+    z = (8 * freedom + 1) / (8 * freedom + 3) * np.sqrt(freedom * np.log1p(t * t / freedom))
+    return np.array([math.erfc(value / math.sqrt(2)) for value in z], dtype=np.float64)
 
 
 def _median(values: FloatArray, axis: int) -> FloatArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import pkgutil
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -12,10 +13,15 @@ from typing import Any, Literal, NamedTuple
 
 from microbench.core.errors import UsageError
 from microbench.core.model import AxisInfo, BenchmarkInfo, Case, Environment, Fact, Measurement, Metric, Param, Series
+from microbench.core.units import typed_size
 
 Preset = Literal["quick", "default", "full"]
 PRESETS: tuple[Preset, ...] = ("quick", "default", "full")
 Measured = Measurement | Fact | Series
+Results = Iterator[Measured]  # what measure yields
+Params = Mapping[str, Param]  # a case's value on each axis
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+NUMBERS_AND_UNIT = re.compile(r"([\d ]+) ([KMG]?i?B)")
 SUITES = ("host", "launch", "graph", "link", "memory", "compute", "own")
 
 
@@ -40,6 +46,12 @@ class Axis:
         """An axis with one grid for every preset; ``other`` are its further fields."""
         return cls(about, values, values, values, **other)
 
+    @classmethod
+    def sizes(cls, about: str, *grids: str, least: str = "0 B", most: str = "1024 GiB") -> Axis:
+        """An axis of bytes: the quick, the default and the full grid as "512 B 4 64 KiB 1 GiB"."""
+        quick, default, full = map(_sizes, grids)
+        return cls(about, quick, default, full, typed_size(least), typed_size(most))
+
     def values(self, preset: Preset) -> tuple[Param, ...]:
         return {"quick": self.quick, "default": self.default, "full": self.full}[preset]
 
@@ -48,12 +60,18 @@ class Axis:
         return all(isinstance(value, int) for value in self.full)
 
 
-def always(params: Mapping[str, Param]) -> bool:
+def _sizes(text: str) -> tuple[int, ...]:
+    """The sizes of a grid; a unit belongs to all numbers before it."""
+    numbers = NUMBERS_AND_UNIT.findall(text)
+    return tuple(typed_size(f"{number} {unit}") for several, unit in numbers for number in several.split())
+
+
+def always(params: Params) -> bool:
     """True for every combination of axis values."""
     return True
 
 
-def never(params: Mapping[str, Param]) -> bool:
+def never(params: Params) -> bool:
     """False for every combination of axis values."""
     return False
 
@@ -69,11 +87,11 @@ class Package(NamedTuple):
 class Benchmark:
     """One question that one file answers.
 
-    ``discover`` takes ``name``, ``suite`` and ``about`` from the file's name, its folder and its docstring.
-    ``measure(gpu, meter, **params)`` yields measurements, facts and series. With ``gpus=0`` its first argument is the
-    Host, with ``cold=True`` a ColdStarts that has not touched the GPU yet. ``combines`` is False for combinations that
-    make no sense. ``here`` returns why a case makes no sense on this machine (it lacks the NUMA node or GPU), else
-    None; such a case is left out. ``needs`` returns the package without which a case is skipped.
+    ``discover`` takes ``name``, ``suite``, ``about`` and ``measure`` from the file: its name, folder, docstring and
+    function. ``measure(gpu, meter, **params)`` yields measurements, facts and series. With ``gpus=0`` its first
+    argument is the Host, with ``cold=True`` a ColdStarts that has not touched the GPU yet. ``combines`` is False for
+    combinations that make no sense. ``here`` returns why a case makes no sense on this machine (it lacks the NUMA node
+    or GPU), else None; such a case is left out. ``needs`` returns the package without which a case is skipped.
 
     ``own_process`` names the process that a case needs: cases of equal name share one, even those of different
     benchmarks, and "" is the main process. ``process_environment`` returns that process's extra variables.
@@ -85,22 +103,22 @@ class Benchmark:
 
     title: str
     metrics: tuple[Metric, ...]
-    measure: Callable[..., Iterator[Measured]]
     axes: Mapping[str, Axis] = field(default_factory=dict)
     version: int = 1
     gpus: int | Literal["all"] = 1
     cold: bool = False
     minimum_rounds: int = 1
-    needs: Callable[[Mapping[str, Param]], Package | None] = lambda params: None
-    own_process: Callable[[Mapping[str, Param]], str] = lambda params: ""
+    needs: Callable[[Params], Package | None] = lambda params: None
+    own_process: Callable[[Params], str] = lambda params: ""
     process_environment: Callable[[Case], dict[str, str]] = lambda case: {}
-    combines: Callable[[Mapping[str, Param]], bool] = always
-    here: Callable[[Environment, Mapping[str, Param]], str | None] = lambda environment, params: None
+    combines: Callable[[Params], bool] = always
+    here: Callable[[Environment, Params], str | None] = lambda environment, params: None
     core: bool = False
-    late: Callable[[Mapping[str, Param]], bool] = never
+    late: Callable[[Params], bool] = never
     name: str = ""
     suite: str = ""
     about: str = ""
+    measure: Callable[..., Results] = lambda *_, **__: iter(())
 
     def cases(self, preset: Preset, overrides: Mapping[str, tuple[Param, ...]] | None = None) -> list[Case]:
         """The cases of a preset in axis order; ``overrides`` replace the values of the axes they name."""
@@ -135,12 +153,14 @@ def discover(package: str = "microbench.benchmarks") -> Mapping[str, Benchmark]:
             continue
         module: Any = importlib.import_module(found.name)
         benchmark, file = getattr(module, "BENCHMARK", None), f"{found.name.replace('.', '/')}.py"
-        if not isinstance(benchmark, Benchmark):
-            raise UsageError(f"{file} declares no BENCHMARK = Benchmark(…)", "declare it, or remove the file")
+        measure = getattr(module, "measure", None)
+        if not isinstance(benchmark, Benchmark) or measure is None:
+            lacks = "function measure" if isinstance(benchmark, Benchmark) else "BENCHMARK = Benchmark(…)"
+            raise UsageError(f"{file} declares no {lacks}", "declare it, or remove the file")
         parent, _, name = found.name.rpartition(".")
         suite = benchmark.suite or parent.rpartition(".")[2]
         if suite not in SUITES:
             raise UsageError(f"{file} is in no suite", f"move it to the folder of one: {', '.join(SUITES)}")
-        benchmarks.append(replace(benchmark, name=name, suite=suite, about=module.__doc__ or ""))
+        benchmarks.append(replace(benchmark, name=name, suite=suite, about=module.__doc__ or "", measure=measure))
     benchmarks.sort(key=lambda benchmark: (SUITES.index(benchmark.suite), benchmark.name))
     return {benchmark.name: benchmark for benchmark in benchmarks}

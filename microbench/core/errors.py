@@ -1,7 +1,5 @@
 """The errors that a user can see, each with an exit code, a one-line cause and a one-line next step."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable
 from enum import IntEnum

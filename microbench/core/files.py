@@ -1,7 +1,5 @@
 """Opens regular files only, replaces a file atomically, and removes what killed processes left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

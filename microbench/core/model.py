@@ -1,7 +1,5 @@
 """The data model: frozen structs in SI units. A quantity's name ends in its unit; an unknown value is None, never 0."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

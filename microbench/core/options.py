@@ -1,7 +1,5 @@
 """How an option is declared: once, as a field of a dataclass with its default and help, for command and programs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Defines what NVML said about a GPU while a program ran: shares with their times, states, and why some are missing."""
 
-from __future__ import annotations
-
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec

@@ -4,8 +4,6 @@ Parent and worker read the same texts, so that a mistake is found before anythin
 the user typed.
 """
 
-from __future__ import annotations
-
 import ast
 import difflib
 import operator

@@ -1,7 +1,5 @@
 """Writes numbers for people (no other file scales or rounds), reads what they type, and makes text safe to show."""
 
-from __future__ import annotations
-
 import math
 import re
 import unicodedata

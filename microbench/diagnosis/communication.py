@@ -76,6 +76,26 @@ def kinds_of_work(trace: Trace) -> tuple[tuple[str, ...], IntArray]:
     return kinds, np.where((found == NONE) & own[stream], kinds.index(OTHER_KIND), found)
 
 
+class Exchanged(NamedTuple):
+    """The kernels of a whole trace in the order in which they begin: Unix times in ns, and the kind of communication of
+    each as a place in ``kinds``; NONE for other kernels."""
+
+    kinds: tuple[str, ...]
+    kind: IntArray
+    begin_ns: IntArray
+    end_ns: IntArray
+
+
+def exchanged(trace: Trace, device: int) -> Exchanged | None:
+    """The kernels of a GPU, if some of them communicate and it is known when they ran."""
+    kinds, kind = kinds_of_work(trace)
+    own = (trace.work["device"] == device) & (trace.work["kind"] == WORK_KINDS.index("kernel"))
+    if trace.epoch_ns is None or not np.any(kind[own] != NONE):
+        return None
+    begin_ns, end_ns = (trace.work[end][own] + trace.epoch_ns for end in ("begin_ns", "end_ns"))
+    return Exchanged(kinds, kind[own], begin_ns, end_ns)
+
+
 def collectives(
     work: Table, kinds: tuple[str, ...], found: IntArray, free_ns: tuple[IntArray, IntArray], ends_ns: tuple[int, int]
 ) -> tuple[Collective, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
@@ -12,15 +13,16 @@ import msgspec
 from microbench.core.errors import UsageError, run_command
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, round_percent
+from microbench.diagnosis.communication import Exchanged, exchanged
 from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
 from microbench.diagnosis.health import Check, checks, forbidden
 from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.idle import Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
 from microbench.diagnosis.recorded import Blocker, Change, Recorded, layer_of, recorded
-from microbench.diagnosis.steps import Source, Steps, find_steps
+from microbench.diagnosis.steps import Source, Steps, find_steps, found_elsewhere
 from microbench.diagnosis.unwatched import Known, between_windows, beyond_calls, recorder_costs, scaled, unwatched
-from microbench.diagnosis.window import middle, one_window
+from microbench.diagnosis.window import middle, one_window, other_parts
 from microbench.model.constants import Constant, Fit, around
 from microbench.model.fit import missing, with_calls
 from microbench.model.forecast import making, predict, step_time
@@ -141,7 +143,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     ``idle`` covers the whole steps, or the whole trace if it has no steps. It is None if the trace is not good enough,
     and then ``why_no_idle`` says why. Likewise ``graph`` and ``why_no_graph``. ``run_id`` is the run that measured the
     costs, and ``costs_of`` the name of its GPU. ``unwatched`` describes ``recorded.steps`` steps without the recorder's
-    costs as a workload; None if the step cannot be played, and then ``why_no_graph`` says why.
+    costs as a workload; None if the step cannot be played, and then ``why_no_graph`` says why. ``asked`` is the
+    function whose calls were to be the steps. ``exchanged`` are the kernels of all windows, if some communicate.
     """
 
     trace: Trace
@@ -159,6 +162,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     costs_of: str = ""
     unwatched: Workload | None = None
     launch_costs: Mapping[str, float] = {}
+    asked: str = ""
+    exchanged: Exchanged | None = None
 
     def share(self, *causes: Cause) -> float:
         """The share of the time in which the GPU idles for these causes."""
@@ -173,10 +178,17 @@ def another_gpu(trace: Trace, costs_of: str) -> bool:
 
 
 def diagnose(
-    trace: Trace, fit: Fit, step_s: float | None = None, costs_of: str = "", *, elsewhere: bool = False
+    trace: Trace,
+    fit: Fit,
+    step_s: float | None = None,
+    costs_of: str = "",
+    *,
+    elsewhere: bool = False,
+    asked: str = "",
 ) -> Diagnosis:
     """Everything about a trace. ``step_s`` is the time of a step without the recorder, in s, where it is known;
-    ``costs_of`` the name of the GPU whose costs the fit has, and ``elsewhere`` says that it is another machine's.
+    ``costs_of`` the name of the GPU whose costs the fit has, and ``elsewhere`` says that it is another machine's. Each
+    call of the function ``asked`` for, like "train.py:step", is a step, if the trace tells them.
 
     Raises UsageError for a trace without work of a GPU.
     """
@@ -191,7 +203,10 @@ def diagnose(
     whole = trace
     trace = middle(one_window(trace))
     device = busiest(trace)
-    steps = find_steps(trace)
+    steps = find_steps(trace, asked)
+    if steps is not None and steps.found == "repetition":
+        parts = other_parts(whole, trace, int(steps.calls[0]), int(steps.calls[-1]))
+        steps = found_elsewhere(steps, parts)
     health = checks(trace, steps)
     begin_ns, end_ns = window_of(trace, steps)
     stopped = forbidden(health, "idle time")
@@ -207,7 +222,9 @@ def diagnose(
     beyond = ELSEWHERE if elsewhere or another_gpu(trace, costs_of) else 0.0
     pauses_s, free = 0.0, None
     if steps is not None and typical is not None:
-        foreseen = _foreseen(steps, typical, fit, health, costs, known, recorded_latencies(trace, device), beyond)
+        latencies = recorded_latencies(trace, device)
+        others_s = (found.exposed_s + found.copies_s) / steps.count if found is not None else 0.0
+        foreseen = _foreseen(steps, typical, fit, health, costs, known, latencies, beyond, others_s)
         pauses_s, free = typical.pauses_s * steps.count, foreseen.workload
         if known is None and found is not None and foreseen.step is not None:  # a step is no shorter than its work
             works_s, one = found.busy_s / steps.count / (1 + LONGER_WORK), foreseen.step
@@ -244,6 +261,8 @@ def diagnose(
         costs_of=costs_of,
         unwatched=free,
         launch_costs={name: cost.value for name, cost in fit.constants.items() if name.startswith("call.")},
+        asked=asked,
+        exchanged=exchanged(whole, device),
     )
 
 
@@ -351,8 +370,10 @@ def _foreseen(
     known: Known | None,
     latencies: Mapping[str, float],
     beyond: float,
+    others_s: float,
 ) -> Foreseen:
-    """``beyond`` is the share of the graph's step by which its interval is wider."""
+    """``beyond`` is the share of the graph's step by which its interval is wider. In ``others_s`` of the recorded step
+    the GPU did nothing but copy or communicate."""
     watched_s = steps.step_s
     if known is not None and known.measured and not LEAST_GIVEN <= known.step_s / watched_s <= MOST_GIVEN:
         known = None  # the program did something else there
@@ -390,7 +411,7 @@ def _foreseen(
     if all(one.name != "graph" for one in worth):
         why = f"a graph would save less than {round_percent(WORTH)} of the step"
         return Foreseen(step, why, remedies=worth, workload=described)
-    graph = _graph(workload, typical, fit, step, longer, off, beyond)
+    graph = _graph(workload, typical, fit, step, longer, off, beyond, others_s)
     if graph.high_s >= step.unwatched_s:
         rest = tuple(one for one in worth if one.name != "graph")
         why = "what a graph would save is less than the prediction's uncertainty"
@@ -510,9 +531,17 @@ def _in_pairs(workload: Workload) -> Workload:
 
 
 def _graph(
-    workload: Workload, typical: Recorded, fit: Fit, step: Step, longer: float, off: float, beyond: float
+    workload: Workload,
+    typical: Recorded,
+    fit: Fit,
+    step: Step,
+    longer: float,
+    off: float,
+    beyond: float,
+    others_s: float,
 ) -> Graph:
-    """The step as graphs, with its interval, and what making them takes."""
+    """The step as graphs, with its interval, and what making them takes. It is no shorter than the kernels of one
+    stream, which recording may have made longer."""
     shortest, replayed, longest = (_replayed(workload, typical, fit, end) for end in ("low", "typical", "high"))
     workload = filled(workload, fit)
     pauses = typical.changes.get("pauses", {})
@@ -525,7 +554,12 @@ def _graph(
     less_s += math.hypot(found.step_s - found.low_s, off * found.step_s, host_s[0]) + beyond * found.step_s
     more_s += math.hypot(found.high_s - found.step_s, off * found.step_s, host_s[1]) + beyond * found.step_s
     ends = found.step_s, max(found.step_s - less_s, 0.0), found.step_s + more_s
-    step_s, low_s, high_s = (each * longer / typical.steps for each in ends)
+    works_s: dict[int | None, float] = defaultdict(float)
+    for part in workload.parts:
+        if isinstance(part, Kernels):
+            works_s[part.stream] += sum(part.durations_s)
+    least_s = max(works_s.values(), default=0.0) / typical.steps / (1 + LONGER_WORK) - others_s
+    step_s, low_s, high_s = (max(each * longer / typical.steps, least_s) for each in ends)
     making_s = sum(making(workload, fit, step.unwatched_s * typical.steps))
     speedup, before_s = step.unwatched_s / step_s, step.unwatched_s
     fewer = math.hypot(1 - step.low_s / before_s, 1 - step_s / high_s)

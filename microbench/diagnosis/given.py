@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from microbench.core.errors import UsageError
-from microbench.core.units import as_time
+from microbench.core.units import as_time, counted
 from microbench.diagnosis.steps import MOST_SHAPES, Steps
 from microbench.traces.trace import Trace
 
@@ -51,8 +51,8 @@ def meant(
         count = _nearest(parts, given_s / likely_s)
         return Given(given_s / count, parts=count)
     raise UsageError(
-        f"the step of {kernels:.0f} kernels that repeats in this trace takes {as_time(steps.step_s)} there, and "
-        f"{as_time(given_s)} is neither a part of that nor up to {MOST_PARTS} times that",
+        f"the step of {counted(round(kernels), 'kernel')} that repeats in this trace takes {as_time(steps.step_s)} "
+        f"there, and {as_time(given_s)} is neither a part of that nor up to {MOST_PARTS} times that",
         "give --step the time of one such step without a profiler",
     )
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.units import as_time, percent
+from microbench.core.units import as_time, counted, percent
 from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.steps import Steps
 from microbench.traces.events import COPY_AGAIN, CUT_TAIL
@@ -43,9 +43,16 @@ class Check(msgspec.Struct, frozen=True):
     advice: str = "Record again without what is odd"
 
     @property
+    def words(self) -> str:
+        """The count with the name: "1 launch without work"."""
+        first, space, rest = self.name.partition(" ")
+        one = first.removesuffix("es") if first.endswith("ches") else first.removesuffix("s")
+        return f"{self.count} {one if self.count == 1 else first}{space}{rest}"
+
+    @property
     def why(self) -> str:
         """Why a verdict is not given."""
-        return self.title[0].lower() + self.title[1:] if self.title else f"{self.count} {self.name}: {self.meaning}"
+        return self.title[0].lower() + self.title[1:] if self.title else f"{self.words}: {self.meaning}"
 
 
 def checks(trace: Trace, steps: Steps | None) -> tuple[Check, ...]:
@@ -70,19 +77,7 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             f"the recording {'lost their' if len(calls) else 'has no CUDA'} calls; what held them back is unknown",
             ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
-    submits = np.zeros(len(calls), dtype=bool)
-    submits[work["call"][work["call"] != NONE]] = True
-    # Memsets are no launches: recorders leave out many that a driver makes in another way. A host function is no work.
-    launches = np.array(["Launch" in name and doing(name) == "launch" for name in (*trace.names, "")])[calls["name"]]
-    submits[np.flatnonzero(submits).max(initial=-1) + 1 :] = True
-    launches &= ~_captured(trace)  # a captured launch runs when its graph does
-    if lost := int((launches & ~submits).sum()):
-        share = lost / max(int(launches.sum()), 1)
-        yield Check(
-            "launches without work", lost, share,
-            "their kernels are not in the trace, so the GPU may have been busy where it looks idle",
-            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
-        )  # fmt: skip
+    yield from _launches(trace)
     if graphs := int((work["kind"] == WORK_KINDS.index("graph")).sum()):
         yield Check(
             "graphs without their kernels", graphs, graphs / len(work),
@@ -94,7 +89,7 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
         yield Check(
             "pieces of work in all", len(work), 0.0, "too few to say what the GPU waits for",
             ("idle time", "prediction"),
-            f"The trace has only {len(work)} piece{'' if len(work) == 1 else 's'} of work of the GPU",
+            f"The trace has only {counted(len(work), 'piece')} of work of the GPU",
             "Record some steps of the program",
         )  # fmt: skip
     if steps is not None and steps.likeness < ALIKE:
@@ -161,6 +156,30 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
         yield Check(f"left out: {kind}", count, 0.0, "too many to keep, so they are not part of the diagnosis")
 
 
+def _launches(trace: Trace) -> Iterator[Check]:
+    """Launches that have no work: those that were captured, and those whose records are lost."""
+    work, calls = trace.work, trace.calls
+    submits = np.zeros(len(calls), dtype=bool)
+    submits[work["call"][work["call"] != NONE]] = True
+    # Memsets are no launches: recorders leave out many that a driver makes in another way. A host function is no work.
+    launches = np.array(["Launch" in name and doing(name) == "launch" for name in (*trace.names, "")])[calls["name"]]
+    captured = launches & ~submits & _captured(trace, submits)
+    submits[np.flatnonzero(submits).max(initial=-1) + 1 :] = True
+    launches &= ~captured
+    if graphed := int(captured.sum()):
+        whose = "XLA's command buffer" if any(name.split(".")[0] == "jax" for name in trace.versions) else "a graph"
+        yield Check(
+            f"launches captured into {whose}", graphed, 0.0, "they are no work yet, and run when the graph is replayed"
+        )
+    if lost := int((launches & ~submits).sum()):
+        share = lost / max(int(launches.sum()), 1)
+        yield Check(
+            "launches without work", lost, share,
+            "their kernels are not in the trace, so the GPU may have been busy where it looks idle",
+            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
+        )  # fmt: skip
+
+
 def _migrates(trace: Trace) -> npt.NDArray[np.bool_]:
     """Which work is the driver's own copying of managed memory."""
     named = np.array([name.startswith(MIGRATION) for name in (*trace.names, "")])
@@ -168,8 +187,21 @@ def _migrates(trace: Trace) -> npt.NDArray[np.bool_]:
     return migrates
 
 
-def _captured(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Which calls a thread makes while it captures a stream into a graph."""
+def _captured(trace: Trace, submits: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Which calls a thread makes while it captures a stream into a graph.
+
+    Our recordings lack the calls that begin and end a capture. There it is what comes before the graph is made or
+    updated, behind the last call that submitted work or waited, which cannot be captured.
+    """
+    if trace.format == "microbench recording":
+        makes, waits = (
+            np.array([any(part in name for part in parts) for name in (*trace.names, "")])[trace.calls["name"]]
+            for parts in (("GraphInstantiate", "GraphExecUpdate"), ("Synchronize",))
+        )
+        places = np.arange(len(makes))
+        made = np.minimum.accumulate(np.where(makes, places, len(makes))[::-1])[::-1]
+        other = np.minimum.accumulate(np.where(submits | waits, places, len(makes))[::-1])[::-1]
+        return made < other
     calls, change = trace.calls, np.zeros(len(trace.calls), np.int64)
     for part, sign in (("StreamBeginCapture", 1), ("StreamEndCapture", -1)):
         change[np.array([part in name for name in (*trace.names, "")])[calls["name"]]] = sign

@@ -1,24 +1,43 @@
-"""Compares the traces of the ranks of one program and names the outliers."""
+"""Compares the traces of the ranks of one program: which one the others wait for, why, and which are outliers."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from microbench.analysis.evidence import Finding
-from microbench.core.units import as_time, percent, round_percent
+from microbench.analysis.evidence import Finding, Severity
+from microbench.core.units import as_time, counted, percent, round_percent
 from microbench.diagnosis import words
-from microbench.diagnosis.diagnosis import Diagnosis
+from microbench.diagnosis.communication import Exchanged
+from microbench.diagnosis.diagnosis import PROCESSES, Diagnosis
+from microbench.traces.trace import NONE
+
+IntArray = npt.NDArray[np.int64]
 
 # With fewer traces nobody can tell which one is odd.
 FEWEST = 3
 # A rank is odd if it lies this many median deviations, and this share, from the median of all ranks. 1.4826 times the
 # median deviation is the standard deviation of normal noise.
 DEVIATIONS, LEAST_SHARE = 3.5 * 1.4826, 0.05
+# So many steps with the same collectives of all ranks show who comes late.
+FEWEST_STEPS = 4
 # One rank is late if the next one waits for it at least this part of the time that the ranks wait in the median.
 APART = 4
+
+
+class Rank(NamedTuple):
+    """What a rank does in a step, in s: it waits for the last one and does nothing else, and its GPU computes."""
+
+    name: str
+    waits_s: float
+    works_s: float
+    kernels: float
+    host_s: float | None
 
 
 class Odd(msgspec.Struct, frozen=True):
@@ -43,6 +62,11 @@ def busy_s(diagnosis: Diagnosis) -> float | None:
     """The time in which the GPU works, of a step in s, without communication that no other work hides."""
     idle = diagnosis.idle
     return words.each(diagnosis, idle.busy_s - idle.exposed_s) if idle is not None else None
+
+
+def exposed_s(diagnosis: Diagnosis) -> float | None:
+    """The part of that in which the GPU does no other work."""
+    return words.each(diagnosis, diagnosis.idle.exposed_s) if diagnosis.idle and diagnosis.idle.collectives else None
 
 
 def communication_s(diagnosis: Diagnosis) -> float | None:
@@ -70,27 +94,116 @@ FIGURES: tuple[tuple[str, Callable[[Diagnosis], float | None]], ...] = (
 )
 
 
-def late_rank(several: Sequence[Diagnosis]) -> tuple[str, float] | None:
-    """The rank that comes last to its collectives, and by how many s of a step; None if no rank is clearly late.
+def late_rank(several: Sequence[Diagnosis]) -> tuple[Rank, list[Rank], float] | None:
+    """The rank that comes last to its collectives, the others, and by how many s of a step; None if no rank is clearly
+    late, or if nobody knows which rank is which.
+    """
+    if (found := _compared(several)) is None:
+        return None
+    step_s, each = found
+    last, *others = sorted(each, key=lambda rank: rank.waits_s)
+    # Where the next one comes about as late, no single rank is the last.
+    late_s = statistics.median(rank.waits_s for rank in others) - last.waits_s
+    if late_s <= LEAST_SHARE * step_s or APART * (others[0].waits_s - last.waits_s) < late_s:
+        return None
+    return last, others, late_s
+
+
+def _compared(several: Sequence[Diagnosis]) -> tuple[float, list[Rank]] | None:
+    """The time of a step and the ranks; None if it is unknown which rank is which, or how long they wait."""
+    if len(several) < 2 or any(one.trace.rank is None or one.idle is None for one in several):
+        return None
+    return _together(several) or _apart(several)
+
+
+def _apart(several: Sequence[Diagnosis]) -> tuple[float, list[Rank]] | None:
+    """The time of a step and the ranks, of traces of different moments.
 
     A collective ends on all ranks together and begins on each when that rank comes. So it is shortest on the last one.
     """
     counts = [
         words.each(one, sum(kind.pieces for kind in one.idle.collectives)) if one.idle else 0.0 for one in several
     ]
-    if len(several) < 2 or min(counts) <= 0 or max(counts) > (1 + LEAST_SHARE) * min(counts):
+    if min(counts) <= 0 or max(counts) > (1 + LEAST_SHARE) * min(counts):
         return None
-    if any(one.trace.rank is None for one in several):
+    each = [
+        Rank(name, communication_s(one) or 0.0, busy_s(one) or 0.0, one.step.kernels if one.step else 0.0, host_s(one))
+        for name, one in zip(names(several), several, strict=True)
+    ]
+    return statistics.median(words.each(one, one.idle.span_s) for one in several if one.idle is not None), each
+
+
+def _together(several: Sequence[Diagnosis]) -> tuple[float, list[Rank]] | None:
+    """The time of a step and the ranks, over the moments that all of them recorded: by each collective of all ranks.
+
+    Its ranks wait for the last one that comes. What is between a collective and the one a step later is a step.
+    """
+    ranks = [one.exchanged for one in several if one.exchanged is not None]
+    in_step = max(map(_in_step, several))
+    if len(ranks) < len(several) or not in_step:
         return None
-    ordered = sorted((communication_s(one) or 0.0, name) for name, one in zip(names(several), several, strict=True))
-    (shortest_s, name), others_s = ordered[0], [seconds for seconds, _ in ordered[1:]]
-    # Where the next one comes about as late, no single rank is the last.
-    late_s = statistics.median(others_s) - shortest_s
-    spans_s = [words.each(one, one.idle.span_s) for one in several if one.idle is not None]
-    apart_s = others_s[0] - shortest_s
-    if late_s <= LEAST_SHARE * statistics.median(spans_s) or APART * apart_s < late_s:
+    places = [np.flatnonzero(rank.kind != NONE) for rank in ranks]
+    alike = _alike(ranks, places)  # a row for each rank, a column for each collective
+    if alike.shape[1] <= in_step:
         return None
-    return name, late_s
+    begins_ns, ends_ns = (
+        np.array([time[place[own]] for time, place, own in zip(times, places, alike, strict=True)])
+        for times in ([rank.begin_ns for rank in ranks], [rank.end_ns for rank in ranks])
+    )
+    begins_ns -= np.median(ends_ns - ends_ns[0], axis=1).astype(np.int64)[:, None]  # by how much clocks differ
+    steps_ns = ends_ns[0, in_step:] - ends_ns[0, :-in_step]
+    chosen = np.flatnonzero((alike[:, in_step:] - alike[:, :-in_step] == in_step).all(axis=0))
+    chosen = chosen[steps_ns[chosen] <= 2 * np.median(steps_ns[chosen])] if len(chosen) else chosen
+    if len(chosen) < FEWEST_STEPS * in_step:
+        return None
+    waits_ns, each = begins_ns.max(axis=0) - begins_ns, []
+    for place, (rank, one, name) in enumerate(zip(ranks, several, names(several), strict=True)):
+        begin_ns, end_ns = (times[rank.kind == NONE] for times in (rank.begin_ns, rank.end_ns))
+        comes_ns, ended_ns = rank.begin_ns[places[place][alike[place]]], ends_ns[place]
+        beside_ns = _worked(begin_ns, end_ns, comes_ns + waits_ns[place]) - _worked(begin_ns, end_ns, comes_ns)
+        sums = (
+            np.cumsum(waits_ns[place] - beside_ns), _worked(begin_ns, end_ns, ended_ns),
+            np.searchsorted(begin_ns, ended_ns),
+        )  # fmt: skip
+        waits, works, kernels = (float(np.median(one[chosen + in_step] - one[chosen])) for one in sums)
+        each.append(Rank(name, waits * 1e-9, works * 1e-9, kernels, host_s(one)))
+    return float(np.median(steps_ns[chosen])) * 1e-9, each
+
+
+def _in_step(one: Diagnosis) -> int:
+    """How many collectives begin in a step that has any; 0 if there is none."""
+    if one.exchanged is None or one.steps is None or one.trace.epoch_ns is None:
+        return 0
+    begins_ns = one.exchanged.begin_ns[one.exchanged.kind != NONE] - one.trace.epoch_ns
+    counts = np.diff(np.searchsorted(begins_ns, one.steps.begins_ns))
+    return int(np.median(counts[counts > 0])) if counts.any() else 0
+
+
+def _alike(ranks: Sequence[Exchanged], places: Sequence[IntArray]) -> IntArray:
+    """For each collective that all ranks recorded its number among those of each rank. It ends on all at about the
+    same time: the nearest of the same kind, which overlaps it."""
+    first, kinds = ranks[0], [np.array(rank.kinds)[rank.kind[own]] for rank, own in zip(ranks, places, strict=True)]
+    found, known = [np.arange(len(places[0]))], np.ones(len(places[0]), bool)
+    begins_ns, ends_ns = first.begin_ns[places[0]], first.end_ns[places[0]]
+    for rank, own, kind in zip(ranks[1:], places[1:], kinds[1:], strict=True):
+        order = np.argsort(rank.end_ns[own], kind="stable")
+        theirs_ns = rank.end_ns[own][order]
+        behind = np.clip(np.searchsorted(theirs_ns, ends_ns), 1, max(len(order) - 1, 1))
+        nearer = ends_ns - theirs_ns[behind - 1] < theirs_ns[np.minimum(behind, len(order) - 1)] - ends_ns
+        nearest = order[np.minimum(behind - nearer, len(order) - 1)]
+        known &= (rank.begin_ns[own][nearest] < ends_ns) & (rank.end_ns[own][nearest] > begins_ns)
+        known &= kind[nearest] == kinds[0]
+        found.append(nearest)
+    return np.array(found)[:, known]
+
+
+def _worked(begins_ns: IntArray, ends_ns: IntArray, times_ns: IntArray) -> IntArray:
+    """For how many ns at least one of these kernels, sorted by their begins, ran until each time."""
+    until = np.maximum.accumulate(ends_ns)
+    worked = np.append(0, np.cumsum(until - np.maximum(begins_ns, np.append(begins_ns[:1], until[:-1]))))
+    place = np.searchsorted(begins_ns, times_ns)
+    found: IntArray = worked[place] - np.maximum(np.append(0, until)[place] - times_ns, 0) * (place > 0)
+    return found
 
 
 def odd_ranks(several: Sequence[Diagnosis]) -> list[Odd]:
@@ -109,9 +222,47 @@ def odd_ranks(several: Sequence[Diagnosis]) -> list[Odd]:
     return found
 
 
+def _why_late(last: Rank, others: Sequence[Rank], late_s: float) -> tuple[Severity, str]:
+    """Why a rank comes late, with what to do: it has more kernels, its kernels take longer, or its host is slower.
+
+    Hosts that differ no more than two processes of one program do are no problem.
+    """
+    works_s, kernels = (
+        statistics.median(values) for values in zip(*((one.works_s, one.kernels) for one in others), strict=True)
+    )
+    longer_s, more = last.works_s - works_s, round(last.kernels - kernels)
+    if 2 * longer_s >= late_s and more > 0:
+        kernels_more = f"{counted(more, 'kernel')} more a step, and computes {as_time(longer_s)} longer"
+        return "warning", f"It runs {kernels_more}: give every rank the same work"
+    if 2 * longer_s >= late_s:
+        longer = f"take {as_time(last.works_s)} of a step, others' {as_time(works_s)}"
+        return "warning", f"Its kernels {longer}: look for larger batches, or a slower GPU (`microbench check` there)"
+    hosts_s = [one.host_s for one in others if one.host_s is not None]
+    if last.host_s is not None and hosts_s and (share := last.host_s / statistics.median(hosts_s)) > 1 + LEAST_SHARE:
+        host = f"takes {as_time(last.host_s)} a launch, others {as_time(statistics.median(hosts_s))}"
+        if share <= 1 + PROCESSES:
+            return "note", f"Its host {host}, as two processes of one program may differ: record again before you look"
+        return "warning", f"Its host {host}: look for other programs there, or fewer processors"
+    return "warning", "Most of that is no work of its GPU: look at what its host does before, such as loading data"
+
+
 def finding(several: Sequence[Diagnosis]) -> Finding:
-    """Which ranks are odd, in words; no rank is, where their steps differ in kernels."""
+    """Which rank the others wait for, or which are odd, in words; none is odd where their steps differ in kernels."""
+    if (late := late_rank(several)) is not None:
+        last, others, late_s = late
+        waiting = f"{others[0].name} waits" if len(others) == 1 else "the others wait"
+        severity, change = _why_late(last, others, late_s)
+        return Finding(
+            rule="diagnose.late_rank",
+            severity=severity,
+            title=f"{last.name} comes late: {waiting} about {as_time(late_s)} of each step for it",
+            text="",
+            threshold=f"ranks wait for one in collectives for more than {round_percent(LEAST_SHARE)} of a step",
+            advice=change,
+        )
     kernels = [one.step.kernels for one in several if one.step is not None]
+    if (both := _together(several)) is not None:  # whose steps are the same ones
+        kernels = [rank.kernels for rank in both[1]]
     if kernels and max(kernels) > (1 + LEAST_SHARE) * min(kernels):
         ranked = all(one.trace.rank is not None for one in several)
         what = "The ranks do different work" if ranked else "The traces are of different programs"
@@ -122,20 +273,11 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
             text="",
             threshold=f"kernels in a step differ by more than {round_percent(LEAST_SHARE)}",
         )
-    if (late := late_rank(several)) is not None:
-        name, late_s = late
-        return Finding(
-            rule="diagnose.late_rank",
-            severity="warning",
-            title=f"{name} comes late: the others wait about {as_time(late_s)} of each step for it",
-            text="Its collectives take that much less time than theirs, because it joins them last.",
-            threshold=f"collectives shorter than the other ranks' by more than {round_percent(LEAST_SHARE)} of a step",
-            advice=f"Look at what {name} does before its collectives: more data, a slower host, or a slower GPU",
-        )
     odd = odd_ranks(several)
     threshold = f"farther than {percent(LEAST_SHARE)} and 3.5 standard deviations from the median of the ranks"
     if len(several) < FEWEST:
         title = f"{len(several)} traces: at least {FEWEST} are needed to say which one is odd"
+        title += "; neither comes late" if _compared(several) is not None else ""
         return Finding(rule="diagnose.ranks", severity="note", title=title, text="", threshold=threshold)
     if not odd:
         title = f"{len(several)} traces are alike"

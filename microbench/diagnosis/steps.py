@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from microbench.core.units import counted
 from microbench.diagnosis.events import stream_waits
-from microbench.diagnosis.turns import LONGEST, iteration, loops_of
+from microbench.diagnosis.turns import LONGEST, Turns, calling, is_file, iteration, loops_of
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, WORK_KINDS, Table, Trace, name_of
 
 IntArray = npt.NDArray[np.int64]
@@ -26,6 +28,8 @@ MOST_SHAPES = 16  # steps of this many kinds may take turns
 SAME = 0.01  # shares of equal calls that differ by less are the same
 CANDIDATES = 400  # distances between equal calls that are tried as a step's length
 NUMBER = re.compile(r"\d+")
+# A function of Python in a trace of PyTorch: "train.py(20): step".
+FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)")
 # A pause between two calls of one thread is work of the program's own, which a graph does not remove, if it is this
 # long. Optimizers and autograd engines take up to 0.6 ms between two launches (H200, a busy host).
 PAUSE_S = 1e-3
@@ -42,8 +46,9 @@ class Steps(msgspec.Struct, frozen=True):
     steps after which they are most alike: 4 where four shapes take turns. ``likeness`` is the share of a step's calls
     that the step ``every`` later repeats, with the same sizes; ``alike_next`` is that share for the next step.
     ``found`` says by what the steps were found, and ``name`` is that of their annotations without its number, or the
-    place of the loop. ``loops`` are the places of the other loops that submit work, and the time of a turn in s. Of few
-    annotated steps it has what repeats in them, too.
+    place of the loop. ``calls_of`` is the function, or the line, that was asked for, of which each step is a call.
+    ``loops`` are the places of the other loops that submit work, and the time of a turn in s. Of few annotated steps it
+    has what repeats in them, too.
     """
 
     begins_ns: IntArray
@@ -53,6 +58,7 @@ class Steps(msgspec.Struct, frozen=True):
     alike_next: float
     found: Source
     name: str = ""
+    calls_of: str = ""
     loops: tuple[tuple[str, float], ...] = ()
 
     @property
@@ -73,18 +79,26 @@ class Steps(msgspec.Struct, frozen=True):
         return float(np.median(np.abs(each - middle))) / middle if middle > 0 else 0.0
 
 
-def find_steps(trace: Trace) -> Steps | None:
-    """The steps of the process that submits most work; None if nothing repeats."""
+def find_steps(trace: Trace, asked: str = "") -> Steps | None:
+    """The steps of the process that submits most work; None if nothing repeats.
+
+    They are the calls of the function ``asked`` for, "train.py:step", or what the line "train.py:30" is in, if the
+    trace tells these.
+    """
     tokens, loops = _Tokens(trace), loops_of(trace)
     turns = iteration(trace, tokens.names[tokens.submits], loops)
     candidates = _annotated(trace)
     if turns is not None:
-        begins = np.searchsorted(trace.calls["begin_ns"], turns.ends_ns)
-        first = np.searchsorted(np.flatnonzero(tokens.submits), begins)
-        candidates.append(Found(begins[np.append(True, np.diff(first) > 0)], "loop", turns.place))
-    steps = _first(trace, tokens, candidates)
+        candidates.append(_turning(trace, tokens, turns))
+    steps = None
+    if asked:
+        turns = calling(trace, asked)
+        wanted = _called(trace, asked) if turns is None else [_turning(trace, tokens, turns)]
+        if (steps := _first(trace, tokens, wanted)) is not None:
+            steps = msgspec.structs.replace(steps, calls_of=asked)
+    steps = steps or _first(trace, tokens, candidates)
     part = None
-    if steps is None or steps.count < FEWEST:
+    if steps is None or (steps.count < FEWEST and not steps.calls_of):
         part = _first(trace, tokens, _repeated(trace, tokens))
     steps = steps or part
     if steps is None:
@@ -94,6 +108,41 @@ def find_steps(trace: Trace) -> Steps | None:
     if part is not None and 2 * part.step_s < steps.step_s:
         others.append(("a part that repeats", part.step_s))
     return msgspec.structs.replace(steps, loops=tuple(others))
+
+
+def found_elsewhere(steps: Steps, parts: Iterable[Trace]) -> Steps:
+    """The steps that repetition has found, with what else repeats in other parts of the trace, and its time."""
+    lengths, others = [float(np.median(np.diff(steps.calls)))], []
+    for part in parts:
+        other = find_steps(part) if len(part.work) else None
+        length = float(np.median(np.diff(other.calls))) if other is not None else 0.0
+        if other is not None and all(abs(length - known) > SAME * known for known in lengths):
+            lengths.append(length)
+            others.append((f"elsewhere {counted(round(length), 'CUDA call')} in", other.step_s))
+    return msgspec.structs.replace(steps, loops=(*steps.loops, *others))
+
+
+def _turning(trace: Trace, tokens: _Tokens, turns: Turns) -> Found:
+    """The first calls of the turns of a loop that submit work."""
+    begins = np.searchsorted(trace.calls["begin_ns"], turns.ends_ns)
+    first = np.searchsorted(np.flatnonzero(tokens.submits), begins)
+    return Found(begins[np.append(True, np.diff(first) > 0)], "loop", turns.place)
+
+
+def _called(trace: Trace, asked: str) -> list[Found]:
+    """The first CUDA calls of each call of a function of Python, where the trace has its calls."""
+    file, _, where = asked.rpartition(":")
+    matches = [FUNCTION.fullmatch(name) for name in trace.names]
+    named = [
+        match is not None and is_file(match["file"], file) and where in (match["line"], match["function"])
+        for match in matches
+    ]
+    ranges = trace.ranges[np.array([*named, False])[trace.ranges["name"]]]
+    if not len(ranges):
+        return []
+    outermost = np.append(True, ranges["begin_ns"][1:] >= np.maximum.accumulate(ranges["end_ns"])[:-1])
+    begins = np.searchsorted(trace.calls["begin_ns"], ranges["begin_ns"][outermost])
+    return [Found(np.unique(np.minimum(begins, len(trace.calls) - 1)), "annotations", asked)]
 
 
 def _first(trace: Trace, tokens: _Tokens, candidates: list[Found]) -> Steps | None:

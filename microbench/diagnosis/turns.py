@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,8 @@ FEWEST = 4  # ends of turns that count as a repetition
 OFTEN, MOST_OF = 5, 0.8
 COVERED = 0.5  # the share of the trace's work that must be submitted while a loop turns
 LONGEST = 10  # times as long as a usual turn: the program did something else in between
+USUAL = 2.0  # times a usual turn, within which a function runs that each turn calls
+PLACE = re.compile(r"(?P<file>.+):(?P<line>[0-9]{1,9}) (?P<function>.+)")
 AT_ONCE, STRETCHES = 10, 8  # turns whose mean is one time of a step, and how many times there are at least
 
 
@@ -33,8 +36,8 @@ class Turns(NamedTuple):
     cut: bool  # of a fast loop only some turns are noted
 
 
-def loops_of(trace: Trace) -> list[Turns]:
-    """The loops outside of PyTorch's modules that submit work in most turns, the longest turn first.
+def loops_of(trace: Trace, *, beneath: bool = False) -> list[Turns]:
+    """The loops that submit work in most turns, the longest turn first; those ``beneath`` PyTorch's modules on request.
 
     Their threads call CUDA, if not in each turn: a backward pass has a thread of its own.
     """
@@ -43,10 +46,9 @@ def loops_of(trace: Trace) -> list[Turns]:
     found = []
     for number, loop in enumerate(trace.loops):
         rows = turns[turns["loop"] == number]
-        if loop.beneath or not len(submits_ns) or not len(rows):
+        if (loop.beneath and not beneath) or not len(submits_ns) or not len(rows):
             continue
-        threads, counts = np.unique(rows["thread"], return_counts=True)
-        rows = rows[rows["thread"] == threads[np.argmax(counts)]]
+        rows = _of_one_thread(rows)
         inside = rows[(rows["at_ns"] >= submits_ns[0]) & (rows["at_ns"] <= submits_ns[-1])]
         times_ns = np.concatenate([np.diff(one["at_ns"]) for one in _stretches(rows)])
         if not len(times_ns):
@@ -59,6 +61,12 @@ def loops_of(trace: Trace) -> list[Turns]:
             all_ns, ends_ns = inside["at_ns"], stretch["at_ns"]
             found.append(Turns(loop.place, loop.own, all_ns, ends_ns, submits, turn_ns * 1e-9, cut))
     return sorted(found, key=lambda one: -one.turn_s)
+
+
+def _of_one_thread(rows: Table) -> Table:
+    """The turns of the thread with most of them."""
+    threads, counts = np.unique(rows["thread"], return_counts=True)
+    return rows[rows["thread"] == threads[np.argmax(counts)]] if len(threads) else rows
 
 
 def _stretches(rows: Table, longest_ns: float = np.inf) -> list[Table]:
@@ -106,15 +114,70 @@ def _is_iteration(outer: Turns, inner: Turns) -> bool:
     return often >= OFTEN and bool(others.mean() >= MOST_OF * inner.submits.mean())
 
 
+def calling(trace: Trace, asked: str) -> Turns | None:
+    """The loop that calls the function "train.py:step", or that is at the line "train.py:30" or around it. None if the
+    recording does not tell it.
+
+    Samples show from which lines a function is called. The loop around such a line is the innermost one that turns at
+    its usual pace while the function runs; else it is one around the call of that code.
+    """
+    file, _, where = asked.rpartition(":")
+    function = where.rpartition(".")[2]
+    found = {loop.place: loop for loop in loops_of(trace, beneath=True)}
+
+    def is_asked(place: str) -> bool:
+        its_file, line, name = _parts(place)
+        return is_file(its_file, file) and (str(line) if where.isdigit() else name) == function
+
+    if where.isdigit() and (at_line := next(filter(is_asked, found), None)) is not None:
+        return found[at_line]
+    within = set(filter(is_asked, trace.callers))
+    places = within if where.isdigit() else set[str]().union(*(trace.callers[place] for place in within))
+    while more := {place for place, by in trace.callers.items() if by and by <= within} - within:
+        within = within | more
+    lines = trace.ranges[np.isin([*trace.names, ""], [*within])[trace.ranges["name"]]]
+    times_ns, seen = (lines["begin_ns"] + lines["end_ns"]) // 2, set[str]()
+    loops = [(*_parts(loop.place), number) for number, loop in enumerate(trace.loops)]
+    while places:
+        for its_file, line, name in sorted(map(_parts, places)):
+            around = (one for one in loops if one[::2] == (its_file, name) and one[1] <= line)
+            for *_, number in sorted(around, reverse=True):
+                if _turns_during(trace, number, times_ns):
+                    return found.get(trace.loops[number].place)
+        seen |= places
+        places = set[str]().union(*(trace.callers.get(place, ()) for place in places)) - seen
+    return None
+
+
+def _parts(place: str) -> tuple[str, int, str]:
+    """File, line and function of a place like "train.py:30 main"."""
+    match = PLACE.fullmatch(place)
+    return (match["file"], int(match["line"]), match["function"]) if match else (place, 0, "")
+
+
+def is_file(path: str, asked: str) -> bool:
+    """Whether two paths are of one file, where one of them may lack folders."""
+    shorter, longer = sorted((path, asked), key=len)
+    return bool(shorter) and f"/{longer}".endswith(f"/{shorter}")
+
+
+def _turns_during(trace: Trace, number: int, times_ns: IntArray) -> bool:
+    """Whether most of these times lie in turns of a loop that take no longer than usual ones."""
+    rows = _of_one_thread(trace.turns[trace.turns["loop"] == number])
+    behind = np.searchsorted(rows["at_ns"], times_ns)
+    behind = behind[(behind > 0) & (behind < len(rows))] - 1
+    behind = behind[~rows["last"][behind]]
+    turns_ns = np.diff(rows["at_ns"])
+    return bool(len(behind)) and bool(np.median(turns_ns[behind]) <= USUAL * np.quantile(turns_ns, 0.4))
+
+
 def in_pauses(trace: Trace, pauses: list[Pause], place: str, every: int) -> list[npt.NDArray[np.float64]]:
     """Times in ns of one turn of the loop at a place in pauses of the recording, each the mean of several turns: a
     multiple of ``every``. Turns much longer than the usual one are left out, as in windows."""
     found = []
     numbers = [number for number, loop in enumerate(trace.loops) if loop.place == place]
     for number in numbers[:1]:
-        rows = trace.turns[trace.turns["loop"] == number]
-        threads, counts = np.unique(rows["thread"], return_counts=True)
-        rows = rows[rows["thread"] == threads[np.argmax(counts)]] if len(threads) else rows
+        rows = _of_one_thread(trace.turns[trace.turns["loop"] == number])
         turns_ns = np.concatenate([np.empty(0), *(np.diff(one["at_ns"]) for one in _stretches(rows))])
         longest_ns = LONGEST * float(np.median(turns_ns)) if len(turns_ns) else np.inf
         for pause in pauses:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +15,10 @@ from microbench.traces.trace import NONE, RANGE_KINDS, Table, Trace
 
 # A trace with more calls is diagnosed in its middle: as many need 0.1 GB and 5 s.
 MOST_CALLS = 100_000
+
+# Other parts of a trace in which steps are looked for: how many, and how many calls of each; and the share of the calls
+# that a part beside the steps must have.
+MOST_OTHERS, OTHER_CALLS, LEAST_REST = 3, 20_000, 0.25
 
 Chosen = npt.NDArray[np.bool_]
 
@@ -48,14 +55,40 @@ def between(trace: Trace, from_s: float | None, to_s: float | None) -> Trace:
 
 def one_window(trace: Trace) -> Trace:
     """Of a recording of windows the one that submitted most work, without the first, in which a program begins."""
+    return next(_windows(trace), trace)
+
+
+def other_parts(whole: Trace, trace: Trace, first: int, last: int) -> Iterator[Trace]:
+    """Parts of the whole trace in which the steps should be those that ``trace`` has from its call ``first`` to its
+    call ``last``: other windows, or what comes before and behind them, if that is not little."""
+    for window in itertools.islice(_windows(whole), 1, 1 + MOST_OTHERS):
+        yield _calls(window, max(len(window.calls) - OTHER_CALLS, 0) // 2, OTHER_CALLS)
+    of = trace if whole.windows else whole
+    begin, end = np.searchsorted(of.calls["begin_ns"], trace.calls["begin_ns"][[first, last]])
+    for start, count in ((max(begin - OTHER_CALLS, 0), min(begin, OTHER_CALLS)), (end, len(of.calls) - end)):
+        if count >= LEAST_REST * min(len(of.calls), OTHER_CALLS):
+            yield _calls(of, start, min(count, OTHER_CALLS))
+
+
+def _calls(trace: Trace, first: int, count: int) -> Trace:
+    """So many calls of a trace, with the work that they submit."""
+    calls = np.zeros(len(trace.calls), bool)
+    calls[first : first + count] = True
+    return with_only(trace, np.append(calls, False)[trace.work["call"]], calls, np.zeros(len(trace.ranges), bool))
+
+
+def _windows(trace: Trace) -> Iterator[Trace]:
+    """The windows of a recording that submit work, most work first; without the first one, if there are others."""
     owners = np.append(trace.calls["begin_ns"], -1)[trace.work["call"]]  # when its call began
     counts = [
         int(np.count_nonzero((begin_ns <= owners) & (owners < end_ns))) * (number > 0 or len(trace.windows) == 1)
         for number, (begin_ns, end_ns) in enumerate(trace.windows)
     ]
-    if not any(counts):
-        return trace
-    begin_ns, end_ns = trace.windows[int(np.argmax(counts))]
+    for number in sorted(np.flatnonzero(counts).tolist(), key=lambda number: -counts[number]):
+        yield _window(trace, *trace.windows[number], owners)
+
+
+def _window(trace: Trace, begin_ns: int, end_ns: int, owners: npt.NDArray[np.int64]) -> Trace:
     # Calls whose work had not run when the window ended have none.
     submitting = trace.work["call"][(begin_ns <= owners) & (owners < end_ns)]
     end_ns = min(end_ns, int(trace.calls["end_ns"][submitting].max()))

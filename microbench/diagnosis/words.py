@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from microbench.analysis.evidence import Finding, Severity, listed
-from microbench.core.units import as_time, ordinal, percent, plain, round_percent, times, two_times
+from microbench.core.units import as_time, counted, ordinal, percent, plain, round_percent, times, two_times
 from microbench.diagnosis import advice
 from microbench.diagnosis.communication import Collective
 from microbench.diagnosis.diagnosis import (
@@ -57,20 +58,49 @@ BOUNDS: dict[Bound, str] = {
 
 def findings(diagnosis: Diagnosis) -> list[Finding]:
     """All findings; the first is the verdict, if the trace can carry one."""
-    best, graph, pauses = (list(of(diagnosis)) for of in (_best, _of_graph, _pauses))
-    exchange = list(_communication(diagnosis))
-    remedies = [*best, *pauses, *graph] if diagnosis.bound == "host-bound" else [*best, *graph, *pauses]
-    remedies = [*exchange, *remedies] if diagnosis.bound == "communication-bound" else [*remedies, *exchange]
+    gains = _gains(diagnosis)
+    changes = [
+        one for of in (_best, _of_graph, _pauses, _communication, _causes, _interruptions) for one in of(diagnosis)
+    ]
     return [
         *_verdict(diagnosis),
         *_given(diagnosis),
         *_health(diagnosis),
         *_machine(diagnosis),
-        *remedies,
-        *_causes(diagnosis),
-        *_interruptions(diagnosis),
+        *sorted(changes, key=lambda one: -gains.get(one.rule, 0.0)),
         *_processor(diagnosis.trace.processor),
     ]
+
+
+def _gains(diagnosis: Diagnosis) -> Mapping[str, float]:
+    """By how many s of a step each kind of advice may make it shorter, by its rule."""
+    step, idle, graph = diagnosis.step, diagnosis.idle, diagnosis.graph
+    if idle is None:
+        return {}
+    free_s = step.unwatched_s if step is not None else 0.0
+    late_s, causes = _late_s(diagnosis), {f"diagnose.{cause.replace(' ', '_')}": cause for cause in idle.causes}
+    graph_s = free_s - graph.step_s if graph is not None else late_s
+    ladder = advice.ladder(diagnosis)
+    return {rule: each(diagnosis, idle.causes[cause]) for rule, cause in causes.items()} | {
+        "diagnose.best": free_s - diagnosis.remedies[0].step_s if diagnosis.remedies else 0.0,
+        "diagnose.wait_behind": free_s - _without_waits_s(diagnosis),
+        "diagnose.graph": graph_s, "diagnose.blockers": graph_s, "diagnose.pieces": graph_s,
+        "diagnose.library": graph_s, "diagnose.interruptions": each(diagnosis, idle.causes["waits"]),
+        "diagnose.ladder": free_s - ladder.step_s if ladder is not None else 0.0,
+        "diagnose.pauses": _own_s(diagnosis), "diagnose.communication": each(diagnosis, idle.exposed_s),
+        "diagnose.copies_alone": each(diagnosis, idle.copies_s),
+        "diagnose.migrations": each(diagnosis, idle.causes["unknown"] + idle.copies_s), "diagnose.start_up": math.inf,
+    }  # fmt: skip
+
+
+def _late_s(diagnosis: Diagnosis) -> float:
+    """The time of a step in s in which the GPU idles because work is submitted late, without the program's own work."""
+    return launch_share(diagnosis) * each(diagnosis, diagnosis.idle.span_s) if diagnosis.idle is not None else 0.0
+
+
+def _without_waits_s(diagnosis: Diagnosis) -> float:
+    """The time in s of a step that does not wait for the GPU; inf if that gains nothing."""
+    return next((one.step_s for one in diagnosis.remedies if one.name == "waits"), math.inf)
 
 
 def each(diagnosis: Diagnosis, seconds: float) -> float:
@@ -83,7 +113,9 @@ def each(diagnosis: Diagnosis, seconds: float) -> float:
 def most_often(trace: Trace) -> str:
     """The most frequent work: "my_kernel runs 1200 times"."""
     names, often = np.unique(trace.work["name"], return_counts=True)
-    return f"{plain(name_of(trace, int(names[np.argmax(often)])), LONGEST_NAME)} runs {often.max()} times"
+    return (
+        f"{plain(name_of(trace, int(names[np.argmax(often)])), LONGEST_NAME)} runs {counted(int(often.max()), 'time')}"
+    )
 
 
 def cause_words(diagnosis: Diagnosis, cause: Cause) -> str:
@@ -128,9 +160,10 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Finding]:
     if bound == "communication-bound":
         title += f", but {percent(exposed)} is communication that no other work hides"
     if bound == "launch-bound" and (launch_s := launch_time(diagnosis)) is not None:
-        title += f", because the host takes {as_time(launch_s)} a launch"
+        graphs = diagnosis.recorded is not None and diagnosis.recorded.replays
+        title += f", because the host takes {as_time(launch_s)} a launch{' of a kernel or a graph' if graphs else ''}"
     if bound == "wait-bound" and diagnosis.recorded is not None and (waits := waits_of(diagnosis.recorded)):
-        title += f", because the host waits {waits:.0f} time{'s' if waits > 1 else ''} in it"
+        title += f", because the host waits {counted(max(round(waits), 1), 'time')} in it"
     if bound == "host-bound" and diagnosis.recorded is not None:
         title += f", because the program's own work takes {as_time(_own_s(diagnosis))} of it"
     yield Finding(
@@ -146,8 +179,20 @@ FRACTIONS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth"}
 
 
 def _given(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Which step a given time is of, if that is not the one that repeats."""
-    step = diagnosis.step
+    """Which step a given time is of, if that is not the one that repeats; and whether the function asked for is one."""
+    step, steps = diagnosis.step, diagnosis.steps
+    if diagnosis.asked and (steps is None or not steps.calls_of):
+        lacking = "no loop that it timed calls it" if diagnosis.trace.loops else "it has no turns of loops of Python"
+        if diagnosis.trace.format != "microbench recording":
+            lacking = "it has no calls of it"
+        yield Finding(
+            rule="diagnose.asked",
+            severity="warning",
+            title=f"The trace does not tell when {plain(diagnosis.asked, LONGEST_NAME)} is called: {lacking}",
+            text="",
+            threshold="--step names a function or a line",
+            advice="Name the loop's own line, or record with Python 3.12 or newer, and with samples, for longer",
+        )
     if step is None or step.holds == step.parts == 1:
         return
     repeats = f"the {as_time(step.watched_s)} that {'is annotated' if step.found == 'annotations' else 'repeats'}"
@@ -192,7 +237,7 @@ def _health(diagnosis: Diagnosis) -> Iterator[Finding]:
         took = "a part" if assumes(step) else f"about {as_time(step.watched_s - step.unwatched_s)}"
         yield Finding(
             rule="diagnose.watched",
-            severity="note",
+            severity="advice" if diagnosis.graph is not None and diagnosis.graph.speedup_low < 1 else "note",
             title=f"The profiler took {took} of each step: without it {two_times(step.low_s, step.high_s)}",
             text=_recorder_words(step),
             threshold=f"more than {round_percent(NAMED)} of the recorded step",
@@ -240,14 +285,15 @@ def _machine(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _check_words(check: Check) -> str:
     if check.title:
         return check.title
-    return f"{check.count} {check.name} ({percent(check.share)})" if check.share else f"{check.count} {check.name}"
+    return f"{check.words} ({percent(check.share)})" if check.share else check.words
 
 
 def other_work(trace: Trace, count: int) -> str:
     """What a trace has besides kernels: "copy" or "copies", "memsets", or both."""
     kinds = {WORK_KINDS[kind] for kind in set(trace.work["kind"].tolist())} - {"kernel"}
     if len(kinds) > 1:
-        return "copies, memsets and replays" if "graph" in kinds else "copies and memsets"
+        of_all = ("copy, memset or replay", "copies, memsets and replays")
+        return (of_all if "graph" in kinds else ("copy or memset", "copies and memsets"))[count != 1]
     names = {"copy": ("copy", "copies"), "graph": ("replay", "replays")}
     return names.get(next(iter(kinds), ""), ("memset", "memsets"))[count != 1]
 
@@ -276,11 +322,14 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
     if step is None or diagnosis.recorded is None:
         return
     if graph is None:
-        if diagnosis.recorded.launches:
+        replays, why = diagnosis.recorded.replays, diagnosis.why_no_graph
+        if replays and advice.program_of(diagnosis.trace) == "jax":
+            why = f"XLA's command buffers are graphs, and each step replays {counted(round(replays) or 1, 'graph')}"
+        if diagnosis.recorded.launches or replays:
             yield Finding(
                 rule="diagnose.no_graph",
                 severity="note",
-                title=f"{_no_graph(diagnosis, diagnosis.recorded)}: {diagnosis.why_no_graph}",
+                title=f"{_no_graph(diagnosis, diagnosis.recorded)}: {why}",
                 text="",
                 threshold=f"a graph is advised if it saves {round_percent(WORTH)} of a step that can be predicted",
             )
@@ -291,13 +340,19 @@ def _graph(diagnosis: Diagnosis) -> Iterator[Finding]:
     how = "as a graph" if graph.graphs <= 1 else f"as {graph.graphs} graphs"
     unknown = "A replay uses the memory of the capture: write results in place, and compare a replay with a step."
     unknown += f" {REPLACED}" if diagnosis.recorded.replaceable else ""
+    doubtful = graph.speedup_low < 1
     shapes = f"{step.every} kinds of steps take turns, and each needs a graph of its own. " if step.every > 1 else ""
     yield Finding(
         rule="diagnose.graph",
-        severity="advice",
+        severity="note" if doubtful else "advice",
         title=(
             f"Replayed {how} a step takes {as_time(graph.step_s)} ({two_times(graph.low_s, graph.high_s)}), "
-            f"{speedup(diagnosis)} as fast; capture takes {as_time(graph.making_s)}, {faster_from(graph)}"
+            f"{speedup(diagnosis)} as fast"
+            + (
+                ", so it may not pay"
+                if doubtful
+                else f"; capture takes {as_time(graph.making_s)}, {faster_from(graph)}"
+            )
         ),
         text=f"{shapes}{unknown}",
         threshold=f"a graph saves at least {round_percent(WORTH)} of the step",
@@ -349,7 +404,12 @@ def _library(diagnosis: Diagnosis) -> Iterator[Finding]:
             threshold=f"another layer saves {round_percent(WORTH)} of the step by the run's own costs",
             advice=text,
         )
-    if diagnosis.graph is None and advice.program_of(diagnosis.trace) in ("jax", "generate"):
+    unpredicted = any("short gaps" in check.forbids for check in diagnosis.health)
+    unbroken = not diagnosis.recorded.replays and not any(_interruptions(diagnosis))
+    if unpredicted and unbroken and diagnosis.bound == "launch-bound":
+        late = f"The GPU waits {as_time(_late_s(diagnosis))} of each step for work to be submitted"
+        yield _by_library(diagnosis, f"{late}; what a graph saves of it is not predicted")
+    elif diagnosis.graph is None and advice.program_of(diagnosis.trace) in ("jax", "generate"):
         yield _by_library(diagnosis, f"Each step makes {diagnosis.recorded.calls:.0f} CUDA calls")
 
 
@@ -398,9 +458,22 @@ def _best(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _blockers(diagnosis: Diagnosis) -> Iterator[Finding]:
     recorded = diagnosis.recorded
     graph = diagnosis.graph
-    if recorded is None or not recorded.blockers or graph is None or _waits_behind(graph):
+    if recorded is None or not recorded.blockers or graph is None:
         return
-    if graph.graphs > advice.MOST_GRAPHS:
+    if graph.graphs > advice.MOST_GRAPHS or graph.speedup_low < 1:
+        return
+    if _waits_behind(graph):
+        if (step_s := _without_waits_s(diagnosis)) < math.inf and diagnosis.remedies[0].name != "waits":
+            faster = next(one.speedup for one in diagnosis.remedies if one.name == "waits")
+            yield Finding(
+                rule="diagnose.wait_behind",
+                severity="advice",
+                title=f"{blocker_words(recorded.blockers[0])} ends each step: without that wait alone a step takes "
+                f"{as_time(step_s)}, {times(faster)} as fast",
+                text="",
+                threshold=f"waiting for the GPU behind a step costs {round_percent(WORTH)} of it",
+                advice="Wait once in several steps, graph or not",
+            )
         return
     named = [blocker_words(blocker) for blocker in recorded.blockers[:3]]
     yield Finding(
@@ -592,7 +665,8 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
         return
     for cause, rule, change in causes:
         share = diagnosis.share(cause)
-        if share > WARNING:
+        known = cause == "waits" and _without_waits_s(diagnosis) < math.inf  # which the remedy says better
+        if share > WARNING and not known:
             yield Finding(
                 rule=rule,
                 severity="advice",
@@ -604,12 +678,13 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def launch_time(diagnosis: Diagnosis) -> float | None:
-    """The host time for one launch of the recorded step in s, the call included; None for a step without launches."""
+    """The host time for one launch of a kernel or a graph in the recorded step in s, the call included; None for a step
+    that launches no kernels."""
     recorded = diagnosis.recorded
     if recorded is None or not recorded.launches:
         return None
     host_s = sum(part.host_s or 0.0 for part in recorded.workload.parts if isinstance(part, Kernels))
-    return host_s / recorded.steps / recorded.launches
+    return host_s / recorded.steps / (recorded.launches + recorded.replays)
 
 
 def launch_share(diagnosis: Diagnosis) -> float:

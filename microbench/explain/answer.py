@@ -3,8 +3,6 @@
 The lines name only what was measured; ``missing`` says what a line would need.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What power does to compute: the clock it takes, how long a burst lasts, and the effect of the data."""
 
-from __future__ import annotations
-
 from statistics import median
 
 from microbench.analysis.clocks import CLOCK_LOSS

@@ -1,7 +1,5 @@
 """Matrix products: sizes that feed the units, shapes, libraries, and what bounds a model's products."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Literal, NamedTuple
 

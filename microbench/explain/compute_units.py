@@ -1,7 +1,5 @@
 """Tensor cores and ALUs: the share of their rate that products and instructions reach, and what instructions need."""
 
-from __future__ import annotations
-
 from math import ceil
 from typing import NamedTuple
 

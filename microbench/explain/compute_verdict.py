@@ -1,7 +1,5 @@
 """THE VERDICT on compute: what products reach of the tensor cores at the clock they ran at, and what takes the rest."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from microbench.analysis.clocks import CLOCK_LOSS

@@ -1,7 +1,5 @@
 """Turns the facts of a session's environment into findings: what distorts its figures, and what cannot be seen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 

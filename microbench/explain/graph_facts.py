@@ -1,7 +1,5 @@
 """Works out the figures of the graph suite that rules, pictures and topics share: crossovers, break-even, updates."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple

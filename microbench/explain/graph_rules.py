@@ -1,7 +1,5 @@
 """Turns the graph suite's rows into findings: when a graph gains, how to change it, which nodes to keep out of it."""
 
-from __future__ import annotations
-
 from microbench.analysis.evidence import Evidence, Finding, Rule, listed, note_or_advice, rests_on
 from microbench.analysis.graph_steps import layer_titles, title_of, usual_kernels
 from microbench.analysis.stats import Row

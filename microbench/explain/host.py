@@ -1,7 +1,5 @@
 """Turns the host suite's rows into findings: what the CPU's clock resolves, and what hand-offs cost."""
 
-from __future__ import annotations
-
 from microbench.analysis.evidence import Evidence, Finding, Rule, note_or_advice, rests_on
 from microbench.core.units import as_time, times
 

@@ -1,7 +1,5 @@
 """Works out the figures of the launch suite that rules, pictures and topics share: crossover, layers, link traffic."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
@@ -87,13 +85,8 @@ WAITS = {
 
 
 def waits(evidence: Evidence, wait: str) -> dict[int, Row]:
-    """What a way to wait costs after a kernel, by the kernel's length in ns.
-
-    Runs of version 1 have ``complete``, from the host seeing the flag of an empty kernel.
-    """
-    known = evidence.rows("launch_sync", "from_kernel", wait=wait) or evidence.rows(
-        "launch_sync", "complete", wait=wait
-    )
+    """What a way to wait costs after a kernel, by the kernel's length in ns."""
+    known = evidence.rows("launch_sync", "from_kernel", wait=wait)
     rows = {whole(row, "duration_ns"): row for row in known if row.value > 0}
     return {length: rows[length] for length in sorted(rows)}
 

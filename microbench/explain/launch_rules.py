@@ -1,7 +1,5 @@
 """Turns the launch suite's rows into findings: when the GPU waits for the host, and what to use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, note_or_advice, rests_on, sentence

@@ -1,7 +1,5 @@
 """What a run saw that may slow copies down: the causes that the verdict on a GPU's link names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

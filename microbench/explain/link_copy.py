@@ -1,7 +1,5 @@
 """Findings on how to move data: sizes of copies, pinned memory, both directions, pieces, kernels on host memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, note_or_advice, rests_on, whole

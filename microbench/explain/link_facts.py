@@ -3,8 +3,6 @@
 link_causes.py draws causes of slow copies from them; the other link files turn them into findings.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence

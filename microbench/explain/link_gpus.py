@@ -1,7 +1,5 @@
 """Findings on places: NUMA nodes, GPUs that share an uplink, and pairs of GPUs that exchange data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on

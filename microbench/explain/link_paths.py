@@ -4,8 +4,6 @@ Nothing here is measured, except rates between GPUs that link_peer measured, whi
 Each reduction is a published figure; without a published figure only the ceiling of the path is given.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Findings on the link itself: the verdict with its likeliest cause, rising errors, and settings on the path."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Accesses other than streaming: atomic ones and the driver's copies."""
 
-from __future__ import annotations
-
 import itertools
 from typing import NamedTuple
 

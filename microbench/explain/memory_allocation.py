@@ -1,7 +1,5 @@
 """What memory costs to allocate, and how much of it can be allocated."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, note_or_advice, rests_on, whole

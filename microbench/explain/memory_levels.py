@@ -1,7 +1,5 @@
 """The levels of memory: plateaus of bandwidth and latency over the working set, and where each level ends."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Streaming kernels: the best rate of each, and what CuPy and Numba lose against CUDA C++."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """THE VERDICT on memory: the share of the DRAM's ceiling that reads and triad reach, and why it may be low."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import NamedTuple
 

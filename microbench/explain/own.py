@@ -1,7 +1,5 @@
 """What limits a user's own functions and kernels: facts of each case, the lines of the screen, and the findings."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Applies the rules of every file to a run, suite by suite in the order of a report: ``findings(run)``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import median
 

@@ -3,8 +3,6 @@
 ``DIR/campaigns/ID/campaign.json`` is replaced whole after every change, next to the run files that came back.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib

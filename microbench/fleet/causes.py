@@ -1,7 +1,5 @@
 """Says why a GPU may be slower than others of its class, from its findings and facts that the others do not share."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple

@@ -6,8 +6,6 @@ medians of both sides. It is reported if the medians differ by LEAST_LOSS or mor
 given the scatter and the number of places in all series. Earlier changes are then searched in the campaigns before it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

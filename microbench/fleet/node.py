@@ -4,8 +4,6 @@
 microbench installed: Dask sends the names of the functions, not their code.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -9,8 +9,6 @@ GPUs of the class lie apart, and how far repeated measurements of one do.
 Few GPUs are a poor estimate of how far equal ones lie apart, so few GPUs must differ by more: see ``tail``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import NormalDist

@@ -1,7 +1,5 @@
 """Turns a run into the records of a store: its figures, the run itself, its GPUs, and what its findings say."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 Only campaigns with the same settings are compared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise

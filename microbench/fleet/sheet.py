@@ -1,7 +1,5 @@
 """Lays out the verdict on a campaign: one screen, and the pictures and tables of one page."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 Each GPU is compared with itself, in campaigns that asked for the same.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Lays out what changed over the campaigns of a store, on one screen."""
 
-from __future__ import annotations
-
 import math
 
 from microbench.analysis.evidence import Finding, Severity

@@ -1,7 +1,5 @@
 """Judges a campaign in a store: which GPUs are slower than others of their class, in what, and why that may be."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Opens a device by name: "fake" or a GPU's UUID. A backend is imported when it is first needed."""
 
-from __future__ import annotations
-
 from microbench.core.errors import DeviceAbsentError, MeasurementError
 from microbench.core.model import Environment
 from microbench.gpu.protocol.gpu import ColdStarts, Gpu, Host

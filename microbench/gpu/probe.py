@@ -1,7 +1,5 @@
 """The parts of a probe that need no GPU package: names of devices, package versions, facts of the host."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 from collections.abc import Sequence

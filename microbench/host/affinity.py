@@ -3,8 +3,6 @@
 A physical core is a group of SMT siblings; its NUMA node decides how far the GPU is.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

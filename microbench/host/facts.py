@@ -3,8 +3,6 @@
 The names of the facts are fixed, because old run files and explain/environment.py use them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

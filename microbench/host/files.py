@@ -1,7 +1,5 @@
 """Reads of /proc and /sys that return a reason instead of raising when a file is missing or forbidden."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple

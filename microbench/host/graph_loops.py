@@ -4,8 +4,6 @@ As in loops.py, entry points are addresses passed as arguments. A driver call th
 writes into ``scratch``, an array of 64-bit words whose address is among the arguments.
 """
 
-from __future__ import annotations
-
 import numba
 from numba import types
 

@@ -1,7 +1,5 @@
 """What took the calling thread off its core: waits and preemptions, and the interrupts of a core."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 from typing import NamedTuple

@@ -8,8 +8,6 @@ surplus ones. Calls of up to four arguments use the narrow form, launches (eleve
 returns the first code that is not 0; 0 is success.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Facts about the memory, CPU time and virtualisation of this process, and how much host memory it may take now."""
 
-from __future__ import annotations
-
 import mmap
 import re
 import time

@@ -1,7 +1,5 @@
 """The real Host of the host suite: clock readings, calls, copies and hand-offs between threads, by compiled loops."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading

@@ -1,7 +1,5 @@
 """Numba-compiled host loops over pages of memory: map, touch, read, and calls that take and release."""
 
-from __future__ import annotations
-
 import mmap
 
 from llvmlite import ir

@@ -1,7 +1,5 @@
 """Answers for the command and for programs: two runs compared, a step predicted, traces diagnosed."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
@@ -149,22 +147,22 @@ class Diagnosed(NamedTuple):
 def diagnosed(
     traces: Sequence[Path],
     run: str | None = None,
-    step_s: float | None = None,
+    step: str | None = None,
     from_s: float | None = None,
     to_s: float | None = None,
 ) -> Diagnosed:
     """The diagnosis of each of these traces, which may be folders, with the costs of the named run.
 
-    ``step_s`` is the true time of a step; ``from_s`` and ``to_s`` cut the part of the trace to diagnose. Of the files
-    of a folder some may have no work of a GPU; they are left out if others have. Raises UsageError.
+    ``step`` is as in `typed_step`; ``from_s`` and ``to_s`` cut the part of the trace to diagnose. Of the files of a
+    folder some may have no work of a GPU; they are left out if others have. Raises UsageError.
     """
-    files, costs = files_of(traces), costs_of(run)
+    (step_s, asked), files, costs = step_file.typed_step(step), files_of(traces), costs_of(run)
     several, used, left_out = [], [], []
     for path in files:
         try:
             trace = read(path)
             part = trace if from_s is None and to_s is None else between(trace, from_s, to_s)
-            several.append(diagnose(part, costs.fit, step_s, costs.gpu, elsewhere=costs.elsewhere))
+            several.append(diagnose(part, costs.fit, step_s, costs.gpu, elsewhere=costs.elsewhere, asked=asked))
             used.append(path)
         except UsageError as error:
             if path in traces:

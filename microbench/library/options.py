@@ -1,7 +1,5 @@
 """The options of `microbench run` and `measure`, which `microbench.run` and `microbench.measure` take as well."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -13,13 +11,14 @@ from microbench.core.options import argument, flag, option
 from microbench.core.units import plain
 
 
-def _overrides(texts: list[str]) -> dict[str, tuple[str, ...]]:
+def overrides_of(texts: list[str]) -> dict[str, tuple[str, ...]]:
+    """The values of each axis as given to --set."""
     from microbench.session.plan import parse_overrides
 
     return parse_overrides(texts)
 
 
-def _own_axes(texts: list[str]) -> dict[str, list[str]]:
+def own_axes(texts: list[str]) -> dict[str, list[str]]:
     """The values of each axis from NAME=VALUE[,VALUE] as given to --axis. Raises UsageError."""
     axes: dict[str, list[str]] = {}
     for text in texts:
@@ -56,7 +55,7 @@ class RunOptions:
     names: Sequence[str] = copy(NAMES)
     quick: bool = copy(QUICK)
     full: bool = copy(FULL)
-    axes: Mapping[str, Sequence[Param]] = option(*SET, default=dict, read=_overrides)
+    axes: Mapping[str, Sequence[Param]] = option(*SET, default=dict, read=overrides_of)
     device: str | None = copy(DEVICE)
     rounds: int = copy(ROUNDS)
     to_compare: bool = flag("Measure five rounds, as compare needs for a verdict.")
@@ -77,7 +76,7 @@ class OwnOptions:
     setup: str | None = option("TARGET", "A function that gets the axes it names and returns the arguments.")
     axes: Mapping[str, Sequence[Param | float]] = option(
         "NAME=VALUE[,VALUE]", "Measure each value of a parameter: batch=1,8,64. Repeatable.", "--axis",
-        default=dict, read=_own_axes,
+        default=dict, read=own_axes,
     )  # fmt: skip
     grid: str | None = option("X[,Y[,Z]]", "Blocks of a kernel's grid: 1024, or n//256 with --axis n.")
     block: str | None = option("X[,Y[,Z]]", "Threads of a block: 256.")

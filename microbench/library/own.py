@@ -16,6 +16,7 @@ from microbench.library.options import OwnOptions, RunOptions
 from microbench.library.runs import KERNEL, STEP, measured
 
 if TYPE_CHECKING:
+    from microbench.core.bench import Benchmark
     from microbench.core.model import Param
     from microbench.session.events import Listener
     from microbench.session.session import RunResult
@@ -30,6 +31,18 @@ def measured_own(what: str, options: OwnOptions, listener: Listener) -> RunResul
 
     Raises UsageError for whatever is wrong with the arguments, and what ``execute`` raises.
     """
+    name, catalogue = own_catalogue(what, options)
+    limit_s = typed_time(options.limit, LONGEST_LIMIT_S) if options.limit is not None else None
+    asked = RunOptions(
+        names=(name,), device=options.device, rounds=options.rounds, out=options.out, into=options.into,
+        label=options.label,
+    )  # fmt: skip
+    return measured(asked, listener, catalogue, limit_s)
+
+
+def own_catalogue(what: str, options: OwnOptions) -> tuple[str, dict[str, Benchmark]]:
+    """The benchmark that measures the function or kernel that ``what`` names, and all benchmarks with it. Raises
+    UsageError."""
     from microbench.core.bench import Axis, discover
     from microbench.core.targets import target
 
@@ -41,13 +54,7 @@ def measured_own(what: str, options: OwnOptions, listener: Listener) -> RunResul
     benchmark = discover()[name]
     all_axes = {name: Axis.same(benchmark.axes[name].about, (value,)) for name, value in fixed.items()}
     all_axes |= {name: Axis.same("an axis of the user's", values) for name, values in axes.items()}
-    catalogue = {**discover(), name: replace(benchmark, axes=all_axes)}
-    limit_s = typed_time(options.limit, LONGEST_LIMIT_S) if options.limit is not None else None
-    asked = RunOptions(
-        names=(name,), device=options.device, rounds=options.rounds, out=options.out, into=options.into,
-        label=options.label,
-    )  # fmt: skip
-    return measured(asked, listener, catalogue, limit_s)
+    return name, {**discover(), name: replace(benchmark, axes=all_axes)}
 
 
 def text_of(function: Callable[..., object] | str) -> str:

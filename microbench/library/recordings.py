@@ -102,7 +102,7 @@ class Recording:
             weakref.finalize(self, _remove, folder, os.getpid())
             self._recorder = program.begin_here(folder, self._tell, file=self._given, stacks=self._stacks)
         except NotRecorded as error:
-            next_step = ANOTHER_PATH if error.next_step == recorder.ELSEWHERE else error.next_step
+            next_step = ANOTHER_PATH if error.next_step.endswith(" -o") else error.next_step
             raise UsageError(plain(error.cause), next_step) from None
         except OSError as error:
             cause = f"the recording cannot be made: {error.strerror or error}"

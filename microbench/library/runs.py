@@ -49,33 +49,10 @@ def located(name: str | None) -> Path:
 
 def load(name: str | None) -> tuple[Path, Run]:
     """The named run, or the last one, with its file. Raises RunUnreadableError."""
+    from microbench.archive import store
 
     path = located(name)
-    return path, read(path)
-
-
-def read(path: Path) -> Run:
-    """The run in that file, with today's titles of the layers if it recorded none. Raises RunUnreadableError."""
-    import msgspec
-
-    from microbench.analysis.graph_steps import LAYER_AXES, layer_titles
-    from microbench.archive import store
-    from microbench.gpu.layers import base
-
-    run = store.read(path)
-    if layer_titles(run):
-        return run
-    benchmarks = tuple(
-        msgspec.structs.replace(
-            info,
-            axes=tuple(
-                msgspec.structs.replace(axis, labels=base.layer_titles()) if axis.name in LAYER_AXES else axis
-                for axis in info.axes
-            ),
-        )
-        for info in run.benchmarks
-    )
-    return msgspec.structs.replace(run, benchmarks=benchmarks)
+    return path, store.read(path)
 
 
 def last_with(suits: Callable[[Run], bool], figures: Callable[[Run], int] | None = None) -> tuple[Path, Run]:
@@ -84,13 +61,13 @@ def last_with(suits: Callable[[Run], bool], figures: Callable[[Run], int] | None
 
     for path in store.listing()[:NEWEST_SEARCHED]:
         with suppress(RunUnreadableError):
-            run = read(path)
+            run = store.read(path)
             with consistent(run):
                 if suits(run):
                     return path, run
     if figures is None:
         return load(REFERENCE_RUN)
-    bundled = [(path, read(path)) for path in store.bundled().values()]
+    bundled = [(path, store.read(path)) for path in store.bundled().values()]
     return max(bundled, key=lambda pair: figures(pair[1]))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from microbench.library.recordings import Recording
@@ -98,6 +98,37 @@ def measure(
         into=_name(into), label=label,
     )  # fmt: skip
     return _recorded(measured_own(text_of(target), asked, _listener(progress)))
+
+
+def graphed(
+    function: Callable[..., Any] | None = None,
+    *,
+    warm_up: int = 3,
+    most: int = 4,
+    copies: bool = True,
+    also: Callable[[], object] | None = None,
+) -> Any:
+    """Make a PyTorch function run as a CUDA graph: ``step = mb.graphed(step)``, or ``@mb.graphed``.
+
+    The first calls run as before (``warm_up``), the next is captured, the others are replayed. A call is captured again
+    if an input has another shape, stride, type or device, or if something else is new by which the host decides:
+    arguments that are no tensors; what the function reads from its module, its closure and its objects; an optimizer's
+    settings; grad mode and autocast; what ``also()`` returns. After ``most`` graphs such calls run without one.
+    ``counts`` of what is returned says how often each happened, ``reasons`` why a call was not replayed.
+
+    What a call returns is a copy without a gradient, so backward() belongs into the function; with ``copies=False`` it
+    is the graph's own memory, which the next call overwrites. `microbench graph` proves whether a function suits.
+
+    Raises UsageError without PyTorch, and RuntimeError at the first call that cannot be captured. Source: "CUDA Graphs"
+    in PyTorch's notes on CUDA semantics.
+    """
+    from microbench.core.errors import UsageError
+
+    try:
+        from microbench.capture.graphed import graphed as made
+    except ModuleNotFoundError as error:
+        raise UsageError("graphed needs PyTorch", "install it: pip install torch") from error
+    return made(function, warm_up=warm_up, most=most, copies=copies, also=also or (lambda: None))
 
 
 def _recorded(result: RunResult) -> RecordedRun:
@@ -208,8 +239,9 @@ def diagnose(
     """Say why the GPU waits in a profiler's trace, and what a CUDA graph would give.
 
     Reads traces of torch.profiler, Nsight Systems and JAX, recordings of `microbench watch`, and folders of them.
-    ``step`` is the true time of a step, such as "1.93ms"; ``begin`` and ``end`` cut the trace by times after its first
-    event. The costs are those of ``run``; by default of the last run that has them, else of a bundled one.
+    ``step`` is the true time of a step, such as "1.93ms", or the function whose call is one, like "train.py:step".
+    ``begin`` and ``end`` cut the trace by times after its first event. The costs are those of ``run``; by default of
+    the last run that has them, else of a bundled one.
     """
     from microbench.core.errors import UsageError
     from microbench.library.answers import diagnosed
@@ -218,8 +250,8 @@ def diagnose(
 
     if not traces:
         raise UsageError("no trace is given", "give files or folders of traces")
-    step_s, begin_s, end_s = (typed_seconds(*each) for each in (("step", step), ("begin", begin), ("end", end)))
-    return DiagnosedTraces(diagnosed([Path(one) for one in traces], _name(run), step_s, begin_s, end_s))
+    begin_s, end_s = (typed_seconds(*each) for each in (("begin", begin), ("end", end)))
+    return DiagnosedTraces(diagnosed([Path(one) for one in traces], _name(run), step, begin_s, end_s))
 
 
 def watch(path: str | Path | None = None, *, stacks: bool = False) -> Recording:

@@ -1,7 +1,5 @@
 """What programs and notebooks get as an answer: two runs compared, a step predicted, traces diagnosed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +46,8 @@ class ComparedFigure:
     ratio_high: float | None
 
 
-def _figure(change: Change) -> ComparedFigure:
+def compared_figure(change: Change) -> ComparedFigure:
+    """A change as programs get it."""
     row, judged = change.new, change.judged
     return ComparedFigure(
         name=figure_words(row),
@@ -86,7 +85,7 @@ class ComparedRuns(Drawn):
     @property
     def figures(self) -> tuple[ComparedFigure, ...]:
         """The verdict on each figure that both runs have."""
-        return tuple(map(_figure, self._compared.comparison.changes))
+        return tuple(map(compared_figure, self._compared.comparison.changes))
 
     @property
     def details(self) -> Sheet:

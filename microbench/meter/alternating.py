@@ -1,8 +1,6 @@
 """Times several things in turn, so that drift affects all equally: steps submitted in several ways, long and short
 chains."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -10,9 +8,8 @@ import numpy as np
 
 from microbench.core.model import Measurement, Work
 from microbench.core.ops import IntArray
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.submit import Submit
-from microbench.meter.sampling import NANOSECOND_S
+from microbench.gpu.protocol.gpu import Gpu, Submit
+from microbench.meter.sampling import NANOSECOND_S, Sample
 from microbench.meter.timer import BURST_S, Meter, gated
 
 LONGEST_BATCH = 50
@@ -69,7 +66,7 @@ def steps(
     batches = {name: batch(submit, calls) for name, (submit, calls) in metrics.items()}
     turn = list(metrics.items())
 
-    def take() -> Mapping[str, float]:
+    def take() -> Sample:
         turn.reverse()
         taken = {}
         for name, (submit, calls) in turn:

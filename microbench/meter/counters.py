@@ -1,7 +1,5 @@
 """Measures power and energy with the GPU's energy counter, and PCIe traffic with its byte counters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -9,8 +7,7 @@ import numpy as np
 from microbench.analysis.quantiles import FloatArray
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Measurement
-from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Submit
 from microbench.meter.sampling import NANOSECOND_S, now_s
 from microbench.meter.timer import Meter
 

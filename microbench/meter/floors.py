@@ -1,7 +1,5 @@
 """Measures the floors of a session: the shortest time that each way of timing can resolve."""
 
-from __future__ import annotations
-
 import statistics
 from itertools import pairwise
 

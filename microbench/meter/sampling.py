@@ -1,8 +1,6 @@
 """When a measurement has enough samples, which samples are stored, and how single calls are distributed."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -14,6 +12,7 @@ from microbench.core.ops import IntArray
 from microbench.gpu.protocol.gpu import HostClock
 
 NANOSECOND_S = 1e-9
+Sample = Mapping[str, float]  # a value of each metric; empty for a sample that does not count
 SIGNIFICANT_DIGITS = 7  # no interval here is as narrow as a millionth, and files stay small
 HISTOGRAM_RATIO = 1.05
 
@@ -80,21 +79,19 @@ def stored(samples: Sequence[float]) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode([shortened(float(sample)) for sample in samples]))
 
 
+@dataclass(frozen=True)
 class Between:
-    """Seconds from one column of start stamps (Gpu.start_stamps) to another, less a constant.
+    """Seconds from one column of stamps (of launch_stamps, graph_lives, …) to another.
 
     Rounds whose flag was missed are left out.
     """
 
-    def __init__(self, first: int, second: int, less_s: float = 0.0) -> None:
-        self._columns = (first, second)
-        self._less_s = less_s
+    first: int
+    second: int
 
     def __call__(self, stamps: IntArray) -> FloatArray:
         seen = stamps[stamps[:, 2] > 0]
-        first, second = self._columns
-        elapsed: FloatArray = (seen[:, second] - seen[:, first]) * NANOSECOND_S - self._less_s
-        return elapsed
+        return seconds(seen[:, self.second] - seen[:, self.first])
 
 
 def clock_step_ns(stamps: IntArray) -> int | None:

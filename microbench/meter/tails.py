@@ -1,7 +1,5 @@
 """What the slowest calls of many have in common: a time of day that repeats, or a number of calls that repeats."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

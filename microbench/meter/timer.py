@@ -5,8 +5,6 @@ times one burst of calls, and passes it to ``collect``. ``collect`` calls ``samp
 share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Required, TypedDict, TypeVar, Unpack
@@ -19,9 +17,8 @@ from microbench.analysis.stats import median_interval
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Clock, Floors, Measurement, PerCall, Stopped, Work
 from microbench.core.ops import IntArray, Launch, Memset
-from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Gpu, HostClock
-from microbench.gpu.protocol.submit import Submit
-from microbench.meter.sampling import NANOSECOND_S, SamplingLimits, per_call_distribution, seconds, stored
+from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Gpu, HostClock, Submit
+from microbench.meter.sampling import NANOSECOND_S, Sample, SamplingLimits, per_call_distribution, seconds, stored
 
 WARM_UP_CALLS = 20
 CLOCK_STEPS_PER_SAMPLE = 100
@@ -93,18 +90,17 @@ class Meter:
         take: Callable[[], Sequence[float]],
         *,
         calls: int = 1,
-        minimum: int | None = None,
         per_call: Callable[[], PerCall | None] | None = None,
         **fields: Unpack[ClockedFields],
     ) -> Measurement:
         """One metric of which ``take`` returns raw samples, or nothing. ``per_call`` is called after sampling."""
-        (measurement,) = self.sample({metric: lambda batch: batch}, take, calls=calls, minimum=minimum, **fields)
+        (measurement,) = self.sample({metric: lambda batch: batch}, take, calls=calls, **fields)
         return msgspec.structs.replace(measurement, per_call=per_call()) if per_call else measurement
 
     def collect_each(
         self,
         names: Sequence[str],
-        take: Callable[[], Mapping[str, float]],
+        take: Callable[[], Sample],
         *,
         clock: Clock = "host",
         calls: int = 1,
@@ -112,7 +108,7 @@ class Meter:
     ) -> list[Measurement]:
         """Several metrics of which ``take`` returns one sample each, in seconds, or nothing."""
 
-        def sample_of(name: str, batch: Mapping[str, float]) -> Sequence[float]:
+        def sample_of(name: str, batch: Sample) -> Sequence[float]:
             return (batch[name],) if batch else ()
 
         return self.sample({name: partial(sample_of, name) for name in names}, take, calls=calls, clock=clock, **fields)
@@ -164,15 +160,13 @@ class Meter:
         take: Callable[[], Batch],
         *,
         calls: int = 1,
-        minimum: int | None = None,
         **fields: Unpack[ClockedFields],
     ) -> list[Measurement]:
         """Call ``take`` until every metric has enough samples. Each of ``metrics`` turns a batch into its samples.
 
         A sample covers ``calls`` calls. Sampling ends when all medians are narrow, when time is up or when no more
-        samples are stored, but not before ``minimum`` samples (default: that of the limits). The first metric is shown
-        and counted. A batch without samples is void: a gate timed out. Raises MeasurementError after VOID_SAMPLES of
-        them in a row.
+        samples are stored, but not before the minimum of the limits. The first metric is shown and counted. A batch
+        without samples is void: a gate timed out. Raises MeasurementError after VOID_SAMPLES of them in a row.
         """
         step = fields.get("resolution")
         if step is None:
@@ -181,7 +175,6 @@ class Meter:
         if fields["clock"] == "host":
             fields.setdefault("floor_s", self.floors.timer_call_s)
         limits, first = self.limits, next(iter(metrics))
-        least = limits.minimum if minimum is None else minimum
         samples: dict[str, list[float]] = {name: [] for name in metrics}
         began_ns, taken, checked, void, ticked_s = self.clock.now_ns(), 0, 0, 0, 0.0
         stopped: Stopped
@@ -196,13 +189,13 @@ class Meter:
                     f"{first}: {VOID_SAMPLES} samples in a row were void (a gate timed out, flags were missed)"
                 )
             elapsed_s = (self.clock.now_ns() - began_ns) * NANOSECOND_S
-            if taken >= least and elapsed_s >= limits.seconds:
+            if taken >= limits.minimum and elapsed_s >= limits.seconds:
                 stopped = "time"
                 break
             if taken and elapsed_s - ticked_s > LONG_SAMPLE_S:
                 ticked_s = elapsed_s
                 self.tick(first, taken, float(np.median(samples[first])) / calls)
-            if taken >= max(least, checked * 1.2) and taken > checked:
+            if taken >= max(limits.minimum, checked * 1.2) and taken > checked:
                 checked = taken
                 self.tick(first, taken, float(np.median(samples[first])) / calls)
                 if elapsed_s >= limits.least_share * limits.seconds and all(
@@ -297,9 +290,7 @@ class Meter:
 
         return self.collect_stamps(take, {metric: seconds})[0]
 
-    def throughput(
-        self, metric: str, submit: Submit, count: int, *, parts: int = 1, work: Work | None = None
-    ) -> Measurement:
+    def throughput(self, metric: str, submit: Submit, count: int, *, parts: int = 1) -> Measurement:
         """Host time of ``count`` calls of an op of stream 0 and one synchronise.
 
         The value is that of one of the ``parts`` of a call.
@@ -313,24 +304,9 @@ class Meter:
 
         submit(min(count, WARM_UP_CALLS))
         self.gpu.synchronize()
-        return self.collect(
-            metric,
-            take,
-            clock="host",
-            calls=count * parts,
-            work=work or Work(launches=1),
-        )
+        return self.collect(metric, take, clock="host", calls=count * parts, work=Work(launches=1))
 
-    def device_time(
-        self,
-        metric: str,
-        submit: Submit,
-        count: int,
-        *,
-        parts: int = 1,
-        work: Work | None = None,
-        bound: str | None = None,
-    ) -> Measurement:
+    def device_time(self, metric: str, submit: Submit, count: int, *, parts: int = 1) -> Measurement:
         """Device time of ``count`` calls of an op of stream 0, as ``gated`` takes it.
 
         The value is that of one of the ``parts`` (nodes) of a call. Raises MeasurementError if the calls do not fit the
@@ -339,16 +315,8 @@ class Meter:
         slots = submit.queue_slots or SAFE_QUEUE_SLOTS
         if count + 2 > slots:
             raise MeasurementError(f"{metric}: {count} calls do not fit behind a gate ({slots} may)")
-        take = gated(self.gpu, submit, count)
-        return self.collect(
-            metric,
-            take,
-            clock="device",
-            calls=count * parts,
-            work=work or Work(launches=1),
-            bound=bound,
-            floor_s=self.floors.event_pair_s,
-        )
+        take, floor_s = gated(self.gpu, submit, count), self.floors.event_pair_s
+        return self.collect(metric, take, clock="device", calls=count * parts, work=Work(launches=1), floor_s=floor_s)
 
 
 def gated(
@@ -416,14 +384,8 @@ def gap(meter: Meter, metric: str, launch: Launch, count: int = 200, *, graph: b
         gaps = np.concatenate(gaps_s)
         return per_call_distribution(gaps) if step_s * GAP_STEPS <= abs(float(np.median(gaps))) else None
 
+    verified = "every kernel stamped its own start and end"
     return meter.collect(
-        metric,
-        take,
-        clock="device",
-        calls=count - 1,
-        work=Work(launches=1),
-        floor_s=step_s,
-        resolution=step_s,
-        verified="every kernel stamped its own start and end",
-        per_call=distribution,
-    )
+        metric, take, clock="device", calls=count - 1, work=Work(launches=1), floor_s=step_s, resolution=step_s,
+        verified=verified, per_call=distribution,
+    )  # fmt: skip

@@ -1,7 +1,5 @@
 """Times data movement on the device behind a gate, or on the host with a synchronise, and then checks the data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -9,7 +7,7 @@ import msgspec
 import numpy as np
 
 from microbench.core.model import Measurement, Work
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.gpu import Submit
 from microbench.gpu.protocol.transfer import Operations, Transfer
 from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter, gated

@@ -51,6 +51,8 @@ WARM_UPS: Mapping[str, int] = {"torch_eager": 3, "torch_out": 3}
 # Host times for each launch between which the verdict is searched, and the search's steps.
 LONGEST_LAUNCH_S, HALVINGS = 1e-3, 16
 ENDS: tuple[unknowns.End, unknowns.End] = ("low", "high")
+# The two cases of an unknown host time: bare operations, and typical model code.
+CASES: tuple[unknowns.End, unknowns.End] = ("low", "typical")
 
 # The change that a what-if makes to a step after unknown host times and shares of the SMs are filled in; the fit has
 # the launch calls of both steps.
@@ -124,8 +126,8 @@ class Forecast(msgspec.Struct, frozen=True):
     never does. ``advice`` is sorted by what it saves. ``filled`` is the workload as it was played, with what its
     description leaves out. If that makes a range, ``ends`` are the forecasts at all its ends by their time in the
     stream, and the forecast's own figures are those of typical model code with kernels side by side. ``host`` is the
-    range of the host time for each launch where nobody gave it, and ``launch_bound_s`` the shortest with which the step
-    is launch-bound, None if it never is. ``change`` was applied to the filled workload: in a what-if, ``workload`` and
+    host time for each launch where nobody gave it, and ``launch_bound_s`` the shortest with which the step is
+    launch-bound, None if it never is. ``change`` was applied to the filled workload: in a what-if, ``workload`` and
     ``host`` are those before the change.
     """
 
@@ -162,9 +164,22 @@ class Forecast(msgspec.Struct, frozen=True):
         return min(ratios), max(ratios)
 
     @property
+    def speedup_between(self) -> tuple[float, float]:
+        """The 95 % interval of the speed-up, by the intervals of both times."""
+        if self.graph is None:
+            return 1.0, 1.0
+        below = math.hypot(_apart(self.stream.step_s, self.stream.low_s), _apart(self.graph.high_s, self.graph.step_s))
+        above = math.hypot(_apart(self.stream.high_s, self.stream.step_s), _apart(self.graph.step_s, self.graph.low_s))
+        return self.speedup * math.exp(-below), self.speedup * math.exp(above)
+
+    @property
     def making_s(self) -> float:
         """Everything that making its graphs takes."""
         return sum(self.making)
+
+
+def _apart(longer_s: float, shorter_s: float) -> float:
+    return math.log(longer_s / shorter_s) if shorter_s > 0 else 0.0
 
 
 def forecast(workload: Workload, fit: Fit, change: Change = unchanged) -> Forecast:
@@ -191,7 +206,7 @@ def forecast(workload: Workload, fit: Fit, change: Change = unchanged) -> Foreca
 
     found = msgspec.structs.replace(at(), workload=workload, change=change)
     if host is not None or shares:
-        hosts = ENDS if host is not None else ENDS[:1]
+        hosts = CASES if host is not None else CASES[:1]
         corners = itertools.starmap(at, itertools.product(hosts, ENDS if shares else ENDS[:1]))
         ends = tuple(sorted(corners, key=lambda end: end.stream.step_s))
         streams, graphed = [end.stream for end in ends], [end.graph for end in ends if end.graph is not None]

@@ -8,7 +8,7 @@ from microbench.core.options import option
 
 HOST = (
     "The program's own host time for each launch, on top of the layer's call: 12us; default: that of the file, or for "
-    "PyTorch, CuPy's ufuncs and JAX a range from bare operations to typical model code."
+    "PyTorch, CuPy's ufuncs and JAX two cases, bare operations and typical model code."
 )
 
 

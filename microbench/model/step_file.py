@@ -132,6 +132,18 @@ def typed_seconds(option: str, text: str | None) -> float | None:
     return typed(partial(typed_time, longest_s=LONGEST_TRACE_S), text, option) if text is not None else None
 
 
+def typed_step(text: str | None) -> tuple[float | None, str]:
+    """What --step says: the time of a step in s, or whose call or turn is one, "train.py:step" or "train.py:30".
+
+    Raises UsageError.
+    """
+    if text is None or ":" not in text:
+        return typed_seconds("--step", text), ""
+    if not all(text.strip().rpartition(":")[::2]):
+        raise UsageError(f"--step {plain(text, 60)} names no function", "--step train.py:step, or --step train.py:30")
+    return None, text.strip()
+
+
 def shown(value: object) -> str:
     """A value as its file writes it."""
     text = "true" if value is True else "false" if value is False else value

@@ -1,6 +1,7 @@
 """Fills in what a step's description leaves out: host time for each launch, and the share of the SMs a kernel fills.
 
-Only the program determines them. Where they are not given, the step is predicted at both ends of their range.
+Only the program determines them. Where the host time is not given, the step is predicted in two cases: of bare
+operations and of typical model code. Where the share is not, it is predicted at both ends of its range.
 """
 
 from __future__ import annotations
@@ -24,13 +25,9 @@ FRAMEWORKS = ARRAY_LAYERS
 # The framework whose model code is measured (launch_model), and the one whose call may launch many kernels at once.
 MEASURED, COMPILING = "torch_eager", "jax_jit"
 MODEL_CODE = "launch_model"
-# The same host, the same program, two minutes later: host times differed by 30 to 40 % on H200 machines. The range
-# is that much wider than its examples at both ends.
-DRIFT = 0.35
-# Host time for each launch of PyTorch programs where no run has an example: typical ones took 12 to 25 us, steps on
-# busy hosts up to 33 us. Observed on H200 machines with PyTorch 2.11: a decode step of 146 kernels in 2.2 to 4.8 ms.
-ASSUMED_TYPICAL_S, ASSUMED_BUSY_S = (12e-6, 25e-6), 33e-6
-ASSUMED = "no run has measured model code: 12 to 25 µs a launch are typical of PyTorch, 33 µs of a busy host"
+# Host time for each launch of PyTorch programs where no run has an example, as observed on H200s with PyTorch 2.11.
+ASSUMED_TYPICAL_S = 12e-6, 25e-6
+ASSUMED = "no run has measured model code: 12 to 25 µs a launch are typical of PyTorch"
 
 End = Literal["low", "typical", "high"]
 
@@ -38,30 +35,23 @@ End = Literal["low", "typical", "high"]
 class HostTime(msgspec.Struct, frozen=True):
     """Host time for one launch through a layer, its call included, in seconds.
 
-    ``low_s`` is a program of bare operations, ``typical_s`` and ``high_s`` are model code, the host's drift included at
-    both ends. ``call_s`` is the layer's own call; ``in_steps``: it is fitted to measured steps too, so it can differ
-    from the call measured by itself. ``source`` says in words what the range rests on; ``assumed`` is True without any
-    measured example.
+    ``bare_s`` is a program of bare operations, ``typical_s`` is model code. ``call_s`` is the layer's own call;
+    ``in_steps``: it is fitted to measured steps too, so it can differ from the call measured by itself. ``source`` says
+    in words what model code rests on; ``assumed`` is True without any measured example.
     """
 
     layer: str
     call_s: float
-    low_s: float
+    bare_s: float
     typical_s: float
-    high_s: float
     source: str
     assumed: bool = False
     rests_on: tuple[str, ...] = ()
     in_steps: bool = False
 
-    @property
-    def undrifted_s(self) -> tuple[float, float]:
-        """The range without the host's drift: a launch of bare operations, and of the slowest model code."""
-        return self.low_s / (1 - DRIFT), self.high_s / (1 + DRIFT)
-
     def at(self, end: End) -> float:
-        """The host time at one end of the range, or the typical one."""
-        return {"low": self.low_s, "typical": self.typical_s, "high": self.high_s}[end]
+        """The host time of bare operations at the low end, else of model code."""
+        return self.bare_s if end == "low" else self.typical_s
 
 
 def unknown_host(workload: Workload) -> bool:
@@ -131,7 +121,7 @@ def relaunched(workload: Workload, fit: Fit, layer: str) -> Workload:
 
 
 def host_of(workload: Workload, fit: Fit) -> HostTime | None:
-    """The range for the first part whose host time nobody gave; None if all is known."""
+    """The host time of the first part for which nobody gave it; None if all is known."""
     for part in workload.parts:
         if isinstance(part, Kernels) and _lacks_host(part, workload):
             return host_time(fit, part.layer or workload.layer, part.arguments)
@@ -139,27 +129,22 @@ def host_of(workload: Workload, fit: Fit) -> HostTime | None:
 
 
 def host_time(fit: Fit, layer: str, arguments: int) -> HostTime:
-    """Host time for a launch through a framework: from bare operations to the slowest measured model code.
+    """Host time for a launch through a framework: of bare operations, and of the median example of model code.
 
     What the examples take beyond PyTorch's own call is added to the layer's call.
     """
     call_s = _call_s(fit, layer, arguments)
     bare_s = min(call_s, _call_s(fit, LOOP_LAYER, 0)) if layer == COMPILING else call_s
-    low_s = bare_s * (1 - DRIFT)
     call = fit.constants.get(call_name(layer, arguments))
     in_steps = call is not None and len({row.split("[")[0] for row in call.rests_on}) > 1
     examples = fit.model_code
     if not examples:
-        typical_s = max(sum(ASSUMED_TYPICAL_S) / 2, call_s)
-        high_s = max(ASSUMED_BUSY_S, call_s) * (1 + DRIFT)
-        return HostTime(layer, call_s, low_s, typical_s, high_s, ASSUMED, True, (), in_steps)
-    beyond = [example.launch_s - example.call_s for example in examples]
-    typical_s = max(call_s + statistics.median(beyond), low_s)
-    high_s = max(call_s + max(beyond), typical_s) * (1 + DRIFT)
+        return HostTime(layer, call_s, bare_s, max(sum(ASSUMED_TYPICAL_S) / 2, call_s), ASSUMED, True, (), in_steps)
+    typical_s = max(call_s + statistics.median(one.launch_s - one.call_s for one in examples), bare_s)
     names = tuple(dict.fromkeys(row for example in examples for row in example.rests_on))
     where = f" on the {fit.model_code_of} of the bundled reference" if fit.model_code_of else ""
     source = f"{len(examples)} measured examples of PyTorch's{where}"
-    return HostTime(layer, call_s, low_s, typical_s, high_s, source, False, names, in_steps)
+    return HostTime(layer, call_s, bare_s, typical_s, source, False, names, in_steps)
 
 
 def _beyond_s(fit: Fit, layer: str, arguments: int, host: End | float) -> float:

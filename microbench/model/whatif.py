@@ -257,8 +257,8 @@ def _cases(before: Forecast, after: Forecast, way: Way) -> Iterator[Times]:
         hosts: list[unknowns.End | float] = ["typical"] if share == "high" else []
         if way == "stream" and before.host is not None:
             bounds = [forecasting.launch_bound_s(one, before.host, share) for one in both]
-            within = [bound for bound in bounds if bound and before.host.low_s <= bound <= before.host.high_s]
-            hosts += [*ENDS, *(bound_s - before.host.call_s for bound_s in within)]
+            within = [bound for bound in bounds if bound and before.host.bare_s <= bound <= before.host.typical_s]
+            hosts += ["low", *(bound_s - before.host.call_s for bound_s in within)]
         for host in hosts:
             yield Times(*(one.step_s(way, host, share) for one in both))
 

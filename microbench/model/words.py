@@ -11,11 +11,12 @@ from microbench.core.units import as_time, percent, round_percent, short_size, s
 from microbench.model.constants import OWN_SCATTERS, half_width
 from microbench.model.forecast import WORTH, Forecast, Prediction, warm_ups
 from microbench.model.model import Limit
-from microbench.model.unknowns import DRIFT, unknown_shares
+from microbench.model.unknowns import unknown_shares
 from microbench.model.workload import Copies, Kernels, Wait, Workload
 
 SUITE = "prediction"
 MOST_COPIES_NAMED = 6
+WATCH = "microbench watch python train.py"
 PACES: dict[Limit, str] = {
     "host": "the step is launch-bound",
     "front end": "gaps between kernels and the launch latency limit the step",
@@ -62,9 +63,20 @@ def idle(prediction: Prediction) -> str:
     return " to ".join(dict.fromkeys((percent(shares[0]), percent(shares[-1]))))
 
 
+def cases(forecast: Forecast) -> tuple[tuple[str, Forecast], ...]:
+    """Bare operations and model code, if only the host time is unknown and the two differ; else nothing."""
+    if forecast.host is None or not forecast.stream.ends or unknown_shares(forecast.workload, forecast.fit.sms):
+        return ()
+    return tuple(zip(("bare operations", "typical model code"), forecast.ends, strict=True))
+
+
 def speedup(forecast: Forecast) -> str:
-    """The speed-up by a graph, or its range: "1.13×", "1.13× to 4.9×"."""
-    return " to ".join(dict.fromkeys(map(times, forecast.speedups)))
+    """The speed-up by a graph with its interval, of two cases, or its range: "1.13× (1.05 to 1.21×)", "1.13× or 4.9×",
+    "1.13× to 4.9×"."""
+    low, high = map(times, forecast.speedup_between)
+    if not forecast.ends and low != high:
+        return f"{times(forecast.speedup)} ({low.removesuffix('×')} to {high})"
+    return (" or " if cases(forecast) else " to ").join(dict.fromkeys(map(times, forecast.speedups)))
 
 
 def findings(forecast: Forecast) -> list[Finding]:
@@ -115,8 +127,7 @@ def gain(forecast: Forecast) -> Finding:
         text = "Kernels and pinned copies can be captured; waits, host work and pageable copies cannot."
     elif most > LITTLE:
         severity = "good" if least > LITTLE and not (forecast.host is not None and forecast.host.assumed) else "note"
-        title = f"As a graph the step takes {between(graph)} instead of {between(stream)}"
-        title += f"{_typical(forecast)}: {speedup(forecast)}"
+        title = f"As a graph the step takes {between(graph)} instead of {_in_stream(forecast)}: {speedup(forecast)}"
     elif least > 1 / LITTLE:
         title = f"A graph changes little: {between(graph)} instead of {between(stream)}"
     else:
@@ -132,10 +143,12 @@ def gain(forecast: Forecast) -> Finding:
     )
 
 
-def _typical(forecast: Forecast) -> str:
-    """The time in the stream between the ends of an unknown host time, in parentheses."""
+def _in_stream(forecast: Forecast) -> str:
+    """The time in the stream, in two cases where the host time is unknown."""
+    both = [f"{as_time(one.stream.step_s)} ({name})" for name, one in cases(forecast)]
     known = forecast.host is None or not forecast.stream.ends
-    return "" if known else f" ({as_time(forecast.stream.step_s)} in typical model code)"
+    typical = "" if known else f" ({as_time(forecast.stream.step_s)} in typical model code)"
+    return " or ".join(both) or f"{between(forecast.stream)}{typical}"
 
 
 def paying(forecast: Forecast) -> str:
@@ -170,13 +183,11 @@ def unknown(forecast: Forecast) -> Iterator[str]:
     """A sentence for each thing that makes the time a range: what was assumed, and how to give it."""
     host = forecast.host
     if host is not None:
-        bare_s, most_s = host.undrifted_s
-        bare = "many launches in a call" if host.low_s < host.call_s * (1 - DRIFT) else "bare call"
+        bare = "many launches in a call" if host.bare_s < host.call_s else "bare call"
         yield (
-            f"Host time is not given: a launch takes {as_time(bare_s)} ({bare}) to {as_time(most_s)} (model code). "
-            f"Hosts drift, so the range is {round_percent(DRIFT)} wider at both ends: "
-            f"{two_times(host.low_s, host.high_s)}. {_flips(forecast)}. "
-            f"--host takes your time per launch less the bare call's {as_time(host.call_s)}."
+            f"Host time is not given: a launch takes {as_time(host.bare_s)} ({bare}) or {as_time(host.typical_s)} "
+            f"(typical model code). {_flips(forecast)}. `{WATCH}` measures yours; --host takes it, less the bare "
+            f"call's {as_time(host.call_s)}."
         )
     if unknown_shares(forecast.workload, forecast.fit.sms):
         yield (
@@ -198,9 +209,9 @@ def _flips(forecast: Forecast) -> str:
     host, bound_s = forecast.host, forecast.launch_bound_s
     if bound_s is None or host is None:
         return "The step is never launch-bound"
-    if bound_s <= host.low_s:
-        return f"The step is launch-bound from {as_time(bound_s)} on, so at any of these"
-    where = ", so at none of these" if bound_s > host.high_s else ""
+    if bound_s <= host.bare_s:
+        return f"The step is launch-bound from {as_time(bound_s)} on, so in both cases"
+    where = ", so in neither case" if bound_s > host.typical_s else ""
     return f"The step is launch-bound from {as_time(bound_s)} on{where}"
 
 
@@ -213,7 +224,7 @@ def drawn_as(forecast: Forecast) -> Iterator[str]:
 
 
 def _host(forecast: Forecast) -> Iterator[Finding]:
-    """What the range of the host time rests on, and how to get the true one."""
+    """What the host time of model code rests on, and how to get the true one."""
     host = forecast.host
     if host is not None:
         layer = title_of(host.layer, forecast.fit.titles)
@@ -227,11 +238,10 @@ def _host(forecast: Forecast) -> Iterator[Finding]:
                 f"{as_time(host.typical_s)} ({host.source})."
             ),
             advice=(
-                "To get yours, time the submission of a step without a graph (up to, not including, its synchronise), "
-                "divide by its launches (counted by torch.profiler or nsys), subtract "
-                f"{as_time(host.call_s)}, and give the rest as --host."
+                f"Record your program: `{WATCH}` says what it does there, and foresees its graph. Or give --host: the "
+                f"time of a launch less {as_time(host.call_s)}."
             ),
-            threshold=f"a framework's layer without --host; hosts drift, so both ends are {round_percent(DRIFT)} wider",
+            threshold="a framework's layer without --host",
             rests_on=host.rests_on,
         )
 

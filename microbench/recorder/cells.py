@@ -1,6 +1,8 @@
 """Defines a recording: a file of cells of 64 bytes, each a row (one record of CUPTI, or samples of Python) or a part of
 a text.
 
+recorder.c writes the cells of CUPTI, calls and facts, and this file those of Python.
+
 The first cell is the header: MAGIC, VERSION and CELL_BYTES. A text says a fact about the recording ("pid=42"), or is
 the name of a kernel or a line of Python, whose rows hold its key. A reader leaves out cells of a kind that it does not
 know. Cells do not refer to their place in the file, so a file that was cut is
@@ -27,15 +29,6 @@ ROW = (
     ("node", "<u8"),
 )  # fmt: skip
 MEMCPY, MEMSET, DRIVER, RUNTIME, KERNEL, OVERHEAD, PEER_MEMCPY, CUDA_EVENT, SYNC = 1, 2, 4, 5, 10, 17, 22, 36, 38
-# CUPTI makes records of these kinds. The callbacks make the rows of calls (RUNTIME, DRIVER), waits (SYNC) and events
-# while the program calls, because CUPTI's own records of them cost several times as much.
-KINDS = (KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, OVERHEAD)
-# The action for a call: RECORDED, plus RECORDS_EVENT or one of CUPTI's types of waits in the low bits. PER_THREAD marks
-# calls of the variant with a default stream for each thread.
-WAITS_FOR_EVENT, STREAM_WAITS, WAITS_FOR_STREAM, WAITS_FOR_ALL = 1, 2, 3, 4
-RECORDS_EVENT, PER_THREAD, RECORDED = 8, 16, 32
-LAUNCHES = 64  # one kernel
-HOST_WAITS = (WAITS_FOR_EVENT, WAITS_FOR_STREAM, WAITS_FOR_ALL)
 
 # A row of this kind represents consecutive samples that found a thread in one stack of Python. CUPTI does not make it.
 # ``begin_ns`` and ``end_ns`` are the times of the first and the last of them, ``size`` is their number, ``flags`` how

@@ -1,4 +1,4 @@
-"""Finds and loads the CUPTI library that the program itself would load, and says in words why it cannot record."""
+"""Finds the CUPTI library that the program itself would load."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 # In a process there must be one libcupti only, so its folder is looked for in the order in which packages find theirs.
 PACKAGE_FOLDERS = {13: "nvidia/cu13/lib", 12: "nvidia/cuda_cupti/lib"}
 TOOLKIT_FOLDERS = ("extras/CUPTI/lib64", "lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
 LOADED = re.compile(r"/.*/libcupti\.so[.\d]*$", re.MULTILINE)
 TORCH_CUDA = re.compile(r"""^cuda\b[^=]*=\s*['"](\d+)""", re.MULTILINE)
-# The versions whose records the callbacks know: 18 is CUDA 12.0; from 13 on the number is 130000 and so on.
-FIRST_VERSION, FIRST_UNKNOWN_VERSION = 18, 140000
 CUDA_13 = 13000
-TAKEN = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
 INSTALL = "pip install nvidia-cuda-cupti (for CUDA 12 nvidia-cuda-cupti-cu12) for that Python"
 
 
@@ -29,39 +25,11 @@ class NotRecorded(Exception):
         self.cause, self.next_step = cause, next_step
 
 
-def load() -> tuple[Any, int]:
-    """The library and its version. Raises NotRecorded."""
-    path = next(paths(), None)
-    if path is None:
-        raise NotRecorded(f"no libcupti.so.12 or .13 is installed for {sys.executable}", INSTALL)
-    try:
-        cupti = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
-    except OSError as error:
-        raise NotRecorded(f"CUPTI cannot be loaded: {error}", INSTALL) from error
-    version = ctypes.c_uint32()
-    checked(cupti, "cuptiGetVersion", ctypes.byref(version))
-    if not FIRST_VERSION <= version.value < FIRST_UNKNOWN_VERSION:
-        raise NotRecorded(
-            f"CUPTI's version {version.value} at {path} is unknown to this microbench",
-            "install CUPTI of CUDA 12 or 13, or a newer microbench",
-        )
-    return cupti, version.value
-
-
-def checked(cupti: Any, call: str, *arguments: Any) -> None:
-    """Make a call. Raises NotRecorded if it fails."""
-    status = getattr(cupti, call)(*arguments)
-    if status == TAKEN:
-        holder = "Nsight Systems" if "NSYS_PROFILING_SESSION_ID" in os.environ else "another profiler"
-        raise NotRecorded(
-            f"{holder} is attached to the process already, and CUPTI serves one profiler at a time",
-            "run the program without the other profiler (nsys, ncu, torch.profiler, microbench)",
-        )
-    if status:
-        text = ctypes.c_char_p()
-        cupti.cuptiGetResultString(status, ctypes.byref(text))
-        words = (text.value or b"an unknown error").decode("utf-8", "replace")
-        raise NotRecorded(f"CUPTI refuses {call}: {words} ({status})", "check that nvidia-smi works on this machine")
+def path() -> str:
+    """The library that this process would load. Raises NotRecorded."""
+    for found in paths():
+        return found
+    raise NotRecorded(f"no libcupti.so.12 or .13 is installed for {sys.executable}", INSTALL)
 
 
 def paths() -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 A thread of its own looks at the stacks of the other threads a few times a second, and asks Python to report the jumps
 in the code that it finds there. Python reports a jump forward once and a jump backward, which ends a turn, each time
-(0.7 us). Of a loop with more than FASTEST turns a second only MOST_TURNS are noted after each ``restart``.
+(0.7 us). Of a loop with more than FASTEST turns a second only MOST_TURNS are noted in
+a window, and again each AGAIN_NS in a pause.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ WRITE_NS = 500_000_000
 MOST_CODE = 2000  # functions that are observed
 GENERATOR = 0x20  # inspect.CO_GENERATOR
 MOST_TURNS, FASTEST = 256, 400
+AGAIN_NS = 250_000_000  # after which turns of fast loops are noted again in a pause
+WITH_THREADS = ("jax", "jaxlib", "tensorflow")  # submit work from threads of their own
 MOST_WAITING = 100_000  # turns; in a forked child nobody writes them
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 MODULES = os.path.join("torch", "nn", "modules", "module.py")  # calls the code of PyTorch's modules
@@ -31,16 +34,16 @@ MODULES = os.path.join("torch", "nn", "modules", "module.py")  # calls the code 
 
 class Loops:
     """Makes rows of the turns of loops. ``write`` takes cells and says whether the recording goes on; ``ahead_ns`` says
-    how far CUPTI's clock is ahead of Unix time."""
+    how far CUPTI's clock is ahead of Unix time. ``switch`` is called at the end of a turn of the thread that submits
+    work, if the library wants it by ``shared``."""
 
-    def __init__(self, write: Any, ahead_ns: Any) -> None:
-        self._write, self._ahead_ns = write, ahead_ns
+    def __init__(self, write: Any, ahead_ns: Any, shared: Any, switch: Any) -> None:
+        self._write, self._ahead_ns, self._shared, self._switch = write, ahead_ns, shared, switch
         self._lock = _thread.allocate_lock()
         self._ended = False
-        self.seen = False  # a turn has ended
-        # What the thread that ``is_main`` knows is to call at the end of its next turn; None when it has.
-        self.at_turn: Any = None
-        self._is_main: Any = None
+        self._seen = False  # a turn has ended
+        self._wanted = False  # the next turn shall switch
+        self._asked, self._anew_ns = (1, 0), 0  # by the library; when turns were last noted anew
         self._monitoring: Any = getattr(sys, "monitoring", None)
         self._tool = -1
         self._dynamo: Any = None  # of PyTorch, which compiles Python frames
@@ -53,17 +56,13 @@ class Loops:
         self._turns: list[tuple[int, int, int, int]] = []
         self._texts: list[bytes] = []
 
-    def run(self, begun: Any, is_main: Any) -> None:
-        """Observe loops from when ``begun`` is true until ``finish``. What goes wrong ends this and not the program.
-
-        ``is_main`` says whether the thread of a number calls ``at_turn``.
-        """
-        self._is_main = is_main
+    def run(self) -> None:
+        """Observe loops from the first kernel until ``finish``. What goes wrong ends this and not the program."""
         monitoring = self._monitoring
         if monitoring is None:
             return
         with contextlib.suppress(Exception):
-            while not begun():
+            while not self._shared.first_thread:
                 time.sleep(EVERY_S)
                 if self._ended:
                     return
@@ -79,20 +78,26 @@ class Loops:
                     if self._ended:
                         return
                     self._observe()
+                    self._follow()
                     if time.monotonic_ns() - written_ns > WRITE_NS:
                         written_ns = time.monotonic_ns()
                         self._ended = not self._flush()
                 time.sleep(EVERY_S)
 
-    def restart(self) -> None:
-        """Note the turns of fast loops anew, because a window begins or ends."""
-        if self._tool >= 0:
-            with self._lock, contextlib.suppress(Exception):
-                for (code, _), loop in list(self._loops.items()):
-                    if loop[1] >= MOST_TURNS:
-                        for events in (0, self._monitoring.events.JUMP):
-                            self._monitoring.set_local_events(self._tool, self._observed[code], events)
-                    loop[1] = 0
+    def _follow(self) -> None:
+        """Do what the library wants, and note the turns of fast loops anew when that changes and now and then in a
+        pause."""
+        self._shared.can_switch = int(self._seen and not any(name in sys.modules for name in WITH_THREADS))
+        asked, now_ns = (self._shared.window_open, self._shared.wanted), time.monotonic_ns()
+        anew = asked != self._asked or (not asked[0] and now_ns - self._anew_ns > AGAIN_NS)
+        self._asked, self._wanted = asked, asked[1] > 0
+        if anew:
+            self._anew_ns = now_ns
+            for (code, _), loop in list(self._loops.items()):
+                if loop[1] >= MOST_TURNS:
+                    for events in (0, self._monitoring.events.JUMP):
+                        self._monitoring.set_local_events(self._tool, self._observed[code], events)
+                loop[1] = 0
 
     def finish(self) -> None:
         """End the observation and write what waits."""
@@ -132,7 +137,7 @@ class Loops:
         if target > offset or len(self._turns) > MOST_WAITING:
             return self._monitoring.DISABLE
         try:
-            if self.at_turn is not None or (id(code), target) not in self._loops:
+            if self._wanted or (id(code), target) not in self._loops:
                 self._first_or_switch(code, offset, target)
             now_ns = time.time_ns()
             loop = self._loops[id(code), target]
@@ -153,11 +158,10 @@ class Loops:
         try:
             if (id(code), target) not in self._loops:
                 self._new(code, offset, target)
-            self.seen = True
-            if self.at_turn is not None and self._is_main(_thread.get_ident() & THREAD):
-                switch, self.at_turn = self.at_turn, None
-                with contextlib.suppress(Exception):
-                    switch()
+            self._seen = True
+            if self._wanted and _thread.get_ident() & THREAD == self._shared.first_thread:
+                self._wanted = False
+                self._switch()
         finally:
             with contextlib.suppress(Exception):
                 self._dynamo.eval_frame.set_eval_frame(before)

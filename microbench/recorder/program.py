@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
-from microbench.recorder import injection, machine_code, recorder
+from microbench.recorder import cupti, library, recorder
 
 INJECTED = Path(__file__).parent / "inject"
 VARIABLE = "MICROBENCH_WATCH"
@@ -38,11 +38,10 @@ class Ended(NamedTuple):
 
     status: int
     reasons: tuple[Reason, ...]
-    only_python: bool  # no other program could be recorded
 
 
 OTHERS_INJECTION = Reason(
-    f"programs that are not Python, because {injection.VARIABLE} is set already",
+    f"programs that are not Python, because {library.VARIABLE} is set already",
     "unset it, unless another tool needs it",
 )
 
@@ -51,9 +50,9 @@ class How(NamedTuple):
     """How processes are recorded. ``for_s`` is the time after its first work on the GPU at which a process ends its
     recording, in s.
 
-    With ``window_s`` and ``every_s`` a Python process records everything in the first ``window_s`` of each ``every_s``,
-    and only waits and the turns of its loops in the rest. With neither it pauses now and then, unless it is recorded
-    ``whole``. With ``stacks`` its recording also says in which functions of Python its threads were.
+    With ``window_s`` and ``every_s`` a process records everything in the first ``window_s`` of each ``every_s``, and
+    only waits and the turns of its loops in the rest. With neither it pauses now and then, unless it is recorded
+    ``whole``. With ``stacks`` the recording of a Python process also says in which functions its threads were.
     """
 
     for_s: float | None = None
@@ -73,13 +72,16 @@ def begin_here(
 
     ``tell`` is called with a cause and a next step if the recording ends early. Raises NotRecorded and OSError.
     """
-    code = folder / "callbacks"
-    code.write_bytes(machine_code.callbacks())
-    settings = {
-        "folder": str(folder), "file": None if file is None else str(file), "code": str(code), "stacks": stacks,
-        "for_s": None, "window_s": None, "every_s": None, "whole": True,
-    }  # fmt: skip
+    made = library.library()
+    if made is None:
+        raise cupti.NotRecorded(*library.MISSING)
+    settings = {**_settings(folder, WHOLE._replace(stacks=stacks), made), "file": None if file is None else str(file)}
     return recorder.begin("", settings, tell)
+
+
+def _settings(folder: Path, how: How, made: Path) -> dict[str, object]:
+    """What recorder.begin takes."""
+    return {"folder": str(folder), "library": str(made), **how._asdict()}
 
 
 def watch(
@@ -90,7 +92,7 @@ def watch(
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Ended:
     """Run a command to its end; each process that imports a GPU package of Python, or that starts CUDA in another way,
-    writes a recording into ``folder``. The latter needs the library of ``injection``.
+    writes a recording into ``folder``.
 
     ``when_begun`` is called after the command has begun, which inherits no file opened in it. ``meanwhile`` is called
     about once a second until the command ends; signals wait until it returns. Neither may raise. Raises UsageError,
@@ -98,22 +100,17 @@ def watch(
     """
     with contextlib.ExitStack() as stack:
         try:
-            private = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="microbench-")))
-            code = private / "callbacks"
-            with signals_held():
-                code.write_bytes(machine_code.callbacks())
-            reasons = private / "reasons"
-            reasons.mkdir()
+            reasons = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="microbench-")))
         except OSError as error:
             raise UsageError(
                 f"the temporary folder cannot be used: {error.strerror or error}", "name another one by TMPDIR"
             ) from error
-        library = injection.library()
-        taken = os.environ.get(injection.VARIABLE, "") not in ("", str(library))  # it is ours under another watch
-        library = None if taken else library
-        environment = {**os.environ, **variables(folder.absolute(), code, reasons, how, library)}
-        status = _run(command, environment, when_begun, meanwhile)
-        return Ended(status, (*_reasons(reasons), *[OTHERS_INJECTION] * taken), library is None)
+        made = library.library()
+        taken = os.environ.get(library.VARIABLE, "") not in ("", str(made))  # it is ours under another watch
+        missed = [Reason(*library.MISSING)] if made is None else [OTHERS_INJECTION] * taken
+        added = {} if made is None else variables(folder.absolute(), reasons, how, made, injected=not taken)
+        status = _run(command, {**os.environ, **added}, when_begun, meanwhile)
+        return Ended(status, (*_reasons(reasons), *missed))
 
 
 @contextlib.contextmanager
@@ -130,13 +127,19 @@ def signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def variables(folder: Path, code: Path, reasons: Path, how: How, library: Path | None) -> dict[str, str]:
-    """The variables of the environment by which processes record themselves."""
-    places = {"folder": folder, "code": code, "reasons": reasons, "library": library}
-    settings = {name: None if place is None else str(place) for name, place in places.items()} | how._asdict()
+def variables(folder: Path, reasons: Path, how: How, made: Path, *, injected: bool = True) -> dict[str, str]:
+    """The variables of the environment by which processes record themselves; those of programs that are not Python only
+    if the library is ``injected``."""
+    settings = {**_settings(folder, how, made), "reasons": str(reasons), "injected": injected}
     path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
-    others = {} if library is None else injection.variables(library, folder, reasons, how.for_s)
-    return {VARIABLE: json.dumps(settings), "PYTHONPATH": path, **others}
+    ours = {VARIABLE: json.dumps(settings), "PYTHONPATH": path}
+    if not injected:
+        return ours
+    times = {"FOR_MS": how.for_s, "WINDOW_MS": how.window_s, "EVERY_MS": how.every_s}
+    words = {name: "" if seconds is None else str(round(seconds * 1000)) for name, seconds in times.items()}
+    words |= {"FOLDER": str(folder), "REASONS": str(reasons), "WHOLE": "1" if how.whole else ""}
+    words |= {"CUDA": ",".join(map(str, cupti.majors())), "CUPTI": next(cupti.paths(), "")}
+    return {**ours, library.VARIABLE: str(made), **{f"{VARIABLE}_{name}": value for name, value in words.items()}}
 
 
 def _run(

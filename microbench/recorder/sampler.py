@@ -89,12 +89,12 @@ class Places:
 
 
 class Sampler:
-    """Makes rows of samples while ``wanted`` says so. ``write`` takes cells and says whether the recording goes on;
-    ``ahead_ns`` says how far CUPTI's clock is ahead of Unix time, and is asked before each write because clocks
-    drift."""
+    """Makes rows of samples while a window is open, as ``shared`` says. ``write`` takes cells and says whether the
+    recording goes on; ``ahead_ns`` says how far CUPTI's clock is ahead of Unix time, and is asked before each write
+    because clocks drift."""
 
-    def __init__(self, write: Any, ahead_ns: Any, wanted: Any) -> None:
-        self._wanted = wanted
+    def __init__(self, write: Any, ahead_ns: Any, shared: Any) -> None:
+        self._shared = shared
         self._random = time.monotonic_ns() | 1  # the program's own random numbers stay as they are
         self.impossible = False  # without Python's lock another thread's frames must not be read
         self._write, self._measure_ahead_ns = write, ahead_ns
@@ -123,7 +123,7 @@ class Sampler:
                     if self._ended:
                         return
                     self.impossible = not getattr(sys, "_is_gil_enabled", lambda: True)()
-                    wanted = not self.impossible and self._wanted()
+                    wanted = not self.impossible and bool(self._shared.window_open)
                     if wanted != (self._since is not None):
                         self._account(wanted)
                     if wanted:
@@ -186,9 +186,7 @@ class Sampler:
             ran_ns, ready_ns, _ = map(int, file.read(100).split())
         now = time.monotonic_ns(), ran_ns, ready_ns
         if self._since is not None:
-            self._processor = [
-                sum(one) - before for *one, before in zip(self._processor, now, self._since, strict=True)
-            ]
+            self._processor = [had + now[at] - self._since[at] for at, had in enumerate(self._processor)]
         self._since = now if goes_on else None
 
     def _close(self, thread: int, run: list[int]) -> None:

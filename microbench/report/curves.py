@@ -1,7 +1,5 @@
 """Turns the rows of a benchmark into a curve, picks round numbers for axes, and scales values to lengths."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

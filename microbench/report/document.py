@@ -1,7 +1,5 @@
 """Defines a report: structs of words and numbers that the terminal, page, figures and Markdown lay out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Makes the heading of a report: its mark, its banners, and facts about the machine and the run."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Writes a report as GitHub's Markdown for issues and wikis: findings open, tables folded, and text escaped."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 

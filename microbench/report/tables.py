@@ -1,7 +1,5 @@
 """Turns the rows of a run into tables: a benchmark's figures with notes, facts, and cases that were not measured."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Budget: how long each case may sample, and which cases are left out for lack of time."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 

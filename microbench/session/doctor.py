@@ -1,7 +1,5 @@
 """``examine(environment)`` returns checks of what this machine can and cannot measure, each with its next step."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

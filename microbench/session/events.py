@@ -1,7 +1,5 @@
 """The events of a run, and the Listener that receives and displays them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal

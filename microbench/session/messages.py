@@ -12,8 +12,6 @@
 The next Order acknowledges an outcome: the worker waits until the parent has saved and displayed it.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """Selects the cases that the user named and plans their order: on which GPU, in which round, in which process."""
 
-from __future__ import annotations
-
 import difflib
 import itertools
 import random
@@ -158,7 +156,8 @@ class Process:
     """What a worker process needs. Consecutive cases with equal needs share a process.
 
     ``device`` is what the worker opens: a UUID, "fake", or None for the real host. ``variables`` are set in its
-    environment. ``own`` names the axis value or the cold case that has a process to itself.
+    environment. ``own`` names the axis value or the cold case that has a process to itself. ``side`` tells two sides
+    apart that are measured in turn; ``python`` is the interpreter of one, by default the one that runs.
     """
 
     seam: Seam
@@ -166,6 +165,8 @@ class Process:
     round: int
     variables: tuple[tuple[str, str], ...] = ()
     own: str = ""
+    side: int = 0
+    python: str = ""
 
 
 @dataclass(frozen=True)

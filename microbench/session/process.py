@@ -1,8 +1,6 @@
 """WorkerProcess: the parent's end of a worker. It starts the process, exchanges messages, notices a crash or a hang,
 and makes sure that the process ends."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import selectors
@@ -59,10 +57,16 @@ class WorkerProcess:
     """A worker in a process group of its own, so that a terminal's Ctrl-C does not reach it."""
 
     def __init__(
-        self, job: Job, variables: Mapping[str, str], patience: Patience, kill: Callable[[int, int], None] = os.killpg
+        self,
+        job: Job,
+        variables: Mapping[str, str],
+        patience: Patience,
+        kill: Callable[[int, int], None] = os.killpg,
+        python: str = "",
     ) -> None:
         """Start ``job`` with ``variables`` added to the environment. ``kill`` sends a signal to a process group.
 
+        ``python`` is another interpreter, whose environment has a microbench of its own.
         Raises MicrobenchError if the system cannot start a process.
         """
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
@@ -78,14 +82,15 @@ class WorkerProcess:
                 self._scratch = tempfile.TemporaryDirectory(prefix="microbench-", ignore_cleanup_errors=True)
             folder = self._scratch.name if self._scratch else ""
             filled = {name: value.replace(SCRATCH, folder) for name, value in variables.items()}
+            imported = {} if python else {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "microbench.session.worker"],
+                [python or sys.executable, "-P", "-m", "microbench.session.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 # The worker imports from where the parent does, not from the current folder (-P).
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **filled},
+                env={**os.environ, **imported, **filled},
                 process_group=0,
             )
         except OSError as error:

@@ -1,7 +1,5 @@
 """Checks a whole request before anything is measured, and turns it into an Intent: settings, cases and the file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

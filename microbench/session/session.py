@@ -3,8 +3,6 @@
 The parent process never opens a GPU; workers do.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time
@@ -20,15 +18,8 @@ from microbench.archive import processes, store
 from microbench.archive.damage import without_damage
 from microbench.archive.runfile import ResultLostError, RunFile
 from microbench.archive.schema import SCHEMA_VERSION
+from microbench.core import errors
 from microbench.core.bench import Benchmark, discover
-from microbench.core.errors import (
-    DeviceAbsentError,
-    ExitCode,
-    MicrobenchError,
-    ResultNotWrittenError,
-    RunUnreadableError,
-    UsageError,
-)
 from microbench.core.model import Environment, Floors, Outcome, Run, Session
 from microbench.core.units import plain
 from microbench.core.version import __version__
@@ -48,10 +39,10 @@ MOST_SIDE_BY_SIDE = 6
 LOOK_CLOSER = "see `microbench doctor`"
 
 
-class NothingMeasuredError(MicrobenchError):
+class NothingMeasuredError(errors.MicrobenchError):
     """Ctrl-C came before anything was measured, so there is no run."""
 
-    exit_code = ExitCode.INTERRUPTED
+    exit_code = errors.ExitCode.INTERRUPTED
 
 
 @dataclass(frozen=True)
@@ -71,7 +62,7 @@ class RunResult:
 
     run: Run
     path: Path
-    exit_code: ExitCode
+    exit_code: errors.ExitCode
     environment: Environment
 
 
@@ -99,7 +90,7 @@ def execute(
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ResultNotWrittenError(
+            raise errors.ResultNotWrittenError(
                 f"the data folder {plain(folder)} cannot be created: {error.strerror or error}",
                 "set MICROBENCH_DATA to a folder of yours, or use --out",
             ) from None
@@ -132,7 +123,7 @@ class _Session:
 
     def run(self) -> RunResult:
         intent = self.intent
-        worker = self._start(Process("probe", intent.settings.device, 0), Floors(), None)
+        worker = start_worker(Process("probe", intent.settings.device, 0), self.seams, self.allowed_cpus)
         try:
             environment, floors = probe(worker, intent.settings.device, self._budget().wait_s)
         except KeyboardInterrupt:
@@ -152,7 +143,7 @@ class _Session:
             limited=self._limit_s() is not None,
         )
         if not plan.cases and not intent.measured:
-            raise _nothing_to_measure(plan.skipped, environment)
+            raise nothing_to_measure(plan.skipped, environment)
         # Under a limit cases sample for less than their cap, so their wall times are a poor forecast.
         earlier_s = earlier_walls(intent.preset, environment) if self._limit_s() is None else {}
         self.file.begin(head)  # from here on this run is the last one
@@ -169,15 +160,15 @@ class _Session:
             raise ResultLostError(
                 error.cause, f"what was measured is in {plain(self.file.path)}: --resume it"
             ) from None
-        except MicrobenchError as error:
+        except errors.MicrobenchError as error:
             self._finish(head, "stopped")
             next_step = f"what was measured is in {plain(self.file.path)}; {error.next_step}"
             raise type(error)(error.cause, next_step) from None
         run = self._finish(head, status)
         failed = any(outcome.status not in ("ok", "skipped") for outcome in self.outcomes)
-        exit_code = ExitCode.SOME_FAILED if failed else ExitCode.MEASURED
+        exit_code = errors.ExitCode.SOME_FAILED if failed else errors.ExitCode.MEASURED
         if status == "interrupted":
-            exit_code = ExitCode.INTERRUPTED
+            exit_code = errors.ExitCode.INTERRUPTED
         return RunResult(run, self.file.path, exit_code, environment)
 
     def _measure(self, plan: Plan, environment: Environment, floors: Floors, earlier_s: Mapping[str, float]) -> None:
@@ -191,7 +182,8 @@ class _Session:
         near_node = next(iter(nodes.values()), None)
 
         def start(process: Process, packages: tuple[str, ...] | None = None) -> WorkerProcess:
-            return self._start(process, floors, nodes.get(process.device or "", near_node), packages)
+            node = nodes.get(process.device or "", near_node)
+            return start_worker(process, self.seams, self.allowed_cpus, floors, node, packages)
 
         side_by_side = min(MOST_SIDE_BY_SIDE, len(self.allowed_cpus))
         with pinned(find_cores(near_node).plan.parent_cores):
@@ -210,24 +202,6 @@ class _Session:
         self.outcomes.append(outcome)  # first, so that an interruption cannot lose it from the finished file
         self.file.append(outcome)
         self.listener(CaseDone(outcome))
-
-    def _start(
-        self, process: Process, floors: Floors, near_node: int | None, packages: tuple[str, ...] | None = None
-    ) -> WorkerProcess:
-        """A worker for the process. With ``packages`` it imports them and then waits."""
-        job = Job(
-            seam=process.seam,
-            device=process.device,
-            benchmarks=self.seams.benchmarks,
-            backend=self.seams.backend,
-            parent_pid=os.getpid(),
-            floors=floors,
-            near_node=near_node,
-            allowed_cpus=self.allowed_cpus,
-            packages=packages or (),
-            waits=packages is not None,
-        )
-        return WorkerProcess(job, dict(process.variables), self.seams.patience, self.seams.kill)
 
     def _head(self, environment: Environment, floors: Floors) -> Run:
         """The run as it is before this session's first outcome."""
@@ -260,6 +234,30 @@ class _Session:
         return run
 
 
+def start_worker(
+    process: Process,
+    seams: Seams,
+    allowed_cpus: tuple[int, ...],
+    floors: Floors | None = None,
+    near_node: int | None = None,
+    packages: tuple[str, ...] | None = None,
+) -> WorkerProcess:
+    """A worker for the process. With ``packages`` it imports them and then waits."""
+    job = Job(
+        seam=process.seam,
+        device=process.device,
+        benchmarks=seams.benchmarks,
+        backend=seams.backend,
+        parent_pid=os.getpid(),
+        floors=floors or Floors(),
+        near_node=near_node,
+        allowed_cpus=allowed_cpus,
+        packages=packages or (),
+        waits=packages is not None,
+    )
+    return WorkerProcess(job, dict(process.variables), seams.patience, seams.kill, process.python)
+
+
 def check_same(begun: Session, now: Session) -> None:
     """Raise UsageError if the GPU, driver or code is not the one that the session began with, because its rounds would
     not be comparable. An unknown commit is not compared."""
@@ -271,22 +269,22 @@ def check_same(begun: Session, now: Session) -> None:
     }
     for name, (was, is_now) in compared.items():
         if was != is_now:
-            raise UsageError(
+            raise errors.UsageError(
                 f"the run began with {name} {was or 'none'}, but this machine has {is_now or 'none'}",
                 "resume it where it began, or add a session with --into",
             )
 
 
-def _nothing_to_measure(skipped: Sequence[Outcome], environment: Environment) -> MicrobenchError:
+def nothing_to_measure(skipped: Sequence[Outcome], environment: Environment) -> errors.MicrobenchError:
     """The error that says why there is no GPU, or why each benchmark was skipped."""
     if not environment.gpus:
-        return DeviceAbsentError(
+        return errors.DeviceAbsentError(
             environment.no_gpu_reason or "there is no GPU here",
             environment.no_gpu_next_step or "try `microbench run --device fake`, or another machine",
         )
     reasons = dict.fromkeys(f"{outcome.case.benchmark}: {outcome.reason}" for outcome in skipped)
     names = " ".join(dict.fromkeys(outcome.case.benchmark for outcome in skipped))
-    return UsageError(
+    return errors.UsageError(
         f"nothing can be measured here: {'; '.join(reasons)}", f"`microbench list {names}` shows other values"
     )
 
@@ -306,7 +304,7 @@ def probe(worker: WorkerProcess, device: str | None, wait_s: float | None) -> tu
             elif isinstance(message, FloorsFound):
                 floors = message.floors
             elif isinstance(message, Refused):
-                for error in (DeviceAbsentError, UsageError):
+                for error in (errors.DeviceAbsentError, errors.UsageError):
                     if message.exit_code == error.exit_code:
                         raise error(message.reason, message.next_step)
                 reason = message.reason
@@ -317,7 +315,7 @@ def probe(worker: WorkerProcess, device: str | None, wait_s: float | None) -> tu
     if environment is None:
         environment = Environment(no_gpu_reason=f"the search for a GPU failed: {reason}", no_gpu_next_step=LOOK_CLOSER)
     if device is not None and not environment.gpus:
-        raise DeviceAbsentError(
+        raise errors.DeviceAbsentError(
             f"{device} is not here: {environment.no_gpu_reason or 'no GPU'}",
             environment.no_gpu_next_step or LOOK_CLOSER,
         )
@@ -331,7 +329,7 @@ def earlier_walls(preset: str, environment: Environment) -> dict[str, float]:
         return {}
     try:
         run = store.read(path)
-    except RunUnreadableError:
+    except errors.RunUnreadableError:
         return {}
     session = run.sessions[-1]
     devices = [gpu.uuid for gpu in environment.gpus]

@@ -1,7 +1,5 @@
 """Supervisor: measures planned cases in one worker process after another; a failed worker does not end the run."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections import Counter

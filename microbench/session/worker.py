@@ -4,8 +4,6 @@ It is started as ``python -m microbench.session.worker``. microbench/session/mes
 a private stream, so that a library's print cannot break them.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import os

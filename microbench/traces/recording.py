@@ -171,6 +171,7 @@ class _Texts:
         self.kernels: dict[int, str] = {}
         self.lines: dict[int, Stack] = {}  # by the key of the innermost frame
         self._own: set[int] = set()  # frames of the program's own code and those that it called
+        self.callers: dict[str, frozenset[str]] = {}
         self.loops: dict[int, Loop] = {}
         self.left_out = 0
         self._open = (0, 0, 0)  # kind, key and length of the text that goes on
@@ -210,6 +211,8 @@ class _Texts:
         by_own = caller in self._own
         if own or by_own:
             self._own.add(key)
+        if own:
+            self.callers[place] = self.callers.get(place, frozenset()) | ({line} if by_own else set())
         called = () if own else (*functions[: MOST_DEEP - 1], LINE_NUMBER.sub("", place))
         self.lines[key] = Stack(line if by_own and not own else place, called)
 
@@ -369,7 +372,7 @@ class _Reader:
             turns=self._read_turns(),
         )
         trace = collector.finish(self._name, facts)
-        trace = msgspec.structs.replace(trace, samples=samples, processor=_processor(texts))
+        trace = msgspec.structs.replace(trace, samples=samples, processor=_processor(texts), callers=texts.callers)
         return _without_others(trace) if windows else trace
 
     def _read_turns(self) -> Table:

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from microbench.core.errors import UsageError
 from microbench.core.files import open_regular
+from microbench.core.units import plain
 
 GZIP = b"\x1f\x8b"
 READ_BYTES = 1 << 16  # also what is lost before damaged data
@@ -73,5 +74,5 @@ def open_trace(path: Path) -> Iterator[TraceStream]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(
-            f"{path.name} cannot be read: {reason}", "give the file of a recording, or a folder of them"
+            f"{plain(path)} cannot be read: {reason}", "give the file of a recording, or a folder of them"
         ) from None

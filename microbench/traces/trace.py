@@ -114,7 +114,8 @@ class Trace(msgspec.Struct, frozen=True):
     records were asked for at all. ``rank`` is the number of this process in a distributed program. A recording of
     ``windows`` (begin and end in ns) has only their records, and of the rest ``other_waits_ns``, the ends of the host's
     waits; without windows all of it was recorded. ``pauses`` are between them. ``turns`` of ``loops`` are of all time,
-    ``samples`` are those that became ranges, and ``processor`` was measured with them.
+    ``samples`` are those that became ranges, and ``processor`` was measured with them. ``callers`` has for each line of
+    the program's own code that a sample found the lines that called its function.
     """
 
     source: str
@@ -141,6 +142,7 @@ class Trace(msgspec.Struct, frozen=True):
     samples: Samples | None = None
     processor: Processor | None = None
     loops: tuple[Loop, ...] = ()
+    callers: Mapping[str, frozenset[str]] = {}
     turns: Table = np.empty(0, TURNS)
 
 

@@ -42,7 +42,14 @@ int main(int count, char **arguments) {
             if (!driver || ((int (*)(unsigned))dlsym(driver, "cuInit"))(0)) return 92;
         } else if (!strcmp(what, "steps")) steps(atoi(value)), place++;
         else if (!strcmp(what, "kinds")) ((void (*)(void))function("stand_in_kinds"))();
-        else if (!strcmp(what, "drop")) ((void (*)(int))function("stand_in_drop"))(atoi(value)), place++;
+        else if (!strcmp(what, "paced")) { /* for so many milliseconds, a step each */
+            for (int left = atoi(value); left > 0; left--) {
+                ((void (*)(void))function("stand_in_now"))();
+                steps(1);
+                usleep(1000);
+            }
+            place++;
+        } else if (!strcmp(what, "drop")) ((void (*)(int))function("stand_in_drop"))(atoi(value)), place++;
         else if (!strcmp(what, "settle")) ((void (*)(void))function("stand_in_settle"))();
         else if (!strcmp(what, "released"))
             while (((int (*)(void))function("stand_in_subscribed"))()) usleep(10000);

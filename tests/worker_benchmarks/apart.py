@@ -25,7 +25,6 @@ BENCHMARK = Benchmark(
     suite="launch",
     title="Apart",
     metrics=(Metric("seconds", "time", "s", "made up"),),
-    measure=measure,
     axes={"size": Axis.same("how much", (1, 2)), "mode": Axis.same("in which way", ("spin", "yield"))},
     own_process=lambda params: str(params["mode"]),
     process_environment=variables,

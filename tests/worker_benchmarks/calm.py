@@ -19,7 +19,6 @@ BENCHMARK = Benchmark(
     suite="host",
     title="Calm",
     metrics=(Metric("seconds", "time", "s", "made up"),),
-    measure=measure,
     axes={"size": Axis("how much", (1, 2), (1, 2, 3), (1, 2, 3, 4), minimum=1, maximum=1000)},
     gpus=0,
 )

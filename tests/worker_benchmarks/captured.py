@@ -20,6 +20,5 @@ BENCHMARK = Benchmark(
     suite="graph",
     title="Captured",
     metrics=(Metric("before", "time", "s", "a launch"), Metric("replay", "time", "s", "a replay")),
-    measure=measure,
     axes={"call": Axis.same("what is captured behind a launch", tuple(CALLS))},
 )

@@ -20,6 +20,5 @@ BENCHMARK = Benchmark(
     suite="graph",
     title="Changed",
     metrics=(Metric("change", "time", "s", "the call that changes the graph"),),
-    measure=measure,
     axes={"way": Axis.same("how the graph changes", ("set_params", "exec_update", "rebuild"))},
 )

@@ -18,7 +18,6 @@ BENCHMARK = Benchmark(
     suite="launch",
     title="Cold",
     metrics=(Metric("seconds", "time", "s", "made up"),),
-    measure=measure,
     axes={"what": Axis.same("the act", ("first", "second"))},
     cold=True,
     minimum_rounds=2,

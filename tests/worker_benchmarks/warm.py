@@ -16,6 +16,4 @@ def measure(gpu: TinyGpu, meter: Meter) -> Iterator[Measured]:
     yield Fact("done", " ".join(gpu.done))
 
 
-BENCHMARK = Benchmark(
-    suite="launch", title="Warm", metrics=(Metric("rate", "rate", "1/s", "made up"),), measure=measure
-)
+BENCHMARK = Benchmark(suite="launch", title="Warm", metrics=(Metric("rate", "rate", "1/s", "made up"),))

@@ -12,15 +12,9 @@ Reading
     table. A kernel needs at least latency x issue rate independent instructions in flight to keep the units busy.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.compute.alu import AluOperation, arithmetic, chain
 from microbench.experiments.compute.instructions import instruction_rate
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Meter, Metric, Results
 
 OPERATIONS = (
     "fma_fp64", "fma_fp32", "fma_fp16x2", "fma_bf16x2", "mad_int32", "add_int32", "exp2_fp32", "rsqrt_fp32",
@@ -29,7 +23,7 @@ CHAIN_S = 2e-4
 CHAIN_REPEATS = 16
 
 
-def measure(gpu: Gpu, meter: Meter, operation: AluOperation) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, operation: AluOperation) -> Results:
     floating = operation.startswith("fma")
     yield from instruction_rate(meter, arithmetic(gpu, operation), not floating, f"alu:{operation}")
     dependent = chain(gpu, operation)
@@ -54,6 +48,5 @@ BENCHMARK = Benchmark(
         Metric("sm_clock", "count", "Hz", "SM clock during the measurement, counted by the SMs"),
         Metric("latency", "time", "cycle", "from an instruction to one that needs its result"),
     ),
-    measure=measure,
     axes={"operation": Axis("instruction", (), OPERATIONS, OPERATIONS)},
 )

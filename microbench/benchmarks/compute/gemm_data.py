@@ -11,21 +11,16 @@ Reading
     model gets.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Fact, Metric
 from microbench.experiments.compute.operands import GemmData
 from microbench.experiments.compute.products import problem
 from microbench.experiments.compute.rates import ACCUMULATORS, fastest, powered
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.matrices import GemmType
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, always
 
 DATA = ("normal", "zeros", "uniform", "constant", "ones", "sparse")
 
 
-def measure(gpu: Gpu, meter: Meter, size: int, dtype: GemmType, data: GemmData) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, size: int, dtype: GemmType, data: GemmData) -> Results:
     product = problem(gpu, dtype, size, size, size, data)
     gemm, found = fastest(meter, product, "cublaslt")
     yield found
@@ -44,7 +39,6 @@ BENCHMARK = Benchmark(
         Metric("integer_energy", "count", "J/OP", "the same for integers"),
     ),
     version=2,
-    measure=measure,
     axes={
         "size": Axis("rows, columns and depth", (8192,), (8192,), (8192,), minimum=256, maximum=65536),
         "dtype": Axis("type of the operands", ("bf16",), ("bf16",), ("bf16", "fp8_e4m3_fast", "int8", "fp64")),

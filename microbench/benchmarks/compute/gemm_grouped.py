@@ -14,21 +14,15 @@ Reading
     A graph saves the calls. A batch also saves the gaps, and its products fill all SMs at the same time.
 """
 
-from collections.abc import Iterator
-
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Metric
 from microbench.experiments.compute.products import problem
 from microbench.experiments.compute.rates import calls_in_a_row, fastest, rate, replays, warm
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.matrices import GemmType
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import verified
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, always, verified
 
 
-def measure(gpu: Gpu, meter: Meter, dtype: GemmType, size: int, products: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, dtype: GemmType, size: int, products: int) -> Results:
     alone = problem(gpu, dtype, size, size, size, products=products)
     together = problem(gpu, dtype, size, size, size, products=products, batched=True)
     one, candidate = fastest(meter, alone, "cublaslt")
@@ -60,7 +54,6 @@ BENCHMARK = Benchmark(
         Metric("rate", "rate", "FLOP/s", "2 size^3 of each product over the time of a batch on the device"),
         Metric("sm_clock", "count", "Hz", "mean SM clock during the batch, counted by the SMs"),
     ),
-    measure=measure,
     axes={
         "dtype": Axis("type of the operands", (), ("bf16",), ("bf16", "fp16")),
         "size": Axis("rows, columns and depth", (), (64, 128, 256), (32, 64, 128, 256, 512), minimum=16, maximum=2048),

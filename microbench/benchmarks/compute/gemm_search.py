@@ -11,10 +11,6 @@ Reading
     few times. This is the figure for comparing GPUs by one number.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Fact, Metric
 from microbench.experiments.compute.products import Problem, free_bytes, needed_bytes
 from microbench.experiments.compute.rates import (
     ACCUMULATORS,
@@ -25,14 +21,13 @@ from microbench.experiments.compute.rates import (
     problem_that_fits,
     settled_s,
 )
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.matrices import GemmType
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, always
 
 DTYPES = ("bf16", "fp8_e4m3_fast", "fp16", "tf32", "int8", "fp64")
 
 
-def measure(gpu: Gpu, meter: Meter, dtype: GemmType) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, dtype: GemmType) -> Results:
     best: tuple[float, Problem, str] | None = None
     for shape in shapes(gpu.info.sm_count or 1):
         # All operands stay allocated until the case ends, so shapes that do not fit beside the others are left out.
@@ -73,7 +68,6 @@ BENCHMARK = Benchmark(
         Metric("integer_energy", "count", "J/OP", "the same for integers"),
     ),
     version=2,
-    measure=measure,
     axes={"dtype": Axis("type of the operands", (), ("bf16", "fp8_e4m3_fast"), DTYPES)},
     late=always,  # each case takes seconds
 )

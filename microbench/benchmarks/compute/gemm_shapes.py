@@ -13,18 +13,12 @@ Reading
     graph shows what it could reach.
 """
 
-from collections.abc import Iterator
-
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Work
 from microbench.experiments.compute.products import problem
 from microbench.experiments.compute.rates import calls_in_a_row, fastest, rate, replays, warm
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.matrices import GemmType
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import verified
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, Work, verified
 
 # Columns and depth of each projection: its outputs and inputs. Llama 2 7B, and Llama 3 70B with 8 heads of keys and
 # values; up includes the gate. Source: the models' published configurations (config.json).
@@ -36,7 +30,7 @@ GRAPH_CALLS = 20
 DEFAULT = ("7b_out", "7b_up", "70b_out", "70b_up")
 
 
-def measure(gpu: Gpu, meter: Meter, dtype: GemmType, projection: str, rows: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, dtype: GemmType, projection: str, rows: int) -> Results:
     columns, depth = PROJECTIONS[projection]
     product = problem(gpu, dtype, rows, columns, depth, beyond_l2=True)
     best, candidate = fastest(meter, product, "cublaslt")
@@ -64,7 +58,6 @@ BENCHMARK = Benchmark(
         Metric("graph", "time", "s", "one of twenty calls in a graph, on the device"),
     ),
     version=2,
-    measure=measure,
     axes={
         "dtype": Axis("type of the operands", ("bf16",), ("bf16",), ("bf16", "fp16", "fp8_e4m3_fast", "int8")),
         "projection": Axis("model and projection that give the weights", ("7b_out",), DEFAULT, tuple(PROJECTIONS)),

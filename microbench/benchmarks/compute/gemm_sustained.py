@@ -12,13 +12,10 @@ Reading
     temperature is the cause.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import Skip
 from microbench.core.model import SAMPLES_KEPT, Fact, Measurement, Metric, Series, Telemetry
 from microbench.experiments.compute.clocks import ClockBracket, clock_bracket, state
 from microbench.experiments.compute.instructions import as_clock
@@ -26,9 +23,8 @@ from microbench.experiments.compute.products import Gemm, problem
 from microbench.experiments.compute.rates import ACCUMULATORS, fastest, most_queued, work_of
 from microbench.gpu.protocol.gpu import EventPair, Gate, Gpu
 from microbench.gpu.protocol.matrices import GemmType
+from microbench.meter.benchmark import Axis, Benchmark, Meter, Results, Skip, verified
 from microbench.meter.sampling import NANOSECOND_S, now_s, shortened, stored
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import verified
 
 SIZE = 8192
 # How long the GPU rests before the work begins.
@@ -50,7 +46,7 @@ class _Course:
     states: list[Telemetry] = field(default_factory=list)
 
 
-def measure(gpu: Gpu, meter: Meter, dtype: GemmType, duration_s: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, dtype: GemmType, duration_s: int) -> Results:
     product = problem(gpu, dtype, SIZE, SIZE, SIZE)
     gemm, candidate = fastest(meter, product, "cublaslt")
     yield candidate
@@ -126,7 +122,7 @@ def _batch(
     return seen
 
 
-def _series(course: _Course, operations: int) -> Iterator[Series]:
+def _series(course: _Course, operations: int) -> Results:
     values: dict[str, list[float | None]] = {
         "rate": [operations / call_s for call_s in course.call_s],
         "sm_clock": list(course.clock_hz),
@@ -160,7 +156,6 @@ BENCHMARK = Benchmark(
         Metric("sm_clock", "count", "Hz", "SM clock of the batches in the second half, counted by the SMs"),
         Metric("turn", "time", "s", "when half of the drop from burst to sustained had happened"),
     ),
-    measure=measure,
     axes={
         "dtype": Axis("type of the operands", ("bf16",), ("bf16",), ("bf16", "fp8_e4m3_fast", "fp16", "tf32", "fp64")),
         "duration_s": Axis("seconds of work", (), (4,), (4, 30), minimum=1, maximum=600),

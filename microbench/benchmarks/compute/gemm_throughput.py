@@ -17,30 +17,16 @@ Reading
     blocks of a second (--full).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Measurement, Metric
+from microbench.experiments.compute import rates
 from microbench.experiments.compute.products import Library, Problem
-from microbench.experiments.compute.rates import (
-    ACCUMULATORS,
-    SAMPLE_S,
-    Shape,
-    batches,
-    fastest,
-    problem_that_fits,
-    rate,
-    rate_name,
-    work_of,
-)
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.matrices import GemmType
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, MeasurementError, Meter, Results, Sample, Skip, verified
 from microbench.meter.sampling import now_s, stored
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import verified
 
 DTYPES = (
     "bf16", "fp8_e4m3_fast", "fp16", "tf32", "fp64", "fp32", "int8", "fp16_acc16", "fp8_e4m3", "fp8_e5m2_fast",
@@ -59,19 +45,19 @@ BATCHES_PER_BLOCK = 20
 LONGEST_BLOCKS, VOID_BLOCK_S = 10, 20.0
 
 
-def measure(gpu: Gpu, meter: Meter, library: Library, size: int, dtype: GemmType) -> Iterator[Measured]:
-    problem, shape = problem_that_fits(gpu, dtype, Shape(size, size, size))
+def measure(gpu: Gpu, meter: Meter, library: Library, size: int, dtype: GemmType) -> Results:
+    problem, shape = rates.problem_that_fits(gpu, dtype, rates.Shape(size, size, size))
     yield shape
     if library != "cublaslt":
         yield from against_cublaslt(meter, problem, dtype, library)
         return
-    best, candidate = fastest(meter, problem, library)
+    best, candidate = rates.fastest(meter, problem, library)
     yield candidate
-    yield Fact("accumulator", ACCUMULATORS[dtype], source="the compute type asked for")
-    yield from rate(meter, best, dtype, problem.operations)
+    yield Fact("accumulator", rates.ACCUMULATORS[dtype], source="the compute type asked for")
+    yield from rates.rate(meter, best, dtype, problem.operations)
 
 
-def against_cublaslt(meter: Meter, problem: Problem, dtype: GemmType, library: Library) -> Iterator[Measurement | Fact]:
+def against_cublaslt(meter: Meter, problem: Problem, dtype: GemmType, library: Library) -> Results:
     """The rate of another library's fastest way, and that rate divided by cuBLASLt's.
 
     The other library, cuBLASLt and the other library again run in a block each, on operands of the same kind, and the
@@ -79,20 +65,20 @@ def against_cublaslt(meter: Meter, problem: Problem, dtype: GemmType, library: L
     in turn would share. Metric ``against_per_clock`` is the ratio for each cycle of the SMs' clock. Metric ``against``,
     that of the sustained rates, needs blocks of BLOCK_S; in a run with less time a fact says so.
     """
-    theirs, candidate = fastest(meter, problem, library)
+    theirs, candidate = rates.fastest(meter, problem, library)
     yield candidate
-    yield Fact("accumulator", ACCUMULATORS[dtype], source="what the library says of itself")
+    yield Fact("accumulator", rates.ACCUMULATORS[dtype], source="what the library says of itself")
     try:
-        ours, _ = fastest(meter, problem, "cublaslt")
+        ours, _ = rates.fastest(meter, problem, "cublaslt")
     except Skip as skip:
         yield Fact("against", None, reason=str(skip))
-        yield from rate(meter, theirs, dtype, problem.operations)
+        yield from rates.rate(meter, theirs, dtype, problem.operations)
         return
-    lasting_s, name = meter.limits.seconds, rate_name(dtype)
+    lasting_s, name = meter.limits.seconds, rates.rate_name(dtype)
     block_s = BLOCK_S if lasting_s >= BLOCK_S else min(lasting_s, SHORT_BLOCK_S)
-    batch_s = max(block_s / BATCHES_PER_BLOCK, SAMPLE_S)
+    batch_s = max(block_s / BATCHES_PER_BLOCK, rates.SAMPLE_S)
     (their_calls, their_batch), (our_calls, our_batch) = (
-        batches(meter, gemm, dtype, batch_s) for gemm in (theirs, ours)
+        rates.batches(meter, gemm, dtype, batch_s) for gemm in (theirs, ours)
     )
     first = _settled(meter, their_batch, block_s)
     our = _settled(meter, our_batch, block_s)
@@ -106,7 +92,7 @@ def against_cublaslt(meter: Meter, problem: Problem, dtype: GemmType, library: L
         [
             Measurement(
                 name, "device", stored([batch[name] for batch in their]), len(their), their_calls,
-                work=work_of(dtype, problem.operations), bound=f"gemm:{dtype}", floor_s=meter.floors.event_pair_s,
+                work=rates.work_of(dtype, problem.operations), bound=f"gemm:{dtype}", floor_s=meter.floors.event_pair_s,
                 resolution=meter.floors.event_step_s,
             )
         ],
@@ -122,7 +108,7 @@ def against_cublaslt(meter: Meter, problem: Problem, dtype: GemmType, library: L
         yield Measurement(metric, "counter", stored(values), len(values))
 
 
-def _settled(meter: Meter, batch: Callable[[], Mapping[str, float]], seconds: float) -> list[Mapping[str, float]]:
+def _settled(meter: Meter, batch: Callable[[], Sample], seconds: float) -> list[Mapping[str, float]]:
     """The batches of one product in the second half of ``seconds``, at least as many as a sample needs."""
     began_s, settled = now_s(meter.clock), list[Mapping[str, float]]()
     while (at_s := now_s(meter.clock) - began_s) < seconds or len(settled) < meter.limits.minimum:
@@ -144,7 +130,6 @@ BENCHMARK = Benchmark(
         Metric("against_per_clock", "count", "1", "another library's rate over cuBLASLt's, for each clock cycle"),
         Metric("against", "count", "1", "ratio of the sustained rates, each at its own clock in blocks of a second"),
     ),
-    measure=measure,
     axes={
         "library": Axis("library", LIBRARIES[:1], LIBRARIES, LIBRARIES),
         "size": Axis(

@@ -12,15 +12,11 @@ Reading
     sustained. Where mma is slower than wgmma, so is every kernel written with it.
 """
 
-from collections.abc import Iterator
 from typing import Literal
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.compute.instructions import instruction_rate
 from microbench.experiments.compute.tensor import TensorPath, TensorType, tensor
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results
 
 FIRST_DTYPES = ("bf16", "fp8_e4m3", "int8", "fp64")
 DTYPES = ("bf16", "fp8_e4m3", "fp16", "tf32", "int8", "fp64", "fp16_acc16", "fp8_e5m2")
@@ -28,7 +24,7 @@ DTYPES = ("bf16", "fp8_e4m3", "fp16", "tf32", "int8", "fp64", "fp16_acc16", "fp8
 
 def measure(
     gpu: Gpu, meter: Meter, load: Literal["burst", "sustained"], path: TensorPath, dtype: TensorType
-) -> Iterator[Measured]:
+) -> Results:
     yield from instruction_rate(meter, tensor(gpu, path, dtype), dtype == "int8", f"tensor:{dtype}", load)
 
 
@@ -41,7 +37,6 @@ BENCHMARK = Benchmark(
         Metric("integer_per_clock", "rate", "OP/clk/SM", "operations of one SM over its clock cycles, for integers"),
         Metric("sm_clock", "count", "Hz", "SM clock during the measurement, counted by the SMs"),
     ),
-    measure=measure,
     axes={
         "load": Axis("how long the instructions run", ("sustained",), ("sustained", "burst"), ("sustained", "burst")),
         "path": Axis.same("tensor instructions", ("wgmma", "mma")),

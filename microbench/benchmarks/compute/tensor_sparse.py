@@ -12,20 +12,16 @@ Reading
     cannot gain more than that: a product also moves operands, and only one of them is half as large.
 """
 
-from collections.abc import Iterator
 from typing import Literal
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.compute.instructions import instruction_rate
 from microbench.experiments.compute.tensor import TensorPath, TensorType, tensor
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results
 
 
 def measure(
     gpu: Gpu, meter: Meter, load: Literal["burst", "sustained"], path: TensorPath, dtype: TensorType
-) -> Iterator[Measured]:
+) -> Results:
     yield from instruction_rate(meter, tensor(gpu, path, dtype, sparse=True), False, f"sparse:{dtype}", load)
 
 
@@ -36,7 +32,6 @@ BENCHMARK = Benchmark(
         Metric("per_clock", "rate", "FLOP/clk/SM", "operations of one SM, with skipped ones, over its clock cycles"),
         Metric("sm_clock", "count", "Hz", "SM clock during the measurement, counted by the SMs"),
     ),
-    measure=measure,
     axes={
         "load": Axis("how long the instructions run", (), ("sustained",), ("sustained", "burst")),
         "path": Axis("tensor instructions", (), ("wgmma", "mma"), ("wgmma", "mma")),

@@ -15,30 +15,24 @@ Reading
     costs duration + a shorter gap. Both share one launch and one completion among n kernels.
 """
 
-from collections.abc import Iterator, Mapping
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import MeasurementError
-from microbench.core.model import Metric, Param
-from microbench.core.ops import LOOP_LAYER, LayerCall
+from microbench.core.bench import Axis, Benchmark
 from microbench.gpu.layers.base import layer_titles, package_of, process_of, spinning
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.alternating import steps
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import LOOP_LAYER, Gpu, LayerCall, MeasurementError, Meter, Metric, Params, Results
 
 LONGEST_STEP_NS = 20_000_000
 PYTHON_KERNELS = (10, 100)
 NANOSECONDS = (0, 1000, 2000, 3000, 5000, 10_000, 20_000, 50_000, 200_000)
 
 
-def combines(params: Mapping[str, Param]) -> bool:
+def combines(params: Params) -> bool:
     """Steps of at most LONGEST_STEP_NS. Python only changes the stream's side, so two kernel counts are enough."""
     kernels, duration_ns = int(params["kernels"]), int(params["duration_ns"])
     from_python = params["submitter"] != LOOP_LAYER
     return kernels * duration_ns <= LONGEST_STEP_NS and (not from_python or kernels in PYTHON_KERNELS)
 
 
-def measure(gpu: Gpu, meter: Meter, submitter: str, kernels: int, duration_ns: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, submitter: str, kernels: int, duration_ns: int) -> Results:
     call = LayerCall(submitter, duration_ns=duration_ns)
     stream = gpu.bind(call)
     captured = gpu.graph([call] * kernels)
@@ -54,7 +48,6 @@ BENCHMARK = Benchmark(
         Metric("stream", "time", "s/launch", "time per kernel, launched one by one, with one synchronise a step"),
         Metric("graph", "time", "s/launch", "time per kernel, replayed as one graph, with one synchronise a step"),
     ),
-    measure=measure,
     axes={
         "submitter": Axis.same(
             "layer that submits the kernels and replays the graph", spinning(), labels=layer_titles()

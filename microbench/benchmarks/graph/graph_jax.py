@@ -14,23 +14,18 @@ Reading
     new memory, XLA updates the graph before each replay. The two submit times are the host's part.
 """
 
-from collections.abc import Iterator
-
 from msgspec.structs import replace
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Metric
 from microbench.experiments.graph.jitted import jitted_step
 from microbench.gpu.layers.base import find_layer, package_of
 from microbench.gpu.layers.jax import OUTPUTS, Output
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.alternating import steps
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, always
 
 LAYER = "jax_jit"
 
 
-def measure(gpu: Gpu, meter: Meter, kernels: int, output: Output) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, kernels: int, output: Output) -> Results:
     step = jitted_step(gpu, kernels, output)
     verified = step.check()
     ways = {"stream": step.stream, "graph": step.graph}
@@ -47,7 +42,6 @@ BENCHMARK = Benchmark(
         Metric("stream_submit", "time", "s", "the call of a step without command buffers, in bursts"),
         Metric("graph_submit", "time", "s", "the call of a step with command buffers, in bursts"),
     ),
-    measure=measure,
     axes={
         "kernels": Axis("kernels of a step", (100,), (10, 100), (10, 100, 1000), minimum=1, maximum=1000),
         "output": Axis.same("where the result lies", tuple(OUTPUTS), labels=OUTPUTS),

@@ -16,20 +16,15 @@ Reading
     replay.
 """
 
-from collections.abc import Iterator
 from functools import partial
 
 from msgspec.structs import replace
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.errors import MeasurementError
-from microbench.core.model import Fact, Metric
-from microbench.core.ops import LOOP_LAYER, LayerCall
+from microbench.core.bench import Axis, Benchmark, always
+from microbench.core.model import Fact
 from microbench.experiments.graph.lives import Life, graph_layer_lives
 from microbench.gpu.layers.base import layer_titles, package_of, process_of, spinning
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import Between
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import LOOP_LAYER, Between, Gpu, LayerCall, MeasurementError, Meter, Metric, Results
 
 REPLAYS = 10
 VERIFIED = "every graph has a node for each call"
@@ -40,7 +35,7 @@ PARTS = {
 }
 
 
-def measure(gpu: Gpu, meter: Meter, submitter: str, nodes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, submitter: str, nodes: int) -> Results:
     call = LayerCall(submitter, duration_ns=0)
     gpu.bind(call)
     first = graph_layer_lives(gpu, call, nodes, 1)
@@ -65,7 +60,6 @@ BENCHMARK = Benchmark(
         Metric("capture", "time", "s", "of make: the capture of all calls"),
         Metric("instantiate", "time", "s", "of make: the library's instantiation"),
     ),
-    measure=measure,
     axes={
         "submitter": Axis.same(
             "layer that makes and replays the graph",

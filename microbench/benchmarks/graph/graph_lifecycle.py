@@ -15,16 +15,10 @@ Reading
     constant and a slope over the nodes; the report fits both and shows the misfit.
 """
 
-from collections.abc import Iterator
 from functools import partial
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
-from microbench.core.ops import Launch
 from microbench.experiments.graph.lives import Life, Made, graph_footprint, graph_lives
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import Between
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Between, Gpu, Launch, Meter, Metric, Results
 
 REPLAYED_NODES = 2000
 LINE_NODES = (10, 100, 1000)  # are enough to fit a line
@@ -48,7 +42,7 @@ BUILT = {
 }
 
 
-def measure(gpu: Gpu, meter: Meter, nodes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, nodes: int) -> Results:
     copies = max(min(COPIES_OF_NODES // nodes, MOST_COPIES), 1)
     taken = [graph_footprint(gpu, nodes, copies) for _ in range(FOOTPRINTS)]
     yield meter.counted("device_memory", [one.device_bytes for one in taken])
@@ -79,7 +73,6 @@ BENCHMARK = Benchmark(
         Metric("device_memory", "count", "B", "device memory that one executable graph takes"),
         Metric("host_memory", "count", "B", "host memory that one executable graph takes"),
     ),
-    measure=measure,
     axes={
         "nodes": Axis(
             "empty kernels in the chain",

@@ -14,22 +14,16 @@ Reading
     cost the same at any size and hold it between steps. A pool that releases memory pays for its pages in each step.
 """
 
-from collections.abc import Iterator
-
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.graph.allocation import AllocationWay, allocating_step
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.alternating import steps
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results
 
-MIB = 1 << 20
 HELD = 3
 
 
-def measure(gpu: Gpu, meter: Meter, way: AllocationWay, size_bytes: int, pairs: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, way: AllocationWay, size_bytes: int, pairs: int) -> Results:
     step = allocating_step(gpu, way, size_bytes, pairs)
     step.check()
     (found,) = steps(meter, {"step": (step.submit, 1)})
@@ -45,18 +39,13 @@ BENCHMARK = Benchmark(
         Metric("submit", "time", "s", "host time to submit a step"),
         Metric("held", "count", "B", "device memory held from one step to the next"),
     ),
-    measure=measure,
     axes={
         "way": Axis.same(
             "how memory is allocated",
             ("graph_nodes", "graph_outside", "stream_kept", "stream_released", "stream_outside"),
         ),
-        "size_bytes": Axis(
-            "size of an allocation",
-            (MIB,),
-            (4096, MIB, 64 * MIB),
-            (4096, MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB),
-            minimum=4,
+        "size_bytes": Axis.sizes(
+            "size of an allocation", "1 MiB", "4 KiB 1 64 MiB", "4 KiB 1 16 64 256 MiB 1 GiB", least="4 B"
         ),
         "pairs": Axis("allocations in a step", (1,), (1, 10), (1, 10, 100), minimum=1, maximum=200),
     },

@@ -19,20 +19,14 @@ Reading
     shorter than the host's round trip.
 """
 
-from collections.abc import Iterator
 from typing import cast, get_args
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import Skip
-from microbench.core.model import Fact, Metric
 from microbench.experiments.graph.iterations import Decider, decided_loop
 from microbench.experiments.graph.nodes import NodeChain, NodeKind, node_chain
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.alternating import device_difference
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, Skip
 
 LONG, SHORT = 220, 20
 STREAM_CALLS = 200
@@ -42,7 +36,7 @@ KINDS: tuple[str, ...] = (*get_args(NodeKind), *DECIDERS)
 QUICK = ("kernel_empty", "kernel", "pdl_trigger", "memset", "copy_h2d", "host_sync", "while")
 
 
-def iterations(gpu: Gpu, meter: Meter, decider: Decider) -> Iterator[Measured]:
+def iterations(gpu: Gpu, meter: Meter, decider: Decider) -> Results:
     """The time of many iterations less that of a few, which excludes the begin and end of the loop."""
     loop = decided_loop(gpu, decider)
     loop(FEW)
@@ -54,7 +48,7 @@ def iterations(gpu: Gpu, meter: Meter, decider: Decider) -> Iterator[Measured]:
     yield meter.collect("iteration", take, clock="host", calls=MANY - FEW, verified=checked)
 
 
-def updates(meter: Meter, chain: NodeChain, nodes: int) -> Iterator[Measured]:
+def updates(meter: Meter, chain: NodeChain, nodes: int) -> Results:
     """Times the update of the whole graph and checks the new values; a Fact says why the driver refuses it."""
     try:
         chain.update_ns()
@@ -68,7 +62,7 @@ def updates(meter: Meter, chain: NodeChain, nodes: int) -> Iterator[Measured]:
     )
 
 
-def measure(gpu: Gpu, meter: Meter, kind: str) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, kind: str) -> Results:
     if kind in DECIDERS:
         yield from iterations(gpu, meter, cast(Decider, kind))
         return
@@ -94,6 +88,5 @@ BENCHMARK = Benchmark(
         Metric("instantiate", "time", "s/launch", f"instantiate, for each of {LONG} nodes"),
         Metric("update", "time", "s/launch", f"update of the whole executable graph, for each of {LONG} nodes"),
     ),
-    measure=measure,
     axes={"kind": Axis("kind of node, or what decides on an iteration", QUICK, KINDS, KINDS)},
 )

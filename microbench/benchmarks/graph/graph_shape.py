@@ -13,28 +13,23 @@ Reading
     hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set).
 """
 
-from collections.abc import Iterator, Mapping
-
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Param
 from microbench.experiments.graph.branches import Shape, shaped_work
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.alternating import steps
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Params, Results
 
 KERNELS = 64
 
 
-def combines(params: Mapping[str, Param]) -> bool:
+def combines(params: Params) -> bool:
     """A chain has one branch, independent kernels have one each, and a fork has a number between these."""
     branches = int(params["branches"])
     fits = {"chain": branches == 1, "independent": branches == KERNELS, "fork_join": branches > 1}
     return fits[str(params["shape"])] and KERNELS % branches == 0
 
 
-def measure(gpu: Gpu, meter: Meter, shape: str, branches: int, duration_ns: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, shape: str, branches: int, duration_ns: int) -> Results:
     shaped = shaped_work(gpu, Shape(branches, KERNELS // branches, shape == "fork_join", duration_ns))
     shaped.check()  # loads the code and checks the edges before anything is timed
     found = steps(meter, {"graph": (shaped.graph, 1), "streams": (shaped.streams, 1)})
@@ -53,7 +48,6 @@ BENCHMARK = Benchmark(
         Metric("graph_submit", "time", "s", "host time to submit the replay"),
         Metric("streams_submit", "time", "s", "host time to submit the launches and event calls"),
     ),
-    measure=measure,
     axes={
         "shape": Axis.same("how the kernels depend on each other", ("chain", "fork_join", "independent")),
         "branches": Axis(

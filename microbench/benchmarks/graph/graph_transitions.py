@@ -11,22 +11,17 @@ Reading
     dearer than a kernel that writes the same bytes.
 """
 
-from collections.abc import Iterator
 from typing import cast, get_args
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Metric
 from microbench.experiments.graph.transitions import IN_MEMORY, Transition, transitions
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import Between
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Between, Gpu, Meter, Metric, Results, always
 
 RUNS = 20
 KINDS: tuple[str, ...] = get_args(Transition)
 INTERVALS = {"around": Between(0, 2), "to": Between(0, 1), "from": Between(1, 2)}
 
 
-def measure(gpu: Gpu, meter: Meter, transition: str, submitted: str) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, transition: str, submitted: str) -> Results:
     kind = cast(Transition, transition)
     work = transitions(gpu, kind, submitted == "graph")
     metrics = INTERVALS if kind in IN_MEMORY else {"around": INTERVALS["around"]}
@@ -41,7 +36,6 @@ BENCHMARK = Benchmark(
         Metric("to", "time", "s", "from the end of a kernel until the bytes of the memset or copy are there"),
         Metric("from", "time", "s", "from there to the begin of the next kernel"),
     ),
-    measure=measure,
     axes={
         "transition": Axis("what stands between two kernels", ("kernel", "memset", "copy_h2d"), KINDS, KINDS),
         "submitted": Axis.same("into streams, or as one graph", ("stream", "graph")),

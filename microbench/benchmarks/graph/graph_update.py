@@ -13,15 +13,10 @@ Reading
     and for destroying the old graph.
 """
 
-from collections.abc import Iterator, Mapping
 from functools import partial
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Param
 from microbench.experiments.graph.changes import Change, ChangeWay, graph_changes
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import Between
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Between, Gpu, Meter, Metric, Params, Results
 
 RECORDS = ("exec_update", "rebuild")
 COLUMNS = {
@@ -34,13 +29,13 @@ COLUMNS = {
 RECORD = {"record": Between(Change.BEGIN, Change.RECORDED), "dispose": Between(Change.AGAIN_DONE, Change.DISPOSED)}
 
 
-def combines(params: Mapping[str, Param]) -> bool:
+def combines(params: Params) -> bool:
     """A subset of nodes can only be changed node by node."""
     nodes, changed = int(params["nodes"]), int(params["changed_nodes"])
     return changed == nodes or (params["way"] not in RECORDS and changed < nodes)
 
 
-def measure(gpu: Gpu, meter: Meter, way: ChangeWay, nodes: int, changed_nodes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, way: ChangeWay, nodes: int, changed_nodes: int) -> Results:
     columns = RECORD | COLUMNS if way in RECORDS else COLUMNS
     changes = partial(graph_changes, gpu, way, nodes, changed_nodes, 1)
     yield from meter.collect_stamps(changes, columns, verified="every argument and grid read back after each change")
@@ -57,7 +52,6 @@ BENCHMARK = Benchmark(
         Metric("later_launch", "time", "s", "launch call after that one"),
         Metric("later_replay", "time", "s", "the same with a synchronise"),
     ),
-    measure=measure,
     axes={
         "way": Axis.same(
             "how: node by node (set_params, set_grid), an update from a new capture, or a rebuild",

@@ -14,34 +14,25 @@ Reading
     finding says how far off it was.
 """
 
-from collections.abc import Iterator, Mapping
-
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Metric, Param
-from microbench.core.ops import LOOP_LAYER, LayerCall
+from microbench.core.bench import MIB, Axis, Benchmark, always
 from microbench.experiments.link.copies import engine_copy
 from microbench.gpu.layers.base import layer_titles, package_of, process_of, spinning
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.submit import Submit
 from microbench.meter.alternating import InOrder, steps
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import LOOP_LAYER, Gpu, LayerCall, Meter, Metric, Params, Results, Submit
 
 LONGEST_STEP_NS = 20_000_000
-MIB = 1 << 20
 
 
-def combines(params: Mapping[str, Param]) -> bool:
+def combines(params: Params) -> bool:
     """Equal pieces, steps of at most LONGEST_STEP_NS, and copies only from the compiled loop with one wait."""
     kernels, duration_ns, waits = (int(params[name]) for name in ("kernels", "duration_ns", "waits"))
     plain = params["copy_bytes"] == 0 or (params["layer"] == LOOP_LAYER and waits == 1)
     return kernels % waits == 0 and kernels * duration_ns <= LONGEST_STEP_NS and plain
 
 
-def measure(
-    gpu: Gpu, meter: Meter, layer: str, kernels: int, duration_ns: int, waits: int, copy_bytes: int
-) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, layer: str, kernels: int, duration_ns: int, waits: int, copy_bytes: int) -> Results:
     call = LayerCall(layer, duration_ns=duration_ns)
     stream = gpu.bind(call)
     piece = kernels // waits
@@ -53,7 +44,7 @@ def measure(
     yield from steps(meter, ways, waits=waits, verified="the graph has a node for each call")
 
 
-def _with_copies(gpu: Gpu, meter: Meter, kernel: Submit, kernels: int, copy_bytes: int) -> Iterator[Measured]:
+def _with_copies(gpu: Gpu, meter: Meter, kernel: Submit, kernels: int, copy_bytes: int) -> Results:
     there, back = engine_copy(gpu, "h2d", "pinned", copy_bytes), engine_copy(gpu, "d2h", "pinned", copy_bytes)
     ordered = InOrder(gpu, ((there.submit, 1), (kernel, kernels), (back.submit, 1)))
     there.fresh()
@@ -69,7 +60,6 @@ BENCHMARK = Benchmark(
         Metric("stream", "time", "s", "one step, launched call by call, including its waits"),
         Metric("graph", "time", "s", "the same step with one replay for each wait"),
     ),
-    measure=measure,
     axes={
         "layer": Axis(
             "layer that submits the kernels and replays the graphs",

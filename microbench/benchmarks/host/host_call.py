@@ -10,17 +10,12 @@ Reading
     Any Python library adds at least a few of these calls to a launch.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
-from microbench.gpu.protocol.gpu import Host
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Host, Meter, Metric, Results
 
 COUNTS = {"compiled": 100_000, "compiled_from_python": 2_000, "ctypes": 2_000, "python": 10_000}
 
 
-def measure(host: Host, meter: Meter, how: str) -> Iterator[Measured]:
+def measure(host: Host, meter: Meter, how: str) -> Results:
     count = COUNTS[how]
     host.call_s(how, count)
     yield meter.collect("call", lambda: (host.call_s(how, count),), clock="host", calls=count)
@@ -30,7 +25,6 @@ BENCHMARK = Benchmark(
     title="Calls that do nothing",
     gpus=0,
     metrics=(Metric("call", "time", "s", "one call, including the loop's own step"),),
-    measure=measure,
     axes={"how": Axis.same("kind of call", tuple(COUNTS))},
     core=True,
 )

@@ -10,15 +10,10 @@ Reading
     rate of a pageable copy counts each byte once, so half of the rate of one core limits it.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Work
-from microbench.gpu.protocol.gpu import Host
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Host, Meter, Metric, Results, Work
 
 
-def measure(host: Host, meter: Meter, threads: str, size_bytes: int) -> Iterator[Measured]:
+def measure(host: Host, meter: Meter, threads: str, size_bytes: int) -> Results:
     count = host.cores() if threads == "all" else 1
     each_bytes = size_bytes // count
     host.copy_s(count, each_bytes)
@@ -30,16 +25,10 @@ BENCHMARK = Benchmark(
     title="Copying host memory",
     gpus=0,
     metrics=(Metric("rate", "rate", "B/s", "bytes read plus bytes written by all threads"),),
-    measure=measure,
     axes={
         "threads": Axis.same("cores that copy", ("one", "all")),
-        "size_bytes": Axis(
-            "bytes copied by all threads together",
-            (256 << 20,),
-            (256 << 20,),
-            (256 << 20, 1 << 30),
-            minimum=1 << 20,
-            maximum=16 << 30,
+        "size_bytes": Axis.sizes(
+            "bytes copied by all threads together", "256 MiB", "256 MiB", "256 MiB 1 GiB", least="1 MiB", most="16 GiB"
         ),
     },
     core=True,

@@ -8,18 +8,13 @@ Reading
     A sample that is only as long as a few readings says more about the clock than about the GPU.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Benchmark, Measured
-from microbench.core.model import Metric
-from microbench.gpu.protocol.gpu import Host
+from microbench.meter.benchmark import Benchmark, Host, Meter, Metric, Results
 from microbench.meter.sampling import NANOSECOND_S, clock_step_ns
-from microbench.meter.timer import Meter
 
 READINGS = 10_000
 
 
-def measure(host: Host, meter: Meter) -> Iterator[Measured]:
+def measure(host: Host, meter: Meter) -> Results:
     host.clock_stamps(READINGS)
 
     def whole() -> tuple[float]:
@@ -41,6 +36,5 @@ BENCHMARK = Benchmark(
         Metric("call", "time", "s", "one reading of the clock"),
         Metric("step", "time", "s", "the clock's step, from the differences of its readings"),
     ),
-    measure=measure,
     core=True,
 )

@@ -8,19 +8,14 @@ Reading
     A blocking wait for the GPU cannot return faster than the kernel wakes a thread.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
-from microbench.gpu.protocol.gpu import Host
+from microbench.meter.benchmark import Axis, Benchmark, Host, Meter, Metric, Results
 from microbench.meter.sampling import seconds
-from microbench.meter.timer import Meter
 
 HAND_OFFS = 50
 WAYS = ("spin", "event", "pipe")
 
 
-def measure(host: Host, meter: Meter, how: str) -> Iterator[Measured]:
+def measure(host: Host, meter: Meter, how: str) -> Results:
     host.wakeup_stamps(how, HAND_OFFS)
     yield from meter.collect_stamps(lambda: host.wakeup_stamps(how, HAND_OFFS), {"round_trip": seconds})
 
@@ -29,7 +24,6 @@ BENCHMARK = Benchmark(
     title="Thread hand-off",
     gpus=0,
     metrics=(Metric("round_trip", "time", "s", "to the other thread and back"),),
-    measure=measure,
     axes={"how": Axis.same("how the other thread is woken", WAYS)},
     core=True,
 )

@@ -9,18 +9,12 @@ Reading
     launch queue.
 """
 
-from collections.abc import Iterator, Mapping
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Launch, Meter, Metric, Results
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
-from microbench.core.ops import Launch
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
-
-SMALLEST: Mapping[str, int] = {"argument_bytes": 0, "grid_blocks": 1, "block_threads": 32}
+SMALLEST: dict[str, int] = {"argument_bytes": 0, "grid_blocks": 1, "block_threads": 32}
 
 
-def measure(gpu: Gpu, meter: Meter, argument_bytes: int, grid_blocks: int, block_threads: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, argument_bytes: int, grid_blocks: int, block_threads: int) -> Results:
     op = Launch(argument_bytes=argument_bytes, grid_blocks=grid_blocks, block_threads=block_threads)
     yield meter.submit_time("submit", gpu.bind(op))
 
@@ -28,7 +22,6 @@ def measure(gpu: Gpu, meter: Meter, argument_bytes: int, grid_blocks: int, block
 BENCHMARK = Benchmark(
     title="Arguments, grid and block",
     metrics=(Metric("submit", "time", "s/launch", "the launch call on the host, in bursts"),),
-    measure=measure,
     axes={
         "argument_bytes": Axis(
             "bytes of the parameter block",

@@ -10,12 +10,9 @@ Reading
     A process pays these costs once. No other figure includes them.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Case, Metric
 from microbench.gpu.protocol.gpu import ColdStarts
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Meter, Results
 
 QUICK = ("context",)
 DEFAULT = (
@@ -44,14 +41,13 @@ def empty_caches(case: Case) -> dict[str, str]:
     }
 
 
-def measure(cold: ColdStarts, meter: Meter, what: str) -> Iterator[Measured]:
+def measure(cold: ColdStarts, meter: Meter, what: str) -> Results:
     yield meter.once("seconds", cold.seconds(what))
 
 
 BENCHMARK = Benchmark(
     title="First-use costs",
     metrics=(Metric("seconds", "time", "s", "one first use, in a fresh process"),),
-    measure=measure,
     axes={"what": Axis("what is done for the first time", QUICK, DEFAULT, FULL)},
     cold=True,
     minimum_rounds=PROCESSES,

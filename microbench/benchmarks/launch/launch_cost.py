@@ -14,24 +14,18 @@ Reading
     between kernels (launch_gap), whichever is longer.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from microbench.core.bench import Benchmark, Measured
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.model import Fact, Metric
-from microbench.core.ops import IntArray, Launch
 from microbench.experiments.launch.exchanges import flag_round_trips, host_read_ns, launch_stamps, start_stamps
-from microbench.gpu.protocol.gpu import Gpu
+from microbench.meter.benchmark import Benchmark, Fact, Gpu, IntArray, Launch, Meter, Metric, Results
 from microbench.meter.sampling import NANOSECOND_S, Between, seconds
-from microbench.meter.timer import Meter
 
 STAMPS = 50
 LAUNCHES = 1000
 
 
-def watched(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
+def watched(gpu: Gpu, meter: Meter) -> Results:
     """Times at which a second thread sees the kernel's flag. Raises Skip without a CPU for that thread."""
     start_stamps(gpu, STAMPS)
     columns = {"start": Between(0, 2), "complete": Between(2, 3), "round_trip": Between(0, 3)}
@@ -49,7 +43,7 @@ def watched(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
     yield read
 
 
-def tied(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
+def tied(gpu: Gpu, meter: Meter) -> Results:
     """Times until the kernel's first instruction and from its last one, by its stamps on the host's clock."""
     round_trips_ns: list[int] = []
 
@@ -64,7 +58,7 @@ def tied(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
     )
 
 
-def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter) -> Results:
     submit = gpu.bind(Launch())
     yield meter.submit_time("submit", submit)
     try:
@@ -91,7 +85,6 @@ BENCHMARK = Benchmark(
             "host_read", "time", "s", "one dependent read of host memory by a GPU thread, over 1 MiB in random order"
         ),
     ),
-    measure=measure,
     version=2,
     core=True,
 )

@@ -11,12 +11,7 @@ Reading
     the kernels hide the launches.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
-from microbench.core.ops import Launch
-from microbench.gpu.protocol.gpu import Gpu
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Launch, Metric, Results
 from microbench.meter.timer import Meter, duration
 
 SAMPLE_NS = 20_000_000
@@ -30,7 +25,7 @@ def launches(duration_ns: int, most: int) -> int:
     return max(min(most, SAMPLE_NS // max(duration_ns, 1)), FEWEST)
 
 
-def measure(gpu: Gpu, meter: Meter, duration_ns: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, duration_ns: int) -> Results:
     op = Launch(duration_ns=duration_ns)
     submit = gpu.bind(op)
     yield meter.throughput("period", submit, launches(duration_ns, MOST_LAUNCHES))
@@ -47,7 +42,6 @@ BENCHMARK = Benchmark(
         Metric("gated", "time", "s/launch", "time per kernel on the device, without submission"),
         Metric("duration", "time", "s", "time from begin to end that a kernel of that length records"),
     ),
-    measure=measure,
     axes={
         "duration_ns": Axis(
             "duration of a kernel",

@@ -18,19 +18,14 @@ Reading
     launches into a second stream lengthen a graph's gaps for good.
 """
 
-from collections.abc import Iterator, Mapping
 from typing import cast, get_args
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import Skip
-from microbench.core.model import Fact, Metric, Param
-from microbench.core.ops import Launch
 from microbench.experiments.graph.kernels import SPIN_NS, KernelChain, KernelWork, kernel_chain
 from microbench.gpu.protocol.gpu import LAUNCH_STREAMS, STREAMS_VARIABLE, Gpu
 from microbench.meter.alternating import device_difference
-from microbench.meter.sampling import NANOSECOND_S
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Fact, Launch, Metric, Params, Results, Skip
 from microbench.meter.timer import Meter, duration
 
 LONG_GRAPH, SHORT_GRAPH = 1000, 200
@@ -41,16 +36,14 @@ RECORDED = 200
 BLOCKS = {"one": (1, 32), "an_sm": (1, 256), "eight_an_sm": (8, 128)}
 
 
-def process(params: Mapping[str, Param]) -> str:
+def process(params: Params) -> str:
     """The process of a case. Processes of one stream measure at most three cases, because the sixth or seventh case
     found such a process in the state "two"."""
     few = params["functions"] if params["functions"] == "alternating" else params["blocks"]
     return f"launch_gap one {few}" if params["launch_streams"] == "one" else "launch_gap two"
 
 
-def measure(
-    gpu: Gpu, meter: Meter, kernel: str, blocks: str, functions: str, launch_streams: str
-) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, kernel: str, blocks: str, functions: str, launch_streams: str) -> Results:
     each, threads = BLOCKS[blocks]
     if gpu.info.sm_count is None:
         raise Skip("needs the GPU's number of SMs")
@@ -97,7 +90,6 @@ BENCHMARK = Benchmark(
         Metric("duration", "time", "s", "a kernel's duration as profilers report it: CUPTI's kernel record"),
         Metric("stamped", "time", "s", "a spinning kernel's time between its own first and last instruction"),
     ),
-    measure=measure,
     axes={
         "kernel": Axis.same("what each kernel does", get_args(KernelWork)),
         "blocks": Axis("blocks of a kernel: one, one an SM, eight an SM", ("one",), tuple(BLOCKS), tuple(BLOCKS)),

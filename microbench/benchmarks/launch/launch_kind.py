@@ -12,12 +12,8 @@ Reading
     on the work that they do before they wait for each other: graph_nodes measures that.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.core.ops import LEGACY_STREAM, Launch
-from microbench.gpu.protocol.gpu import Gpu
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Metric, Results
 from microbench.meter.timer import Meter, gap
 
 KINDS: dict[str, Launch] = {
@@ -30,7 +26,7 @@ KINDS: dict[str, Launch] = {
 }
 
 
-def measure(gpu: Gpu, meter: Meter, kind: str) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, kind: str) -> Results:
     yield meter.submit_time("submit", gpu.bind(KINDS[kind]))
     yield gap(meter, "gap", KINDS[kind])
 
@@ -41,6 +37,5 @@ BENCHMARK = Benchmark(
         Metric("submit", "time", "s/launch", "the launch call on the host, in bursts"),
         Metric("gap", "time", "s/launch", "from a kernel's end to the next one's start, queued behind a gate"),
     ),
-    measure=measure,
     axes={"kind": Axis.same("kind of launch", tuple(KINDS))},
 )

@@ -14,17 +14,13 @@ Reading
     the GPU waits for Python between shorter ones.
 """
 
-from collections.abc import Iterator, Mapping
 from typing import cast
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Case, Metric, Param
-from microbench.core.ops import LOOP_LAYER, LayerCall
+from microbench.core.model import Case, Metric
 from microbench.gpu.layers.base import ARGUMENTS, Family, find_layer, layer_titles, layers, package_of, process_of
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import LOOP_LAYER, Axis, Benchmark, Gpu, LayerCall, Meter, Params, Results
 
-FAMILIES: Mapping[Family, tuple[str, ...]] = {
+FAMILIES: dict[Family, tuple[str, ...]] = {
     "same_kernel": (LOOP_LAYER, *(layer.name for layer in layers("same_kernel"))),
     "one_op": tuple(layer.name for layer in layers("one_op")),
 }
@@ -32,7 +28,7 @@ LAYERS = tuple(name for names in FAMILIES.values() for name in names)
 QUICK = tuple(name for name in LAYERS if name != "cuda_runtime")  # the quick grid compares Python layers
 
 
-def combines(params: Mapping[str, Param]) -> bool:
+def combines(params: Params) -> bool:
     """Each layer belongs to one family, which decides the number of arguments."""
     family = cast(Family, params["family"])
     return params["layer"] in FAMILIES[family] and params["arguments"] in ARGUMENTS[family]
@@ -44,7 +40,7 @@ def environment(case: Case) -> dict[str, str]:
     return {} if name == LOOP_LAYER else dict(find_layer(name).environment)
 
 
-def measure(gpu: Gpu, meter: Meter, family: str, layer: str, arguments: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, family: str, layer: str, arguments: int) -> Results:
     op = LayerCall(layer, arguments)
     submit = gpu.bind(op)
     yield meter.submit_time("submit", submit)
@@ -58,7 +54,6 @@ BENCHMARK = Benchmark(
         Metric("submit", "time", "s/launch", "one call on the host, in bursts"),
         Metric("round_trip", "time", "s", "one call and a synchronise"),
     ),
-    measure=measure,
     axes={
         "family": Axis.same("kind of comparison", tuple(FAMILIES)),
         "layer": Axis("library, or the compiled loop", QUICK, LAYERS, LAYERS, labels=layer_titles()),

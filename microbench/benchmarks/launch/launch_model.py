@@ -15,34 +15,29 @@ Reading
     take between two launches. predict uses it for programs without --host.
 """
 
-from collections.abc import Iterator, Mapping
 from typing import get_args
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.errors import Skip
-from microbench.core.model import Fact, Metric, Param
+from microbench.core.bench import Axis, Benchmark, always
 from microbench.experiments.launch.models import model_step
 from microbench.gpu.layers.base import package_of
 from microbench.gpu.layers.torch_models import COMPILED, MODELS, CaptureTimes, Compiled, ModelName, TorchStep
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.alternating import steps
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import NANOSECOND_S, Fact, Gpu, Meter, Metric, Params, Results, Skip
 
 REPLAYS = 20
 # torch.compile then compiles in the worker itself, so that nothing else runs while a step is measured.
 COMPILES_HERE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
-def process(params: Mapping[str, Param]) -> str:
+def process(params: Params) -> str:
     """Eager models share a process; each compiled one has its own, whose first case may take long."""
     eager = params["compiled"] == "eager"
     return "models of torch" if eager else f"{params['model']} of torch, {params['compiled']}"
 
 
-def measure(gpu: Gpu, meter: Meter, model: ModelName, compiled: Compiled) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, model: ModelName, compiled: Compiled) -> Results:
     step = model_step(gpu, model, compiled)
     verified = step.check()
     yield step.launches
@@ -66,7 +61,7 @@ def measure(gpu: Gpu, meter: Meter, model: ModelName, compiled: Compiled) -> Ite
     yield from _kernels(meter, step, verified)
 
 
-def _kernels(meter: Meter, step: TorchStep, verified: str) -> Iterator[Measured]:
+def _kernels(meter: Meter, step: TorchStep, verified: str) -> Results:
     """The durations of a step's kernels; a Fact says why they are unknown."""
     try:
         recorded, launches = len(step.profiled_ns()), step.launches.value
@@ -93,7 +88,6 @@ BENCHMARK = Benchmark(
         Metric("capture", "time", "s", "the calls of the step, while they are captured"),
         Metric("make", "time", "s", "everything until the graph can run: capture and instantiation"),
     ),
-    measure=measure,
     axes={
         "model": Axis.same("the model's step", get_args(ModelName), labels=MODELS),
         "compiled": Axis("how it is run", ("eager",), ("eager",), get_args(Compiled), labels=COMPILED),

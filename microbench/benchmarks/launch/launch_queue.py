@@ -9,16 +9,10 @@ Reading
     Beyond this depth the host waits for the GPU, and a loop around the launch times the device.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import MeasurementError
-from microbench.core.model import Metric
-from microbench.core.ops import IntArray, Launch
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.submit import Submit
+from microbench.core.bench import Axis, Benchmark
+from microbench.meter.benchmark import Gpu, IntArray, Launch, MeasurementError, Metric, Results, Submit
 from microbench.meter.timer import WARM_UP_CALLS, Meter
 
 # Launches and time-out (s). Queues of the usual depth fill in the first try; drivers can be configured for deeper ones.
@@ -36,7 +30,7 @@ def first_blocked(gpu: Gpu, submit: Submit, count: int, timeout_s: float) -> int
     return int(blocked[0]) if gate.was_late() and blocked.size else None
 
 
-def measure(gpu: Gpu, meter: Meter, argument_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, argument_bytes: int) -> Results:
     submit = gpu.bind(Launch(argument_bytes=argument_bytes))
     submit.stamps(
         np.zeros(WARM_UP_CALLS, dtype=np.int64)
@@ -60,7 +54,6 @@ def measure(gpu: Gpu, meter: Meter, argument_bytes: int) -> Iterator[Measured]:
 BENCHMARK = Benchmark(
     title="Depth of the launch queue",
     metrics=(Metric("depth", "count", "launch", "launches queued in one stream before the call blocks"),),
-    measure=measure,
     axes={
         "argument_bytes": Axis(
             "bytes of the parameter block",

@@ -16,19 +16,15 @@ Reading
     (flag_round_trip).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import cast, get_args
 
 import msgspec
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Fact, Metric
-from microbench.core.ops import IntArray
+from microbench.core.bench import Axis, Benchmark, always
 from microbench.experiments.launch.stream_signals import SignalWay, stream_signals
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import NANOSECOND_S, Between
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import NANOSECOND_S, Between, Fact, Gpu, IntArray, Meter, Metric, Results
 
 PAIRS = 50
 WAYS: tuple[SignalWay, ...] = get_args(SignalWay)
@@ -47,7 +43,7 @@ def intervals(way: str) -> Mapping[str, Between]:
     return {"between": BETWEEN, **to_host, **from_host}
 
 
-def measure(gpu: Gpu, meter: Meter, way: str) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, way: str) -> Results:
     kind, wanted = cast(SignalWay, way), intervals(way)
     step_s = stream_signals(gpu, kind, PAIRS).step_ns * NANOSECOND_S
     round_trips_ns: list[int] = []
@@ -72,7 +68,6 @@ BENCHMARK = Benchmark(
         Metric("to_host", "time", "s", "from the first kernel's last instruction until the host sees its signal"),
         Metric("from_host", "time", "s", "from the host's answer until the second kernel's first instruction"),
     ),
-    measure=measure,
     axes={"way": Axis("what stands between two kernels", QUICK, DEFAULT, WAYS)},
     late=always,
 )

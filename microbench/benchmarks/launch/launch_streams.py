@@ -10,20 +10,14 @@ Reading
     More streams hardly raise the submission rate of one thread. They raise the number of kernels that run side by side.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Work
 from microbench.experiments.launch.streams import resident, round_robin_ns
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Meter, Metric, Results, Work
 
 LAUNCHES = 400
 RESIDENT_NS = 1_000_000
 
 
-def measure(gpu: Gpu, meter: Meter, streams: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, streams: int) -> Results:
     round_robin_ns(gpu, streams, LAUNCHES)
 
     def take() -> tuple[float]:
@@ -42,7 +36,6 @@ BENCHMARK = Benchmark(
         Metric("rate", "rate", "1/s", "launches a second, including the wait for all streams"),
         Metric("resident", "count", "launch", "most kernels resident at once"),
     ),
-    measure=measure,
     axes={
         "streams": Axis(
             "streams used in turn",

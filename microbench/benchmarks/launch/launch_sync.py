@@ -15,15 +15,10 @@ Reading
     takes longer the longer the host slept. Where single waits fall into two groups, quote both.
 """
 
-from collections.abc import Iterator, Mapping
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Param
 from microbench.core.ops import Op, Query, Record, SynchronizeIdle, Wait
 from microbench.experiments.launch.exchanges import launch_stamps
 from microbench.gpu.protocol.gpu import WAIT_VARIABLE, Gpu
-from microbench.meter.sampling import Between
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Between, Meter, Metric, Params, Results
 
 CALLS: dict[str, Op] = {
     "idle_stream": SynchronizeIdle("stream"),
@@ -38,12 +33,12 @@ MODES = ("spin", "yield", "blocking", "blocking_event")
 MOST_WAITS, BATCH_NS = 50, 5_000_000
 
 
-def context_mode(params: Mapping[str, Param]) -> str:
+def context_mode(params: Params) -> str:
     """The wait mode of the context. A blocking event blocks in every context, so its context spins."""
     return "spin" if params["wait"] == "blocking_event" else str(params["wait"])
 
 
-def measure(gpu: Gpu, meter: Meter, wait: str, duration_ns: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, wait: str, duration_ns: int) -> Results:
     blocking_event = wait == "blocking_event"
     count = max(min(MOST_WAITS, BATCH_NS // max(duration_ns, 1)), 1)
     yield from meter.collect_stamps(
@@ -66,7 +61,6 @@ BENCHMARK = Benchmark(
         Metric("query", "time", "s", "cuEventQuery of a completed event"),
         Metric("wait_event", "time", "s", "cuStreamWaitEvent on a completed event of another stream"),
     ),
-    measure=measure,
     axes={
         "wait": Axis("how the host waits", MODES[:1], MODES, MODES),
         "duration_ns": Axis(

@@ -17,22 +17,16 @@ Reading
     or longer.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.errors import Skip
-from microbench.core.model import Fact, Measurement, Metric
+from microbench.core.bench import Axis, Benchmark, always
 from microbench.core.ops import HIGH_PRIORITY_STREAM, Copy, IntArray, Launch, Query
 from microbench.experiments.launch.interruptions import core_interrupts, thread_state
 from microbench.experiments.launch.second_process import second_process
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.submit import Submit
 from microbench.meter import tails
+from microbench.meter.benchmark import Fact, Gpu, Measurement, Meter, Metric, Results, Skip, Submit
 from microbench.meter.sampling import NANOSECOND_S, stored
-from microbench.meter.timer import Meter
 
 # All calls of a burst, including the LEAD_IN calls that are not counted, fit into the launch queue.
 LEAD_IN, BURST, QUERIES = 50, 400, 1500
@@ -74,7 +68,7 @@ def stops(durations_ns: IntArray) -> int:
     return int((durations_ns >= np.median(durations_ns) + STOP_NS).sum())
 
 
-def measure(gpu: Gpu, meter: Meter, launches: int, beside: str) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, launches: int, beside: str) -> Results:
     if beside == "process":
         yield second_process(gpu)
     submit = gpu.bind(Launch(stream=HIGH_PRIORITY_STREAM if beside == "priority" else 0))
@@ -123,7 +117,7 @@ def interrupt_rate(before: int | str, after: int | str, seconds: float) -> Fact:
     return Fact("interrupts", round((int(after) - int(before)) / seconds, 1), source="/proc/interrupts", unit="1/s")
 
 
-def off_core(left: IntArray, slow: npt.NDArray[np.bool_]) -> Iterator[Fact]:
+def off_core(left: IntArray, slow: npt.NDArray[np.bool_]) -> Results:
     """How often the thread left its core, and how many of the slow calls are in bursts in which it did."""
     for (name, source), count in zip(LEAVING.items(), left.sum(axis=0), strict=True):
         yield Fact(name, int(count), source=source)
@@ -137,7 +131,7 @@ def off_core(left: IntArray, slow: npt.NDArray[np.bool_]) -> Iterator[Fact]:
         )
 
 
-def shared(stamps: IntArray, durations_ns: IntArray) -> Iterator[Fact]:
+def shared(stamps: IntArray, durations_ns: IntArray) -> Results:
     """What the slow calls have in common."""
     slow = tails.slow(durations_ns)
     yield Fact("slow_calls", int(slow.sum()), source=f"{tails.SLOW_TIMES:g} times the median and more")
@@ -162,7 +156,6 @@ BENCHMARK = Benchmark(
         Metric("stops", "count", "1/s", "launch calls that take 3 µs longer than their median, per second of calls"),
         Metric("idle_stops", "count", "1/s", "the same for queries of an event, which submit nothing"),
     ),
-    measure=measure,
     axes={
         "launches": Axis.same("launch calls", (1_000_000,), minimum=100_000, maximum=10_000_000),
         "beside": Axis("what runs beside", ("nothing",), ("nothing",), tuple(BESIDE), labels=BESIDE),

@@ -10,20 +10,13 @@ Reading
     longer.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Work
-from microbench.core.ops import IntArray
 from microbench.experiments.launch.streams import threads_stamps
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, IntArray, Meter, Metric, Results, Work
 
 LAUNCHES = 400
 
 
-def measure(gpu: Gpu, meter: Meter, threads: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, threads: int) -> Results:
     threads_stamps(gpu, threads, LAUNCHES)
     gpu.synchronize()
 
@@ -49,6 +42,5 @@ BENCHMARK = Benchmark(
         Metric("rate", "rate", "1/s", "launches a second of all threads together"),
         Metric("submit", "time", "s/launch", "one launch call, mean over the threads"),
     ),
-    measure=measure,
     axes={"threads": Axis("submitting threads", (1, 2, 4), (1, 2, 4, 8), (1, 2, 3, 4, 6, 8), minimum=1, maximum=64)},
 )

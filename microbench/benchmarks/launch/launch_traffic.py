@@ -11,15 +11,9 @@ Reading
     bytes.
 """
 
-from collections.abc import Iterator, Mapping
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import MeasurementError, Skip
-from microbench.core.model import Metric, Param
 from microbench.core.ops import Copy, Launch, Memset, Op, Record
-from microbench.gpu.protocol.gpu import Gpu
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, MeasurementError, Meter, Metric, Params, Results, Skip
 from microbench.meter.counters import idle_traffic, traffic
-from microbench.meter.timer import Meter
 
 CALLS = 5000
 WORK_NS = 200_000_000
@@ -30,24 +24,24 @@ SMALL_BYTES = 64
 PLAUSIBLE_PER_BYTE = (1.0, 1.35)
 NOT_PCIE_PER_BYTE = 0.1
 
-OPS: Mapping[str, Op] = {
+OPS: dict[str, Op] = {
     "memset": Memset(SMALL_BYTES),
     "copy_h2d": Copy("h2d", SMALL_BYTES),
     "copy_d2h": Copy("d2h", SMALL_BYTES),
     "record": Record(),
 }
-PINNED: Mapping[str, Copy] = {"pinned_h2d": Copy("h2d", PAYLOAD_BYTES), "pinned_d2h": Copy("d2h", PAYLOAD_BYTES)}
-GRAPHS: Mapping[str, int] = {"graph_1": 1, "graph_10": 10, "graph_100": 100, "graph_1000": 1000}
+PINNED: dict[str, Copy] = {"pinned_h2d": Copy("h2d", PAYLOAD_BYTES), "pinned_d2h": Copy("d2h", PAYLOAD_BYTES)}
+GRAPHS: dict[str, int] = {"graph_1": 1, "graph_10": 10, "graph_100": 100, "graph_1000": 1000}
 WORKS = ("idle", *PINNED, "launch", *GRAPHS, *OPS)
 
 
-def combines(params: Mapping[str, Param]) -> bool:
+def combines(params: Params) -> bool:
     """Only a plain launch has a duration or arguments, and only one of the two."""
     varied = [name for name in ("duration_ns", "argument_bytes") if params[name] != 0]
     return len(varied) == 0 or (params["work"] == "launch" and len(varied) == 1)
 
 
-def pinned(gpu: Gpu, meter: Meter, copy: Copy) -> Iterator[Measured]:
+def pinned(gpu: Gpu, meter: Meter, copy: Copy) -> Results:
     """Checks the counters with a copy of known size. Raises Skip where they are too coarse or do not count the link."""
     if gpu.pcie_bytes().coarse:
         raise Skip("needs the GPU's byte counters: this driver has sampled rates only")
@@ -63,7 +57,7 @@ def pinned(gpu: Gpu, meter: Meter, copy: Copy) -> Iterator[Measured]:
     yield from measured
 
 
-def measure(gpu: Gpu, meter: Meter, work: str, duration_ns: int, argument_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, work: str, duration_ns: int, argument_bytes: int) -> Results:
     if work == "idle":
         yield from idle_traffic(meter, "idle_received", "idle_sent")
     elif work in PINNED:
@@ -87,7 +81,6 @@ BENCHMARK = Benchmark(
         Metric("received_per_byte", "count", "1", "PCIe bytes to the GPU for each byte of a known pinned copy"),
         Metric("sent_per_byte", "count", "1", "PCIe bytes from the GPU for each byte of a known pinned copy"),
     ),
-    measure=measure,
     axes={
         "work": Axis("what is submitted", ("pinned_h2d", "launch"), WORKS, WORKS),
         "duration_ns": Axis(

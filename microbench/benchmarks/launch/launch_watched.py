@@ -20,17 +20,13 @@ Reading
     launch_gap.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import cycle
 from statistics import median, quantiles
 from typing import NamedTuple, get_args
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.errors import Skip
-from microbench.core.model import Fact, Metric
-from microbench.core.ops import Launch
 from microbench.experiments.graph.kernels import kernel_chain
 from microbench.experiments.launch.models import model_step
 from microbench.experiments.launch.recorders import process_recorder
@@ -38,9 +34,8 @@ from microbench.gpu.layers.base import package_of
 from microbench.gpu.layers.torch_models import ModelName
 from microbench.gpu.protocol.gpu import STREAMS_VARIABLE, Gpu
 from microbench.gpu.protocol.recorder import Recorded, Recorder, RecorderKind
-from microbench.gpu.protocol.submit import Submit
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Launch, Meter, Metric, Results, Skip, Submit, always
 from microbench.meter.sampling import NANOSECOND_S, shortened
-from microbench.meter.timer import Meter
 
 # Samples before the first recording, bursts in a sample, and steps that are counted. A sample is the lower quartile of
 # its bursts, because a busy host lengthens most of them, by up to a factor of two for a second.
@@ -62,7 +57,7 @@ RECORDS = {
     "watch": "microbench watch",
 }
 QUICK = tuple(name for name in RECORDS if name != "watch")
-RECORDERS: Mapping[str, tuple[RecorderKind, ...]] = {
+RECORDERS: dict[str, tuple[RecorderKind, ...]] = {
     "cupti": ("cupti",), "torch": ("torch_cuda", "torch_cpu"), "torch_stack": ("torch_cpu", "torch_stack"),
     "watch": ("watch",),
 }  # fmt: skip
@@ -81,7 +76,7 @@ class Cost(NamedTuple):
     base: str = UNRECORDED
 
 
-COSTS: Mapping[str, tuple[Cost, ...]] = {
+COSTS: dict[str, tuple[Cost, ...]] = {
     "cupti": (Cost("call", "kernels", "cupti"), Cost("node", GRAPH, "cupti"), Cost("node_left", GRAPH, LEFT)),
     "torch": (
         Cost("call", "calls", "torch_cuda"), Cost("operator", "operators", "torch_cpu", base="torch_cuda"),
@@ -92,7 +87,7 @@ COSTS: Mapping[str, tuple[Cost, ...]] = {
 }  # fmt: skip
 
 
-def measure(gpu: Gpu, meter: Meter, records: str) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, records: str) -> Results:
     program = _Program(gpu, meter, records)
     before = [program.seconds() for _ in range(BEFORE)]
     recorders: dict[str, Recorder] = {}
@@ -232,7 +227,6 @@ BENCHMARK = Benchmark(
         Metric("node", "time", "s", "GPU time that recording adds to a node of a graph"),
         Metric("node_left", "time", "s", "the part of node that remains after the profiler has stopped"),
     ),
-    measure=measure,
     axes={"records": Axis("what records", QUICK, tuple(RECORDS), tuple(RECORDS), labels=RECORDS)},
     needs=lambda params: None if params["records"] == "cupti" else package_of("torch_eager"),
     own_process=lambda params: f"recorded by {params['records']}",

@@ -12,35 +12,28 @@ Reading
     link in its way, and keeps the SMs busy meanwhile. Where batched is no faster than loop, the driver copies in turn.
 """
 
-from collections.abc import Iterator
 from typing import cast, get_args
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Metric
 from microbench.experiments.link.batch import BatchWay, batched_copy
 from microbench.experiments.link.pipeline import pieces
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, always
 
-KIB = 1 << 10
 WAYS: tuple[str, ...] = get_args(BatchWay)
 
 
-def measure(gpu: Gpu, meter: Meter, way: str, piece_bytes: int, pieces_copied: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, way: str, piece_bytes: int, pieces_copied: int) -> Results:
     yield from pieces(meter, batched_copy(gpu, cast(BatchWay, way), piece_bytes, pieces_copied))
 
 
 BENCHMARK = Benchmark(
     title="Many small copies",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes of all pieces over the host time until they are there"),),
-    measure=measure,
     axes={
         "way": Axis.same("how the pieces are copied", WAYS),
-        "piece_bytes": Axis(
-            "bytes of a piece", (4 * KIB,), (4 * KIB, 16 * KIB, 28 * KIB, 64 * KIB),
-            tuple(KIB * size for size in (1, 4, 16, 28, 64, 256)), minimum=16, maximum=1 << 26,
+        "piece_bytes": Axis.sizes(
+            "bytes of a piece", "4 KiB", "4 16 28 64 KiB", "1 4 16 28 64 256 KiB", least="16 B", most="64 MiB"
         ),
         "pieces_copied": Axis("pieces", (256,), (256,), (16, 256, 1024), minimum=1, maximum=4096),
     },
     late=always,
-)  # fmt: skip
+)

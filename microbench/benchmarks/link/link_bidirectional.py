@@ -12,26 +12,19 @@ Reading
     in turn.
 """
 
-from collections.abc import Iterator, Mapping
-
 import msgspec
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Work
 from microbench.experiments.link.copies import others_busy
 from microbench.experiments.link.duplex import duplex_copies
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import Direction, FloatArray
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Meter, Metric, Results, Sample, Work
 from microbench.meter.transfers import MOST_QUEUED, SAMPLE_S, verified
 
-MIB = 1 << 20
 FEWEST_COPIES = 4
 
 
-def measure(gpu: Gpu, meter: Meter, direction: Direction, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, direction: Direction, size_bytes: int) -> Results:
     """``bandwidth`` is one direction's rate while the other moves twice as much, ``sum_bandwidth`` the rate of both.
 
     The sum counts the copies until the first direction ends, because both are busy until then. A sample of it is the
@@ -47,7 +40,7 @@ def measure(gpu: Gpu, meter: Meter, direction: Direction, size_bytes: int) -> It
     counts = (count, 2 * count) if measured_h2d else (2 * count, count)
     busy: list[bool] = []
 
-    def take() -> Mapping[str, float]:
+    def take() -> Sample:
         ends = duplex.ends_s(*counts)
         if ends is None:
             return {}
@@ -77,12 +70,9 @@ BENCHMARK = Benchmark(
         Metric("bandwidth", "rate", "B/s", "bytes of this direction over its time while the other direction is busy"),
         Metric("sum_bandwidth", "rate", "B/s", "bytes of both directions over the time in which both are busy"),
     ),
-    measure=measure,
     axes={
         "direction": Axis.same("measured direction", ("h2d", "d2h")),
-        "size_bytes": Axis(
-            "bytes of a copy", (64 * MIB,), (64 * MIB,), (16 * MIB, 64 * MIB, 512 * MIB), minimum=64, maximum=1 << 34
-        ),
+        "size_bytes": Axis.sizes("bytes of a copy", "64 MiB", "64 MiB", "16 64 512 MiB", least="64 B", most="16 GiB"),
     },
     core=True,
 )

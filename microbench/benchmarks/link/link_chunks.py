@@ -12,20 +12,13 @@ Reading
     next copy overlap the previous kernel: at best this halves the time.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Fact, Metric
 from microbench.experiments.link.pipeline import chunked_copy, pieces
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
-
-MIB = 1 << 20
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results
 
 
-def measure(gpu: Gpu, meter: Meter, work: str, chunks: int, streams: int, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, work: str, chunks: int, streams: int, size_bytes: int) -> Results:
     kernel_ns = 0
     if work == "copy_and_kernel":
         whole_ns = np.zeros(3, dtype=np.int64)
@@ -38,16 +31,13 @@ def measure(gpu: Gpu, meter: Meter, work: str, chunks: int, streams: int, size_b
 BENCHMARK = Benchmark(
     title="Chunked copies",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes copied over the host time of the whole step"),),
-    measure=measure,
     axes={
         "work": Axis.same("content of a step", ("copy", "copy_and_kernel")),
         "chunks": Axis(
             "pieces of the buffer", (1, 16), (1, 4, 16), (1, 2, 4, 8, 16, 32, 64, 128), minimum=1, maximum=1024
         ),
         "streams": Axis("streams that take the pieces in turn", (1, 2), (1, 2), (1, 2, 3, 4), minimum=1, maximum=16),
-        "size_bytes": Axis(
-            "bytes of the buffer", (64 * MIB,), (64 * MIB,), (64 * MIB,), minimum=1 << 16, maximum=1 << 32
-        ),
+        "size_bytes": Axis.sizes("bytes of the buffer", "64 MiB", "64 MiB", "64 MiB", least="64 KiB", most="4 GiB"),
     },
     combines=lambda params: int(params["streams"]) <= int(params["chunks"]),
 )

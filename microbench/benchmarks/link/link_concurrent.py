@@ -11,44 +11,35 @@ Reading
     their rates, they share an uplink (a switch), or a processor whose memory is the limit.
 """
 
-from collections.abc import Iterator, Mapping
-
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Environment, Metric, Param, Work
+from microbench.core.model import Environment, Metric, Work
 from microbench.experiments.link.boards import visible_gpus
 from microbench.experiments.link.concurrent import Concurrent, concurrent_copies
 from microbench.experiments.link.copies import others_busy
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import Direction
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import MIB, Axis, Benchmark, Gpu, Meter, Params, Results, Sample
 from microbench.meter.transfers import MOST_QUEUED, SAMPLE_S, verified
 
-MIB = 1 << 20
 MOST_GPUS = 16
 EVERYBODY = "all"
 
 
-def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
+def here(environment: Environment, params: Params) -> str | None:
     """Why this machine lacks one of the GPUs, or None."""
     count = len(environment.gpus)
     named = [int(params["gpu_index"])] + [int(params["beside"]) for _ in (0,) if params["beside"] != EVERYBODY]
     return None if count > 1 and max(named) < count else f"needs {max(*named, 1) + 1} GPUs, {count} here"
 
 
-def measure(
-    gpu: Gpu, meter: Meter, direction: Direction, gpu_index: int, beside: str, size_bytes: int
-) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, direction: Direction, gpu_index: int, beside: str, size_bytes: int) -> Results:
     others = [one for one in visible_gpus(gpu) if one != gpu_index] if beside == EVERYBODY else [int(beside)]
     alone = concurrent_copies(gpu, direction, [gpu_index], size_bytes)
     together = concurrent_copies(gpu, direction, [gpu_index, *others], size_bytes)
     yield from alone_and_together(meter, alone, together, size_bytes, bound=f"pcie_{direction}")
 
 
-def alone_and_together(
-    meter: Meter, alone: Concurrent, together: Concurrent, size_bytes: int, bound: str
-) -> Iterator[Measured]:
+def alone_and_together(meter: Meter, alone: Concurrent, together: Concurrent, size_bytes: int, bound: str) -> Results:
     """Metrics ``alone`` and ``together``: the first GPU's rate by itself and with the others, in turn."""
     alone.take_s(1)
     warm = alone.take_s(1)
@@ -59,7 +50,7 @@ def alone_and_together(
     together.fresh()
     busy: list[bool] = []
 
-    def take() -> Mapping[str, float]:
+    def take() -> Sample:
         alone_s, together_s = alone.take_s(count), together.take_s(count)
         if alone_s is None or together_s is None:
             return {}
@@ -80,7 +71,6 @@ BENCHMARK = Benchmark(
         Metric("alone", "rate", "B/s", "bytes of this GPU's copies over their time, while no other GPU copies"),
         Metric("together", "rate", "B/s", "bytes of this GPU's copies over their time, while the others copy"),
     ),
-    measure=measure,
     axes={
         "direction": Axis.same("h2d: to the GPUs, d2h: from them", ("h2d", "d2h")),
         "gpu_index": Axis.same("CUDA index of the measured GPU", tuple(range(MOST_GPUS))),

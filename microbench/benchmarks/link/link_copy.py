@@ -11,21 +11,14 @@ Reading
     the bandwidth. The host also pays for the call and the synchronise.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.link.copies import engine_copy
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import Direction, HostMemory
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import moved
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, moved
 
 MEMORIES = ("pinned", "pageable", "write_combined", "registered")
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
-def measure(gpu: Gpu, meter: Meter, direction: Direction, memory: HostMemory, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, direction: Direction, memory: HostMemory, size_bytes: int) -> Results:
     copy = engine_copy(gpu, direction, memory, size_bytes)
     yield from moved(meter, copy, device="bandwidth", host="bandwidth_host", bound=f"pcie_{direction}")
 
@@ -36,17 +29,16 @@ BENCHMARK = Benchmark(
         Metric("bandwidth", "rate", "B/s", "bytes of a copy over its time on the device"),
         Metric("bandwidth_host", "rate", "B/s", "bytes of a copy over the host time of the copy and a synchronise"),
     ),
-    measure=measure,
     axes={
         "memory": Axis("kind of the host's buffer", ("pinned", "pageable"), MEMORIES, MEMORIES),
         "direction": Axis.same("h2d: to the GPU, d2h: from it", ("h2d", "d2h")),
-        "size_bytes": Axis(
+        "size_bytes": Axis.sizes(
             "bytes of a copy",
-            (64 * KIB, MIB, 64 * MIB),
-            (1, 4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB),
-            (1, 64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB),
-            minimum=1,
-            maximum=16 * GIB,
+            "64 KiB 1 64 MiB",
+            "1 B 4 64 KiB 1 16 64 MiB",
+            "1 64 B 1 4 16 64 256 KiB 1 4 16 64 256 MiB 1 GiB",
+            least="1 B",
+            most="16 GiB",
         ),
     },
     core=True,

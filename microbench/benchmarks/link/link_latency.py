@@ -14,40 +14,34 @@ Reading
     address translation where the footprint exceeds its caches.
 """
 
-from collections.abc import Iterator, Mapping
-
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Fact, Measurement, Metric, Param
 from microbench.core.ops import IntArray, Memset
 from microbench.experiments.launch.exchanges import flag_round_trips
 from microbench.experiments.link.chase import Order, host_chase, read_latency
 from microbench.experiments.link.copies import engine_copy
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import Direction, Transfer
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Measurement, Meter, Metric, Params, Results
 from microbench.meter.sampling import seconds
-from microbench.meter.timer import Meter
 from microbench.meter.transfers import HOST_BATCH, verified
 
-MIB = 1 << 20
 STRIDE_BYTES = 128
 READS = 100
 EXCHANGES = 100
 SMALL_BYTES = 4
-SMALL: Mapping[str, Direction] = {"copy_h2d": "h2d", "copy_d2h": "d2h"}
+SMALL: dict[str, Direction] = {"copy_h2d": "h2d", "copy_d2h": "d2h"}
 MEMSET = "memset"
 WHAT = ("host_read", "flag", *SMALL, MEMSET)
 
 
-def combines(params: Mapping[str, Param]) -> bool:
+def combines(params: Params) -> bool:
     """Only reads have a footprint and an order."""
     if params["what"] == "host_read":
         return params["footprint_bytes"] != 0
     return params["footprint_bytes"] == 0 and params["order"] == "sequential"
 
 
-def measure(gpu: Gpu, meter: Meter, what: str, footprint_bytes: int, order: Order) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, what: str, footprint_bytes: int, order: Order) -> Results:
     if what == "host_read":
         yield read_latency(meter, "latency", host_chase(gpu, footprint_bytes, STRIDE_BYTES, order), READS)
         yield Fact("stride_bytes", STRIDE_BYTES, source="a line holds the address of the next")
@@ -88,15 +82,14 @@ BENCHMARK = Benchmark(
         Metric("latency", "time", "s", "one read, one exchange of flags, or one call with its synchronise"),
         Metric("submit", "time", "s/launch", "the call of a copy or memset on the host, in bursts"),
     ),
-    measure=measure,
     axes={
         "what": Axis("kind of exchange", ("host_read", "flag", "copy_h2d", "copy_d2h"), WHAT, WHAT),
-        "footprint_bytes": Axis(
+        "footprint_bytes": Axis.sizes(
             "bytes over which the reads are spread; 0 where nothing is read",
-            (0, 2 * MIB),
-            (0, 2 * MIB, 64 * MIB),
-            (0, MIB // 16, MIB, 2 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB),
-            maximum=16 << 30,
+            "0 B 2 MiB",
+            "0 B 2 64 MiB",
+            "0 B 64 KiB 1 2 16 64 256 MiB 1 GiB",
+            most="16 GiB",
         ),
         "order": Axis(
             "order in which the lines are read", ("sequential",), ("sequential", "random"), ("sequential", "random")

@@ -13,24 +13,18 @@ Reading
     Faults handle few pages at a time and stall the kernel meanwhile. A prefetch is a copy: compare it with link_copy.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric, Work
 from microbench.experiments.link.managed import ManagedWay, managed_memory
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import verified
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Meter, Metric, Results, Work, verified
 
-MIB = 1 << 20
 WAYS: tuple[ManagedWay, ...] = (
     "fault_to_device", "prefetch_to_device", "read_mostly_to_device", "again_on_device",
     "fault_to_host", "prefetch_to_host",
 )  # fmt: skip
 
 
-def measure(gpu: Gpu, meter: Meter, way: ManagedWay, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, way: ManagedWay, size_bytes: int) -> Results:
     managed = managed_memory(gpu, way, size_bytes)
     managed.take_ns()
 
@@ -46,16 +40,10 @@ def measure(gpu: Gpu, meter: Meter, way: ManagedWay, size_bytes: int) -> Iterato
 BENCHMARK = Benchmark(
     title="Managed memory",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes of the buffer over the host time of the move"),),
-    measure=measure,
     axes={
         "way": Axis("what moves the pages", ("fault_to_device", "prefetch_to_device"), WAYS, WAYS),
-        "size_bytes": Axis(
-            "bytes of the buffer",
-            (64 * MIB,),
-            (64 * MIB,),
-            (4 * MIB, 64 * MIB, 256 * MIB),
-            minimum=4096,
-            maximum=1 << 34,
+        "size_bytes": Axis.sizes(
+            "bytes of the buffer", "64 MiB", "64 MiB", "4 64 256 MiB", least="4 KiB", most="16 GiB"
         ),
     },
 )

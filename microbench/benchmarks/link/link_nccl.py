@@ -16,20 +16,16 @@ Reading
     one GPU copies within its own memory: it has no bus bandwidth and does not measure links.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured, Package, always
-from microbench.core.model import Environment, Metric, Param, Work
+from microbench.core.bench import KIB, MIB, Axis, Benchmark, Package, always
+from microbench.core.model import Environment, Metric, Work
 from microbench.experiments.link.collectives import Binding, CollectiveName, bus_factor, nccl_collective
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import verified
+from microbench.meter.benchmark import NANOSECOND_S, Gpu, Meter, Params, Results, verified
 
-KIB, MIB = 1 << 10, 1 << 20
 BATCH_OF_CALLS = 20  # nccl-tests' default
 EVERY_GPU = "all"
 SMALL_BYTES = 1 * KIB
@@ -41,7 +37,7 @@ OPERATIONS = ("all_reduce", "all_gather", "send_recv")
 NCCL4PY = Package("nccl", "pip install nccl4py")
 
 
-def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
+def here(environment: Environment, params: Params) -> str | None:
     """Why a number of GPUs cannot be measured here, or None. All GPUs of the machine are ``all``."""
     count, asked = len(environment.gpus), params["gpus"]
     if asked == EVERY_GPU or int(asked) < count:
@@ -51,9 +47,7 @@ def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
     return f"needs {asked} GPUs, {count} here"
 
 
-def measure(
-    gpu: Gpu, meter: Meter, operation: CollectiveName, binding: Binding, gpus: str, size_bytes: int
-) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, operation: CollectiveName, binding: Binding, gpus: str, size_bytes: int) -> Results:
     """Metric ``call``: the time of one call in a batch of BATCH_OF_CALLS, until all GPUs are done, on the host's clock.
 
     That is how nccl-tests times. Small messages get metric ``round_trip`` besides: one call and the wait for it. Others
@@ -91,7 +85,6 @@ BENCHMARK = Benchmark(
         Metric("algorithm_bandwidth", "rate", "B/s", "size over the time of a call, as nccl-tests counts it"),
         Metric("bus_bandwidth", "rate", "B/s", "what a GPU's links carry one way in a ring, as nccl-tests counts it"),
     ),
-    measure=measure,
     axes={
         "operation": Axis.same("NCCL operation; in send_recv each GPU sends to the next", OPERATIONS),
         "binding": Axis("who calls NCCL: the compiled loop, or Python", BINDINGS[:1], BINDINGS, BINDINGS),

@@ -13,17 +13,14 @@ Reading
     The GPUs of a slower pair may be farther apart: below different bridges or on different processors.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Environment, Measurement, Metric, Param, Work
+from microbench.core.model import Environment, Measurement, Metric, Work
 from microbench.experiments.link.chase import read_latency
 from microbench.experiments.link.peers import Peer, PeerWay, peer_chase, peer_copies
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import MIB, Axis, Benchmark, Gpu, Meter, Params, Results
 from microbench.meter.transfers import MOST_QUEUED, SAMPLE_S, verified
 
-MIB = 1 << 20
 MOST_GPUS = 16
 STRIDE_BYTES = 128
 READS = 100
@@ -34,14 +31,14 @@ QUICK_WAYS = ("engine_write", LATENCY)
 WITHOUT_ACCESS = ("engine_read", "engine_write")
 
 
-def combines(params: Mapping[str, Param]) -> bool:
+def combines(params: Params) -> bool:
     """Two different GPUs; only copy engines work without peer access; a latency has no size."""
     apart = params["first"] != params["second"]
     sized = (params["way"] == LATENCY) == (params["size_bytes"] == 0)
     return apart and sized and (params["access"] == "on" or params["way"] in WITHOUT_ACCESS)
 
 
-def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
+def here(environment: Environment, params: Params) -> str | None:
     """Why this machine lacks one of the GPUs, or None."""
     count, most = len(environment.gpus), max(int(params["first"]), int(params["second"]))
     return None if most < count else f"needs {max(most, 1) + 1} GPUs, {count} here"
@@ -57,9 +54,7 @@ def bound_of(gpu: Gpu, way: PeerWay) -> str:
     return "pcie_h2d" if reads else "pcie_d2h"
 
 
-def measure(
-    gpu: Gpu, meter: Meter, first: int, second: int, way: PeerWay, access: str, size_bytes: int
-) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, first: int, second: int, way: PeerWay, access: str, size_bytes: int) -> Results:
     if way == LATENCY:
         yield read_latency(meter, "latency", peer_chase(gpu, first, second, 2 * MIB, STRIDE_BYTES), READS)
         return
@@ -89,7 +84,6 @@ BENCHMARK = Benchmark(
         Metric("bandwidth", "rate", "B/s", "bytes that the first GPU moves over the time on the device"),
         Metric("latency", "time", "s", "one dependent read of the second GPU's memory"),
     ),
-    measure=measure,
     axes={
         "first": Axis.same("CUDA index of the GPU that moves the data", tuple(range(MOST_GPUS))),
         "second": Axis.same("CUDA index of the GPU whose memory is read or written", tuple(range(MOST_GPUS))),

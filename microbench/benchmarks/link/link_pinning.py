@@ -12,23 +12,16 @@ Reading
     copy takes longer. Memory that is allocated once and reused is pinned only once.
 """
 
-from collections.abc import Iterator, Mapping
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.link.pinning import PinningWay, pinning
 from microbench.experiments.memory.allocation import Taking
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Meter, Metric, Results, Sample
 
-KIB, MIB = 1 << 10, 1 << 20
 WAYS: tuple[PinningWay, ...] = ("allocate", "register", "touch")
 
 
-def measure(gpu: Gpu, meter: Meter, way: PinningWay, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, way: PinningWay, size_bytes: int) -> Results:
 
-    def take() -> Mapping[str, float]:
+    def take() -> Sample:
         stamps = pinning(gpu, way, size_bytes, 1)[0] * NANOSECOND_S
         return {
             "pin": float(stamps[Taking.TAKEN] - stamps[Taking.BEGIN]),
@@ -45,16 +38,15 @@ BENCHMARK = Benchmark(
         Metric("pin", "time", "s", "host time to allocate, pin or touch the memory"),
         Metric("release", "time", "s", "host time to free it"),
     ),
-    measure=measure,
     axes={
         "way": Axis("how the memory is made available", ("allocate", "touch"), WAYS, WAYS),
-        "size_bytes": Axis(
+        "size_bytes": Axis.sizes(
             "bytes of the buffer",
-            (4 * MIB,),
-            (64 * KIB, 4 * MIB, 64 * MIB),
-            (4 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB),
-            minimum=1,
-            maximum=1 << 34,
+            "4 MiB",
+            "64 KiB 4 64 MiB",
+            "4 64 KiB 1 4 16 64 256 MiB 1 GiB",
+            least="1 B",
+            most="16 GiB",
         ),
     },
 )

@@ -11,16 +11,12 @@ Reading
     narrow or slow link under load, a bridge narrower than the GPU, or rising error counters explain a low bandwidth.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Benchmark, Measured
 from microbench.experiments.link.state import link_state
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Benchmark, Gpu, Meter, Results
 
 
-def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter) -> Results:
     yield from link_state(gpu)
 
 
-BENCHMARK = Benchmark(title="State of the link", metrics=(), measure=measure, core=True)
+BENCHMARK = Benchmark(title="State of the link", metrics=(), core=True)

@@ -12,30 +12,22 @@ Reading
     begin on a 128-byte line splits each warp's access, which costs reads and narrow writes most.
 """
 
-from collections.abc import Iterator, Mapping
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import Skip
-from microbench.core.model import Fact, Metric, Param
 from microbench.experiments.link.copies import Access, kernel_copy
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import Transfer
+from microbench.meter.benchmark import MIB, Axis, Benchmark, Fact, Gpu, Meter, Metric, Params, Results, Skip, moved
 from microbench.meter.counters import traffic
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import moved
 
-MIB = 1 << 20
 WIDTHS_BYTES = (4, 8, 16)
 COUNTED_BYTES = 1 << 30  # the counters wrap at 4 GiB
 
 
-def combines(params: Mapping[str, Param]) -> bool:
+def combines(params: Params) -> bool:
     """Offsets that keep each access aligned to its width."""
     width_bytes = int(params["width_bytes"])
     return width_bytes in WIDTHS_BYTES and int(params["offset_bytes"]) % width_bytes == 0
 
 
-def packets(gpu: Gpu, meter: Meter, transfer: Transfer) -> Iterator[Measured]:
+def packets(gpu: Gpu, meter: Meter, transfer: Transfer) -> Results:
     """Bytes on the wire for each byte of payload, or a Fact that says why they cannot be counted."""
     count = max(COUNTED_BYTES // transfer.size_bytes, 1)
     try:
@@ -47,9 +39,7 @@ def packets(gpu: Gpu, meter: Meter, transfer: Transfer) -> Iterator[Measured]:
         yield Fact("pcie_bytes_counted", False, reason=str(skip), source="NVML")
 
 
-def measure(
-    gpu: Gpu, meter: Meter, access: Access, width_bytes: int, offset_bytes: int, size_bytes: int
-) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, access: Access, width_bytes: int, offset_bytes: int, size_bytes: int) -> Results:
     transfer = kernel_copy(gpu, access, width_bytes, offset_bytes, size_bytes)
     yield from moved(meter, transfer, device="bandwidth", bound=f"pcie_sm_{access}")
     yield from packets(gpu, meter, transfer)
@@ -62,12 +52,11 @@ BENCHMARK = Benchmark(
         Metric("received_per_byte", "count", "1", "PCIe bytes to the GPU for each byte of payload"),
         Metric("sent_per_byte", "count", "1", "PCIe bytes from the GPU for each byte of payload"),
     ),
-    measure=measure,
     axes={
         "access": Axis.same("direction of the kernel's accesses to host memory", ("read", "write")),
         "width_bytes": Axis("bytes a thread moves at a time", (16,), (4, 16), WIDTHS_BYTES),
-        "offset_bytes": Axis(
-            "offset of the buffer from the start of a page", (0,), (0, 32), (0, 4, 8, 16, 32, 64, 96), maximum=4095
+        "offset_bytes": Axis.sizes(
+            "offset of the buffer from the start of a page", "0 B", "0 32 B", "0 4 8 16 32 64 96 B", most="4095 B"
         ),
         "size_bytes": Axis(
             "bytes of the buffer", (256 * MIB,), (256 * MIB,), (256 * MIB,), minimum=MIB, maximum=COUNTED_BYTES

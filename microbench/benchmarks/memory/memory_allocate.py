@@ -10,25 +10,18 @@ Reading
     loop that allocates with cudaMalloc also waits in cudaFree until the GPU is idle.
 """
 
-from collections.abc import Iterator, Mapping
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.memory.allocation import AllocationWay, Taking, allocating
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import NANOSECOND_S
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Gpu, Meter, Metric, Results, Sample
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 WAYS = ("malloc", "pool", "cupy_pool", "host_pinned")
 BATCH = 4
 
 
-def measure(gpu: Gpu, meter: Meter, way: AllocationWay, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, way: AllocationWay, size_bytes: int) -> Results:
     first = allocating(gpu, way, size_bytes, 1)[0] * NANOSECOND_S
     yield meter.once("first", float(first[Taking.TAKEN] - first[Taking.BEGIN]))
 
-    def take() -> Mapping[str, float]:
+    def take() -> Sample:
         stamps = allocating(gpu, way, size_bytes, BATCH) * NANOSECOND_S
         taken = stamps[1:, Taking.TAKEN] - stamps[1:, Taking.BEGIN]
         freed = stamps[1:, Taking.RELEASED] - stamps[1:, Taking.RELEASE_BEGIN]
@@ -44,16 +37,15 @@ BENCHMARK = Benchmark(
         Metric("allocate", "time", "s", "host time to allocate a later block"),
         Metric("free", "time", "s", "host time to free a later block"),
     ),
-    measure=measure,
     axes={
         "way": Axis("allocator", ("malloc", "pool"), WAYS, WAYS),
-        "size_bytes": Axis(
+        "size_bytes": Axis.sizes(
             "bytes of a block",
-            (64 * MIB,),
-            (4 * KIB, MIB, 64 * MIB),
-            (256, 4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB),
-            minimum=1,
-            maximum=64 * GIB,
+            "64 MiB",
+            "4 KiB 1 64 MiB",
+            "256 B 4 64 KiB 1 16 64 256 MiB 1 GiB",
+            least="1 B",
+            most="64 GiB",
         ),
     },
 )

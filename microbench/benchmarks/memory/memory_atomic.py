@@ -11,27 +11,21 @@ Reading
     histogram with few bins is close to the first case.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.memory.atomics import AtomicType, Spread, atomics
 from microbench.experiments.memory.levels import Space
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results
 from microbench.meter.transfers import operated
 
 SPREADS = ("same", "warp", "thread")
 
 
-def measure(gpu: Gpu, meter: Meter, space: Space, dtype: AtomicType, spread: Spread) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, space: Space, dtype: AtomicType, spread: Spread) -> Results:
     yield from operated(meter, atomics(gpu, space, dtype, spread), "additions")
 
 
 BENCHMARK = Benchmark(
     title="Atomic additions",
     metrics=(Metric("additions", "rate", "OP/s", "additions by all threads over the time on the device"),),
-    measure=measure,
     axes={
         "space": Axis("memory that holds the words", (), ("global", "shared"), ("global", "shared")),
         "dtype": Axis("type of the words", (), ("int32", "fp32"), ("int32", "fp32")),

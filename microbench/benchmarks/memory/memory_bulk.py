@@ -14,21 +14,15 @@ Reading
     the instruction: twice as many bytes are in flight. memory_stream's read also has the begin and end of a kernel.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Metric
 from microbench.experiments.memory.fills import Filling, fill
 from microbench.experiments.memory.levels import answering_level, level_rate
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, always
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 FILLINGS = ("bulk", "async", "load")
 CHECKED = "the sum over rows of every piece copied is that of the set"
 
 
-def measure(gpu: Gpu, meter: Meter, way: Filling, piece_bytes: int, footprint_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, way: Filling, piece_bytes: int, footprint_bytes: int) -> Results:
     level = fill(gpu, way, piece_bytes, footprint_bytes)
     yield from level_rate(meter, level, footprint_bytes, answering_level(gpu, footprint_bytes), CHECKED)
 
@@ -39,19 +33,18 @@ BENCHMARK = Benchmark(
         Metric("bandwidth", "rate", "B/s", "bytes copied by all SMs, from the first begin to the last end"),
         Metric("per_clock", "rate", "B/clk/SM", "bytes copied by one SM over its clock cycles"),
     ),
-    measure=measure,
     axes={
         "way": Axis("how the data get into shared memory", (), FILLINGS, FILLINGS),
-        "piece_bytes": Axis(
+        "piece_bytes": Axis.sizes(
             "bytes of a piece, a power of two",
-            (),
-            (512, 2 * KIB, 8 * KIB, 32 * KIB),
-            (512, KIB, 2 * KIB, 4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB),
-            minimum=512,
-            maximum=32 * KIB,
+            "",
+            "512 B 2 8 32 KiB",
+            "512 B 1 2 4 8 16 32 KiB",
+            least="512 B",
+            most="32 KiB",
         ),
-        "footprint_bytes": Axis(
-            "bytes of the working set", (), (16 * MIB, GIB), (16 * MIB, GIB), minimum=8 * MIB, maximum=4 * GIB
+        "footprint_bytes": Axis.sizes(
+            "bytes of the working set", "", "16 MiB 1 GiB", "16 MiB 1 GiB", least="8 MiB", most="4 GiB"
         ),
     },
     late=always,

@@ -8,16 +8,12 @@ Reading
     What is missing from the total belongs to the driver, the context, ECC that is kept in memory, or another process.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Benchmark, Measured
 from microbench.experiments.memory.capacity import capacity
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Benchmark, Gpu, Meter, Results
 
 
-def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter) -> Results:
     yield from capacity(gpu)
 
 
-BENCHMARK = Benchmark(title="Available memory", metrics=(), measure=measure, axes={})
+BENCHMARK = Benchmark(title="Available memory", metrics=(), axes={})

@@ -13,18 +13,13 @@ Reading
     memory_latency to see whether reading from the L2 is better. Larger clusters leave some SMs unused.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Fact, Metric
 from microbench.experiments.memory.chase import chase, chase_latency
 from microbench.experiments.memory.clusters import CHASED_BYTES, CLUSTER_BYTES, cluster_chase, read_cluster
 from microbench.experiments.memory.levels import level_rate, read_set
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, always
 
 
-def measure(gpu: Gpu, meter: Meter, cluster_blocks: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, cluster_blocks: int) -> Results:
     alone = cluster_blocks == 1
     level = read_set(gpu, "shared", CLUSTER_BYTES) if alone else read_cluster(gpu, cluster_blocks)
     yield Fact("sms", level.sms, source="in whole clusters at the same time, by the driver")
@@ -41,7 +36,6 @@ BENCHMARK = Benchmark(
         Metric("latency", "time", "s", "one dependent read; percentiles of single reads, less the cost of stamps"),
         Metric("cycles", "time", "cycle", "one dependent read in clock cycles of the SM"),
     ),
-    measure=measure,
     axes={
         "cluster_blocks": Axis(
             "blocks of a cluster; 1 is a block's own shared memory", (), (1, 2, 4, 8), (1, 2, 4, 8, 16), minimum=1,

@@ -14,21 +14,16 @@ Reading
 """
 
 import math
-from collections.abc import Iterator
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Fact, Metric
 from microbench.experiments.memory.bank_reads import BANKS, WORD_BYTES, bank_reads
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import verified
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, always, verified
 
 READS = 4000
 # Steps of a full SM: without conflicts they take about 65 us, so that begin and end are negligible.
 STEPS = 1000
 
 
-def measure(gpu: Gpu, meter: Meter, stride_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, stride_bytes: int) -> Results:
     loads = bank_reads(gpu, stride_bytes)
     calls = STEPS * loads.loads
     throughput = meter.collect("cycles", lambda: (loads.together(STEPS),), clock="device", calls=calls)
@@ -44,15 +39,14 @@ BENCHMARK = Benchmark(
         Metric("cycles", "time", "cycle", "a warp's load while the SM is full of them (throughput)"),
         Metric("latency_cycles", "time", "cycle", "a warp's load that the next one waits for, alone on the SM"),
     ),
-    measure=measure,
     axes={
-        "stride_bytes": Axis(
+        "stride_bytes": Axis.sizes(
             "bytes from one lane's word to the next one's; 0: one word for all",
-            (),
-            (0, 4, 8, 16, 32, 64, 128, 132),
-            (0, 4, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 132, 256, 260, 1024),
-            minimum=0,
-            maximum=1 << 12,
+            "",
+            "0 4 8 16 32 64 128 132 B",
+            "0 4 8 12 16 20 24 32 48 64 96 128 132 256 260 B 1 KiB",
+            least="0 B",
+            most="4 KiB",
         ),
     },
     late=always,

@@ -11,21 +11,14 @@ Reading
     writes.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.memory.engines import EngineWay, engine
 from microbench.experiments.memory.levels import answering_level
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import moved
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, moved
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 WAYS = ("copy", "copy_2d", "memset")
 
 
-def measure(gpu: Gpu, meter: Meter, way: EngineWay, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, way: EngineWay, size_bytes: int) -> Results:
     transfer = engine(gpu, way, size_bytes)
     # Small copies are bound by the fixed cost of a call, so only large ones have a ceiling.
     bound = "dram" if answering_level(gpu, transfer.size_bytes) == "dram" else None
@@ -35,16 +28,15 @@ def measure(gpu: Gpu, meter: Meter, way: EngineWay, size_bytes: int) -> Iterator
 BENCHMARK = Benchmark(
     title="Copies within device memory",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes read plus bytes written, over the time on the device"),),
-    measure=measure,
     axes={
         "way": Axis("driver call", ("copy",), WAYS, WAYS),
-        "size_bytes": Axis(
+        "size_bytes": Axis.sizes(
             "bytes written to the destination",
-            (GIB,),
-            (4 * KIB, 256 * KIB, 4 * MIB, 64 * MIB, GIB),
-            (64, 4 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB, 4 * GIB),
-            minimum=1,
-            maximum=64 * GIB,
+            "1 GiB",
+            "4 256 KiB 4 64 MiB 1 GiB",
+            "64 B 4 64 256 KiB 1 4 16 64 256 MiB 1 4 GiB",
+            least="1 B",
+            most="64 GiB",
         ),
     },
     core=True,

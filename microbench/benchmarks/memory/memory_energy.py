@@ -10,24 +10,19 @@ Reading
     themselves.
 """
 
-from collections.abc import Iterator
 from typing import cast
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.memory.stream_arrays import StreamKernel
 from microbench.experiments.memory.streams import fastest
-from microbench.gpu.protocol.gpu import Gpu
+from microbench.meter.benchmark import GIB, MIB, Axis, Benchmark, Gpu, Meter, Metric, Results
 from microbench.meter.counters import power
-from microbench.meter.timer import Meter
 from microbench.meter.transfers import verified, warm_s
 
-MIB, GIB = 1 << 20, 1 << 30
 IDLE = "idle"
 LOADS = (IDLE, "read", "write", "copy", "triad")
 
 
-def measure(gpu: Gpu, meter: Meter, load: str, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, load: str, size_bytes: int) -> Results:
     if load == IDLE:
         yield from power(meter, None, 1.0, 0)
     else:
@@ -45,7 +40,6 @@ BENCHMARK = Benchmark(
         Metric("power", "count", "W", "mean power: energy over time"),
         Metric("energy", "count", "J/B", "energy for each byte read or written"),
     ),
-    measure=measure,
     axes={
         "size_bytes": Axis("bytes of each array", (GIB,), (GIB,), (16 * MIB, GIB), minimum=MIB, maximum=64 * GIB),
         "load": Axis("kernel that runs; idle: none", (), ("copy",), LOADS),

@@ -14,22 +14,17 @@ Reading
     of nanoseconds.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Fact, Measurement, Metric
+from microbench.core.bench import KIB, MIB, Axis, Benchmark
 from microbench.experiments.memory.chase import READS, LocalChase, chase, chase_latency
 from microbench.experiments.memory.levels import Space, answering_level
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.transfer import FloatArray
+from microbench.meter.benchmark import Fact, Gpu, Measurement, Meter, Metric, Results, verified
 from microbench.meter.sampling import per_call_distribution, stored
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import verified
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SHARED_BYTES = (16 * KIB, 32 * KIB)  # shared memory is equally fast at every size
 # Single lines are timed where the set is surely larger than an L1 and has few lines.
 LINES_FROM_BYTES, LINES_TO_BYTES = 4 * MIB, 16 * MIB
@@ -45,7 +40,7 @@ VALLEY_SHARE = 0.5
 VALLEY_WIDTH = 1 / 3
 
 
-def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Results:
     walk = chase(gpu, space, footprint_bytes)
     yield from chase_latency(meter, walk)
     in_l2 = answering_level(gpu, footprint_bytes) == "l2"
@@ -84,7 +79,7 @@ def two_modes(values: FloatArray) -> Modes | None:
     return Modes(float(near[best]), float(far[best]), share)
 
 
-def line_latencies(chase: LocalChase) -> Iterator[Measurement | Fact]:
+def line_latencies(chase: LocalChase) -> Results:
     """Metric ``line_cycles``: the latency of the lines of a set in the L2 from one SM; facts tell its two modes.
 
     A sample is the mean over all lines, each read once; the distribution is that of the medians of the lines.
@@ -110,26 +105,18 @@ BENCHMARK = Benchmark(
         Metric("cycles", "time", "cycle", "one dependent read in clock cycles of the SM"),
         Metric("line_cycles", "time", "cycle", "one line of a set in the L2, read past the L1: mean over all lines"),
     ),
-    measure=measure,
     axes={
         "space": Axis.same("memory that holds the lines", ("shared", "global")),
-        "footprint_bytes": Axis(
+        "footprint_bytes": Axis.sizes(
             "bytes over which the lines are spread",
-            (16 * KIB, 8 * MIB, 256 * MIB),
-            (
-                16 * KIB, 64 * KIB, 128 * KIB, 192 * KIB, 256 * KIB, 512 * KIB, MIB, 4 * MIB, 8 * MIB, 16 * MIB,
-                24 * MIB, 32 * MIB, 48 * MIB, 64 * MIB, 128 * MIB, 256 * MIB, GIB, 4 * GIB, 16 * GIB,
-            ),
-            (
-                16 * KIB, 32 * KIB, 64 * KIB, 96 * KIB, 128 * KIB, 160 * KIB, 192 * KIB, 224 * KIB, 256 * KIB,
-                384 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB, 6 * MIB, 8 * MIB, 12 * MIB, 16 * MIB, 20 * MIB, 24 * MIB,
-                28 * MIB, 32 * MIB, 40 * MIB, 48 * MIB, 64 * MIB, 96 * MIB, 128 * MIB, 256 * MIB, 512 * MIB, GIB,
-                2 * GIB, 4 * GIB, 8 * GIB, 16 * GIB, 32 * GIB, 64 * GIB,
-            ),
-            minimum=KIB,
-            maximum=256 * GIB,
+            "16 KiB 8 256 MiB",
+            "16 64 128 192 256 512 KiB 1 4 8 16 24 32 48 64 128 256 MiB 1 4 16 GiB",
+            "16 32 64 96 128 160 192 224 256 384 512 KiB "
+            "1 2 4 6 8 12 16 20 24 28 32 40 48 64 96 128 256 512 MiB 1 2 4 8 16 32 64 GiB",
+            least="1 KiB",
+            most="256 GiB",
         ),
     },
     combines=lambda params: params["space"] == "global" or params["footprint_bytes"] in SHARED_BYTES,
     core=True,
-)  # fmt: skip
+)

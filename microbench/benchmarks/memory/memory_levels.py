@@ -15,19 +15,13 @@ Reading
     alone (its counters show half as many sectors sent at 2 MiB, and all of them from 16 MiB on).
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.memory.levels import Level, Space, answering_level, level_rate, read_set
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import KIB, Axis, Benchmark, Gpu, Meter, Metric, Results
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SHARED_BYTES = (16 * KIB, 32 * KIB)  # shared memory is equally fast at every size
 
 
-def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Results:
     level = read_set(gpu, space, footprint_bytes)
     yield from level_rate(meter, level, footprint_bytes, bound_of(gpu, level, space, footprint_bytes))
 
@@ -53,26 +47,18 @@ BENCHMARK = Benchmark(
         Metric("bandwidth", "rate", "B/s", "bytes read by all SMs, from the first begin to the last end"),
         Metric("per_clock", "rate", "B/clk/SM", "bytes read by one SM over its clock cycles"),
     ),
-    measure=measure,
     axes={
         "space": Axis.same("memory that holds the working set", ("shared", "global")),
-        "footprint_bytes": Axis(
+        "footprint_bytes": Axis.sizes(
             "bytes of the working set; in shared memory those of each SM",
-            (16 * KIB, 8 * MIB, 24 * MIB, 256 * MIB),
-            (
-                16 * KIB, 64 * KIB, 128 * KIB, 192 * KIB, 256 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB, 8 * MIB,
-                12 * MIB, 16 * MIB, 24 * MIB, 32 * MIB, 48 * MIB, 64 * MIB, 96 * MIB, 128 * MIB, 256 * MIB, GIB,
-            ),
-            (
-                16 * KIB, 32 * KIB, 64 * KIB, 96 * KIB, 128 * KIB, 160 * KIB, 192 * KIB, 224 * KIB, 256 * KIB,
-                384 * KIB, 512 * KIB, MIB, 2 * MIB, 3 * MIB, 4 * MIB, 6 * MIB, 8 * MIB, 10 * MIB, 12 * MIB, 14 * MIB,
-                16 * MIB, 20 * MIB, 24 * MIB, 28 * MIB, 32 * MIB, 40 * MIB, 48 * MIB, 56 * MIB, 64 * MIB, 96 * MIB,
-                128 * MIB, 256 * MIB, 512 * MIB, GIB, 4 * GIB,
-            ),
-            minimum=16 * KIB,
-            maximum=64 * GIB,
+            "16 KiB 8 24 256 MiB",
+            "16 64 128 192 256 512 KiB 1 2 4 8 12 16 24 32 48 64 96 128 256 MiB 1 GiB",
+            "16 32 64 96 128 160 192 224 256 384 512 KiB "
+            "1 2 3 4 6 8 10 12 14 16 20 24 28 32 40 48 56 64 96 128 256 512 MiB 1 4 GiB",
+            least="16 KiB",
+            most="64 GiB",
         ),
     },
     combines=lambda params: params["space"] == "global" or params["footprint_bytes"] in SHARED_BYTES,
     core=True,
-)  # fmt: skip
+)

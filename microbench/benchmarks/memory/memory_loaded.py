@@ -16,31 +16,27 @@ Reading
 """
 
 import math
-from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Fact, Metric, Work
 from microbench.experiments.memory.chase import READS
 from microbench.experiments.memory.loaded import LoadedLevel, loaded_chase
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import verified
+from microbench.meter.benchmark import Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, Work, always, verified
+from microbench.meter.sampling import Sample
 
 # Walks under full load: their median says what the other SMs can get.
 TRIALS = 3
 
 
-def measure(gpu: Gpu, meter: Meter, level: LoadedLevel, load_percent: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, level: LoadedLevel, load_percent: int) -> Results:
     chase = loaded_chase(gpu, level)
     full = float(np.median([chase.take(READS, math.inf).bytes_per_s for _ in range(TRIALS)]))
     # A share of what the other SMs reach when nothing holds them back; at 100 % nothing does.
     asked = full * load_percent / 100 if load_percent < 100 else math.inf
     cycles: list[float] = []
 
-    def take() -> Mapping[str, float]:
+    def take() -> Sample:
         walk, idle = chase.take(READS, asked), chase.take(READS, 0.0)
         cycles.append(walk.cycles / READS)
         # A sample of the bandwidth is the time in which the load reads its set once.
@@ -62,7 +58,6 @@ BENCHMARK = Benchmark(
         Metric("idle", "time", "s", "one dependent read while the other SMs are idle"),
         Metric("bandwidth", "rate", "B/s", "bytes read by all other SMs under load, each warp over its own time"),
     ),
-    measure=measure,
     axes={
         "level": Axis("level that is read", (), ("dram", "l2"), ("dram", "l2")),
         "load_percent": Axis(

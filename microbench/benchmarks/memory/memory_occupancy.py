@@ -11,26 +11,16 @@ Reading
     them, whether more threads or more loads per thread provide them. With more, it no longer rises.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import Skip
-from microbench.core.model import Fact, Metric
 from microbench.core.units import about_size, size
 from microbench.experiments.memory.access import LOAD_BYTES, occupied
 from microbench.experiments.memory.levels import answering_level
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import moved
+from microbench.meter.benchmark import GIB, MIB, Axis, Benchmark, Fact, Gpu, Meter, Metric, Results, Skip, moved
 
-MIB, GIB = 1 << 20, 1 << 30
 # No SM holds more threads (CUDA C++ Programming Guide, technical specifications per compute capability).
 MOST_THREADS = 2048
 
 
-def measure(
-    gpu: Gpu, meter: Meter, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int
-) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int) -> Results:
     under_way_bytes = blocks_per_sm * block_threads * loads * LOAD_BYTES
     at_once_bytes = under_way_bytes * (gpu.info.sm_count or 1)
     if at_once_bytes > size_bytes:
@@ -43,7 +33,6 @@ def measure(
 BENCHMARK = Benchmark(
     title="Bandwidth over bytes in flight",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes read over the time on the device"),),
-    measure=measure,
     axes={
         "size_bytes": Axis("bytes of the buffer", (), (GIB,), (GIB,), minimum=MIB, maximum=64 * GIB),
         "loads": Axis(

@@ -12,36 +12,29 @@ Reading
     word.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.memory.access import RandomAccess, scattered
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results
 from microbench.meter.transfers import operated
 
-MIB, GIB = 1 << 20, 1 << 30
 ACCESSES = ("gather", "scatter", "update")
 
 
-def measure(gpu: Gpu, meter: Meter, access: RandomAccess, footprint_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, access: RandomAccess, footprint_bytes: int) -> Results:
     yield from operated(meter, scattered(gpu, access, footprint_bytes), "accesses")
 
 
 BENCHMARK = Benchmark(
     title="Random accesses",
     metrics=(Metric("accesses", "rate", "OP/s", "words read, written or updated over the time on the device"),),
-    measure=measure,
     axes={
         "access": Axis("operation on each word", (), ACCESSES, ACCESSES),
-        "footprint_bytes": Axis(
+        "footprint_bytes": Axis.sizes(
             "bytes of the working set, a power of two",
-            (),
-            (16 * MIB, GIB),
-            (MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB, 4 * GIB),
-            minimum=64,
-            maximum=64 * GIB,
+            "",
+            "16 MiB 1 GiB",
+            "1 4 16 64 256 MiB 1 4 GiB",
+            least="64 B",
+            most="64 GiB",
         ),
     },
 )

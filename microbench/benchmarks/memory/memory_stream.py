@@ -12,25 +12,18 @@ Reading
     arrays.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.memory.levels import answering_level
 from microbench.experiments.memory.stream_arrays import ROLES, DataType, Implementation, StreamKernel
 from microbench.experiments.memory.streams import fastest
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import moved
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, moved
 
-MIB, GIB = 1 << 20, 1 << 30
 KERNELS = ("read", "write", "copy", "scale", "add", "triad", "dot")
 IMPLEMENTATIONS = ("cuda", "cupy", "numba")
 
 
 def measure(
     gpu: Gpu, meter: Meter, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int
-) -> Iterator[Measured]:
+) -> Results:
     best, shape = fastest(gpu, meter, kernel, dtype, implementation, size_bytes)
     yield shape
     touched_bytes = size_bytes * (ROLES[kernel].read + ROLES[kernel].written)
@@ -40,15 +33,9 @@ def measure(
 BENCHMARK = Benchmark(
     title="Streaming kernels",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes read plus bytes written, over the time on the device"),),
-    measure=measure,
     axes={
-        "size_bytes": Axis(
-            "bytes of each array",
-            (GIB,),
-            (256 * MIB, GIB),
-            (4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB, 4 * GIB),
-            minimum=64,
-            maximum=64 * GIB,
+        "size_bytes": Axis.sizes(
+            "bytes of each array", "1 GiB", "256 MiB 1 GiB", "4 16 64 256 MiB 1 4 GiB", least="64 B", most="64 GiB"
         ),
         "dtype": Axis("type of the elements", ("fp64",), ("fp64",), ("fp64", "fp32", "fp16", "int8")),
         "kernel": Axis("operation of STREAM", ("read", "write", "copy", "triad"), KERNELS, KERNELS),

@@ -12,36 +12,27 @@ Reading
     of its own: at most an eighth of the bandwidth is useful, and less if DRAM fetches two sectors at once.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Metric
 from microbench.experiments.memory.access import StrideAccess, strided
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
-from microbench.meter.transfers import moved
-
-GIB = 1 << 30
+from microbench.meter.benchmark import GIB, Axis, Benchmark, Gpu, Meter, Metric, Results, moved
 
 
-def measure(gpu: Gpu, meter: Meter, access: StrideAccess, stride_bytes: int, size_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, access: StrideAccess, stride_bytes: int, size_bytes: int) -> Results:
     yield from moved(meter, strided(gpu, access, stride_bytes, size_bytes), device="bandwidth")
 
 
 BENCHMARK = Benchmark(
     title="Strided accesses",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes of the accessed words over the time on the device"),),
-    measure=measure,
     axes={
         "size_bytes": Axis("bytes of the buffer", (), (GIB,), (GIB,), minimum=1 << 20, maximum=64 * GIB),
         "access": Axis("operation on each word", (), ("read",), ("read", "write")),
-        "stride_bytes": Axis(
+        "stride_bytes": Axis.sizes(
             "bytes from one thread's word to the next one's",
-            (),
-            (4, 8, 16, 32, 64, 128, 256),
-            (4, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 4096),
-            minimum=4,
-            maximum=1 << 20,
+            "",
+            "4 8 16 32 64 128 256 B",
+            "4 8 12 16 20 24 32 48 64 96 128 192 256 512 B 1 4 KiB",
+            least="4 B",
+            most="1 MiB",
         ),
     },
 )

@@ -14,19 +14,13 @@ Reading
     launch shapes are chosen for DRAM, writes 8 % faster there.
 """
 
-from collections.abc import Iterator
-
-from microbench.core.bench import Axis, Benchmark, Measured, always
-from microbench.core.model import Metric
 from microbench.experiments.memory.levels import WriteAccess, answering_level, level_rate, written_set
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.timer import Meter
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Meter, Metric, Results, always
 
-MIB, GIB = 1 << 20, 1 << 30
 CHECKED = "every word compared on the GPU with what its last round writes"
 
 
-def measure(gpu: Gpu, meter: Meter, access: WriteAccess, footprint_bytes: int) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, access: WriteAccess, footprint_bytes: int) -> Results:
     level, bound = written_set(gpu, access, footprint_bytes), answering_level(gpu, footprint_bytes)
     yield from level_rate(meter, level, footprint_bytes, bound, CHECKED)
 
@@ -37,20 +31,16 @@ BENCHMARK = Benchmark(
         Metric("bandwidth", "rate", "B/s", "bytes moved by all SMs, from the first begin to the last end"),
         Metric("per_clock", "rate", "B/clk/SM", "bytes moved by one SM over its clock cycles"),
     ),
-    measure=measure,
     axes={
         "access": Axis("operation on each word", (), ("write", "update"), ("write", "update")),
-        "footprint_bytes": Axis(
+        "footprint_bytes": Axis.sizes(
             "bytes of the working set",
-            (),
-            (16 * MIB, 24 * MIB, 64 * MIB, 256 * MIB),
-            (
-                2 * MIB, 4 * MIB, 8 * MIB, 12 * MIB, 16 * MIB, 20 * MIB, 24 * MIB, 28 * MIB, 32 * MIB, 40 * MIB,
-                48 * MIB, 64 * MIB, 96 * MIB, 128 * MIB, 256 * MIB, GIB,
-            ),
-            minimum=MIB,
-            maximum=32 * GIB,
+            "",
+            "16 24 64 256 MiB",
+            "2 4 8 12 16 20 24 28 32 40 48 64 96 128 256 MiB 1 GiB",
+            least="1 MiB",
+            most="32 GiB",
         ),
     },
     late=always,
-)  # fmt: skip
+)

@@ -13,17 +13,11 @@ Reading
     kernel far from all of these limits is latency-bound: too few bytes in flight, or dependent instructions.
 """
 
-from collections.abc import Iterator
-
 import msgspec
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import Skip
-from microbench.core.model import Fact, Metric, Param, Work
 from microbench.core.targets import argument, dimensions, target, whole
 from microbench.experiments.own.kernel import KernelResources, KernelSpec, OwnKernel, own_kernel
-from microbench.gpu.protocol.gpu import Gpu
-from microbench.meter.sampling import NANOSECOND_S
+from microbench.meter.benchmark import NANOSECOND_S, Axis, Benchmark, Fact, Gpu, Metric, Param, Results, Skip, Work
 from microbench.meter.timer import Meter, cold
 
 LAUNCHES = 100
@@ -43,7 +37,7 @@ def measure(
     precision: str = "fp32",
     options: str = "",
     **axes: Param,
-) -> Iterator[Measured]:
+) -> Results:
     place, compiler, known = target(kernel), options.split(), {name: float(value) for name, value in axes.items()}
     spec = KernelSpec(
         file=place.place,
@@ -91,7 +85,7 @@ def _count(gpu: Gpu, meter: Meter, own: OwnKernel) -> int:
     return max(min(LAUNCHES, round(WORK_S / call_s), (own.submit.queue_slots or LAUNCHES) - 2), 1)
 
 
-def _resources(resources: KernelResources, source: str) -> Iterator[Fact]:
+def _resources(resources: KernelResources, source: str) -> Results:
     units = {"shared_bytes": "B", "local_bytes": "B", "spill_bytes": "B"}
     for name, value in resources._asdict().items():
         yield Fact(name, value, source=source, unit=units.get(name, ""))
@@ -107,7 +101,6 @@ BENCHMARK = Benchmark(
         Metric("bandwidth", "rate", "B/s", "the bytes given, over the duration in a row"),
         Metric("throughput", "rate", "FLOP/s", "the operations given, over the duration in a row"),
     ),
-    measure=measure,
     axes={
         "kernel": Axis.same("the kernel, as `microbench measure` names it", ()),
         "grid": Axis.same("blocks of the grid", ()),

@@ -18,21 +18,19 @@ Reading
 
 import json
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from functools import partial
 from statistics import median
 
 import msgspec
 import numpy as np
 
-from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Measurement, Metric, Param
 from microbench.experiments.own.callables import JAX
 from microbench.experiments.own.loading import bound
 from microbench.experiments.own.step import NotCapturedError, OwnGraph, OwnStep, own_step
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.meter.alternating import steps
+from microbench.meter.benchmark import Axis, Benchmark, Gpu, Measured, MeasurementError, Results, Skip
 from microbench.meter.sampling import NANOSECOND_S, stored
 from microbench.meter.timer import Meter, cold, gated
 
@@ -52,7 +50,7 @@ HELD_UP = (
 )
 
 
-def measure(gpu: Gpu, meter: Meter, function: str, setup: str = "", **axes: Param) -> Iterator[Measured]:
+def measure(gpu: Gpu, meter: Meter, function: str, setup: str = "", **axes: Param) -> Results:
     step = own_step(gpu, partial(bound, gpu, function, setup, axes))
     meter.tick("warm_up", 1, 0.0)
     yield Fact("library", step.library, source="the function's outputs, arguments and imports")
@@ -102,7 +100,7 @@ def _gpu_time(gpu: Gpu, meter: Meter, step: OwnStep, batches: tuple[int, ...]) -
     return None
 
 
-def _not_captured(error: NotCapturedError) -> Iterator[Measured]:
+def _not_captured(error: NotCapturedError) -> Results:
     blocker = error.blocker
     yield Fact("capturable", False, source="stream capture", reason=blocker.error)
     for name, words in (("blocked_line", blocker.line), ("blocked_call", blocker.call)):
@@ -110,7 +108,7 @@ def _not_captured(error: NotCapturedError) -> Iterator[Measured]:
             yield Fact(name, words, source="stream capture")
 
 
-def _as_graph(meter: Meter, step: OwnStep, trips: Measurement, graphs: list[OwnGraph]) -> Iterator[Measured]:
+def _as_graph(meter: Meter, step: OwnStep, trips: Measurement, graphs: list[OwnGraph]) -> Results:
     first, graph = graphs
     yield Fact("capturable", True, source="stream capture")
     yield Fact("launches", len(graph.nodes), source="nodes of the captured graph")
@@ -172,7 +170,6 @@ BENCHMARK = Benchmark(
         Metric("instantiate", "time", "s", "the host's time to make the captured graph executable"),
         Metric("kernels", "time", "s", "the sum of the kernels' durations as profilers report them (CUPTI)"),
     ),
-    measure=measure,
     axes={
         "function": Axis.same("the function, as `microbench measure` names it", ()),
         "setup": Axis.same("the function that makes its arguments", ()),

@@ -9,14 +9,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.errors import MeasurementError
-from microbench.core.ops import Launch
 from microbench.experiments.compute.instructions import Resident, SimulatedResident, prepare, simulated_resident
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.submit import Parameters, launch
 from microbench.gpu.cuda.timing import STAMPS, UnitPass, alone_on_its_sm, pass_of
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.machine import Machine
+from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Parameters, experiment, launch
 
 # Multiply-adds, integer multiply-add and addition, two special functions.
 AluOperation = Literal[

@@ -1,19 +1,13 @@
 """The SM clock around a region of work, and NVML's state while the work runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.errors import MeasurementError
 from microbench.core.model import Telemetry
-from microbench.core.ops import Launch
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.submit import Parameters, launch
 from microbench.gpu.cuda.timing import NANOSECOND_S, alone_on_its_sm
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, Launch, MeasurementError, Parameters, experiment, launch
 from microbench.gpu.fake.device import POWER_CAP
 from microbench.gpu.fake.machine import FakeEventPair, Machine, call_of
 

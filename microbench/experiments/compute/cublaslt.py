@@ -1,7 +1,5 @@
 """Matrix products by cuBLASLt, through nvmath-python's bindings: its candidates for a product, and their calls."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.errors import Skip
 from microbench.core.units import plain
-from microbench.gpu.cuda.case import Case
+from microbench.gpu.experiment import Case, Skip
 from microbench.gpu.layers.base import load
 from microbench.gpu.protocol.matrices import Element, GemmType, Matrices
 

@@ -1,22 +1,19 @@
 """Instructions without memory traffic: what those of tensor cores and of ALUs share, and the rates that they reach."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 import numpy as np
 
-from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Measurement, Work
 from microbench.gpu.cuda.timing import UnitPass
+from microbench.gpu.experiment import Machine, MeasurementError, Scoped, Skip
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.device import Item, Load
-from microbench.gpu.fake.machine import Machine, Scoped
 from microbench.gpu.fake.transfers import Ends
-from microbench.meter.sampling import NANOSECOND_S, now_s
+from microbench.meter.sampling import NANOSECOND_S, Sample, now_s
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import verified
 
@@ -65,7 +62,7 @@ def instruction_rate(
             unit.take(repeats)
     names = ("integer_rate", "integer_per_clock") if integer else ("rate", "per_clock")
 
-    def take() -> Mapping[str, float]:
+    def take() -> Sample:
         if load == "burst":
             meter.gpu.pause(REST_S)
         taken = unit.take(repeats)

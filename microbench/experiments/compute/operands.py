@@ -1,7 +1,5 @@
 """The matrices of a product in device memory: random A and B drawn on the GPU, and D checked in float64."""
 
-from __future__ import annotations
-
 import time
 from math import sqrt
 from typing import Literal
@@ -9,11 +7,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.errors import MeasurementError
-from microbench.gpu.cuda import driver
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
-from microbench.gpu.cuda.submit import run
+from microbench.gpu.experiment import Case, MeasurementError, check, driver, run
 from microbench.gpu.protocol.matrices import ELEMENTS, FORMATS, Element, GemmType, Matrices, matrix_bytes
 
 # normal: standard normal; uniform: between -1 and 1; constant: one number everywhere; sparse: normal with two of every

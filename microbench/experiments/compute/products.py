@@ -1,23 +1,17 @@
 """Matrix products in one way of one library: their operands in device memory, their calls, and graphs of the calls."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import cycle
 from typing import Literal
 
-from microbench.core.errors import MeasurementError, Skip
 from microbench.core.units import about_size, plain, size
 from microbench.experiments.compute.cublaslt import WORKSPACE_BYTES, Call, CublasLt
 from microbench.experiments.compute.instructions import Answer, prepare
 from microbench.experiments.compute.operands import GemmData, Operands, vector_bytes
-from microbench.gpu.cuda import driver
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import captured, replay
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, MeasurementError, Skip, Submit, check, driver, experiment
 from microbench.gpu.fake.costs import ProductLibrary
 from microbench.gpu.fake.device import Item, Load
 from microbench.gpu.fake.machine import Call as SimulatedCall
@@ -27,7 +21,6 @@ from microbench.gpu.layers.cupy import cupy_calls
 from microbench.gpu.layers.torch import function_name, torch_calls
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.matrices import ELEMENTS, GemmType, Matrices, matrix_bytes
-from microbench.gpu.protocol.submit import Submit
 from microbench.gpu.protocol.transfer import Checked
 
 Library = Literal["cublaslt", "cupy", "torch"]

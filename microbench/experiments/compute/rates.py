@@ -1,9 +1,7 @@
 """Finds the fastest way to compute a matrix product, and measures its rate, the SM clock around it, and its energy."""
 
-from __future__ import annotations
-
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,7 +15,7 @@ from microbench.experiments.compute.products import problem as problem_of
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Gpu
 from microbench.gpu.protocol.matrices import GemmType
 from microbench.meter.counters import power
-from microbench.meter.sampling import now_s
+from microbench.meter.sampling import Sample, now_s
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import verified, warm_s
 
@@ -159,9 +157,7 @@ def most_queued(gemm: Gemm) -> int:
     return min(MOST_CALLS, (gemm.submit.queue_slots or SAFE_QUEUE_SLOTS) // SLOTS_PER_CALL)
 
 
-def bracketed(
-    meter: Meter, gemm: Gemm, bracket: ClockBracket, count: int, name: str
-) -> Callable[[], Mapping[str, float]]:
+def bracketed(meter: Meter, gemm: Gemm, bracket: ClockBracket, count: int, name: str) -> Callable[[], Sample]:
     """A function that times ``count`` calls behind a gate as ``name`` and takes the mean SM clock as ``sm_clock``.
 
     Its result is empty if the gate timed out.
@@ -171,7 +167,7 @@ def bracketed(
     bracket.end()
     gpu.synchronize()
 
-    def take() -> Mapping[str, float]:
+    def take() -> Sample:
         gate.shut()
         bracket.begin()
         events.start()
@@ -235,9 +231,7 @@ def rate(meter: Meter, gemm: Gemm, dtype: GemmType, operations: int) -> list[Mea
     return [*verified([timed], gemm.check()), as_clock(clock)]
 
 
-def batches(
-    meter: Meter, gemm: Gemm, dtype: GemmType, seconds: float = SAMPLE_S
-) -> tuple[int, Callable[[], Mapping[str, float]]]:
+def batches(meter: Meter, gemm: Gemm, dtype: GemmType, seconds: float = SAMPLE_S) -> tuple[int, Callable[[], Sample]]:
     """The calls of a gated batch of about ``seconds``, and the function that times one."""
     calls = min(max(round(seconds / warm(meter, gemm, 0.0)), 1), most_queued(gemm))
     return calls, bracketed(meter, gemm, clock_bracket(meter.gpu), calls, rate_name(dtype))

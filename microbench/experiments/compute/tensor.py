@@ -9,20 +9,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import Launch
-from microbench.experiments.compute.instructions import (
-    Resident,
-    SimulatedResident,
-    dotted,
-    prepare,
-    simulated_resident,
-)
-from microbench.gpu.cuda.case import Case
+from microbench.experiments.compute.instructions import Resident, SimulatedResident, dotted, prepare, simulated_resident
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch
 from microbench.gpu.cuda.timing import STAMPS, UnitPass, pass_of
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.machine import Machine
+from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, experiment
 
 # wgmma of warpgroups, from shared memory (9.0a only), and mma of warps, from registers.
 TensorPath = Literal["wgmma", "mma"]

@@ -1,43 +1,17 @@
 """Steps that allocate, use and free device memory several times: in a stream, as nodes of a graph, or outside."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 
 import numpy as np
 
-from microbench.core.errors import Skip
-from microbench.core.ops import IntArray, Launch
 from microbench.experiments.graph.effects import CHECKED, Words
-from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.case import Case, memory_pool
-from microbench.gpu.cuda.context import check
-from microbench.gpu.cuda.submit import (
-    CallRow,
-    Parameters,
-    Program,
-    capture,
-    executable,
-    launch,
-    replay,
-)
-from microbench.gpu.experiment import experiment
+from microbench.gpu.cuda.submit import CallRow, Parameters, Program, capture, executable, launch, replay
+from microbench.gpu.experiment import IntArray, Item, Launch, Skip, Submit, check, driver, experiment
+from microbench.gpu.fake import machine as fake
 from microbench.gpu.fake.costs import PAGE_BYTES
-from microbench.gpu.fake.device import Item
-from microbench.gpu.fake.machine import (
-    Call,
-    FakeProgram,
-    FakeSubmit,
-    Machine,
-    Node,
-    call_of,
-    chain_of,
-    graph_of,
-    replay_of,
-)
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
-from microbench.gpu.protocol.submit import Submit
 
 AllocationWay = Literal["graph_nodes", "graph_outside", "stream_kept", "stream_released", "stream_outside"]
 CALLS_OF_A_PAIR = 3
@@ -133,7 +107,7 @@ class SimulatedAllocatingStep(AllocatingStep):
     A block freed in a stream serves the next allocation there, so a step needs the pages of one block.
     """
 
-    def __init__(self, machine: Machine, way: AllocationWay, size_bytes: int, pairs: int) -> None:
+    def __init__(self, machine: fake.Machine, way: AllocationWay, size_bytes: int, pairs: int) -> None:
         costs, graphs = machine.costs, machine.costs.graphs
         self._machine = machine
         self._way = way
@@ -141,22 +115,22 @@ class SimulatedAllocatingStep(AllocatingStep):
         self._pairs = pairs
         self._pages = 0
         use = Launch(duration_ns=graphs.dependent_kernel_ns)
-        self._use_call = call_of(use, costs, {})
+        self._use_call = fake.call_of(use, costs, {})
         if way.startswith("graph"):
-            pair = chain_of([use], costs)
+            pair = fake.chain_of([use], costs)
             if way == "graph_nodes":
                 machine.clock.pass_ns(self._map_ns())
-                allocate = Node(costs.gap_graph_ns, graphs.allocate_node_ns)
-                pair = [allocate, *pair, Node(costs.gap_graph_ns, graphs.free_node_ns)]
-            graph = graph_of(pair * pairs)
+                allocate = fake.Node(costs.gap_graph_ns, graphs.allocate_node_ns)
+                pair = [allocate, *pair, fake.Node(costs.gap_graph_ns, graphs.free_node_ns)]
+            graph = fake.graph_of(pair * pairs)
             machine.clock.pass_ns(graphs.instantiate.at(graph.nodes))
-            self.submit = FakeSubmit(machine, replay_of(graph, costs))
+            self.submit = fake.FakeSubmit(machine, fake.replay_of(graph, costs))
         else:
             slots = max(costs.queue_slots // 2 // (pairs * CALLS_OF_A_PAIR), 1)
             if way == "stream_released":
                 machine.at_synchronize.append(self._release)
                 slots = 1  # only the first step after a synchronise maps the pages again
-            self.submit = FakeProgram(machine, self._in_stream, slots)
+            self.submit = fake.FakeProgram(machine, self._in_stream, slots)
 
     def _in_stream(self) -> None:
         machine, costs = self._machine, self._machine.costs.graphs
@@ -164,10 +138,10 @@ class SimulatedAllocatingStep(AllocatingStep):
         for _ in range(self._pairs):
             if not outside:
                 allocate_ns = costs.allocate.submit_ns + self._map_ns()
-                machine.make(Call(allocate_ns, Item(duration_ns=costs.allocate.duration_ns, queued=False)), 1)
+                machine.make(fake.Call(allocate_ns, Item(duration_ns=costs.allocate.duration_ns, queued=False)), 1)
             machine.make(self._use_call, 1)
             if not outside:
-                machine.make(Call(costs.free.submit_ns, Item(duration_ns=costs.free.duration_ns, queued=False)), 1)
+                machine.make(fake.Call(costs.free.submit_ns, Item(duration_ns=costs.free.duration_ns, queued=False)), 1)
 
     def _map_ns(self) -> float:
         """Map the pages that an allocation lacks. Returns the host time for that."""

@@ -1,7 +1,5 @@
 """Kernels side by side: a graph built from nodes and edges, and the same work on streams that fork and join."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
@@ -13,24 +11,12 @@ import numpy as np
 from microbench.core.ops import Launch, Record, Wait
 from microbench.experiments.graph.effects import CHECKED, wrong
 from microbench.experiments.graph.nodes import add_kernel
-from microbench.gpu.cuda import driver
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
-from microbench.gpu.cuda.submit import (
-    CallRow,
-    DriverSubmit,
-    Parameters,
-    Program,
-    executable,
-    launch,
-    replay,
-)
-from microbench.gpu.experiment import experiment
+from microbench.gpu.cuda.submit import CallRow, DriverSubmit, Parameters, Program, executable, launch, replay
+from microbench.gpu.experiment import Case, Submit, check, driver, experiment
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.device import FloatArray
 from microbench.gpu.fake.machine import FakeProgram, FakeSubmit, Graph, Machine, bound, replay_of
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
-from microbench.gpu.protocol.submit import Submit
 
 ORDER_CHECK = "every kernel recorded its begin and end; none began before those it depends on had ended"
 

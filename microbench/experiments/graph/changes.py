@@ -1,26 +1,16 @@
 """Changes of an executable graph: new arguments, a new grid, an update of the whole, or a rebuild."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import Literal
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError
-from microbench.core.ops import IntArray, Launch
 from microbench.experiments.graph.effects import wrong
 from microbench.experiments.graph.launches import KERNEL_NODE_PARAMS, entries, kernel_params, launch_row
 from microbench.experiments.graph.lives import replayed
-from microbench.gpu.cuda import driver, loops
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, check_code, error_name
-from microbench.gpu.cuda.submit import (
-    Parameters,
-    as_int64,
-    launch,
-)
-from microbench.gpu.experiment import experiment
+from microbench.gpu.cuda.submit import Parameters, as_int64, launch
+from microbench.gpu.experiment import Case, IntArray, Launch, MeasurementError, driver, experiment, loops
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.machine import Machine, empty_chain
 from microbench.host.native import c_address

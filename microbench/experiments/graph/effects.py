@@ -1,7 +1,5 @@
 """The effects of node chains in memory, by which a check sees that every node ran, and in which order."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable
@@ -9,13 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError
-from microbench.core.ops import Launch
-from microbench.gpu.cuda import driver, loops
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import CallRow, Parameters, Program, capture, launch
 from microbench.gpu.cuda.timing import SpinGate
+from microbench.gpu.experiment import Case, Launch, MeasurementError, check, driver, loops
 
 POISON = 0xDEADBEEF
 WORD_BYTES = 4

@@ -1,28 +1,15 @@
 """Iterations until a counter is full, decided by the host, a WHILE node, or a graph that launches itself again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError
-from microbench.core.ops import IntArray, Launch
 from microbench.experiments.graph.effects import wrong
 from microbench.experiments.graph.nodes import CONDITIONAL_VERSION, add_kernel, conditional
-from microbench.gpu.cuda import driver, loops
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, check_code, entry_point
-from microbench.gpu.cuda.submit import (
-    CallRow,
-    Parameters,
-    capture,
-    executable,
-    launch,
-    replay,
-)
-from microbench.gpu.experiment import experiment
+from microbench.gpu.cuda.submit import CallRow, Parameters, capture, executable, launch, replay
+from microbench.gpu.experiment import Case, IntArray, Launch, MeasurementError, driver, experiment, loops
 from microbench.gpu.fake.machine import Graph, Machine, Scoped, call_of, replay_of
 from microbench.gpu.protocol.gpu import require_driver
 from microbench.host.native import c_address

@@ -1,22 +1,9 @@
 """A jitted JAX function of several kernels, with XLA's command buffers, which are CUDA graphs, and without."""
 
-from __future__ import annotations
-
 import msgspec
 
-from microbench.core.ops import Launch
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.machine import (
-    FakeProgram,
-    FakeSubmit,
-    Machine,
-    call_of,
-    chain_of,
-    graph_of,
-    layer_costs,
-    replay_of,
-)
+from microbench.gpu.experiment import Case, Launch, experiment
+from microbench.gpu.fake import machine as fake
 from microbench.gpu.layers.jax import JaxStep, Output
 from microbench.host.affinity import pinned
 
@@ -36,20 +23,22 @@ def real_jitted(case: Case, kernels: int, output: Output) -> JaxStep:
 class SimulatedJitted(JaxStep):
     """A jitted step: JAX's call, then each launch or a graph launch. With new memory the driver updates every node."""
 
-    def __init__(self, machine: Machine, kernels: int, output: Output) -> None:
+    def __init__(self, machine: fake.Machine, kernels: int, output: Output) -> None:
         costs = machine.costs
         self._machine = machine
-        call_ns = layer_costs("jax_jit", costs).call_ns
-        launch = call_of(Launch(), costs, {})
-        replay = replay_of(graph_of(chain_of([Launch()] * kernels, costs)), costs)
+        call_ns = fake.layer_costs("jax_jit", costs).call_ns
+        launch = fake.call_of(Launch(), costs, {})
+        replay = fake.replay_of(fake.graph_of(fake.chain_of([Launch()] * kernels, costs)), costs)
         changed_ns = costs.graphs.set_params.at(kernels) if output == "new" else 0.0
 
         def launches() -> None:
             machine.spend(call_ns)
             machine.make(launch, kernels)
 
-        self.stream = FakeProgram(machine, launches, max(costs.queue_slots // 2 // kernels, 1), stream=0)
-        self.graph = FakeSubmit(machine, msgspec.structs.replace(replay, host_ns=replay.host_ns + call_ns + changed_ns))
+        self.stream = fake.FakeProgram(machine, launches, max(costs.queue_slots // 2 // kernels, 1), stream=0)
+        self.graph = fake.FakeSubmit(
+            machine, msgspec.structs.replace(replay, host_ns=replay.host_ns + call_ns + changed_ns)
+        )
 
     def check(self) -> str:
         self.stream(1)

@@ -1,26 +1,13 @@
 """Chains of kernels of any grid, as a graph and in a stream, and their durations as profilers report them."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError
-from microbench.core.ops import IntArray, Launch
 from microbench.experiments.graph.effects import CHECKED
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.submit import (
-    CallRow,
-    Parameters,
-    Program,
-    captured,
-    launch,
-    replay,
-)
-from microbench.gpu.experiment import experiment
+from microbench.gpu.cuda.submit import CallRow, Parameters, Program, captured, launch, replay
+from microbench.gpu.experiment import Case, IntArray, Launch, MeasurementError, Submit, experiment
 from microbench.gpu.fake.machine import FakeProgram, FakeSubmit, Machine, Node, Scoped, call_of, graph_of, replay_of
-from microbench.gpu.protocol.submit import Submit
 
 KernelWork = Literal["empty", "spin", "add"]
 SPIN_NS = 2000  # how long a kernel spins

@@ -1,18 +1,13 @@
 """Kernel nodes as the compiled loops of host/graph_loops.py make them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.ops import IntArray
-from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.context import check, entry_point
-from microbench.gpu.cuda.submit import (
-    DriverSubmit,
-)
+from microbench.gpu.cuda.submit import DriverSubmit
+from microbench.gpu.experiment import IntArray, driver, loops
 
 # CUDA_KERNEL_NODE_PARAMS_v2 of cuda.h: 72 bytes on 64-bit hosts.
 KERNEL_NODE_PARAMS = np.dtype(

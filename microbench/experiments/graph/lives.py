@@ -1,7 +1,5 @@
 """Graphs from their capture or build to their end, through the driver and through Python layers, and their memory."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable
@@ -11,30 +9,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray, Launch, LayerCall
 from microbench.experiments.graph.launches import entries, kernel_params, launch_row, nodes_of
-from microbench.gpu.cuda import driver, loops
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, check_code
-from microbench.gpu.cuda.submit import (
-    as_int64,
-    capture,
-    launch,
-)
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.device import Item
-from microbench.gpu.fake.machine import (
-    Call,
-    Graph,
-    Machine,
-    call_of,
-    chain_of,
-    empty_chain,
-    graph_of,
-    layer_costs,
-    replay_of,
-)
+from microbench.gpu.cuda.submit import as_int64, capture, launch
+from microbench.gpu.experiment import Case, Item, MeasurementError, Skip, driver, experiment, loops
+from microbench.gpu.fake import machine as fake
 from microbench.gpu.layers import base
 from microbench.host.native import c_address
 
@@ -133,8 +113,8 @@ def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def simulated_lives(machine: Machine, nodes: int, count: int, made: Made) -> IntArray:
-    clock, costs, graph = machine.clock, machine.costs.graphs, empty_chain(nodes, machine.costs)
+def simulated_lives(machine: fake.Machine, nodes: int, count: int, made: Made) -> IntArray:
+    clock, costs, graph = machine.clock, machine.costs.graphs, fake.empty_chain(nodes, machine.costs)
     out_ns: IntArray = np.zeros((count, len(Life)), dtype=np.int64)
     for row in out_ns:
         row[Life.BEGIN] = clock.now_ns()
@@ -150,25 +130,27 @@ def simulated_lives(machine: Machine, nodes: int, count: int, made: Made) -> Int
     return out_ns
 
 
-def simulated_footprint(machine: Machine, nodes: int, copies: int) -> Footprint:
+def simulated_footprint(machine: fake.Machine, nodes: int, copies: int) -> Footprint:
     costs = machine.costs.graphs
     machine.clock.pass_ns(copies * sum(act.at(nodes) for act in (costs.instantiate, costs.upload, costs.destroy)))
     return Footprint(costs.device_memory.at(nodes), costs.host_memory.at(nodes))
 
 
-def upload(machine: Machine, nodes: int) -> None:
+def upload(machine: fake.Machine, nodes: int) -> None:
     """The call returns before the GPU is ready."""
     costs = machine.costs.graphs
-    machine.make(Call(costs.upload.at(nodes), Item(duration_ns=costs.upload_on_gpu.at(nodes))), 1)
+    machine.make(fake.Call(costs.upload.at(nodes), Item(duration_ns=costs.upload_on_gpu.at(nodes))), 1)
 
 
-def replayed(machine: Machine, graph: Graph, row: IntArray, extra_ns: float = 0.0, *, uploads: bool = False) -> None:
+def replayed(
+    machine: fake.Machine, graph: fake.Graph, row: IntArray, extra_ns: float = 0.0, *, uploads: bool = False
+) -> None:
     """Launch and wait. Writes when the call and when the wait returned into ``row`` of shape (2,)."""
-    call, costs = replay_of(graph, machine.costs), machine.costs.graphs
+    call, costs = fake.replay_of(graph, machine.costs), machine.costs.graphs
     if uploads:
         extra_ns += costs.upload.at(graph.nodes)
         call = call.with_item(duration_ns=call.item.duration_ns + costs.upload_on_gpu.at(graph.nodes))
-    machine.make(Call(call.host_ns + extra_ns, call.item), 1)
+    machine.make(fake.Call(call.host_ns + extra_ns, call.item), 1)
     row[0] = machine.clock.now_ns()
     machine.synchronize(0)
     row[1] = machine.clock.now_ns()
@@ -215,12 +197,12 @@ def _layer_life(make: Callable[[int], base.LayerGraph], nodes: int, wait: Callab
     )  # fmt: skip
 
 
-def simulated_layer_lives(machine: Machine, op: LayerCall, nodes: int, count: int) -> IntArray:
+def simulated_layer_lives(machine: fake.Machine, op: LayerCall, nodes: int, count: int) -> IntArray:
     """A captured call costs the library's usual time and the driver's time of a capture."""
     clock, all_costs = machine.clock, machine.costs
-    layer, costs = layer_costs(op.layer, all_costs), all_costs.graphs
-    graph = graph_of(chain_of([op] * nodes, all_costs))
-    library_ns = call_of(op, all_costs, {}).host_ns - all_costs.submit_ns
+    layer, costs = fake.layer_costs(op.layer, all_costs), all_costs.graphs
+    graph = fake.graph_of(fake.chain_of([op] * nodes, all_costs))
+    library_ns = fake.call_of(op, all_costs, {}).host_ns - all_costs.submit_ns
     out_ns: IntArray = np.zeros((count, Life.DESTROYED), dtype=np.int64)
     for row in out_ns:
         row[Life.BEGIN] = clock.now_ns()

@@ -1,33 +1,19 @@
 """Chains of nodes of one kind: captured if a stream has such a call, otherwise built node by node."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from microbench.core.errors import Skip
-from microbench.core.ops import IntArray
 from microbench.experiments.graph import effects
 from microbench.experiments.graph.changes import RESULT_WORDS, UPDATE_FAILURE, refusal, refuses
 from microbench.experiments.graph.launches import nodes_of
-from microbench.gpu.cuda import driver, loops
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, check_code, entry_point
-from microbench.gpu.cuda.submit import (
-    CallRow,
-    Program,
-    as_int64,
-    capture,
-    executable,
-    replay,
-)
-from microbench.gpu.experiment import experiment
+from microbench.gpu.cuda.submit import CallRow, Program, as_int64, capture, executable, replay
+from microbench.gpu.experiment import Case, IntArray, Skip, Submit, driver, experiment, loops
 from microbench.gpu.fake.machine import FakeSubmit, Machine, Scoped, call_of_kind, graph_of, node_of, replay_of
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, require_capability, require_driver
-from microbench.gpu.protocol.submit import Submit
 from microbench.host.native import c_address
 
 NodeKind = Literal[

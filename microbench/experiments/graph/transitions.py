@@ -1,20 +1,14 @@
 """What stands between two kernels: memsets and copies, whose bytes another kernel sees arrive, or a second branch."""
 
-from __future__ import annotations
-
 import time
 from typing import Literal
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError
-from microbench.core.ops import IntArray, Launch
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.submit import CallRow, Parameters, Program, captured, launch, replay
 from microbench.gpu.cuda.timing import SpinGate
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, IntArray, Launch, MeasurementError, Submit, experiment
 from microbench.gpu.fake.machine import Machine, call_of_kind
-from microbench.gpu.protocol.submit import Submit
 
 Transition = Literal["kernel", "memset", "copy_h2d", "copy_d2d", "fork", "join"]
 IN_MEMORY: tuple[Transition, ...] = ("memset", "copy_h2d", "copy_d2d")  # another kernel sees their word arrive

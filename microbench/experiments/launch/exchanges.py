@@ -1,19 +1,13 @@
 """Flags between host and GPU, and stamps of the parts of a launch on one clock."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import IntArray, Launch
-from microbench.gpu.cuda import driver, loops
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check_code, entry_point
 from microbench.gpu.cuda.submit import DriverSubmit, Parameters, launch
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, IntArray, Launch, MeasurementError, Skip, driver, experiment, loops
 from microbench.gpu.fake.machine import Machine, call_of
 from microbench.host.affinity import on_cores
 from microbench.host.native import c_address

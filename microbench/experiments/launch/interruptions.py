@@ -1,10 +1,6 @@
 """What took the submitting thread off its core: waits, preemptions and interrupts."""
 
-from __future__ import annotations
-
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.machine import Machine
+from microbench.gpu.experiment import Case, Machine, experiment
 from microbench.host import interruptions
 from microbench.host.interruptions import ThreadState
 

@@ -1,16 +1,11 @@
 """Steps of small PyTorch models: as their programs submit them, through torch.compile, and as graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import msgspec
 
-from microbench.core.errors import Skip
 from microbench.core.model import Fact
-from microbench.core.ops import IntArray, Launch
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, IntArray, Launch, Skip, experiment
 from microbench.gpu.fake.environment import SIMULATED
 from microbench.gpu.fake.machine import FakeProgram, FakeSubmit, Machine, call_of, chain_of, graph_of, replay_of
 from microbench.gpu.layers.torch_models import CaptureTimes, Compiled, ModelName, TorchStep

@@ -1,7 +1,5 @@
 """Profilers of this process that can be switched on for a while: CUPTI, torch.profiler, and `microbench watch`."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,11 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError, Skip
 from microbench.core.units import plain
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.machine import Machine
+from microbench.gpu.experiment import Case, Machine, MeasurementError, Skip, experiment
 from microbench.gpu.layers.torch_recorder import TorchRecorder
 from microbench.gpu.protocol.recorder import Recorded, Recorder, RecorderKind
 from microbench.host.affinity import pinned

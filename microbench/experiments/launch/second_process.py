@@ -4,8 +4,6 @@
 does, and so also when the process that started it dies.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import subprocess
@@ -17,17 +15,13 @@ from subprocess import PIPE
 from tempfile import TemporaryFile
 from typing import IO
 
-from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
-from microbench.core.ops import Launch
 from microbench.core.units import plain
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import Context
 from microbench.gpu.cuda.submit import bind_launch
 from microbench.gpu.cuda.timing import SmClock
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, experiment
 from microbench.gpu.fake.environment import SIMULATED
-from microbench.gpu.fake.machine import Machine
 from microbench.host.affinity import pin
 
 MODULE = "microbench.experiments.launch.second_process"

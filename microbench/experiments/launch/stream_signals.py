@@ -1,23 +1,16 @@
 """Pairs of kernels with a signal between them in streams: events, host functions, stream memory operations."""
 
-from __future__ import annotations
-
 import threading
 from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import IntArray, Launch
 from microbench.experiments.launch.exchanges import LINE_WORDS, WATCH_TIMEOUT_NS, clock_tie, on_host_clock
-from microbench.gpu.cuda import loops
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check_code, entry_point
 from microbench.gpu.cuda.submit import CallRow, Parameters, as_int64, launch
 from microbench.gpu.cuda.timing import globaltimer_step_ns
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.device import Item
+from microbench.gpu.experiment import Case, IntArray, Item, Launch, MeasurementError, Skip, experiment, loops
 from microbench.gpu.fake.machine import Call, Machine, call_of
 from microbench.host.affinity import pinned
 from microbench.host.native import c_address

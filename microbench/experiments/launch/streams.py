@@ -1,20 +1,14 @@
 """Launches from several threads and into several streams, and how many kernels run at the same time."""
 
-from __future__ import annotations
-
 from functools import partial
 from heapq import heappop, heappush
 
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import IntArray, Launch
-from microbench.gpu.cuda import loops
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check_code, entry_point
-from microbench.gpu.cuda.submit import Parameters, launch
 from microbench.gpu.cuda.timing import SpinGate
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, IntArray, Launch, Parameters, experiment, launch, loops
 from microbench.gpu.fake.machine import FakeGate, Machine, call_of
 from microbench.host.affinity import on_cores
 from microbench.host.native import c_address

@@ -1,22 +1,15 @@
 """Many small pieces of pinned memory to the device: a loop of copies, one batched call, or one kernel that gathers."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np
 
-from microbench.core.errors import Skip
 from microbench.core.ops import Copy, Launch
-from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.buffers import HostBuffer, Patterns
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import CallRow, DriverSubmit, Parameters, Program, launch
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, Skip, Submit, check, driver, experiment
 from microbench.gpu.fake.machine import FakeProgram, FakeSubmit, Machine, call_of
 from microbench.gpu.fake.transfers import FakeTransfer
-from microbench.gpu.protocol.submit import Submit
 
 BatchWay = Literal["loop", "batched", "gather"]
 BATCH_VERSION = 12080  # CUDA 12.8 has cuMemcpyBatchAsync

@@ -1,18 +1,12 @@
 """The GPUs that this process sees, each with a case of its own when several work at the same time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from microbench.core.errors import MeasurementError, Skip
-from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.buffers import Patterns
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import Context, check, device_uuid
 from microbench.gpu.cuda.timing import SpinGate
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.machine import Machine
+from microbench.gpu.experiment import Case, Machine, MeasurementError, Skip, driver, experiment
 from microbench.gpu.machine.pci import numa_node
 
 BUS_ID_BYTES = 32

@@ -1,7 +1,5 @@
 """Dependent reads across a link: lines of host memory, or of another GPU's, that hold the address of the next line."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from typing import Literal
@@ -11,13 +9,9 @@ import numpy.typing as npt
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Measurement
-from microbench.core.ops import IntArray, Launch
 from microbench.gpu.cuda.buffers import HostBuffer
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.submit import Parameters, launch
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, IntArray, Launch, Machine, Parameters, Scoped, experiment, launch
 from microbench.gpu.fake.device import FloatArray
-from microbench.gpu.fake.machine import Machine, Scoped
 from microbench.gpu.fake.transfers import evenly, require_host_memory
 from microbench.meter.sampling import NANOSECOND_S, per_call_distribution
 from microbench.meter.timer import Meter

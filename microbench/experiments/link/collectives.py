@@ -1,7 +1,5 @@
 """NCCL operations on several GPUs of one process: the library, its communicators, and calls of it in one thread."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import time
@@ -12,17 +10,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
-from microbench.core.ops import IntArray
 from microbench.core.units import plain
 from microbench.experiments.link.boards import Boards, LinkedGpu, gpus, require_gpus
-from microbench.gpu.cuda import driver, loops
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, check_code, entry_point
 from microbench.gpu.cuda.submit import CallRow, as_int64
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.machine import Machine, Scoped
+from microbench.gpu.experiment import Case, IntArray, Machine, MeasurementError, Scoped, Skip, driver, experiment, loops
 from microbench.gpu.fake.transfers import Ends
 from microbench.gpu.layers.base import load
 from microbench.gpu.layers.cupy import load_cupy

@@ -1,7 +1,5 @@
 """Copies between the host and several GPUs at the same time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,14 +7,9 @@ import numpy as np
 from microbench.experiments.link.boards import Boards, LinkedGpu, require_gpus
 from microbench.experiments.link.copies import Ends, copy_submit
 from microbench.experiments.link.simulated_wires import Movements, from_gpu, to_gpu
-from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.buffers import HostBuffer
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.timing import elapsed_s
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.machine import Machine
-from microbench.gpu.fake.transfers import require_host_memory
+from microbench.gpu.experiment import Case, Machine, check, driver, experiment, require_host_memory
 from microbench.gpu.protocol.transfer import Direction, FloatArray
 
 

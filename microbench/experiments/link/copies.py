@@ -1,24 +1,17 @@
 """Copies between host and device: by a copy engine, and by a kernel that reads or writes host memory."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal
 
-from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
 from microbench.core.ops import Copy, Launch
-from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.buffers import HostBuffer, Patterns, require_node
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import DriverSubmit, Parameters, copy, launch
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, MeasurementError, Skip, Submit, check, driver, experiment
 from microbench.gpu.fake.costs import Traffic
 from microbench.gpu.fake.machine import FakeProgram, Machine, call_of
 from microbench.gpu.fake.transfers import WARP_THREADS, FakeTransfer, require_host_memory
-from microbench.gpu.protocol.submit import Submit
 from microbench.gpu.protocol.transfer import Direction, HostMemory, Transfer
 
 Access = Literal["read", "write"]

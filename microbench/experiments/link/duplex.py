@@ -1,20 +1,13 @@
 """Copies between host and device in both directions at the same time."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from microbench.experiments.link.copies import DIRECTIONS, Ends, copy_submit
 from microbench.experiments.link.simulated_wires import Movements, from_gpu, to_gpu
-from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.buffers import HostBuffer
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import DriverSubmit
 from microbench.gpu.cuda.timing import SpinGate, elapsed_s
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.machine import Machine
-from microbench.gpu.fake.transfers import require_host_memory
+from microbench.gpu.experiment import Case, Machine, check, driver, experiment, require_host_memory
 from microbench.gpu.protocol.transfer import Direction, FloatArray
 
 

@@ -1,25 +1,18 @@
 """Managed memory that moves by faults, by prefetch or as read-mostly copies."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 from typing import Literal
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Copy, IntArray, Launch
 from microbench.core.units import about_size, size
 from microbench.experiments.link.pipeline import WORD_BYTES, Piece, Readers
-from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.buffers import HostBuffer, Patterns, require_taken
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import DriverSubmit
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, Item, MeasurementError, Skip, check, driver, experiment, loops
 from microbench.gpu.fake.costs import Traffic
-from microbench.gpu.fake.device import Item
 from microbench.gpu.fake.machine import Call, Machine, Scoped, call_of
 from microbench.gpu.fake.transfers import Ends, require_host_memory
 from microbench.gpu.protocol.transfer import Direction

@@ -1,23 +1,16 @@
 """Movements from one GPU's memory to another's, by engine or SMs, and dependent reads of another GPU's memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 
-from microbench.core.ops import IntArray
 from microbench.experiments.link.boards import Boards, LinkedGpu, require_pair
 from microbench.experiments.link.chase import WORD_BYTES, Chase, SimulatedChase, chain, order_of_lines
 from microbench.experiments.link.copies import copy_by_sms
 from microbench.experiments.link.simulated_wires import Movements, between
-from microbench.gpu.cuda import driver
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.timing import elapsed_s
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.machine import Machine
+from microbench.gpu.experiment import Case, IntArray, Machine, check, driver, experiment
 
 PeerWay = Literal["engine_read", "engine_write", "sm_read", "sm_write", "engine_both_read", "engine_both_write"]
 READS: tuple[PeerWay, ...] = ("engine_read", "sm_read", "engine_both_read")

@@ -1,7 +1,5 @@
 """What it costs to pin host memory, and to touch pageable memory instead."""
 
-from __future__ import annotations
-
 import mmap
 from contextlib import closing
 from functools import partial
@@ -9,15 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError
-from microbench.core.ops import IntArray
 from microbench.experiments.memory.allocation import Taking, timed
 from microbench.gpu.cuda import buffers, loops
 from microbench.gpu.cuda.case import HOST_PORTABLE_MAPPED, Case
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import IntArray, Machine, MeasurementError, experiment, require_host_memory
 from microbench.gpu.fake.costs import HOST_PAGE_BYTES
-from microbench.gpu.fake.machine import Machine
-from microbench.gpu.fake.transfers import require_host_memory
 from microbench.host.memory import require_room
 from microbench.host.native import c_address
 

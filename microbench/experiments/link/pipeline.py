@@ -1,27 +1,19 @@
 """A large copy in pieces on several streams, each piece followed by a kernel that reads it, or not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.errors import MeasurementError
 from microbench.core.model import Measurement, Work
 from microbench.core.ops import Copy, Launch
 from microbench.experiments.link.batch import BatchedCopy
-from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.buffers import HostBuffer, Patterns
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import CallRow, DriverSubmit, Parameters, Program, copy, launch
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, MeasurementError, Submit, check, driver, experiment, require_host_memory
 from microbench.gpu.fake.machine import Call, FakeProgram, Machine, call_of
 from microbench.gpu.fake.transfers import Ends as SimulatedEnds
-from microbench.gpu.fake.transfers import require_host_memory
-from microbench.gpu.protocol.submit import Submit
 from microbench.meter.sampling import NANOSECOND_S
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import verified

@@ -1,7 +1,5 @@
 """Simulated movements that share wires: the links of several GPUs to the host, and those between GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

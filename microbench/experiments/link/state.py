@@ -1,20 +1,14 @@
 """The state of the link while copies run, and what the simulated machine says of its own."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from microbench.core.model import Fact, Scalar
-from microbench.core.ops import IntArray
 from microbench.experiments.link.copies import DIRECTIONS, Ends, copy_submit
-from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.buffers import HostBuffer
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, device_uuid
 from microbench.gpu.cuda.timing import NANOSECOND_S
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, IntArray, Machine, driver, experiment
 from microbench.gpu.fake.environment import GENERATION, LANES, SIMULATED, bus_id
-from microbench.gpu.fake.machine import Machine
 from microbench.gpu.machine.counters import counters_risen, link_counters
 from microbench.gpu.machine.paths import path_facts
 from microbench.gpu.machine.topology import link_facts_now

@@ -6,19 +6,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import Launch
 from microbench.core.units import size
 from microbench.experiments.memory.simulated_kernels import SimulatedOperations, answered_ns, kernel_call, through_ns
-from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.buffers import NOTHING_WRONG, Patterns
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch, run
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.machine import Machine
+from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, Submit, check, driver, experiment
 from microbench.gpu.fake.transfers import WARP_THREADS, FakeTransfer
-from microbench.gpu.protocol.submit import Submit
 from microbench.gpu.protocol.transfer import Operations, Transfer
 
 StrideAccess = Literal["read", "write"]

@@ -1,7 +1,5 @@
 """What it costs to allocate memory and free it: by the driver, from a pool, from CuPy's pool, pinned host memory."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from enum import IntEnum
@@ -10,15 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from microbench.core.errors import Skip
-from microbench.core.ops import IntArray
-from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.buffers import require_taken
 from microbench.gpu.cuda.case import HOST_PORTABLE_MAPPED, OUT_OF_MEMORY, Case, memory_pool
 from microbench.gpu.cuda.context import check, check_code, entry_point
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.machine import Machine
-from microbench.gpu.fake.transfers import require_host_memory
+from microbench.gpu.experiment import IntArray, Machine, Skip, driver, experiment, loops, require_host_memory
 from microbench.gpu.layers.cupy import load_cupy
 from microbench.host.memory import require_room
 from microbench.host.native import c_address

@@ -1,23 +1,16 @@
 """Atomic additions by all SMs, in device memory and in shared memory, to one word or to many."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.errors import MeasurementError
 from microbench.experiments.memory.access import WORD_BYTES, grid
 from microbench.experiments.memory.levels import Space
 from microbench.experiments.memory.simulated_kernels import SimulatedOperations, kernel_call
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.submit import Parameters, launch
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.machine import Machine
+from microbench.gpu.experiment import Case, Machine, MeasurementError, Parameters, Submit, experiment, launch
 from microbench.gpu.fake.transfers import WARP_THREADS
-from microbench.gpu.protocol.submit import Submit
 from microbench.gpu.protocol.transfer import Operations
 
 AtomicType = Literal["int32", "fp32"]

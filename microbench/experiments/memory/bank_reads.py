@@ -1,19 +1,11 @@
 """Loads of shared memory at a stride: a warp that waits for each load, and an SM that is full of them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import Launch
 from microbench.core.units import size
-from microbench.gpu.cuda import driver
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.device import Item
-from microbench.gpu.fake.machine import Machine, Scoped
+from microbench.gpu.experiment import Case, Item, Launch, Machine, Scoped, check, driver, experiment
 
 WORD_BYTES = 4
 POISON_BYTE = 0xA5

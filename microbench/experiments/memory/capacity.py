@@ -1,18 +1,13 @@
 """How much of a GPU's memory can be allocated now, and who holds the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 
 from microbench.core.model import Fact
 from microbench.core.units import about_size
-from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.case import OUT_OF_MEMORY, Case
-from microbench.gpu.cuda.context import check
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Machine, check, driver, experiment
 from microbench.gpu.fake.environment import SIMULATED
-from microbench.gpu.fake.machine import Machine
 from microbench.gpu.machine.nvml import holders, memory_holders
 from microbench.gpu.machine.query import Answer
 from microbench.host.files import known, unknown

@@ -1,25 +1,19 @@
 """Dependent reads by one thread: a ring of lines in device memory, or in an SM's shared memory."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Measurement
-from microbench.core.ops import IntArray, Launch
 from microbench.experiments.memory.levels import Duration, Space, require_shared
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch, run
 from microbench.gpu.cuda.timing import NANOSECOND_S
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, IntArray, Launch, Machine, MeasurementError, Scoped, Skip, experiment
 from microbench.gpu.fake.device import FloatArray
-from microbench.gpu.fake.machine import Machine, Scoped
 from microbench.gpu.fake.transfers import evenly
-from microbench.meter.sampling import per_call_distribution
+from microbench.meter.sampling import Sample, per_call_distribution
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import verified
 
@@ -206,7 +200,7 @@ def chase_latency(meter: Meter, chase: LocalChase) -> Iterator[Measurement]:
     chase.walk(chase.lines if chase.lines <= MOST_WARMED else READS)
     reads = max(READS, round(READS * WALK_S / max(chase.walk(READS).seconds, LONGEST_STEP_S)))
 
-    def take() -> Mapping[str, float]:
+    def take() -> Sample:
         walk = chase.walk(reads)
         return {"latency": walk.seconds, "cycles": walk.cycles}
 

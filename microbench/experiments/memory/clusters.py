@@ -1,28 +1,13 @@
 """Shared memory of the other blocks of a cluster: reads by every SM again and again, and dependent reads."""
 
-from __future__ import annotations
-
 import numpy as np
 
-from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import Launch
 from microbench.core.units import size
+from microbench.experiments.memory import levels
 from microbench.experiments.memory.chase import LocalChase, SimulatedChase
-from microbench.experiments.memory.levels import (
-    BLOCK_THREADS,
-    Duration,
-    SimulatedLevel,
-    StampedLevel,
-    Words,
-    duration_of,
-)
-from microbench.gpu.cuda import driver
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import Parameters, clusters_at_once, launch, run
 from microbench.gpu.cuda.timing import STAMPS, alone_on_its_sm
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.machine import Machine
+from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, check, driver, experiment
 
 # As read_cluster of kernels/memory_levels.cu has it.
 CLUSTER_BYTES, CLUSTER_VECTORS = 64 << 10, 4096
@@ -44,7 +29,7 @@ def clusters_here(case: Case, function: int, shape: Launch, shared_bytes: int, c
     return found
 
 
-def cluster_sums(each: Words, cluster_blocks: int, passes: int) -> Words:
+def cluster_sums(each: levels.Words, cluster_blocks: int, passes: int) -> levels.Words:
     """What each block adds up, modulo 2**32: its cluster's other blocks in turn, the next one first.
 
     ``each`` are the sums of what the blocks hold.
@@ -58,7 +43,7 @@ def cluster_sums(each: Words, cluster_blocks: int, passes: int) -> Words:
     return sums.reshape(-1).astype(np.uint32)
 
 
-class ReadCluster(StampedLevel):
+class ReadCluster(levels.StampedLevel):
     """64 KiB of shared memory of each block: every block reads those of the other blocks of its cluster in turn.
 
     As many clusters as run at the same time take part, with one block of 1024 threads on each of their SMs.
@@ -71,26 +56,26 @@ class ReadCluster(StampedLevel):
         self._blocks = cluster_blocks
         function = case.function("memory_levels", "read_cluster")
         shared_bytes = alone_on_its_sm(case, function)
-        shape = Launch(grid_blocks=cluster_blocks, block_threads=BLOCK_THREADS, kind="cluster")
+        shape = Launch(grid_blocks=cluster_blocks, block_threads=levels.BLOCK_THREADS, kind="cluster")
         super().__init__(case, cluster_blocks * clusters_here(case, function, shape, shared_bytes, cluster_blocks))
         sums = case.device_memory(4 * self.sms)
         run(case, case.function("memory_levels", "tile_sums"), self.sms, 256, (SEED, CLUSTER_VECTORS, sums))
-        self._each: Words = case.read(sums, self.sms, np.uint32)
+        self._each: levels.Words = case.read(sums, self.sms, np.uint32)
         self._out = case.device_memory(STAMPS.itemsize * self.sms)
         self._passes = np.zeros(1, dtype=np.uint64)
         row = Parameters([(SEED, 0, self._out)])
         row.point(1, self._passes.ctypes.data)
-        shape = Launch(grid_blocks=self.sms, block_threads=BLOCK_THREADS, kind="cluster")
+        shape = Launch(grid_blocks=self.sms, block_threads=levels.BLOCK_THREADS, kind="cluster")
         self._submit = launch(
             case, function, shape, row, shared_bytes=shared_bytes, keep=(self._passes,), cluster_blocks=cluster_blocks
         )
 
-    def _take(self, tiles: int) -> Duration:
+    def _take(self, tiles: int) -> levels.Duration:
         self._passes[0] = tiles
         stamps = self._stamps(self._submit)
         if not np.array_equal(stamps["sum"], cluster_sums(self._each, self._blocks, tiles)):
             raise MeasurementError("the sum over all words read is not that of the other blocks")
-        return duration_of(stamps)
+        return levels.duration_of(stamps)
 
 
 class ClusterChase(LocalChase):
@@ -111,7 +96,7 @@ def require_simulated(machine: Machine, cluster_blocks: int) -> None:
         raise Skip(f"the simulated GPU has no clusters of {cluster_blocks} blocks")
 
 
-class SimulatedCluster(SimulatedLevel):
+class SimulatedCluster(levels.SimulatedLevel):
     """Shared memory of the other blocks has a rate and a latency by the size of the cluster."""
 
     def __init__(self, machine: Machine, cluster_blocks: int) -> None:

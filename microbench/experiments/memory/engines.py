@@ -1,20 +1,13 @@
 """The driver's own copies within device memory, plain and in rows, and its memset."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from microbench.core.ops import Memset
-from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.buffers import Patterns
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import DriverSubmit
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.device import Item
+from microbench.gpu.experiment import Case, Item, Submit, check, driver, experiment
 from microbench.gpu.fake.machine import Call, Machine, call_of
 from microbench.gpu.fake.transfers import FakeTransfer
-from microbench.gpu.protocol.submit import Submit
 from microbench.gpu.protocol.transfer import Transfer
 
 EngineWay = Literal["copy", "copy_2d", "memset"]

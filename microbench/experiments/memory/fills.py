@@ -1,22 +1,15 @@
 """Filling shared memory from a working set in pieces: by loads and stores, by cp.async, by bulk copies."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import Launch
 from microbench.core.units import size
 from microbench.experiments.memory.levels import Duration, SimulatedLevel, StampedLevel, Words, duration_of
 from microbench.gpu.cuda.buffers import Patterns
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.submit import Parameters, launch, run
 from microbench.gpu.cuda.timing import STAMPS, alone_on_its_sm
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.machine import Machine
+from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Parameters, Skip, experiment, launch, run
 
 # How data get into shared memory: by loads and stores, by cp.async, or by bulk copies, which a single thread requests.
 Filling = Literal["load", "async", "bulk"]

@@ -1,28 +1,21 @@
 """Working sets that every SM reads or writes again and again: the nearest level that holds a set serves it."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Measurement, Work
-from microbench.core.ops import Launch
 from microbench.core.units import size
 from microbench.gpu.cuda.buffers import NOTHING_WRONG, Patterns
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch, run
 from microbench.gpu.cuda.timing import NANOSECOND_S, OWN_SHARED_BYTES, STAMPS, require_an_sm_each
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.device import Item
-from microbench.gpu.fake.machine import Machine, Scoped
+from microbench.gpu.experiment import Case, Item, Launch, Machine, MeasurementError, Scoped, Skip, Submit, experiment
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.submit import Submit
+from microbench.meter.sampling import Sample
 from microbench.meter.timer import Meter
 from microbench.meter.transfers import verified
 
@@ -304,7 +297,7 @@ def level_rate(
     grown = least * SAMPLE_S / max(level.take(least).seconds, 1e-9)
     bytes_per_sm = whole_tiles(max(grown, least))
 
-    def take() -> Mapping[str, float]:
+    def take() -> Sample:
         taken = level.take(bytes_per_sm)
         return {"bandwidth": taken.seconds, "per_clock": taken.cycles}
 

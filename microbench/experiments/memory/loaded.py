@@ -1,22 +1,16 @@
 """Dependent reads by one thread while all other SMs read a set of their own, at a given rate."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import Launch
 from microbench.core.units import size
 from microbench.experiments.memory.chase import LocalChase
 from microbench.experiments.memory.levels import BLOCK_THREADS, VECTOR_BYTES, Words, fill_tiles
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.submit import Parameters, launch
 from microbench.gpu.cuda.timing import NANOSECOND_S, STAMPS
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.machine import Machine, Scoped
+from microbench.gpu.experiment import Case, Launch, Machine, Parameters, Scoped, experiment, launch
 
 LoadedLevel = Literal["l2", "dram"]
 

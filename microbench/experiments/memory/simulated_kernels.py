@@ -1,7 +1,5 @@
 """How long the simulated GPU's memory keeps a kernel: its SMs' ports, DRAM, or the latency of what is in flight."""
 
-from __future__ import annotations
-
 from microbench.core.ops import Launch
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.machine import Call, Machine, call_of

@@ -1,15 +1,11 @@
 """The arrays of the kernels of STREAM, filled with values whose results are known, and compared on the GPU."""
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.cuda.buffers import NOTHING_WRONG
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.submit import run
+from microbench.gpu.experiment import Case, MeasurementError, Skip, run
 
 StreamKernel = Literal["read", "write", "copy", "scale", "add", "triad", "dot"]
 DataType = Literal["fp64", "fp32", "fp16", "int8"]

@@ -9,16 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.errors import Skip
 from microbench.core.units import plain
 from microbench.experiments.memory.stream_arrays import ROLES, SCALAR, Arrays, DataType, StreamKernel
-from microbench.gpu.cuda import driver
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
+from microbench.gpu.experiment import Case, Skip, Submit, check, driver
 from microbench.gpu.layers import cupy as cupy_layer
 from microbench.gpu.layers import numba as numba_layer
 from microbench.gpu.layers.base import LayerHandle, LayerSubmit, load
-from microbench.gpu.protocol.submit import Submit
 from microbench.gpu.protocol.transfer import Transfer
 
 # Types of the elements as libraries know them; integers wrap around, so they are unsigned.

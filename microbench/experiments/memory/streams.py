@@ -8,9 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
-from microbench.core.ops import Launch
 from microbench.experiments.memory.simulated_kernels import kernel_call, through_ns
 from microbench.experiments.memory.stream_arrays import (
     ELEMENT_BYTES,
@@ -22,16 +20,11 @@ from microbench.experiments.memory.stream_arrays import (
     StreamKernel,
 )
 from microbench.experiments.memory.stream_libraries import cupy_stream, numba_stream
-from microbench.gpu.cuda import driver
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, Submit, check, driver, experiment
 from microbench.gpu.fake.costs import ShapeCosts
-from microbench.gpu.fake.machine import Machine
 from microbench.gpu.fake.transfers import FakeTransfer
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.submit import Submit
 from microbench.gpu.protocol.transfer import Transfer
 from microbench.meter.timer import Meter, gated
 from microbench.meter.transfers import warm_s

@@ -3,8 +3,6 @@
 No library is imported here: the function itself has imported those that it uses.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Finds the line of a user's code, and the function called there, after which a capture is no longer valid."""
 
-from __future__ import annotations
-
 import linecache
 import os
 import re

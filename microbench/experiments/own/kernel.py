@@ -1,7 +1,5 @@
 """A user's kernel: compiled by NVRTC, its arguments checked and filled, its launch, and the resources that it uses."""
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -13,17 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import IntArray
 from microbench.core.targets import FORMATS, Argument
-from microbench.gpu.cuda import driver
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, compiled
 from microbench.gpu.cuda.submit import DriverSubmit, Parameters, allow_shared_memory, safe_slots
-from microbench.gpu.experiment import experiment
-from microbench.gpu.fake.device import Item
+from microbench.gpu.experiment import Case, IntArray, Item, MeasurementError, Skip, Submit, driver, experiment
 from microbench.gpu.fake.machine import Call, FakeSubmit, Machine
-from microbench.gpu.protocol.submit import Submit
 
 SEED = 20261123
 # Where packages and toolkits have the headers that kernels include.

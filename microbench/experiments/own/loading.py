@@ -1,7 +1,5 @@
 """Loads a user's function, calls its setup, and binds the arguments that it names."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import importlib.util

@@ -1,14 +1,11 @@
 """The nodes of a captured graph: what a step launches, with names, shapes and arguments."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from microbench.gpu.cuda import driver
-from microbench.gpu.cuda.context import check
+from microbench.gpu.experiment import check, driver
 
 MOST_ARGUMENTS = 1024
 

@@ -1,7 +1,5 @@
 """A user's function: warmed up on one stream, captured into a graph, replayed and compared."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable
@@ -10,23 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError
-from microbench.core.ops import IntArray
 from microbench.core.units import plain
 from microbench.experiments.own import callables
 from microbench.experiments.own.callables import JAX
 from microbench.experiments.own.culprit import Followed, attempt, called, follow
 from microbench.experiments.own.loading import OwnCall
 from microbench.experiments.own.nodes import GraphNode, read_nodes
-from microbench.gpu.cuda import driver
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, error_name
-from microbench.gpu.experiment import experiment
+from microbench.gpu.experiment import Case, IntArray, Item, MeasurementError, Submit, driver, experiment
 from microbench.gpu.fake import machine as sim
-from microbench.gpu.fake.device import Item
 from microbench.gpu.layers import base
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
-from microbench.gpu.protocol.submit import Submit
 from microbench.host.affinity import pinned
 
 # Calls before anything is measured: PyTorch asks for three before a capture; compilers and tuners may need one more.

@@ -1,7 +1,5 @@
 """The list of topics that `explain` can print."""
 
-from __future__ import annotations
-
 import difflib
 
 from microbench.core.errors import UsageError

@@ -1,7 +1,5 @@
 """Topic clocks: at which clock a GPU really runs, what lowers it, and how that misleads benchmarks."""
 
-from __future__ import annotations
-
 from operator import truediv
 
 from microbench.analysis.clocks import CLOCK_LOSS
@@ -9,7 +7,7 @@ from microbench.analysis.evidence import Evidence
 from microbench.core.units import percent
 from microbench.explain.compute_power import LASTS, lasting, nvml_clock_hz
 from microbench.explain.compute_units import ALUS, DATA, LASTING, dtype_of, rates, same_case
-from microbench.explain.topics.topic import Passage, Topic, TopicFigures, in_unit
+from microbench.explain.topics.topic import Topic, TopicFigures, in_unit
 
 NORMAL, ZEROS = "normal", "zeros"
 NUMBERS = {NORMAL: "random numbers", ZEROS: "zeros"}
@@ -60,53 +58,35 @@ TOPIC = Topic(
     suites=("compute",),
     figures=figures,
     needs=("settled", "burst"),
-    headline=(
-        Passage(
-            "{dtype} products settle at {settled} of {highest}, {lasting} of their burst",
-            when=lambda value: value("lost") > CLOCK_LOSS,
-        ),
-        Passage("{dtype} products run at {settled} of {highest}"),
-        Passage("The power limit sets the SM clock"),
-    ),
-    paragraphs=(
-        (
-            Passage("The SM clock is not constant: a board lowers it until it draws no more than its power limit."),
-            Passage("Here the limit is {limit}, and the highest clock {highest}."),
-            Passage(
-                "Sustained {dtype} products settle at {settled}, {lost} below the highest clock.",
-                when=lambda value: value("lost") > CLOCK_LOSS,
-            ),
-            Passage("Sustained {dtype} products hold it: {settled}.", when=lambda value: value("lost") <= CLOCK_LOSS),
-        ),
-        (
-            Passage(
-                "So short benchmarks flatter: the first batch from rest reaches {burst}, seconds of the same work "
-                "{sustained}, and half of the loss is there after {turn}.",
-                when=lambda value: value("lasting") <= 1 - LASTS,
-            ),
-            Passage(
-                "The first batch from rest reaches {burst}, seconds of the same work {sustained}.",
-                when=lambda value: value("lasting") > 1 - LASTS,
-            ),
-            Passage(
-                "Zeros flatter: they reach {zeros} at {zeros_sm_clock} and {zeros_power}, random numbers in turn "
-                "with them {normal} at {normal_sm_clock} and {normal_power}.",
-                when=lambda value: value("zeros") > EQUAL * value("normal"),
-            ),
-        ),
-        (
-            Passage("The ALUs' fp32 multiply-adds run at {alu}."),
-            Passage(
-                "During the {dtype} products NVML showed {nvml} while the SMs counted {settled}: believe the SMs.",
-                when=lambda value: value("nvml") > EQUAL * value("settled"),
-            ),
-        ),
-        (
-            Passage(
-                "Quote a rate with its clock, and measure for seconds with random numbers. Compare a kernel with rate "
-                "× SMs × measured clock: what it then lacks is data, not power."
-            ),
-        ),
-    ),
     related=("tensor",),
+    text="""
+    [falls] {dtype} products settle at {settled} of {highest}, {lasting} of their burst
+    {dtype} products run at {settled} of {highest}
+    The power limit sets the SM clock
+
+    The SM clock is not constant: a board lowers it until it draws no more than its power limit.
+    Here the limit is {limit}, and the highest clock {highest}.
+    [falls] Sustained {dtype} products settle at {settled}, {lost} below the highest clock.
+    [holds] Sustained {dtype} products hold it: {settled}.
+
+    [tires] So short benchmarks flatter: the first batch from rest reaches {burst}, seconds of the same work
+      {sustained}, and half of the loss is there after {turn}.
+    [lasts] The first batch from rest reaches {burst}, seconds of the same work {sustained}.
+    [zeros_flatter] Zeros flatter: they reach {zeros} at {zeros_sm_clock} and {zeros_power}, random numbers in turn with
+      them {normal} at {normal_sm_clock} and {normal_power}.
+
+    The ALUs' fp32 multiply-adds run at {alu}.
+    [nvml_flatters] During the {dtype} products NVML showed {nvml} while the SMs counted {settled}: believe the SMs.
+
+    Quote a rate with its clock, and measure for seconds with random numbers. Compare a kernel with rate × SMs ×
+      measured clock: what it then lacks is data, not power.
+    """,
+    when={
+        "falls": lambda value: value("lost") > CLOCK_LOSS,
+        "holds": lambda value: value("lost") <= CLOCK_LOSS,
+        "tires": lambda value: value("lasting") <= 1 - LASTS,
+        "lasts": lambda value: value("lasting") > 1 - LASTS,
+        "zeros_flatter": lambda value: value("zeros") > EQUAL * value("normal"),
+        "nvml_flatters": lambda value: value("nvml") > EQUAL * value("settled"),
+    },
 )

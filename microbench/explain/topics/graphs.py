@@ -1,7 +1,5 @@
 """Topic graphs: what a CUDA Graph saves, what building it costs, and after how many replays it pays for itself."""
 
-from __future__ import annotations
-
 import math
 from operator import mul, truediv
 
@@ -11,7 +9,7 @@ from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, times
 from microbench.explain.graph_facts import curve_of, kernels_of
 from microbench.explain.launch_facts import call, usual_gap
-from microbench.explain.topics.topic import PREDICT, Passage, Topic, TopicFigures, count, counted, word
+from microbench.explain.topics.topic import PREDICT, Topic, TopicFigures, count, counted, word
 from microbench.model.constants import making_of, profiled_longer
 from microbench.model.fit import fit
 from microbench.model.graph_pairs import Pair, pairs
@@ -79,57 +77,37 @@ TOPIC = Topic(
     suites=("launch", "graph"),
     figures=figures,
     needs=("gain_short", "making"),
-    headline=(
-        Passage(
-            "A graph runs {kernels} {short} {gain_short} as fast and pays after {replays}",
-            when=lambda value: value("saved") > 0,
-        ),
-        Passage("A graph runs {kernels} {short} {gain_short} as fast"),
-        Passage("A graph submits a whole step of kernels in one call"),
-    ),
-    paragraphs=(
-        (
-            Passage(
-                "A CUDA Graph is work with its dependencies that the driver checks and prepares once; a replay submits "
-                "all of it in one call."
-            ),
-            Passage("That call takes {relaunch} for {kernels} kernels; launching them one by one takes {calls}."),
-        ),
-        (
-            Passage(
-                "It gains twice: the host no longer limits the rate, and behind each kernel the GPU is idle for "
-                "{gap_graph} instead of {gap_stream}, in a program of two streams.",
-                when=lambda value: value("gap_stream") > value("gap_graph"),
-            ),
-            Passage(
-                "It gains because the host no longer limits the rate.",
-                when=lambda value: value("gap_stream") <= value("gap_graph"),
-            ),
-            Passage(
-                "A step of {kernels} {short} runs {gain_short} as fast, with {long} it is {gain_long}: long kernels "
-                "leave little to gain.",
-                when=lambda value: value("gain_short") > value("gain_long"),
-            ),
-            Passage(
-                "A step of {kernels} {short} runs {gain_short} as fast, with {long} it is {gain_long}.",
-                when=lambda value: value("gain_short") <= value("gain_long"),
-            ),
-        ),
-        (
-            Passage("The graph must be built first: capture, instantiate and upload take {making}."),
-            Passage(
-                "A replay of {short} saves {saved}, so the graph has paid after {replays}.",
-                when=lambda value: value("saved") > 0,
-            ),
-            Passage("A replay of {short} saves nothing measurable.", when=lambda value: value("saved") <= 0),
-        ),
-        (
-            Passage(
-                "Capture what repeats with the same shapes and addresses, keep host work and synchronises out of it, "
-                "and update parameters in place instead of building it again. Leave long kernels to the stream."
-            ),
-        ),
-    ),
     related=("launch", "traffic", "queue"),
     commands=(PREDICT,),
+    text="""
+    [saves] A graph runs {kernels} {short} {gain_short} as fast and pays after {replays}
+    A graph runs {kernels} {short} {gain_short} as fast
+    A graph submits a whole step of kernels in one call
+
+    A CUDA Graph is work with its dependencies that the driver checks and prepares once; a replay submits all of it in
+      one call.
+    That call takes {relaunch} for {kernels} kernels; launching them one by one takes {calls}.
+
+    [shorter_gap] It gains twice: the host no longer limits the rate, and behind each kernel the GPU is idle for
+      {gap_graph} instead of {gap_stream}, in a program of two streams.
+    [no_shorter_gap] It gains because the host no longer limits the rate.
+    [short_gain_more] A step of {kernels} {short} runs {gain_short} as fast, with {long} it is {gain_long}: long kernels
+      leave little to gain.
+    [all_gain_alike] A step of {kernels} {short} runs {gain_short} as fast, with {long} it is {gain_long}.
+
+    The graph must be built first: capture, instantiate and upload take {making}.
+    [saves] A replay of {short} saves {saved}, so the graph has paid after {replays}.
+    [saves_nothing] A replay of {short} saves nothing measurable.
+
+    Capture what repeats with the same shapes and addresses, keep host work and synchronises out of it, and update
+      parameters in place instead of building it again. Leave long kernels to the stream.
+    """,
+    when={
+        "saves": lambda value: value("saved") > 0,
+        "shorter_gap": lambda value: value("gap_stream") > value("gap_graph"),
+        "no_shorter_gap": lambda value: value("gap_stream") <= value("gap_graph"),
+        "short_gain_more": lambda value: value("gain_short") > value("gain_long"),
+        "all_gain_alike": lambda value: value("gain_short") <= value("gain_long"),
+        "saves_nothing": lambda value: value("saved") <= 0,
+    },
 )

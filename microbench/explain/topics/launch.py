@@ -1,13 +1,11 @@
 """Topic launch: what launching one kernel costs, which part recurs with every launch, and what Python adds."""
 
-from __future__ import annotations
-
 from operator import sub
 
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import as_time
 from microbench.explain.launch_facts import FOUR_ARGUMENTS, call, call_of, layer_rows, stream_gap
-from microbench.explain.topics.topic import PREDICT, Passage, Topic, TopicFigures
+from microbench.explain.topics.topic import PREDICT, Topic, TopicFigures
 
 COST, LAYERS = "launch_cost", "launch_layers"
 # The Python layers in the text, by slot: the name of the library's layers, family and arguments, and what it is.
@@ -46,52 +44,33 @@ TOPIC = Topic(
     suites=("launch",),
     figures=figures,
     needs=("submit", "gap"),
-    headline=(
-        Passage("A launch costs the host {submit}, an empty kernel {round_trip} in all"),
-        Passage("A launch costs the host {submit}"),
-        Passage("A launch is a call, its latency, and an answer"),
-    ),
-    paragraphs=(
-        (
-            Passage(
-                "The driver writes a launch's commands to memory and rings the GPU's doorbell; the GPU fetches them "
-                "and starts."
-            ),
-            Passage(
-                "The call takes {submit}; {way} later the host sees an empty kernel start, and a synchronise returns "
-                "{complete} after that."
-            ),
-        ),
-        (
-            Passage("Only the call is paid for each launch: the rest overlaps with other work."),
-            Passage(
-                "Between two kernels of a stream the GPU needs {gap}, so with kernels shorter than {starving} it idles "
-                "until the next call: the work is launch-bound.",
-                when=lambda value: value("starving") > 0,
-            ),
-            Passage(
-                "Between two kernels of a stream the GPU needs {gap}, no less than a call takes: here even empty "
-                "kernels keep it busy.",
-                when=lambda value: value("starving") <= 0,
-            ),
-        ),
-        (
-            Passage(
-                "From Python a launch with four arguments takes {items}.",
-                items=("{cuda_core} through cuda.core", "{cupy} through CuPy", "{numba} through Numba"),
-            ),
-            Passage(
-                "An operation on an array takes {items}.",
-                items=("{torch} through PyTorch", "{jax} through JAX"),
-            ),
-        ),
-        (
-            Passage(
-                "Launch fewer and longer kernels, synchronise once a step, and replay repeated work as a graph. A "
-                "cheaper layer pays where kernels are shorter than the call."
-            ),
-        ),
-    ),
     related=("graphs", "queue", "traffic"),
     commands=(PREDICT,),
+    text="""
+    A launch costs the host {submit}, an empty kernel {round_trip} in all
+    A launch costs the host {submit}
+    A launch is a call, its latency, and an answer
+
+    The driver writes a launch's commands to memory and rings the GPU's doorbell; the GPU fetches them and starts.
+    The call takes {submit}; {way} later the host sees an empty kernel start, and a synchronise returns {complete} after
+      that.
+
+    Only the call is paid for each launch: the rest overlaps with other work.
+    [starves] Between two kernels of a stream the GPU needs {gap}, so with kernels shorter than {starving} it idles
+      until the next call: the work is launch-bound.
+    [keeps_up] Between two kernels of a stream the GPU needs {gap}, no less than a call takes: here even empty kernels
+      keep it busy.
+
+    [libraries] From Python a launch with four arguments takes {items}.
+    [arrays] An operation on an array takes {items}.
+
+    Launch fewer and longer kernels, synchronise once a step, and replay repeated work as a graph. A cheaper layer pays
+      where kernels are shorter than the call.
+    """,
+    when={
+        "starves": lambda value: value("starving") > 0,
+        "keeps_up": lambda value: value("starving") <= 0,
+        "libraries": ("{cuda_core} through cuda.core", "{cupy} through CuPy", "{numba} through Numba"),
+        "arrays": ("{torch} through PyTorch", "{jax} through JAX"),
+    },
 )

@@ -1,13 +1,11 @@
 """Topic pinned: what copies of pageable memory lose, what pinned memory costs to have, and when that pays."""
 
-from __future__ import annotations
-
 from operator import truediv
 
 from microbench.analysis.evidence import Evidence, paid_after, rests_on
 from microbench.core.units import about_size, as_time, percent, size
 from microbench.explain import link_facts as links
-from microbench.explain.topics.topic import Passage, Topic, TopicFigures, counted, total
+from microbench.explain.topics.topic import Topic, TopicFigures, counted, total
 
 COPY, PINNING = "link_copy", "link_pinning"
 PRICES = {
@@ -65,49 +63,30 @@ TOPIC = Topic(
     suites=("link",),
     figures=figures,
     needs=("share_h2d",),
-    headline=(
-        Passage("Pageable copies reach {share_h2d} of pinned ones to the GPU, {share_d2h} back"),
-        Passage("A copy engine needs memory that stays in place"),
-    ),
-    paragraphs=(
-        (
-            Passage(
-                "A copy engine needs pages that stay in place: pinned memory. The driver moves pageable memory through "
-                "a pinned buffer of its own, which costs host time: such a copy blocks, or returns before its data "
-                "have arrived."
-            ),
-        ),
-        (
-            Passage(
-                "Copies of {size} reach {pinned_h2d} to the GPU from pinned memory and {pageable_h2d} from pageable; "
-                "back they reach {pinned_d2h} and {pageable_d2h}."
-            ),
-            Passage(
-                "On this machine that is no reason to pin anything.",
-                when=lambda value: value("share_h2d") > FAST_ENOUGH,
-            ),
-        ),
-        (
-            Passage(
-                "Pinning has its price: {size} take {allocate} to allocate pinned and free, {register} to register in "
-                "place and release, {touch} to map, touch and unmap unpinned."
-            ),
-            Passage(
-                "A pinned copy saves {saved}, so registering has paid after {copies}.",
-                when=lambda value: value("saved") > 0,
-            ),
-        ),
-        (
-            Passage(
-                "Allocate pinned buffers once and reuse them, and register buffers that other code allocated.",
-                when=lambda value: not value("share_h2d") > FAST_ENOUGH,
-            ),
-            Passage(
-                "Leave memory pageable that is copied only once.",
-                when=lambda value: not (value("share_h2d") > FAST_ENOUGH or value("copies") <= 1),
-            ),
-            Passage("Combine small copies: below {half} a copy spends more time on overhead than on its bytes."),
-        ),
-    ),
     related=("topology", "traffic"),
+    text="""
+    Pageable copies reach {share_h2d} of pinned ones to the GPU, {share_d2h} back
+    A copy engine needs memory that stays in place
+
+    A copy engine needs pages that stay in place: pinned memory. The driver moves pageable memory through a pinned
+      buffer of its own, which costs host time: such a copy blocks, or returns before its data have arrived.
+
+    Copies of {size} reach {pinned_h2d} to the GPU from pinned memory and {pageable_h2d} from pageable; back they reach
+      {pinned_d2h} and {pageable_d2h}.
+    [fast] On this machine that is no reason to pin anything.
+
+    Pinning has its price: {size} take {allocate} to allocate pinned and free, {register} to register in place and
+      release, {touch} to map, touch and unmap unpinned.
+    [saves] A pinned copy saves {saved}, so registering has paid after {copies}.
+
+    [slow] Allocate pinned buffers once and reuse them, and register buffers that other code allocated.
+    [seldom] Leave memory pageable that is copied only once.
+    Combine small copies: below {half} a copy spends more time on overhead than on its bytes.
+    """,
+    when={
+        "fast": lambda value: value("share_h2d") > FAST_ENOUGH,
+        "saves": lambda value: value("saved") > 0,
+        "slow": lambda value: not value("share_h2d") > FAST_ENOUGH,
+        "seldom": lambda value: not (value("share_h2d") > FAST_ENOUGH or value("copies") <= 1),
+    },
 )

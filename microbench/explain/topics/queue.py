@@ -1,14 +1,12 @@
 """Topic queue: how far the host may run ahead of the GPU, and what a full queue does to a call."""
 
-from __future__ import annotations
-
 import math
 from operator import mul
 
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import as_time, axis_value
 from microbench.explain.launch_facts import call
-from microbench.explain.topics.topic import PREDICT, Passage, Topic, TopicFigures, word
+from microbench.explain.topics.topic import PREDICT, Topic, TopicFigures, word
 
 QUEUE, SWEEP, COST = "launch_queue", "launch_duration", "launch_cost"
 # The preferred length of the kernels that show a full queue.
@@ -42,41 +40,29 @@ TOPIC = Topic(
     suites=("launch",),
     figures=figures,
     needs=("depth",),
-    headline=(
-        Passage("The queue holds {depth} launches; the next call blocks"),
-        Passage("The host may run ahead of the GPU until its queue is full"),
-    ),
-    paragraphs=(
-        (
-            Passage("A launch call returns as soon as its launch is in the stream's queue, before the kernel runs."),
-            Passage("Here the queue holds {depth} launches; the next call blocks until the GPU has taken one out."),
-            Passage("The host fills it in {lead}."),
-        ),
-        (
-            Passage(
-                "Arguments take room as well: with {large} of them each, {depth_large} launches fit.",
-                when=lambda value: value("depth") > value("depth_large"),
-            ),
-            Passage(
-                "A stream has a queue to itself while the driver has work queues left; further streams share one. A "
-                "graph is submitted in one call, however many nodes it has."
-            ),
-        ),
-        (
-            Passage("A full queue shows only in the calls: each takes as long as a kernel."),
-            Passage(
-                "With kernels of {kernel} that is {period} instead of {submit}: a long loop of launches then times the "
-                "GPU, and the host can do nothing else.",
-                when=lambda value: value("period") > value("submit"),
-            ),
-        ),
-        (
-            Passage(
-                "Keep the queue neither full nor empty: time calls in bursts well under its depth, let a host with "
-                "other work wait for an event recorded some launches ago, and pass large arguments by pointer."
-            ),
-        ),
-    ),
     related=("launch", "graphs", "traffic"),
     commands=(PREDICT,),
+    text="""
+    The queue holds {depth} launches; the next call blocks
+    The host may run ahead of the GPU until its queue is full
+
+    A launch call returns as soon as its launch is in the stream's queue, before the kernel runs.
+    Here the queue holds {depth} launches; the next call blocks until the GPU has taken one out.
+    The host fills it in {lead}.
+
+    [room] Arguments take room as well: with {large} of them each, {depth_large} launches fit.
+    A stream has a queue to itself while the driver has work queues left; further streams share one. A graph is
+      submitted in one call, however many nodes it has.
+
+    A full queue shows only in the calls: each takes as long as a kernel.
+    [blocks] With kernels of {kernel} that is {period} instead of {submit}: a long loop of launches then times the GPU,
+      and the host can do nothing else.
+
+    Keep the queue neither full nor empty: time calls in bursts well under its depth, let a host with other work wait
+      for an event recorded some launches ago, and pass large arguments by pointer.
+    """,
+    when={
+        "room": lambda value: value("depth") > value("depth_large"),
+        "blocks": lambda value: value("period") > value("submit"),
+    },
 )

@@ -1,14 +1,12 @@
 """Topic tensor: the rate of each path to the tensor cores, and what products of each type and size reach of it."""
 
-from __future__ import annotations
-
 from operator import truediv
 
 from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import percent
 from microbench.explain import compute_units as units
-from microbench.explain.topics.topic import Passage, Topic, TopicFigures, count
+from microbench.explain.topics.topic import Topic, TopicFigures, count
 
 FILLED = 0.9
 
@@ -61,58 +59,38 @@ TOPIC = Topic(
     suites=("compute",),
     figures=figures,
     needs=("mma", "product"),
-    headline=(
-        Passage(
-            "mma.sync gives {mma_share} of wgmma's rate; a {dtype} product reaches {reached}",
-            when=lambda value: value("mma_share") <= units.LEFT_BEHIND,
-        ),
-        Passage("A {dtype} product of size {product_size} reaches {product}"),
-        Passage("Path and clock set the rate of tensor cores"),
-    ),
-    paragraphs=(
-        (
-            Passage("Kernels reach the tensor cores by mma.sync, on Hopper also by wgmma."),
-            Passage(
-                "wgmma does {wgmma} in {dtype}; mma.sync, which kernels for older GPUs use, does {mma}: {mma_share} "
-                "of it, at any clock."
-            ),
-            Passage("Here mma.sync does {mma} in {dtype}.", when=lambda value: not value("wgmma") > 0),
-        ),
-        (
-            Passage("Instructions alone sustain {alone} at {alone_clock}."),
-            Passage(
-                "cuBLASLt's product of size {product_size} reaches {product} at {product_clock}, {reached} of that: "
-                "it must also load data.",
-                when=lambda value: value("reached") <= 1,
-            ),
-            Passage(
-                "cuBLASLt's product of size {product_size} reaches {product} at {product_clock}: more, so it uses "
-                "other instructions or ran on a cooler board.",
-                when=lambda value: value("reached") > 1,
-            ),
-        ),
-        (
-            Passage(
-                "Products of other types reach {items}.",
-                items=tuple(f"{{{slot}}} in {slot}" for slot in units.USUAL_VARIANTS),
-            ),
-            Passage(
-                "Accumulating in fp32 halves the rate of fp16, as on gaming boards: {long_sums}, and {short_sums} "
-                "with accumulation in fp16.",
-                when=lambda value: value("short_sums") > units.HALVED_FROM * value("long_sums"),
-            ),
-            Passage(
-                "Size {small_size} reaches {small}, {filled} of the large product: units stay idle.",
-                when=lambda value: value("filled") <= FILLED,
-            ),
-        ),
-        (
-            Passage("Use a library built for this architecture, and batch small products."),
-            Passage(
-                "In a slow kernel's machine code look for HGMMA, many before each wait: the older HMMA cannot be fast.",
-                when=lambda value: value("mma_share") <= units.LEFT_BEHIND,
-            ),
-        ),
-    ),
     related=("clocks",),
+    text="""
+    [left_behind] mma.sync gives {mma_share} of wgmma's rate; a {dtype} product reaches {reached}
+    A {dtype} product of size {product_size} reaches {product}
+    Path and clock set the rate of tensor cores
+
+    Kernels reach the tensor cores by mma.sync, on Hopper also by wgmma.
+    wgmma does {wgmma} in {dtype}; mma.sync, which kernels for older GPUs use, does {mma}: {mma_share} of it, at any
+      clock.
+    [without_wgmma] Here mma.sync does {mma} in {dtype}.
+
+    Instructions alone sustain {alone} at {alone_clock}.
+    [below] cuBLASLt's product of size {product_size} reaches {product} at {product_clock}, {reached} of that: it must
+      also load data.
+    [above] cuBLASLt's product of size {product_size} reaches {product} at {product_clock}: more, so it uses other
+      instructions or ran on a cooler board.
+
+    [types] Products of other types reach {items}.
+    [halved] Accumulating in fp32 halves the rate of fp16, as on gaming boards: {long_sums}, and {short_sums} with
+      accumulation in fp16.
+    [unfilled] Size {small_size} reaches {small}, {filled} of the large product: units stay idle.
+
+    Use a library built for this architecture, and batch small products.
+    [left_behind] In a slow kernel's machine code look for HGMMA, many before each wait: the older HMMA cannot be fast.
+    """,
+    when={
+        "left_behind": lambda value: value("mma_share") <= units.LEFT_BEHIND,
+        "without_wgmma": lambda value: not value("wgmma") > 0,
+        "below": lambda value: value("reached") <= 1,
+        "above": lambda value: value("reached") > 1,
+        "types": tuple(f"{{{slot}}} in {slot}" for slot in units.USUAL_VARIANTS),
+        "halved": lambda value: value("short_sums") > units.HALVED_FROM * value("long_sums"),
+        "unfilled": lambda value: value("filled") <= FILLED,
+    },
 )

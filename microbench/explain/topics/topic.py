@@ -1,9 +1,8 @@
 """What a topic is: a text whose every number is a figure of a run, filled in with the figures that the run has."""
 
-from __future__ import annotations
-
 import math
 import string
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Literal
@@ -187,8 +186,12 @@ class Topic(msgspec.Struct, frozen=True):
     """A text about one question, with the figures of any run.
 
     ``about`` is its line in the list, ``suites`` measure its figures. ``figures`` collects them; ``needs`` are the
-    slots that a run must fill to be chosen for it. The first ``headline`` that can be filled stands above the text.
-    ``related``: topics to go on with; ``commands``: others, each with what it does.
+    slots that a run must fill to be chosen for it. ``related``: topics to go on with; ``commands``: others, each with
+    what it does.
+
+    ``text`` has a blank line between paragraphs. A passage begins a line, and goes on further in. One behind a name in
+    brackets has that condition, or those items, of ``when``. The first of the first paragraph's passages that can be
+    filled is the headline.
     """
 
     name: str
@@ -197,10 +200,31 @@ class Topic(msgspec.Struct, frozen=True):
     suites: tuple[str, ...]
     figures: Callable[[Evidence], TopicFigures]
     needs: tuple[str, ...]
-    headline: tuple[Passage, ...]
-    paragraphs: tuple[tuple[Passage, ...], ...]
+    text: str
+    when: Mapping[str, Condition | tuple[str, ...]] = {}
     related: tuple[str, ...] = ()
     commands: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def headline(self) -> list[Passage]:
+        """The passages of which one is the headline."""
+        return self._passages()[0]
+
+    @property
+    def paragraphs(self) -> list[list[Passage]]:
+        """The passages of each paragraph."""
+        return self._passages()[1:]
+
+    def _passages(self) -> list[list[Passage]]:
+        whole = textwrap.dedent(self.text).strip().replace("\n  ", " ")
+        return [[self._passage(line) for line in paragraph.split("\n")] for paragraph in whole.split("\n\n")]
+
+    def _passage(self, line: str) -> Passage:
+        name, _, words = line.removeprefix("[").partition("] ")
+        if not line.startswith("["):
+            return Passage(line)
+        own = self.when[name]
+        return Passage(words, items=own) if isinstance(own, tuple) else Passage(words, own)
 
 
 class TopicText(msgspec.Struct, frozen=True):

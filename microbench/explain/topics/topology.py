@@ -1,13 +1,11 @@
 """Topic topology: what is between processor and GPU, what that link carries, and who else uses it."""
 
-from __future__ import annotations
-
 from operator import truediv
 
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import percent, times
 from microbench.explain import link_facts as links
-from microbench.explain.topics.topic import Passage, Topic, TopicFigures, count, counted, in_unit, word
+from microbench.explain.topics.topic import Topic, TopicFigures, count, counted, in_unit, word
 
 STATE, COPY, LATENCY, TOGETHER, PEER = "link_state", "link_copy", "link_latency", "link_concurrent", "link_peer"
 NOW, MOST = ("generation_now", "lanes_now"), ("generation_gpu_max", "lanes_gpu_max")
@@ -67,62 +65,45 @@ TOPIC = Topic(
     suites=("link",),
     figures=figures,
     needs=("now",),
-    headline=(
-        Passage("The link runs at {now}: copies reach {share} of its ceiling"),
-        Passage("The link runs at {now}; copies keep {left} under contention"),
-        Passage("The link runs at {now}"),
-        Passage("The slowest link on the path limits the rate"),
-    ),
-    paragraphs=(
-        (
-            Passage(
-                "Between processor and GPU are a root port, perhaps switches, and links: the slowest link limits the "
-                "rate, and every station adds latency."
-            ),
-            Passage(
-                "Under load this GPU's link runs at {now}, the most that the GPU supports.",
-                when=lambda value: value("most") <= value("now"),
-            ),
-            Passage(
-                "Under load this GPU's link runs at {now}, but the GPU supports {most}: look for a narrower slot, a "
-                "riser, or a link that trained down.",
-                when=lambda value: value("most") > value("now"),
-            ),
-            Passage("Pinned copies reach {rate}, {share} of the {ceiling} that it carries besides packet headers."),
-        ),
-        (
-            Passage("A thread of the GPU waits {read} for a word of host memory: that is one round trip."),
-            Passage("A virtual machine hides what is above the GPU.", when=lambda value: value("hidden") > 0),
-            Passage("The path has {switches}.", when=lambda value: value("switches") > 0 and not value("hidden") > 0),
-            Passage("The GPU is attached to NUMA node {node}.", when=lambda value: value("node") >= 0),
-        ),
-        (
-            Passage(
-                "While the other GPUs copy as well, copies reach {together} of {alone}: no uplink is shared.",
-                when=lambda value: value("left") >= links.SHARED_BELOW,
-            ),
-            Passage(
-                "While the other GPUs copy as well, copies reach {together} of {alone}: an uplink is shared, so "
-                "large copies should take turns.",
-                when=lambda value: value("left") < links.SHARED_BELOW,
-            ),
-            Passage(
-                "One GPU copies {peer} to another over {nvlinks}, in one direction: {gain} the rate through host "
-                "memory, without peer access ({staged}).",
-                when=lambda value: value("gain") > 1,
-            ),
-            Passage(
-                "One GPU copies {peer} to another, in one direction: {gain} the rate through host memory, without peer "
-                "access ({staged}).",
-                when=lambda value: value("gain") > 1 and not value("nvlinks") > 0,
-            ),
-        ),
-        (
-            Passage(
-                "Keep the submitting thread and its buffers on the GPU's own NUMA node, let GPUs send to each other "
-                "directly, and judge a link only under load: an idle link slows down to save power."
-            ),
-        ),
-    ),
     related=("pinned", "traffic"),
+    text="""
+    The link runs at {now}: copies reach {share} of its ceiling
+    The link runs at {now}; copies keep {left} under contention
+    The link runs at {now}
+    The slowest link on the path limits the rate
+
+    Between processor and GPU are a root port, perhaps switches, and links: the slowest link limits the rate, and every
+      station adds latency.
+    [full_speed] Under load this GPU's link runs at {now}, the most that the GPU supports.
+    [slowed] Under load this GPU's link runs at {now}, but the GPU supports {most}: look for a narrower slot, a riser,
+      or a link that trained down.
+    Pinned copies reach {rate}, {share} of the {ceiling} that it carries besides packet headers.
+
+    A thread of the GPU waits {read} for a word of host memory: that is one round trip.
+    [hidden] A virtual machine hides what is above the GPU.
+    [switched] The path has {switches}.
+    [near_a_node] The GPU is attached to NUMA node {node}.
+
+    [alone] While the other GPUs copy as well, copies reach {together} of {alone}: no uplink is shared.
+    [shared] While the other GPUs copy as well, copies reach {together} of {alone}: an uplink is shared, so large copies
+      should take turns.
+    [direct] One GPU copies {peer} to another over {nvlinks}, in one direction: {gain} the rate through host memory,
+      without peer access ({staged}).
+    [direct_by_pcie] One GPU copies {peer} to another, in one direction: {gain} the rate through host memory, without
+      peer access ({staged}).
+
+    Keep the submitting thread and its buffers on the GPU's own NUMA node, let GPUs send to each other directly, and
+      judge a link only under load: an idle link slows down to save power.
+    """,
+    when={
+        "full_speed": lambda value: value("most") <= value("now"),
+        "slowed": lambda value: value("most") > value("now"),
+        "hidden": lambda value: value("hidden") > 0,
+        "switched": lambda value: value("switches") > 0 and not value("hidden") > 0,
+        "near_a_node": lambda value: value("node") >= 0,
+        "alone": lambda value: value("left") >= links.SHARED_BELOW,
+        "shared": lambda value: value("left") < links.SHARED_BELOW,
+        "direct": lambda value: value("gain") > 1,
+        "direct_by_pcie": lambda value: value("gain") > 1 and not value("nvlinks") > 0,
+    },
 )

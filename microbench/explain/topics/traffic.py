@@ -1,14 +1,12 @@
 """Topic traffic: the bytes that launches move over the link, and why they cost latency instead of bandwidth."""
 
-from __future__ import annotations
-
 from operator import mul, truediv
 
 from microbench.analysis.evidence import Evidence, rests_on
 from microbench.core.model import link_rate
 from microbench.core.units import percent, rate_of
 from microbench.explain.launch_facts import BANDWIDTH_SHARE, PLAUSIBLE_WIRE_BYTES, slope
-from microbench.explain.topics.topic import Passage, Topic, TopicFigures, count, in_unit
+from microbench.explain.topics.topic import Topic, TopicFigures, count, in_unit
 
 TRAFFIC, COST = "launch_traffic", "launch_cost"
 # The kernels of the graph in the text, the preferred number first.
@@ -57,52 +55,34 @@ TOPIC = Topic(
     suites=("launch",),
     figures=figures,
     needs=("received",),
-    headline=(
-        Passage(
-            "A launch moves {received} to the GPU: latency, not bandwidth",
-            when=lambda value: value("share") <= BANDWIDTH_SHARE,
-        ),
-        Passage("A launch moves {received} to the GPU and {sent} back"),
-        Passage("The GPU itself fetches each launch over the link"),
-    ),
-    paragraphs=(
-        (
-            Passage(
-                "A launch call stores into host memory; the GPU itself fetches commands and arguments over the link."
-            ),
-            Passage("Each launch moves {received} to the GPU and {sent} back, packet headers included."),
-            Passage("Every byte of arguments adds {per_byte}.", when=lambda value: value("per_byte") > 0),
-        ),
-        (
-            Passage("At {pace}, the most that this host makes, that is {rate}: {share} of the link's {link}."),
-            Passage(
-                "So a launch pays for the latency of these exchanges and not for their bytes: a wider link does not "
-                "make launches faster.",
-                when=lambda value: value("share") <= BANDWIDTH_SHARE,
-            ),
-            Passage(
-                "So launches and copies compete for the link, and smaller arguments pay.",
-                when=lambda value: value("share") > BANDWIDTH_SHARE,
-            ),
-        ),
-        (
-            Passage("A graph is in the GPU's memory once it has been uploaded."),
-            Passage(
-                "A replay of {nodes} kernels moves {replay}; launched one by one they move {one_by_one}.",
-                when=lambda value: value("one_by_one") > value("replay"),
-            ),
-        ),
-        (
-            Passage(
-                "Pass large data that seldom changes by pointer, and join tiny copies. Where launches are slow, look "
-                "at the call, not at the link."
-            ),
-            Passage(
-                "The counters can be trusted: they show {checked} bytes for each byte of a copy, and headers explain "
-                "the rest.",
-                when=lambda value: PLAUSIBLE_WIRE_BYTES[0] < value("checked") <= PLAUSIBLE_WIRE_BYTES[1],
-            ),
-        ),
-    ),
     related=("launch", "topology", "pinned"),
+    text="""
+    [latency] A launch moves {received} to the GPU: latency, not bandwidth
+    A launch moves {received} to the GPU and {sent} back
+    The GPU itself fetches each launch over the link
+
+    A launch call stores into host memory; the GPU itself fetches commands and arguments over the link.
+    Each launch moves {received} to the GPU and {sent} back, packet headers included.
+    [arguments_add] Every byte of arguments adds {per_byte}.
+
+    At {pace}, the most that this host makes, that is {rate}: {share} of the link's {link}.
+    [latency] So a launch pays for the latency of these exchanges and not for their bytes: a wider link does not make
+      launches faster.
+    [bandwidth] So launches and copies compete for the link, and smaller arguments pay.
+
+    A graph is in the GPU's memory once it has been uploaded.
+    [graph_moves_less] A replay of {nodes} kernels moves {replay}; launched one by one they move {one_by_one}.
+
+    Pass large data that seldom changes by pointer, and join tiny copies. Where launches are slow, look at the call, not
+      at the link.
+    [trusted] The counters can be trusted: they show {checked} bytes for each byte of a copy, and headers explain the
+      rest.
+    """,
+    when={
+        "latency": lambda value: value("share") <= BANDWIDTH_SHARE,
+        "arguments_add": lambda value: value("per_byte") > 0,
+        "bandwidth": lambda value: value("share") > BANDWIDTH_SHARE,
+        "graph_moves_less": lambda value: value("one_by_one") > value("replay"),
+        "trusted": lambda value: PLAUSIBLE_WIRE_BYTES[0] < value("checked") <= PLAUSIBLE_WIRE_BYTES[1],
+    },
 )

@@ -1,7 +1,5 @@
 """The kinds of host memory that links are measured with, and the patterns that prove that data has moved."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import resource

@@ -18,8 +18,7 @@ from microbench.gpu.cuda import driver
 from microbench.gpu.cuda.context import STREAM_NON_BLOCKING, Context, check
 from microbench.gpu.layers import base
 from microbench.gpu.machine.nvml import NvmlGpu, held_by
-from microbench.gpu.protocol.gpu import require_capability, require_driver
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.gpu import Submit, require_capability, require_driver
 from microbench.host.affinity import Cores
 
 Arguments = ParamSpec("Arguments")

@@ -1,7 +1,5 @@
 """Cold starts of a process that has not used the GPU: context, compilation, module load, first launch, JIT."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

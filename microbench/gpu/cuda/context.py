@@ -1,7 +1,5 @@
 """Access to the driver: checked calls, entry points, the primary context of one GPU and its kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path

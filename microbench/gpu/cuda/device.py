@@ -1,7 +1,5 @@
 """The real Gpu: one primary context of this machine, opened for a worker process."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,18 +19,7 @@ from microbench.gpu.cuda.context import WAIT_FLAGS, Context, check_code, entry_p
 from microbench.gpu.cuda.probe import describe
 from microbench.gpu.cuda.timing import SmClock, SpinGate, TimingEvents
 from microbench.gpu.machine.nvml import NvmlGpu
-from microbench.gpu.protocol.gpu import (
-    WAIT_VARIABLE,
-    EventPair,
-    Gate,
-    Gpu,
-    GpuRecording,
-    LaunchStreams,
-    PcieBytes,
-    WaitMode,
-    launch_streams,
-)
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol import gpu as protocol
 from microbench.host.affinity import find_cores, pinned
 from microbench.host.native import MonotonicClock
 
@@ -48,13 +35,13 @@ class CudaGpu:
 
     simulated = False
 
-    def __init__(self, uuid: str, wait: WaitMode = "auto", streams: LaunchStreams = "two") -> None:
+    def __init__(self, uuid: str, wait: protocol.WaitMode = "auto", streams: protocol.LaunchStreams = "two") -> None:
         self.clock = MonotonicClock()
         self._context = Context(uuid, wait)
         self._nvml = NvmlGpu(uuid)
         self.info: GpuInfo = describe(self._context.device, self._nvml)
         self._cores = find_cores(self.info.numa_node)
-        self._replays: list[Submit] = []
+        self._replays: list[protocol.Submit] = []
         self._case = self._new_case(clock_hz=0.0)
         self._warm_up()
         if streams == "two":
@@ -94,7 +81,7 @@ class CudaGpu:
         finally:
             self._end_case()
 
-    def bind(self, op: kinds.Op) -> Submit:
+    def bind(self, op: kinds.Op) -> protocol.Submit:
         match op:
             case kinds.Launch():
                 return submit.bind_launch(self._case, op)
@@ -137,10 +124,10 @@ class CudaGpu:
     ) -> Result:
         return real(self._case, *args, **kwargs)
 
-    def gate(self) -> Gate:
+    def gate(self) -> protocol.Gate:
         return self._case.once(SpinGate)
 
-    def events(self, stream: int = 0) -> EventPair:
+    def events(self, stream: int = 0) -> protocol.EventPair:
         return TimingEvents(self._case, stream)
 
     def synchronize(self) -> None:
@@ -150,13 +137,13 @@ class CudaGpu:
         arguments: IntArray = np.array([self._case.stream(stream), 0, 0, 0], dtype=np.int64)
         check_code(loops.submit(entry_point("cuStreamSynchronize"), arguments, 0, 1), "cuStreamSynchronize")
 
-    def record(self, launch: kinds.Launch, count: int, *, graph: bool, gated: bool) -> GpuRecording:
+    def record(self, launch: kinds.Launch, count: int, *, graph: bool, gated: bool) -> protocol.GpuRecording:
         return timing.record(self._case, launch, count, graph=graph, gated=gated)
 
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def pcie_bytes(self) -> PcieBytes:
+    def pcie_bytes(self) -> protocol.PcieBytes:
         return self._nvml.pcie_bytes()
 
     def energy_j(self) -> float:
@@ -174,9 +161,9 @@ class CudaGpu:
         self._context.close()
 
 
-def open_gpu(uuid: str) -> Gpu:
+def open_gpu(uuid: str) -> protocol.Gpu:
     """The GPU with that UUID, in the wait mode of the environment. Raises DeviceAbsentError or MeasurementError."""
-    wait = os.environ.get(WAIT_VARIABLE, "auto")
+    wait = os.environ.get(protocol.WAIT_VARIABLE, "auto")
     if wait not in WAIT_FLAGS:
-        raise MeasurementError(f"{WAIT_VARIABLE}={wait} is no wait mode: {', '.join(WAIT_FLAGS)}")
-    return CudaGpu(uuid, wait, launch_streams())
+        raise MeasurementError(f"{protocol.WAIT_VARIABLE}={wait} is no wait mode: {', '.join(WAIT_FLAGS)}")
+    return CudaGpu(uuid, wait, protocol.launch_streams())

@@ -1,7 +1,5 @@
 """The GPUs of this machine as CUDA and NVML describe them, and the Environment with those that a run may use."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from microbench.core.model import Environment, Fact, GpuInfo

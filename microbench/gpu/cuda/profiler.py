@@ -1,7 +1,5 @@
 """Reads kernel durations as profilers report them: CUPTI's kernel records of this process, through ctypes."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

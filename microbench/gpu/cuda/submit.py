@@ -15,8 +15,7 @@ from microbench.gpu.cuda import driver, loops
 from microbench.gpu.cuda.case import BoundLayer, Case
 from microbench.gpu.cuda.context import check, check_code, entry_point
 from microbench.gpu.layers import base
-from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Submit
 from microbench.gpu.protocol.transfer import Direction
 from microbench.host.native import c_address
 

@@ -1,7 +1,5 @@
 """Timing of the device without the host: the gate, timing events, kernels that record their own begin and end."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The simulated machine's facts, its host and its first-use costs; every name and version says SIMULATED."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The simulated Gpu: it plays every operation on virtual clocks."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What simulated movements of data have in common: their ends, what arrives, and the host memory that they take."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
@@ -9,7 +7,7 @@ from microbench.core.units import size
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.device import FloatArray
 from microbench.gpu.fake.machine import Call, FakeSubmit, Machine
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.gpu import Submit
 
 CHECKED = "SIMULATED: every byte compared"
 WARP_THREADS = 32

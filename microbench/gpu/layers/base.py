@@ -1,7 +1,5 @@
 """The interface of Python layers, the list of layers, and how their calls are timed and captured."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import time

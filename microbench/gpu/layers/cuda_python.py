@@ -1,7 +1,5 @@
 """NVIDIA's cuda-python: cuda.bindings calls the driver's own functions, cuda.core is its Pythonic launch."""
 
-from __future__ import annotations
-
 import time
 from ctypes import c_int, c_void_p
 from functools import partial

@@ -1,7 +1,5 @@
 """The CUDA runtime API, which C++ programs use to launch kernels: cudaLaunchKernel of libcudart, in a compiled loop."""
 
-from __future__ import annotations
-
 import ctypes
 from ctypes import byref, c_size_t, c_uint, c_void_p
 from typing import Any

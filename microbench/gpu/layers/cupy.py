@@ -1,7 +1,5 @@
 """CuPy: a RawKernel, a ufunc whose result comes from CuPy's memory pool, and cupy.matmul."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

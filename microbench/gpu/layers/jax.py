@@ -1,7 +1,5 @@
 """JAX: a jitted x + 1, and a jitted step of many kernels; JAX submits both on a stream of its own."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path
@@ -12,8 +10,7 @@ import numpy as np
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.units import plain
 from microbench.gpu.layers import base
-from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Submit
 
 # Where a jitted step leaves its result: in new memory at each call, or in that of its argument.
 Output = Literal["new", "donated"]

@@ -1,7 +1,5 @@
 """Numba: kernel[grid, block, stream](...), configured once before the calls or anew at each call."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

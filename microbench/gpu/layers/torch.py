@@ -1,7 +1,5 @@
 """PyTorch: x + 1 in eager mode, torch.add with out=, and matrix products with out=."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import partial

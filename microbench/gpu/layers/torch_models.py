@@ -4,8 +4,6 @@ The sizes are small, so that the steps are launch-bound: they measure the time t
 between two launches.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,8 +15,7 @@ from microbench.core.ops import IntArray
 from microbench.core.units import plain
 from microbench.gpu.layers import base
 from microbench.gpu.layers.torch import first, load_torch, use_stream
-from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Submit
 
 ModelName = Literal["linear_gelu", "transformer_block", "adamw_step"]
 MODELS: dict[str, str] = {

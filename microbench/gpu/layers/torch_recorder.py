@@ -1,7 +1,5 @@
 """PyTorch's profiler as a Recorder: torch.profiler starts and stops it, and its records are counted in its trace."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 import warnings

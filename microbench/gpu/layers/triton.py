@@ -1,7 +1,5 @@
 """Triton: kernel[grid](...) on PyTorch tensors, on PyTorch's current stream."""
 
-from __future__ import annotations
-
 from subprocess import CalledProcessError
 
 from microbench.core.errors import Skip

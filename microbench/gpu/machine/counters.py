@@ -4,8 +4,6 @@ PCIe bytes come from NVML counters that wrap, or from sampled rates if the drive
 read before and after a load, to see which of them rose.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable

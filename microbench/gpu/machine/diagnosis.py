@@ -4,8 +4,6 @@
 standard library is used, so it works where no GPU package is installed.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.metadata
 import os

@@ -1,7 +1,5 @@
 """NvmlGpu reads one GPU's state, telemetry, counters and processes through NVML. No other file imports pynvml."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection
 from pathlib import Path

@@ -3,8 +3,6 @@
 explain/link_paths.py computes modelled rates of GPUDirect from these facts.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile

@@ -1,7 +1,5 @@
 """A GPU's place on the PCIe bus, from sysfs: its link, the bridges up to the root port, its NUMA node."""
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Sequence

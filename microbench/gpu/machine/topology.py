@@ -3,8 +3,6 @@
 All links belong to the board, so a MIG instance gets its board's answers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple

@@ -1,7 +1,5 @@
 """The protocol Gpu: the operations of a GPU for benchmarks and the Meter. Times are raw stamps in ns."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -10,7 +8,32 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, GpuInfo, Telemetry
 from microbench.core.ops import GraphLaunch, IntArray, Launch, LayerCall, Op
-from microbench.gpu.protocol.submit import Submit
+
+# What every submission can do.
+
+
+class Submit(Protocol):
+    """A bound operation. Between its calls only the loop that makes them runs.
+
+    ``queue_slots`` is how many calls may be outstanding before the next call blocks, halved for safety; None for an
+    operation that takes no slot of the launch queue (a query, for example). Every method raises MeasurementError when a
+    call returns an error.
+    """
+
+    queue_slots: int | None
+
+    def __call__(self, count: int) -> None:
+        """Submit ``count`` times."""
+
+    def burst_ns(self, count: int) -> int:
+        """Submit ``count`` times. Returns the host time from before the first call to after the last, in ns."""
+
+    def stamps(self, out_ns: IntArray) -> None:
+        """Submit ``len(out_ns) - 1`` times. Stamps the host clock, in ns, before each call and after the last."""
+
+    def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
+        """``len(out_ns)`` times: make ``calls`` calls, then synchronise with them. Writes each time in ns."""
+
 
 Result = TypeVar("Result")
 

@@ -1,7 +1,5 @@
 """The protocol Recorder: a profiler that can be switched on for a while, and counts what it has recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol

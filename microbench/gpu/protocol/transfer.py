@@ -1,13 +1,11 @@
 """The protocols Checked, Transfer and Operations: work on memory whose result is compared after it was measured."""
 
-from __future__ import annotations
-
 from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from microbench.gpu.protocol.submit import Submit
+from microbench.gpu.protocol.gpu import Submit
 
 FloatArray = npt.NDArray[np.float64]
 Direction = Literal["h2d", "d2h"]

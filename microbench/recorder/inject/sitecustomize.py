@@ -58,12 +58,12 @@ def _begin(package: str) -> None:
 
     try:
         if sys.version_info < FIRST_PYTHON:
-            if library is None:  # otherwise it records this process
+            if not settings["injected"]:  # otherwise the library records this process when CUDA starts
                 tell(sys.executable + " is older than Python 3.9", "run the program with a newer Python")
             return
         import importlib.util
 
-        if library is not None and not _taken(library):
+        if not _taken(library):
             return
 
         # Under a name of its own, because the program may use another version of microbench itself.
@@ -80,13 +80,10 @@ def _begin(package: str) -> None:
 
 
 def _taken(library: str) -> bool:
-    """Take this process from the library that CUDA loads. False if the library records it already."""
+    """Take this process for Python. False if the library, which CUDA has loaded, records it already."""
     import ctypes
 
-    try:
-        return bool(ctypes.CDLL(library).microbench_take_process())
-    except OSError:  # then CUDA cannot load it either
-        return True
+    return bool(ctypes.CDLL(library).microbench_take_process())
 
 
 def _hand_on() -> None:

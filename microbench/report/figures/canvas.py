@@ -1,7 +1,5 @@
 """A canvas of lines, rectangles, dots and words, and its SVG in the colours of a palette."""
 
-from __future__ import annotations
-
 import html
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """Lists the figures: name, title and benchmarks. GATHERED in figure.py has the pictures of each."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -1,7 +1,5 @@
 """Draws curves, time lines, histograms and bars on a canvas, for the page and for files."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import operator

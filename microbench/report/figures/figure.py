@@ -1,7 +1,5 @@
 """Makes the figures of one or several runs: overlaid pictures, conclusions, and the drawn data as tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple

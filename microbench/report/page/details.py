@@ -1,7 +1,5 @@
 """Gathers what the page shows about a single figure: its spread, limit, rounds and checks, and its samples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Makes one HTML page of diagnoses: the answer, findings, a typical step to zoom into, and the tables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Makes a piece of HTML of a report or a screen, for a notebook, from the templates and the style of the page."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from itertools import count

@@ -1,7 +1,5 @@
 """The machine and the commands behind a run's figures, as tables: GPUs, host, packages, sessions, how to repeat."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Makes one HTML page of one or several runs: findings, figures, tables and the runs themselves, with no network."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 from collections.abc import Callable, Sequence

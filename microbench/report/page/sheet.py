@@ -1,7 +1,5 @@
 """Makes one HTML page of an answer: its facts, findings, pictures and tables, without the data of any run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from microbench.analysis.evidence import Finding

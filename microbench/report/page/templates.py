@@ -1,7 +1,5 @@
 """Sets up the page's templates: every word is made safe to show and escaped, pictures are drawn as SVG."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """Makes the report of a comparison: what cannot be compared, the changes by size, findings, and other differences."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -9,9 +7,10 @@ from collections.abc import Sequence
 from microbench.analysis.evidence import row_name
 from microbench.analysis.stats import Interval, Row
 from microbench.comparison.compare import BETTER, COUNTED, WORSE, Change, Comparison, Verdict
+from microbench.comparison.in_turn import InTurn
 from microbench.comparison.words import SUITE, Side, findings, methods_in_words, notices, summary
 from microbench.core.model import Run
-from microbench.core.units import MISSING, from_to, ratio, ratio_range
+from microbench.core.units import MISSING, from_to, percent, ratio, ratio_range
 from microbench.report.curves import param_words
 from microbench.report.document import Banner, Cell, Column, Histogram, Mark, Picture, Report, Section, Table, Tone
 from microbench.report.heading import SIMULATED, run_words
@@ -55,10 +54,7 @@ def sheet(comparison: Comparison, base: Side, new: Side, *, everything: bool = F
         pictures += [*_table("Unclear", unclear), *_table("Within 10 %", comparison.of("within 10 %"))]
         pictures += _table("Same", comparison.of("same"))
     section = Section(SUITE, "compare: NEW against BASE", tuple(pictures), (), tuple(findings(comparison, base, new)))
-    columns = (Column("", "left"), Column("BASE", "left"), Column("NEW", "left"))
-    facts = ((fact.name, fact_words(fact.base), fact_words(fact.new)) for fact in comparison.differences)
-    rows = [(Cell(name), Cell(before[:LONGEST]), Cell(after[:LONGEST])) for name, before, after in facts]
-    differences = (*_missing(comparison), *_short_table("The machines", columns, rows))
+    differences = (*_missing(comparison), *_machines(comparison, "BASE", "NEW"))
     others = Section("both", "both: other differences between the runs", differences, (), ())
     verdict = summary(comparison)
     banners = [Banner(verdict.title, verdict.text, tone=verdict.severity)]
@@ -74,6 +70,57 @@ def sheet(comparison: Comparison, base: Side, new: Side, *, everything: bool = F
         sections=(section, others) if differences else (section,),
         footer=() if everything else ("every figure: --all    for a script: --fail-on slower ends with exit code 5",),
     )
+
+
+def in_turn_sheet(found: InTurn, a: str, b: str) -> Report:
+    """Two sides measured in turn, as a report; ``a`` and ``b`` say what they are."""
+    comparison = found.comparison
+    order: tuple[Verdict, ...] = (*WORSE, *BETTER, *COUNTED, "unclear", "same", "incomparable")
+    judged = sorted(
+        zip(comparison.changes, found.smallest, strict=True),
+        key=lambda one: (order.index(one[0].verdict), -one[0].size),
+    )
+    rows = [
+        (
+            Cell(change.verdict, tone=TONES[change.verdict]),
+            Cell(figure_words(change.new), of=row_name(change.new)),
+            Cell(from_to(change.base.value, change.new.value, change.metric.unit)),
+            _ratio_cell(change, change.judged),
+            Cell(ratio_range(change.judged.low, change.judged.high) if change.judged else "", tone="quiet"),
+            Cell(percent(smallest) if smallest is not None else str(change.reason or ""), tone="quiet"),
+        )
+        for change, smallest in judged
+    ]
+    columns = (
+        *(Column("", "left"), Column("figure", "left"), Column("A → B"), Column("B / A"), Column("")),
+        Column("would find"),
+    )
+    notes = (
+        f"B / A: the mean over {found.pairs} pairs of rounds with its {percent(found.confidence)} interval; a pair in "
+        "which the host changed its state does not count",
+        f"same: the interval stays within ±{percent(comparison.same_within)}; would find: the smallest change that 95 "
+        "of 100 such measurements find",
+    )
+    verdict = summary(comparison)
+    return Report(
+        title="A and B in turn",
+        mark=SIMULATED if comparison.new.simulated else "",
+        banners=(Banner(verdict.title, verdict.text, tone=verdict.severity),),
+        facts=(("A", a), ("B", b)),
+        sections=(
+            Section(
+                SUITE, "ab: B against A", (Table("Figures", "", columns, tuple(rows), notes),
+                *_missing(comparison), *_machines(comparison, "A", "B")), (), (),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _machines(comparison: Comparison, base: str, new: str) -> list[Table]:
+    columns = (Column("", "left"), Column(base, "left"), Column(new, "left"))
+    facts = ((fact.name, fact_words(fact.base), fact_words(fact.new)) for fact in comparison.differences)
+    rows = [(Cell(name), Cell(before[:LONGEST]), Cell(after[:LONGEST])) for name, before, after in facts]
+    return _short_table("The machines", columns, rows)
 
 
 def _named(side: Side, run: Run) -> str:

@@ -1,11 +1,9 @@
 """Lays out a diagnosis: one screen, tables on request, and JSON."""
 
-from __future__ import annotations
-
 import msgspec
 
 from microbench.analysis.evidence import Severity
-from microbench.core.units import MISSING, as_time, percent, plain, quantity, times, two_times
+from microbench.core.units import MISSING, as_time, counted, percent, plain, quantity, times, two_times
 from microbench.diagnosis import ranks, words
 from microbench.diagnosis.diagnosis import Diagnosis
 from microbench.diagnosis.idle import CAUSES
@@ -49,7 +47,8 @@ def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool =
 def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     step, trace = diagnosis.step, diagnosis.trace
     if step is None:
-        counts = f"{len(trace.work)} kernels and copies, {len(trace.calls)} calls"
+        pieces = counted(len(trace.work), "kernel or copy", "kernels and copies")
+        counts = f"{pieces}, {counted(len(trace.calls), 'call')}"
         return [AnswerLine("trace", (Cell(counts), Cell(f"no step repeats; {words.most_often(trace)}")))]
     alike = f"steps differ: {percent(step.likeness)} of a step recurs"
     if step.likeness >= ALIKE:
@@ -57,13 +56,19 @@ def _step_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
         if step.every > 1:
             alike = f"{alike.replace('all steps are identical', 'the same')} every {step.every} steps"
     other = round(step.work - step.kernels)
-    pieces = f"{step.kernels:.0f} kernel{'' if round(step.kernels) == 1 else 's'}"
+    pieces = counted(round(step.kernels), "kernel")
     pieces += f" and {other} {words.other_work(trace, other)}" if other else ""
+    calls_of = plain(diagnosis.steps.calls_of) if diagnosis.steps is not None else ""
     parts = [Cell(f"{step.count} steps, each of {pieces}, {alike}")]
     if step.count == 1:
         parts = [Cell(f"the only {plain(step.name)}, of {pieces}")]
     elif step.found == "loop":
-        parts = [Cell(f"{step.count} turns of the loop at {plain(step.name)}, each of {pieces}, {alike}")]
+        place = plain(step.name) + (
+            f", asked for as {calls_of}" if calls_of and f"{calls_of} " not in step.name else ""
+        )
+        parts = [Cell(f"{step.count} turns of the loop at {place}, each of {pieces}, {alike}")]
+    elif calls_of:
+        parts = [Cell(f"{step.count} calls of {calls_of}, each of {pieces}, {alike}")]
     parts.append(Cell(f"{as_time(step.watched_s)} as recorded"))
     if step.given:
         given = as_time(step.unwatched_s * step.parts / step.holds)
@@ -127,7 +132,11 @@ def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
         (
             Cell(plain(name, LONGEST_NAME)),
             *(Cell(quantity(figure(one), "s")) for _, figure in ranks.FIGURES),
-            *([Cell(quantity(ranks.communication_s(one), "s"))] if exchange else []),
+            *(
+                [Cell(quantity(figure(one), "s")) for figure in (ranks.communication_s, ranks.exposed_s)]
+                if exchange
+                else []
+            ),
             Cell(percent(one.idle.idle_s / one.idle.span_s) if one.idle is not None and one.idle.span_s else MISSING),
             Cell(one.bound or MISSING),
             Cell(words.speedup(one).removeprefix("about ") or MISSING),
@@ -135,10 +144,11 @@ def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
         for name, one in zip(ranks.names(several), several, strict=True)
     )
     # Enough of them can be dropped that names and verdicts need no second line.
-    drop = {"a step": 1, "as a graph": 2, "GPU idle": 3, "GPU works": 4, "a launch": 5, "collectives": 6}
-    own = ("a step", "GPU works", "a launch", *(["collectives"] if exchange else []), "GPU idle")
+    drop = {"a step": 1, "as a graph": 2, "GPU idle": 3, "GPU works": 4, "a launch": 5, "alone": 6, "collectives": 7}
+    own = ("a step", "GPU works", "a launch", *(["collectives", "alone"] if exchange else []), "GPU idle")
     titles = columns("", *own, "bound", "as a graph", drop=drop)
     about = "each step as it was recorded; a launch: the host's time for one"
+    about += "; alone: it only communicates, which is not in GPU works" if exchange else ""
     table = Table("The traces beside each other", about, titles, rows)
     return Screen(
         run=costs,

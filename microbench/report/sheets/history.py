@@ -1,7 +1,5 @@
 """Makes the table of recorded runs (history), and the report of one metric over them (trend)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Makes the reports of predicted steps: a step (predict), before and after a change (whatif), to scale (timeline)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec
@@ -110,16 +108,19 @@ def ways_table(forecast: Forecast) -> Table:
     """A row for the stream and one for the graph."""
     titles = ("", "a step takes", "that makes", "speed-up", "GPU without a kernel", "limited by")
     gain: Tone = "good" if forecast.speedup > 1 else "plain"
+    shown: list[tuple[str, Prediction]] = [(one.way, one) for one in _predictions(forecast)]
+    if both := words.cases(forecast):
+        shown[:1] = [(f"stream, {name}", one.stream) for name, one in both]
     rows = tuple(
         (
-            Cell(one.way, tone="strong"),
+            Cell(name, tone="strong"),
             _time(one),
             _pace(one, forecast.workload),
             Cell("" if one.way == "stream" else words.speedup(forecast), tone=gain),
             Cell(words.idle(one)),
             Cell(" or ".join(one.limits), tone=TONES[one.limit]),
         )
-        for one in _predictions(forecast)
+        for name, one in shown
     )
     making = words.paying(forecast) if forecast.graph is not None else "Nothing of this step can be captured."
     notes = (making, *words.unknown(forecast), *words.one_stream_words(forecast))
@@ -209,6 +210,7 @@ def answer(side: Side) -> dict[str, object]:
         "graph": _prediction_object(forecast.graph) if forecast.graph is not None else None,
         "speedup": forecast.speedup,
         "speedups": forecast.speedups,
+        "speedup_between": forecast.speedup_between,
         "host_time": None if forecast.host is None else msgspec.to_builtins(forecast.host),
         "launch_bound_from_s": forecast.launch_bound_s,
         "making_s": forecast.making_s,

@@ -1,7 +1,5 @@
 """Draws the typical step of a trace to scale: the host's threads, the GPU's streams, and each idle moment's cause."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -157,7 +155,7 @@ def sheet(diagnosis: Diagnosis, costs: str, tables: Sequence[Table]) -> Report:
     """The typical step drawn in a terminal, below the verdict; the first table has the causes in the same colours."""
     verdict, *_ = [*words.findings(diagnosis), None]
     section = Section(
-        words.SUITE, plain(diagnosis.trace.source), (*pictures(diagnosis), *tables[:1]), (), (), verdict
+        words.SUITE, plain(diagnosis.trace.source), (*pictures(diagnosis), *tables), (), (), verdict
     )  # fmt: skip
     gpu = diagnosis.trace.gpus.get(diagnosis.idle.device) if diagnosis.idle is not None else None
     facts = (("trace", diagnosis.trace.format), ("constants", costs))

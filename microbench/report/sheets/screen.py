@@ -1,7 +1,5 @@
 """Makes the answer on one screen: a line for each question, the findings that matter most, and what to type next."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

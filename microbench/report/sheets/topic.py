@@ -1,7 +1,5 @@
 """Makes the report of a topic: its text with a run's figures, a picture, the rows behind them, and related topics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """Lays out what NVML said about a running process: one screen, with what such figures cannot show."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Makes the report of a run: banners, facts, a section with findings for each suite, and cases not measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace

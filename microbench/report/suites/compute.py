@@ -1,7 +1,5 @@
 """The compute suite's pictures: products by type, over size and time, under their roofs, by data; units alone."""
 
-from __future__ import annotations
-
 import re
 
 from microbench.analysis.evidence import Evidence, exceeds, listed, whole

@@ -1,7 +1,5 @@
 """The graph suite's pictures: speed-up over duration, its surface, a graph's life, kinds of node, a step to scale."""
 
-from __future__ import annotations
-
 import itertools
 
 from microbench.analysis.evidence import Evidence

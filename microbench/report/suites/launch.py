@@ -1,7 +1,5 @@
 """The launch suite's pictures: the submission ladder, a launch's anatomy, the duration sweep, single calls."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence

@@ -1,7 +1,5 @@
 """The link suite's pictures: the way to the GPU, rates over size with fit and ceiling, pin or not, pairs of GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from microbench.analysis.evidence import Evidence, facts_of, listed, whole

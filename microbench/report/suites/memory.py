@@ -1,7 +1,5 @@
 """The memory suite's pictures: kernels by implementation, the hierarchy, bytes in flight, and other accesses."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

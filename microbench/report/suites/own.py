@@ -1,7 +1,5 @@
 """The own suite's tables: what limits each case, what a graph gives, and which kernels a function launches."""
 
-from __future__ import annotations
-
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import as_time, percent, plain, quantity, times
 from microbench.explain import own

@@ -1,7 +1,5 @@
 """Draws compute's matrix products: rate, clock and power over time, and models' products under this GPU's roofs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Draws a predicted step to scale: host, queue, GPU and copy engines, in a stream and below it as a graph."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Draws bars, histograms, stacked bars and paths in characters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

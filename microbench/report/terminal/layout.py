@@ -1,7 +1,5 @@
 """Lays out tables and running text in characters: lines of pieces, each a text with its tone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len, chop_cells

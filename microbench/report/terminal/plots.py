@@ -1,7 +1,5 @@
 """Draws curves and time lines in characters: braille dots and block elements, or plain marks in ASCII."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle

@@ -1,7 +1,5 @@
 """Shows the progress of a run: a live display on a terminal, plain lines elsewhere. Both listen to its events."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence

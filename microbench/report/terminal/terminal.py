@@ -1,7 +1,5 @@
 """Draws a report on a terminal, in a pipe or as an SVG picture of a terminal. Text is data, never markup."""
 
-from __future__ import annotations
-
 import io
 import math
 import os

@@ -1,14 +1,20 @@
-/* The parts of the injection library that tests call by themselves. */
-#include "../../microbench/recorder/inject/injection.c"
+/* The parts of the recorder that tests call by themselves. */
+#include "../../microbench/recorder/recorder.c"
 
 /* Write the records of a buffer, as of a process that began with this file. CUPTI's function gives the records. */
-void keep_in(int target, void *next_record, const void *records, size_t bytes, int at_the_end) {
+void keep_in(
+    int target, void *next_record, const void *records, size_t bytes, int at_the_end, uint64_t first, uint64_t last) {
     memcpy(&cupti.next_record, &next_record, sizeof next_record);
-    uint8_t *buffer = malloc(bytes);
+    uint64_t number = generation;
+    uint8_t *buffer = malloc(bytes + sizeof number);
     memcpy(buffer, records, bytes);
+    memcpy(buffer + bytes, &number, sizeof number);
     process = getpid();
     file = target;
     written_bytes = least_free_bytes = failure = 0;
+    first_launch = first;
+    last_counted = last;
+    finished = 0;
     ending = at_the_end;
     stopped = false;
     memset(seen_names, 0, sizeof seen_names);
@@ -27,13 +33,14 @@ size_t handed_out(uint64_t before, int after_the_end) {
 }
 
 /* Let ``called_by_name`` write the rows of calls to a file, by these functions of CUPTI, as a process that began so. */
-void begin_calls(int target, void *get_timestamp, void *get_stream_id, const void *chosen) {
+void begin_calls(int target, void *get_timestamp, void *get_stream_id, const void *chosen, uint64_t last) {
     memcpy(&cupti.get_timestamp, &get_timestamp, sizeof get_timestamp);
     memcpy(&cupti.get_stream_id, &get_stream_id, sizeof get_stream_id);
     memcpy(actions, chosen, sizeof actions);
     process = getpid();
     file = target;
     written_bytes = least_free_bytes = failure = waiting_calls = 0;
+    last_counted = last;
     stopped = false;
 }
 
@@ -43,4 +50,14 @@ void called_by_name(void *user, uint32_t domain, uint32_t number, const void *ab
 
 void end_calls(void) {
     write_calls();
+}
+
+/* What is done about a call. */
+int action_by_name(const char *call) {
+    return action_of(call);
+}
+
+/* How many kernels of this window have ended. */
+int finished_kernels(void) {
+    return finished;
 }

@@ -1,6 +1,7 @@
-"""Gets the C library that records programs which are not Python: from the package, else compiled for this user.
+"""Gets the C library that records programs: from the package, else compiled for this user.
 
-CUDA's driver loads the library that CUDA_INJECTION64_PATH names into each process that starts CUDA.
+Programs of Python load it themselves. CUDA's driver loads the library that CUDA_INJECTION64_PATH names into each other
+process that starts CUDA.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import contextlib
 import ctypes
 import hashlib
 import os
+import platform
 import shlex
 import subprocess
 import tempfile
@@ -17,47 +19,48 @@ from pathlib import Path
 import platformdirs
 
 from microbench.core import files
-from microbench.recorder import cupti
 
-SOURCE = Path(__file__).parent / "inject" / "injection.c"
-CARRIED = SOURCE.with_name("libinjection-x86_64.so")
+SOURCE = Path(__file__).with_name("recorder.c")
+IN_CHECKOUT = (SOURCE.parents[2] / "pyproject.toml").is_file()
 VARIABLE = "CUDA_INJECTION64_PATH"
 # The library stays loaded, because CUPTI calls it until the process is gone.
 OPTIONS = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread", "-Wl,-z,nodelete")
 COMPILERS = ("cc", "gcc", "clang")
 LONGEST_S = 60  # that a compiler may take
 DIGEST_BYTES = 32
+MISSING = (
+    "no C compiler works here, and this package has no library for this machine",
+    "install a C compiler (cc, gcc, clang, or what CC names)",
+)
 
 
 def library() -> Path | None:
-    """The library; None without a C compiler that works."""
-    if CARRIED.is_file():
-        return CARRIED
-    for name in filter(None, (os.environ.get("CC"), *COMPILERS)):
+    """The library; None without one for this machine and without a C compiler that works.
+
+    The package's own comes first, but in a checkout what the compiler makes.
+    """
+    compiled = [(_compiled, name) for name in (os.environ.get("CC"), *COMPILERS) if name]
+    kept = [(prebuilt, platform.machine())]
+    for make, given in (*compiled, *kept) if IN_CHECKOUT else (*kept, *compiled):
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-            path = _compiled(shlex.split(name))
+            path = make(given)
             ctypes.CDLL(str(path))  # a file system may refuse to run code
             return path
     return None
 
 
-def variables(path: Path, folder: Path, reasons: Path, for_s: float | None) -> dict[str, str]:
-    """The variables of the environment by which the library begins, writes into ``folder`` and finds libcupti."""
-    return {
-        VARIABLE: str(path),
-        "MICROBENCH_WATCH_FOLDER": str(folder),
-        "MICROBENCH_WATCH_REASONS": str(reasons),
-        "MICROBENCH_WATCH_FOR_MS": "" if for_s is None else str(round(for_s * 1000)),
-        "MICROBENCH_WATCH_CUDA": ",".join(map(str, cupti.majors())),
-        "MICROBENCH_WATCH_CUPTI": next(cupti.paths(), ""),
-    }
+def prebuilt(machine: str) -> Path:
+    """Where a release keeps the library that is made of this source for a processor; scripts/libraries makes it."""
+    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    return SOURCE.with_name(f"recorder-{machine}-{digest}.so")
 
 
-def _compiled(compiler: list[str]) -> Path:
+def _compiled(name: str) -> Path:
     """The library in the user's cache, where it is compiled once for each version of the compiler.
 
-    Raises OSError and subprocess.SubprocessError.
+    Raises OSError, ValueError and subprocess.SubprocessError.
     """
+    compiler = shlex.split(name)
     version = _run([*compiler, "--version"])
     key = hashlib.sha256(repr((OPTIONS, version)).encode() + SOURCE.read_bytes()).hexdigest()
     kept = platformdirs.user_cache_path("microbench", appauthor=False) / f"watch-{key[:16]}.so"
@@ -66,7 +69,7 @@ def _compiled(compiler: list[str]) -> Path:
         if data[-DIGEST_BYTES:] == hashlib.sha256(data[:-DIGEST_BYTES]).digest():
             return kept
     with tempfile.TemporaryDirectory(prefix="microbench-") as folder:
-        made = Path(folder) / "injection.so"
+        made = Path(folder) / "recorder.so"
         _run([*compiler, *OPTIONS, "-o", str(made), str(SOURCE), "-ldl"])
         code = made.read_bytes()
     kept.parent.mkdir(parents=True, exist_ok=True)

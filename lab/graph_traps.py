@@ -1,0 +1,621 @@
+"""Functions whose CUDA graph is wrong or impossible, and sound ones: what `microbench graph` must say of each.
+
+``python lab/graph_traps.py [OUT.csv] [NAME…]`` on a GPU prints a line for each: refused with the right reason, or
+proved. A maker returns a function and its arguments; TRAPS names what the report must say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import itertools
+import json
+import os
+import random
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace as Space
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+DEVICE = "cuda"
+TRAPS: dict[str, tuple[Callable[[], Any], str]] = {}
+SOUND: dict[str, Callable[[], Any]] = {}
+RATE, OFFSET, HIDDEN, STEPS = 0.5, None, None, 0
+
+
+def trap(says: str) -> Callable[[Any], Any]:
+    def added(maker: Any) -> Any:
+        TRAPS[maker.__name__] = maker, says
+        return maker
+
+    return added
+
+
+def sound(maker: Any) -> Any:
+    SOUND[maker.__name__] = maker
+    return maker
+
+
+def x(*shape: int) -> torch.Tensor:
+    return torch.randn(*(shape or (64, 16)), device=DEVICE)
+
+
+def mlp(*more: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), *more, nn.Linear(32, 4)).to(DEVICE)
+
+
+# ---- values of the host that a graph freezes
+
+
+@trap("host|replay")
+def counter_in_a_dictionary() -> Any:
+    state = {"calls": 0}
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        state["calls"] += 1
+        return a * state["calls"]
+
+    return step, (x(),)
+
+
+@trap("STEPS|host")
+def counter_in_a_global() -> Any:
+    def step(a: torch.Tensor) -> torch.Tensor:
+        global STEPS
+        STEPS += 1
+        return a / STEPS
+
+    return step, (x(),)
+
+
+@trap("random")
+def random_of_python() -> Any:
+    return lambda a: a * random.random(), (x(),)
+
+
+@trap("random")
+def random_of_numpy() -> Any:
+    return lambda a: a + float(np.random.rand()), (x(),)  # noqa: NPY002
+
+
+@trap("random|torch")
+def random_of_the_host() -> Any:
+    return lambda a: a + torch.rand(1)[0], (x(),)
+
+
+@trap("repeatable|differ|frozen|something else")
+def clock() -> Any:
+    return lambda a: a * (time.perf_counter() % 1), (x(),)
+
+
+@trap("frozen.*scale|scale")
+def nested_setting() -> Any:
+    holder = Space(inner=Space(scale=2.0))
+    return lambda a: a * holder.inner.scale, (x(),)
+
+
+@trap("settings")
+def setting_in_a_list() -> Any:
+    settings = [0.5, 2.0]
+    return lambda a: a * settings[1], (x(),)
+
+
+@trap("repeatable|something else|host")
+def iterator_of_the_host() -> Any:
+    numbers = itertools.count(1)
+    return lambda a: a * next(numbers), (x(),)
+
+
+@trap("repeatable|something else|host|in the way")
+def loader_inside() -> Any:
+    batches = itertools.cycle([x() for _ in range(7)])
+    return lambda: next(batches) * 2, ()
+
+
+@trap("host|replay|step")
+def schedule_inside() -> Any:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(a).square().mean()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        return loss
+
+    return step, (x(),)
+
+
+@trap("host|replay")
+def warm_up_of_a_rate() -> Any:
+    model = mlp()
+    held = Space(calls=0)
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        held.calls += 1
+        with torch.no_grad():
+            for one in model.parameters():
+                one.mul_(1 - 0.01 * min(1.0, held.calls / 50))
+        return model(a)
+
+    return torch.no_grad()(step), (x(),)
+
+
+@trap("every|host|replay")
+def work_in_every_tenth_call() -> Any:
+    held, total = Space(calls=0), x(16)
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        held.calls += 1
+        if held.calls % 10 == 0:
+            total.zero_()
+        total.add_(a.sum(0))
+        return total.clone()
+
+    return step, (x(),)
+
+
+# ---- memory that moves
+
+
+@trap("hidden|h |replay|host")
+def state_bound_anew() -> Any:
+    held = Space(hidden=x(64, 16))
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        held.hidden = torch.tanh(held.hidden + a)
+        return held.hidden * 2
+
+    return step, (x(),)
+
+
+@trap("something else|replay|state|nested")
+def state_bound_deeper() -> Any:
+    held = Space(inner={"nested": x(64, 16)})
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        held.inner["nested"] = torch.tanh(held.inner["nested"] + a)
+        return held.inner["nested"] * 2
+
+    return step, (x(),)
+
+
+@trap("HIDDEN|replay")
+def state_in_a_global() -> Any:
+    global HIDDEN
+    HIDDEN = x(64, 16)
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        global HIDDEN
+        HIDDEN = HIDDEN * 0.9 + a
+        return HIDDEN + 1
+
+    return step, (x(),)
+
+
+@trap("cache|only without|shape|something else|host")
+def cache_that_grows() -> Any:
+    cache: list[torch.Tensor] = []
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        cache.append(a.mean(0))
+        return torch.stack(cache[-3:]).sum(0)
+
+    return step, (x(),)
+
+
+@trap("shape|something else|given back")
+def tensor_that_grows() -> Any:
+    held = {"keys": x(1, 16)}
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        held["keys"] = torch.cat([held["keys"], a[:1]])
+        return held["keys"].sum(0)
+
+    return step, (x(),)
+
+
+@trap("something else|ping|host|replay|swap")
+def buffers_that_swap() -> Any:
+    held = {"front": x(64, 16), "back": x(64, 16)}
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        held["front"], held["back"] = held["back"], held["front"]
+        held["front"].add_(a)
+        return held["front"].clone()
+
+    return step, (x(),)
+
+
+# ---- waits and copies within
+
+
+@trap("item|keep the tensor")
+def reads_the_loss() -> Any:
+    return lambda a: a * (2.0 if a.sum().item() > 0 else 0.5), (x(),)
+
+
+@trap("in the way")
+def decides_by_a_tensor() -> Any:
+    def step(a: torch.Tensor) -> torch.Tensor:
+        return a * 2 if a.sum() > 0 else a * 3
+
+    return step, (x(),)
+
+
+@trap("in the way")
+def selects_by_a_mask() -> Any:
+    return lambda a: a[a > 0].sum(), (x(),)
+
+
+@trap("in the way")
+def makes_a_tensor_from_a_list() -> Any:
+    return lambda a: a + torch.tensor([1.0, 2.0], device=DEVICE).sum(), (x(),)
+
+
+@trap("in the way")
+def copies_to_the_host() -> Any:
+    seen: list[Any] = []
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        seen[:] = [(a * 2).mean(0).cpu()]
+        return a * 2
+
+    return step, (x(),)
+
+
+@trap("in the way")
+def waits_for_the_gpu() -> Any:
+    def step(a: torch.Tensor) -> torch.Tensor:
+        b = a * 2
+        torch.cuda.synchronize()
+        return b + 1
+
+    return step, (x(),)
+
+
+@trap("in the way|capturable")
+def adam_of_the_host() -> Any:
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(a).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step, (x(),)
+
+
+@trap("in the way|print")
+def prints() -> Any:
+    def step(a: torch.Tensor) -> torch.Tensor:
+        print("a step")
+        return a * 2
+
+    return step, (x(),)
+
+
+# ---- what a graph cannot give
+
+
+@trap("backward")
+def backward_outside() -> Any:
+    model = mlp()
+    return lambda a: model(a).square().mean(), (x(),)
+
+
+@trap("captured|something else")
+def work_of_another_thread() -> Any:
+    out = x(64, 16)
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        thread = threading.Thread(target=lambda: out.copy_(a * 2))
+        thread.start()
+        thread.join()
+        return out + 1
+
+    return step, (x(),)
+
+
+@trap("repeatable|something else|captured")
+def not_repeatable() -> Any:
+    draws = itertools.count(1)
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        noise = torch.Generator(device=DEVICE).manual_seed(next(draws) * 7919)
+        return a + torch.randn(a.shape, generator=noise, device=DEVICE)
+
+    return step, (x(),)
+
+
+# ---- sound ones
+
+
+@sound
+def a_product() -> Any:
+    weight = x(16, 16)
+    return lambda a: a @ weight, (x(),)
+
+
+@sound
+def two_inputs_by_name() -> Any:
+    return lambda a, b: {"sum": a + b, "parts": (a * 2, b * 3)}, (x(), x())
+
+
+@sound
+def inference() -> Any:
+    model = mlp().eval()
+    return torch.no_grad()(lambda a: model(a)), (x(),)
+
+
+@sound
+def inference_with_dropout() -> Any:
+    model = mlp(nn.Dropout(0.2)).train()
+    return torch.no_grad()(lambda a: model(a)), (x(),)
+
+
+@sound
+def batch_norm() -> Any:
+    model = mlp(nn.BatchNorm1d(32)).train()
+    return torch.no_grad()(lambda a: model(a)), (x(),)
+
+
+def training(make: Callable[[Any], torch.optim.Optimizer], *more: nn.Module) -> Any:
+    model = mlp(*more)
+    optimizer = make(model.parameters())
+
+    def step(a: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(model(a), target)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step, (x(), torch.randint(0, 4, (64,), device=DEVICE))
+
+
+@sound
+def sgd() -> Any:
+    return training(lambda given: torch.optim.SGD(given, lr=0.05))
+
+
+@sound
+def sgd_with_momentum() -> Any:
+    return training(lambda given: torch.optim.SGD(given, lr=0.05, momentum=0.9), nn.Dropout(0.1))
+
+
+@sound
+def adam_capturable() -> Any:
+    return training(lambda given: torch.optim.Adam(given, lr=1e-3, capturable=True))
+
+
+@sound
+def adamw_fused() -> Any:
+    return training(lambda given: torch.optim.AdamW(given, lr=1e-3, fused=True, capturable=True))
+
+
+@sound
+def rmsprop_capturable() -> Any:
+    return training(lambda given: torch.optim.RMSprop(given, lr=1e-3, capturable=True))
+
+
+@sound
+def rate_on_the_gpu() -> Any:
+    return training(lambda given: torch.optim.Adam(given, lr=torch.tensor(1e-3, device=DEVICE), capturable=True))
+
+
+@sound
+def gradients_are_kept() -> Any:
+    model = mlp()
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        model.zero_grad(set_to_none=False)
+        loss = model(a).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    return step, (x(),)
+
+
+@sound
+def state_in_place() -> Any:
+    hidden = x(64, 16)
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        hidden.copy_(torch.tanh(hidden + a))
+        return hidden * 2
+
+    return step, (x(),)
+
+
+@sound
+def counter_on_the_gpu() -> Any:
+    calls = torch.zeros((), device=DEVICE)
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        calls.add_(1)
+        return a / calls
+
+    return step, (x(),)
+
+
+@sound
+def ring_of_a_cache() -> Any:
+    cache, place = x(8, 16), torch.zeros(1, dtype=torch.long, device=DEVICE)
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        cache.index_copy_(0, place, a.mean(0, keepdim=True))
+        place.copy_((place + 1) % 8)
+        return cache.sum(0)
+
+    return step, (x(),)
+
+
+@sound
+def without_arguments() -> Any:
+    a, weight = x(), x(16, 16)
+    return lambda: torch.relu(a @ weight), ()
+
+
+@sound
+def writes_to_its_input() -> Any:
+    def step(a: torch.Tensor) -> torch.Tensor:
+        a.mul_(0.99).add_(0.01)
+        return a.sum(1)
+
+    return step, (x(),)
+
+
+@sound
+def a_global_setting() -> Any:
+    return lambda a: a * RATE, (x(),)
+
+
+@sound
+def attention() -> Any:
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v), tuple(x(2, 4, 32, 16) for _ in range(3))
+
+
+@sound
+def attention_in_bf16() -> Any:
+    return lambda q, k: F.scaled_dot_product_attention(q.bfloat16(), k.bfloat16(), k.bfloat16()), (
+        x(2, 4, 32, 16),
+        x(2, 4, 32, 16),
+    )
+
+
+@sound
+def convolution() -> Any:
+    model = nn.Conv2d(8, 16, 3, padding=1).to(DEVICE)
+    return torch.no_grad()(lambda a: model(a)), (x(4, 8, 16, 16),)
+
+
+@sound
+def recurrent() -> Any:
+    model = nn.GRUCell(16, 16).to(DEVICE)
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        hidden = torch.zeros_like(a)
+        for _ in range(5):
+            hidden = model(a, hidden)
+        return hidden
+
+    return torch.no_grad()(step), (x(),)
+
+
+@sound
+def embedding() -> Any:
+    table = nn.Embedding(100, 16).to(DEVICE)
+    return torch.no_grad()(lambda tokens: table(tokens).sum(1)), (torch.randint(0, 100, (8, 12), device=DEVICE),)
+
+
+@sound
+def greedy_token() -> Any:
+    model = mlp().eval()
+    return torch.no_grad()(lambda a: model(a).argmax(1)), (x(),)
+
+
+@sound
+def sums_by_atomics() -> Any:
+    index = torch.randint(0, 7, (4096,), device=DEVICE)
+    return lambda a: torch.zeros(7, device=DEVICE).index_add_(0, index, a), (x(4096),)
+
+
+@sound
+def scatter_of_edges() -> Any:
+    edges = torch.randint(0, 64, (2, 512), device=DEVICE)
+    return lambda a: torch.zeros_like(a).index_add_(0, edges[1], a[edges[0]]), (x(),)
+
+
+@sound
+def autocast() -> Any:
+    model = mlp()
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
+            return model(a)
+
+    return torch.no_grad()(step), (x(),)
+
+
+@sound
+def masks_without_selection() -> Any:
+    return lambda a: torch.where(a > 0, a, a * 0.1).masked_fill(a > 2, 2.0).sum(), (x(),)
+
+
+@sound
+def random_numbers_of_the_gpu() -> Any:
+    return lambda a: a + torch.randn_like(a) * 0.1, (x(),)
+
+
+@sound
+def sorts() -> Any:
+    return lambda a: torch.topk(a, 5, dim=1).values.cumsum(1), (x(),)
+
+
+def report_of(maker: Callable[[], Any]) -> Any:
+    """What `microbench graph` says of a function: its report."""
+    from microbench.capture.making import Report, examine
+
+    function, arguments = maker()
+    report = Report()
+    for _ in range(2):
+        function(*arguments)
+    examine(function, (arguments, {}), [], report, lambda stage: None)
+    return report
+
+
+def said(report: Any) -> str:
+    """A report in one line."""
+    if report.blockers:
+        return "in the way: " + "; ".join(f"{one.call}: {one.advice}" for one in report.blockers)
+    if report.proved:
+        return f"proved{'' if report.exact else f', scatter {report.scatter}'}, varied {len(report.varied)}"
+    return f"{report.why}: {report.difference}"
+
+
+def main() -> None:
+    names = sys.argv[2:]
+    rows = [tuple(row) for row in json.loads(os.environ.get("TRAPS_SAID", "[]"))]
+    for name in names or [*TRAPS, *SOUND]:
+        maker, wanted = TRAPS[name] if name in TRAPS else (SOUND[name], "")
+        began = time.perf_counter()
+        torch.manual_seed(1)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                report = report_of(maker)
+            words = said(report)
+            right = bool(not report.proved and re.search(wanted, words)) if wanted else report.proved
+        except Exception as error:  # noqa: BLE001
+            words, right = f"{type(error).__name__}: {error}"[:200], False
+        rows.append((name, "trap" if wanted else "sound", "right" if right else "WRONG", words))
+        print(f"{'' if right else 'WRONG '}{name}: {words[:230]} ({time.perf_counter() - began:.1f} s)", flush=True)
+        if "illegal memory" in words:  # CUDA has ended in this process
+            left = names or [*TRAPS, *SOUND]
+            os.environ["TRAPS_SAID"] = json.dumps(rows)
+            os.execv(sys.executable, [sys.executable, __file__, sys.argv[1], *left[left.index(name) + 1 :]])
+    print(f"{sum(row[2] == 'right' for row in rows)} of {len(rows)} are right")
+    if len(sys.argv) > 1:
+        with Path(sys.argv[1]).open("w", newline="") as file:
+            csv.writer(file).writerows([("function", "kind", "verdict", "says"), *rows])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Finds all calls of a function that stop a capture, not only the first, with the user's line and the change to make.
+
+The function runs once without a capture, and each operation is looked at. Then a capture is tried in which those calls
+return what they returned before, so that what else stops it shows, and how fast the rest would be.
+"""
+
+from __future__ import annotations
+
+import builtins
+import linecache
+import sys
+import types
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from microbench.capture.graphed import LIBRARIES
+
+GPU = "cuda"
+READS = "the host waits for a value of the GPU"
+SIZES = "the size of the result depends on values, so the host waits for them"
+ADVICE = {
+    "item": "keep the tensor, and read it after the loop or every hundredth step",
+    "to_host": "copy results to the host after the step, not in it",
+    "to_gpu": "make the tensor on the GPU once, before the loop, or pass it as an input",
+    "sizes": "keep the size fixed: torch.where or a product with the mask instead of a selection",
+    "wait": "remove it: a replay needs no wait within",
+    "capturable": "give the optimizer capturable=True",
+    "print": "print after the step: a replay runs no code of the host",
+    "file": "write after the step: a replay runs no code of the host",
+    "capture": "",
+}
+# Operations whose result has a size that values decide.
+BY_VALUES = (
+    "nonzero",
+    "masked_select",
+    "unique",
+    "_unique2",
+    "unique_consecutive",
+    "unique_dim",
+    "bincount",
+    "is_nonzero",
+)
+WAITS = ((torch.cuda, "synchronize"), (torch.cuda.Stream, "synchronize"), (torch.cuda.Event, "synchronize"))
+
+
+class Blocker(NamedTuple):
+    """One call that stops a capture: its kind (a key of ADVICE), where it is, what it is, and what to do."""
+
+    kind: str
+    line: str
+    call: str
+    why: str
+    advice: str
+    times: int = 1
+
+
+def blockers(call: Callable[[], Any], optimizers: list[Any]) -> tuple[list[Blocker], list[Any]]:
+    """The calls of one run of ``call`` that stop a capture, each line once, and what they returned, in order."""
+    found: list[Blocker] = [
+        Blocker("capturable", "", f"{type(one).__name__}.step", "its step count is on the host", ADVICE["capturable"])
+        for one in optimizers
+        if any(group.get("capturable") is False for group in one.param_groups)
+    ]
+    looking = Looking()
+    with looking, _watched(looking):
+        call()
+    found += looking.found
+    merged: dict[tuple[str, str, str], Blocker] = {}
+    for one in found:
+        key = one.kind, one.line, one.call
+        merged[key] = merged[key]._replace(times=merged[key].times + 1) if key in merged else one
+    return list(merged.values()), looking.results
+
+
+class Looking(TorchDispatchMode):  # type: ignore[misc]
+    """Sees every operation, and keeps what those return that a capture forbids. With ``results`` it gives them back
+    instead of running them."""
+
+    def __init__(self, results: list[Any] | None = None) -> None:
+        super().__init__()
+        self.found: list[Blocker] = []
+        self.results: list[Any] = []
+        self.given = iter(results) if results is not None else None
+
+    def __torch_dispatch__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kind = kind_of(function, args, kwargs or {})
+        if not kind:
+            return function(*args, **(kwargs or {}))
+        if self.given is not None:
+            return next(self.given, None)
+        result = function(*args, **(kwargs or {}))
+        self.results.append(result)
+        why = SIZES if kind == "sizes" else "a copy from ordinary memory of the host" if kind == "to_gpu" else READS
+        self.note(kind, function.overloadpacket.__name__.lstrip("_"), why)
+        return result
+
+    def note(self, kind: str, call: str, why: str) -> None:
+        """Keep a blocker with the user's line."""
+        self.found.append(Blocker(kind, user_line(sys._getframe(1)), call, why, ADVICE[kind]))
+
+
+def kind_of(function: Any, args: Any, kwargs: Any) -> str:
+    """Why an operation stops a capture, as a key of ADVICE; "" if it does not."""
+    name = function.overloadpacket.__name__
+    tensors = [one for one in args if isinstance(one, torch.Tensor)]
+    if name == "_local_scalar_dense":
+        return "item" if tensors and tensors[0].device.type == GPU else ""
+    if name in ("_to_copy", "copy_"):
+        source = tensors[-1]
+        target = kwargs.get("device") if name == "_to_copy" else tensors[0].device
+        to = torch.device(target).type if target is not None else source.device.type
+        if source.device.type == to:
+            return ""
+        if to == "cpu":
+            return "to_host"
+        return "" if source.is_pinned() and name == "copy_" else "to_gpu"
+    on_gpu = any(one.device.type == GPU for one in tensors)
+    if on_gpu and name in BY_VALUES:
+        return "sizes"
+    if on_gpu and name in ("index", "index_put", "index_put_") and len(args) > 1:
+        chosen = [one for one in args[1] or () if isinstance(one, torch.Tensor)]
+        if any(one.device.type != GPU for one in chosen):
+            return "to_gpu"
+        return "sizes" if any(one.dtype in (torch.bool, torch.uint8) for one in chosen) else ""
+    if on_gpu and name == "repeat_interleave" and kwargs.get("output_size") is None:
+        return "sizes"
+    return ""
+
+
+@contextmanager
+def _watched(looking: Looking) -> Iterator[None]:
+    """Notes calls of the host: waits, prints, and files that are opened to be written."""
+    trace = looking.given is None
+
+    def wait(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def waited(*args: Any, **named: Any) -> Any:
+            if not trace:
+                return None
+            looking.note("wait", name, "the host waits for the GPU")
+            return real(*args, **named)
+
+        return waited
+
+    def printed(*args: Any, **named: Any) -> None:
+        if trace:
+            looking.note("print", "print", "a replay prints nothing")
+
+    def made(real: Callable[..., Any]) -> Callable[..., Any]:
+        """torch.tensor([…], device="cuda"), whose copy no operation shows."""
+
+        def make(data: Any, *args: Any, **named: Any) -> Any:
+            device = named.get("device")
+            on_gpu = device is not None and torch.device(device).type == GPU and not isinstance(data, torch.Tensor)
+            if on_gpu and not trace:
+                return next(looking.given or iter(()), None)
+            result = real(data, *args, **named)
+            if on_gpu:
+                looking.note("to_gpu", real.__name__, "a copy from ordinary memory of the host")
+                looking.results.append(result)
+            return result
+
+        return make
+
+    real_open = builtins.open
+
+    def opened(file: Any, mode: str = "r", *args: Any, **named: Any) -> Any:
+        if trace and any(letter in mode for letter in "wax+"):
+            looking.note("file", "open", "a replay writes nothing")
+        return real_open(file, mode, *args, **named)
+
+    with ExitStack() as stack:
+        for holder, name in WAITS:
+            title = f"{getattr(holder, '__name__', 'cuda').rpartition('.')[2]}.{name}"
+            stack.enter_context(mock.patch.object(holder, name, wait(title, getattr(holder, name))))
+        for name in ("tensor", "as_tensor"):
+            stack.enter_context(mock.patch.object(torch, name, made(getattr(torch, name))))
+        stack.enter_context(mock.patch.object(builtins, "print", printed))
+        stack.enter_context(mock.patch.object(builtins, "open", opened))
+        yield
+
+
+def rest(call: Callable[[], Any], results: list[Any], capture: Callable[[Callable[[], Any]], Any]) -> Any:
+    """What ``capture`` makes of a call in which every blocker is replaced by its result. Raises what capture raises."""
+    looking = Looking(results)
+
+    def replaced() -> Any:
+        with looking, _watched(looking):
+            return call()
+
+    return capture(replaced)
+
+
+def user_line(frame: types.FrameType | None) -> str:
+    """The innermost line of the user's code above a frame: "train.py:88 in step: loss.item()"."""
+    here = str(Path(__file__).parent)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not (file.startswith((*LIBRARIES, here, "<")) or "-packages" in file):
+            source = linecache.getline(file, frame.f_lineno).strip()
+            return f"{Path(file).name}:{frame.f_lineno} in {frame.f_code.co_name}: {source[:60]}"
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,381 @@
+"""In a process of its own: looks at a user's function, captures it, proves the graph, and times both.
+
+``python -m microbench.capture.making FILE`` reads what is asked from FILE and writes a Report there after each part, so
+that the caller knows how far it came if it hangs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from microbench.capture.handover import Change
+from microbench.core.errors import MeasurementError, MicrobenchError
+from microbench.core.units import plain
+from microbench.experiments.own.culprit import attempt, called
+
+ROUNDS, ROUND_S = 9, 0.06
+LEAST_INPUTS, MOST_INPUTS = 3, 8
+
+
+class Asked(msgspec.Struct):
+    """What is asked: functions as text, axes, and whether torch.compile is tried."""
+
+    function: str
+    setup: str = ""
+    inputs: str = ""
+    axes: dict[str, str | int] = {}
+    compile: bool = False
+
+
+class Stop(msgspec.Struct):
+    """A call that stops a capture; see blockers.Blocker."""
+
+    kind: str
+    line: str
+    call: str
+    why: str
+    advice: str
+    times: int
+
+
+class Times(msgspec.Struct):
+    """The time of a call in s: the median of the rounds, the lowest and the highest; or why there is none."""
+
+    name: str
+    median_s: float = 0.0
+    low_s: float = 0.0
+    high_s: float = 0.0
+    why: str = ""
+
+
+class Report(msgspec.Struct):
+    """What came of it so far. ``stage`` is what was begun last; ``error`` ends it."""
+
+    stage: str = "start"
+    error: str = ""
+    gpu: str = ""
+    blockers: list[Stop] = []
+    rest: Times | None = None  # a replay without the blockers
+    proved: bool = False
+    why: str = ""
+    difference: str = ""
+    exact: bool = False
+    scatter: str = ""
+    calls: int = 0
+    inputs: int = 0
+    outputs: int = 0
+    state: int = 0
+    varied: list[str] = []
+    left: list[str] = []
+    counts: dict[str, int] = {}
+    also: list[str] = []
+    times: list[Times] = []
+    ratio: tuple[float, float, float] | None = None  # eager over graph: median, lowest, highest of the rounds
+    capture_s: float = 0.0
+    memory_bytes: int = 0
+    random_seed: int = 0
+
+
+class Made(NamedTuple):
+    """What came of a function: the report on its graph; the change of its file, and the report on the changed file."""
+
+    what: str
+    report: Report
+    change: Change | None
+    again: Report | None
+
+    @property
+    def proved(self) -> bool:
+        """Whether the graph is proved, and the changed file too if there is one."""
+        return self.report.proved and (self.again is None or self.again.proved)
+
+
+def main(path: Path) -> None:
+    """Read what is asked, and write the report after each part."""
+    asked = msgspec.json.decode(path.read_bytes(), type=Asked)
+    report = Report()
+
+    def stage(name: str) -> None:
+        report.stage = name
+        part = path.with_suffix(".part")
+        part.write_bytes(msgspec.json.encode(report))
+        os.replace(part, path)
+
+    stage("loading")
+    try:
+        make(asked, report, stage)
+    except (MeasurementError, MicrobenchError) as error:
+        report.error = str(error)
+    except Exception as error:  # noqa: BLE001 - the user's function raises what its libraries raise
+        report.error = f"{type(error).__name__}: {plain(error, 300)}"
+    stage(report.stage)
+
+
+def make(asked: Asked, report: Report, stage: Callable[[str], None]) -> None:
+    """Fill the report. Raises MeasurementError for a function that cannot be called, or that is not PyTorch's."""
+    from microbench.experiments.own.loading import bound, load
+
+    given: list[Any] = []
+    if asked.inputs:
+        function: Any = called(partial(load, asked.function), "")
+        given = [
+            _inputs(one) for one in itertools.islice(called(called(partial(load, asked.inputs), ""), ""), MOST_INPUTS)
+        ]
+        if len(given) < LEAST_INPUTS:
+            raise MeasurementError(f"{asked.inputs} gives {len(given)} sets of inputs: a proof needs {LEAST_INPUTS}")
+        arguments, named = given[0]
+    else:
+        function = bound(None, asked.function, asked.setup, asked.axes).call  # type: ignore[arg-type]
+        arguments, named = (), {}
+        if isinstance(function, partial):
+            function, arguments, named = function.func, function.args, dict(function.keywords)
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise MeasurementError("an async or generator function does nothing when called: name one that does the step")
+    patched = hasattr(function, "counts") and hasattr(function, "reasons")
+    eager = function.function if patched else function
+    stage("calling")
+    for _ in range(3):
+        called(partial(eager, *arguments, **named), inspect.getsourcefile(inspect.unwrap(eager)) or "")
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise MeasurementError(
+            "it does not use PyTorch: `microbench measure` captures functions of CuPy, Numba and cuda.core"
+        )
+    if not torch.cuda.is_initialized():
+        raise MeasurementError("it uses PyTorch without a GPU: nothing can be captured")
+    report.gpu = torch.cuda.get_device_name()
+    inputs = arguments, named
+    if not examine(eager, inputs, given, report, stage, function if patched else None) or patched:
+        return
+    gain(eager, given or drawn(inputs, report.random_seed), asked.compile, report, stage)
+
+
+def drawn(inputs: Any, seed: int) -> list[Any]:
+    """The inputs, and as many sets with other values as a proof takes."""
+    from microbench.capture.graphed import described, mapped
+    from microbench.capture.proof import INPUTS, draw, generator
+
+    random, sets = generator(seed), [inputs]
+    for _ in range(INPUTS - 1):
+        tensors: list[Any] = []
+        described(inputs, tensors)
+        fresh = iter([draw(one, random).requires_grad_(one.requires_grad) for one in tensors])
+        sets.append(mapped(inputs, fresh.__next__))
+    return sets
+
+
+def examine(
+    eager: Any, inputs: Any, given: list[Any], report: Report, stage: Callable[[str], None], graphed: Any = None
+) -> bool:
+    """Look for what stops a capture, then prove the graph; whether it is proved. ``given`` are inputs of the user's."""
+    from microbench.capture.graphed import Graphed
+    from microbench.capture.proof import prove
+    from microbench.capture.state import Kept
+
+    stage("blockers")
+    start = Kept(eager, inputs)
+    _look(start, eager, inputs, report, stage)
+    if report.blockers:
+        return False
+    stage("inputs")
+    sets = given or drawn(inputs, report.random_seed)
+    moved, moved_names = _read_in_place(start, eager, inputs, report.random_seed)
+    report.inputs = len(sets)
+    names = [one.name for one in _parameters(eager)] or list(inputs[1])
+    stage("proof")
+    ended = attempt(lambda: prove(eager, graphed or Graphed(eager), sets, moved, names))
+    if (error := ended.error) is not None:
+        what = (
+            "a replay reads memory that was given back" if "illegal memory" in str(error) else "it cannot be captured"
+        )
+        report.why = f"{what}: {type(error).__name__}: {plain(error, 200)}"
+        return False
+    proof: Any = ended.result
+    report.proved, report.why, report.exact, report.scatter = proof.proved, proof.why, proof.exact, proof.scatter
+    if proof.difference is not None:
+        one = proof.difference
+        report.difference = f"{one.name} from call {one.call} on: {one.how}"
+    report.calls, report.outputs, report.state = proof.calls, proof.outputs, proof.state
+    report.varied, report.left, report.counts = [*proof.varied, *moved_names], list(proof.left), proof.counts
+    report.also = list(proof.also)
+    start.restore()
+    return report.proved
+
+
+def _look(start: Any, eager: Any, inputs: Any, report: Report, stage: Callable[[str], None]) -> None:
+    """The calls that stop a capture into the report, and how fast a graph of the rest would be."""
+    import torch
+
+    from microbench.capture import blockers
+    from microbench.capture.graphed import Graph
+
+    call = partial(eager, *inputs[0], **inputs[1])
+    optimizers = [one for one in start.reached.objects if isinstance(one, torch.optim.Optimizer)]
+    found, results = blockers.blockers(call, optimizers)
+    report.blockers = [Stop(*one) for one in found]
+    start.restore()
+    if not found:
+        return
+    stage("the rest")
+
+    def both() -> dict[str, Times]:
+        for one in optimizers:
+            for group in one.param_groups:
+                group.update({"capturable": True} if "capturable" in group else {})
+            for state in one.state.values():
+                state.update({"step": state["step"].cuda()} if isinstance(state.get("step"), torch.Tensor) else {})
+        for _ in range(2):
+            call()
+        graph = blockers.rest(call, results, lambda replaced: Graph(replaced, (), {}, [], [], copies=False))
+        return timed({"rest": lambda: graph.replay([]), "eager": call})[0]
+
+    ended = attempt(both)
+    if (error := ended.error) is not None:
+        report.rest = Times("rest", why=f"{type(error).__name__}: {plain(error, 160)}")
+    else:
+        times: Any = ended.result
+        report.rest, report.times = times["rest"], [times["eager"]]
+    start.restore()
+
+
+def gain(eager: Any, sets: list[Any], compile: bool, report: Report, stage: Callable[[str], None]) -> None:
+    """The times of the function and of its graph, inputs copied in, and what the graph costs, into the report."""
+    import torch
+
+    from microbench.capture.graphed import Graphed
+
+    stage("times")
+    turn = itertools.cycle(sets)
+
+    def with_inputs(target: Any) -> Callable[[], Any]:
+        def once() -> Any:
+            arguments, named = next(turn)
+            return target(*arguments, **named)
+
+        return once
+
+    torch.cuda.synchronize()
+    before = torch.cuda.mem_get_info()[0]
+    graph = with_inputs(Graphed(eager))
+    for _ in range(3):
+        graph()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    graph()
+    torch.cuda.synchronize()
+    report.capture_s = time.perf_counter() - began
+    report.memory_bytes = max(int(before - torch.cuda.mem_get_info()[0]), 0)
+    ways: dict[str, Callable[[], Any]] = {"eager": with_inputs(eager), "graph": graph}
+    refused = []
+    for mode in ("default", "reduce-overhead") if compile else ():
+        stage(f"torch.compile(mode={mode!r})")
+        way = with_inputs(torch.compile(eager, mode=mode))
+
+        def warm_up(way: Callable[[], Any] = way) -> None:
+            for _ in range(4):
+                way()
+            torch.cuda.synchronize()
+
+        ways[f"torch.compile, {mode}"] = way
+        if (error := attempt(warm_up).error) is not None:
+            del ways[f"torch.compile, {mode}"]
+            refused.append(Times(f"torch.compile, {mode}", why=f"{type(error).__name__}: {plain(error, 120)}"))
+    stage("times")
+    times, report.ratio = timed(ways)
+    report.times = [*times.values(), *refused]
+
+
+def timed(ways: dict[str, Callable[[], Any]]) -> tuple[dict[str, Times], tuple[float, float, float] | None]:
+    """The time of each way, in turn in the same rounds, and how often eager's time is the graph's."""
+    import torch
+
+    counts = {}
+    for name, way in ways.items():
+        for _ in range(3):
+            way()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(3):
+            way()
+        torch.cuda.synchronize()
+        counts[name] = max(int(ROUND_S * 3 / max(time.perf_counter() - began, 1e-6)), 3)
+    rounds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(ROUNDS):
+        for name, way in ways.items():
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(counts[name]):
+                way()
+            torch.cuda.synchronize()
+            rounds[name].append((time.perf_counter() - began) / counts[name])
+    times = {name: Times(name, statistics.median(each), min(each), max(each)) for name, each in rounds.items()}
+    if "graph" not in rounds:
+        return times, None
+    ratios = sorted(one / other for one, other in zip(rounds["eager"], rounds["graph"], strict=True))
+    return times, (statistics.median(ratios), ratios[0], ratios[-1])
+
+
+def _read_in_place(start: Any, eager: Any, inputs: Any, seed: int) -> tuple[list[Any], list[str]]:
+    """Tensors that the function reads where they are, and that it does not write to, with other values for each set.
+
+    Parameters, buffers and an optimizer's state are not among them.
+    """
+    import torch
+
+    from microbench.capture.graphed import described
+    from microbench.capture.proof import INPUTS, draw, generator
+
+    random = generator(seed)
+    held: set[int] = set()
+    for one in start.reached.objects:
+        if isinstance(one, torch.nn.Module):
+            held |= {id(each) for each in (*one.parameters(), *one.buffers())}
+        if isinstance(one, torch.optim.Optimizer):
+            held |= {id(each) for state in one.state.values() for each in state.values()}
+    passed: list[Any] = []
+    described(inputs, passed)
+    held |= {id(one) for one in passed}
+    chosen = {
+        name: one
+        for name, one in start.reached.ends.items()
+        if isinstance(one, torch.Tensor) and one.is_cuda and id(one) not in held and not one.requires_grad
+        and not name.endswith(".grad")
+    }  # fmt: skip
+    versions = {name: one._version for name, one in chosen.items()}
+    eager(*inputs[0], **inputs[1])
+    chosen = {name: one for name, one in chosen.items() if one._version == versions[name]}
+    start.restore()
+    values = [
+        [(one, one.detach().clone() if not number else draw(one, random)) for one in chosen.values()]
+        for number in range(INPUTS)
+    ]
+    return (values if chosen else []), list(chosen)
+
+
+def _parameters(function: Any) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return []
+
+
+def _inputs(one: Any) -> Any:
+    """A set of inputs as arguments: a tuple is positional, a dictionary by name, all else the only argument."""
+    if isinstance(one, tuple):
+        return one, {}
+    return ((), one) if isinstance(one, dict) else ((one,), {})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,516 @@
+"""Proves that a graph of a function computes what the function computes: same start, same inputs, call by call.
+
+Both run 200 times from one state, with inputs that differ and other work and allocations between the calls. Outputs,
+inputs and all state that the function reaches are compared. Then values of the host are changed between calls.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from microbench.capture.graphed import SCALARS, Graphed, described, mapped, now
+from microbench.capture.state import After, Kept, after, bind
+from microbench.experiments.own.culprit import attempt
+
+CALLS = 200  # of each run
+INPUTS = 5  # sets of inputs that are drawn
+OWN_CALLS = 30  # of which the own scatter is measured, where calls start from the same state
+NUDGED = 20
+MOST_CHANGES = 40  # values of the host that are changed
+CHANGE_AT, CHANGE_CALLS = 6, 12  # after a capture and replays, and long enough for another capture
+# A function's own scatter is rounding only if it is less than this share of the values, by bytes of a number.
+ROUNDING = {1: 2e-1, 2: 3e-2, 4: 1e-3, 8: 1e-9}
+OVER_SCATTER = 3.0
+HOW = ("capturable", "foreach", "fused", "differentiable")  # settings of optimizers that no program changes
+KEPT_SHARE = 0.25  # of the free memory, for outputs that are kept
+
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Difference(NamedTuple):
+    """The first thing that differs: its name, the call (from 1), and how."""
+
+    name: str
+    call: int
+    how: str
+
+
+class Proof(NamedTuple):
+    """What was shown, or why it was not."""
+
+    proved: bool
+    why: str  # "" if proved
+    difference: Difference | None
+    exact: bool  # bit by bit
+    scatter: str
+    calls: int
+    outputs: int
+    state: int
+    varied: tuple[str, ...]
+    left: tuple[str, ...]  # inputs and state that were not varied
+    counts: dict[str, int]
+    also: tuple[str, ...] = ()  # expressions that the graph must be told to look at
+
+
+class Ran(NamedTuple):
+    """A run: what calls returned and left in their inputs by call, and the state at its end."""
+
+    kept: dict[int, list[tuple[str, Any]]]
+    end: After
+
+
+def prove(
+    function: Callable[..., Any],
+    other: Graphed,
+    inputs: Sequence[Inputs],
+    moved: Sequence[Any] = (),
+    names: Sequence[str] = (),
+) -> Proof:
+    """Whether ``other`` does what ``function`` does.
+
+    ``inputs`` are the calls' arguments, in turn. ``moved`` are lists of values, one for each set of inputs, for the
+    tensors that the function reads where they are: pairs of a tensor and its values.
+    """
+    start = Kept(function, inputs[0])
+    plan = Plan(function, inputs, moved, start)
+    if plan.needs_backward:
+        why = (
+            "it returns a tensor whose backward() is outside of it, which a replay cannot give: call backward() in it, "
+            "use torch.no_grad(), or take torch.cuda.make_graphed_callables"
+        )
+        return Proof(False, why, None, False, "", 0, 0, 0, (), (), {})
+    begin = after(function, inputs[0])
+    eager = plan.run(function, CALLS)
+    own = differences(eager, plan.run(_aside(function), CALLS))
+    graph = plan.run(other, CALLS) if not own else None
+    start.restore()
+    outputs = len(next(iter(eager.kept.values()), []))
+
+    def proof(why: str, difference: Difference | None = None, exact: bool = False, scatter: str = "") -> Proof:
+        varied, left = plan.varied(names)
+        state = len(eager.end.values)
+        return Proof(not why, why, difference, exact, scatter, CALLS, outputs, state, varied, left, dict(other.counts))
+
+    scatter = ""
+    if graph is None:  # a difference would grow from call to call, so that both start each call from the same state
+        why, difference, scatter = plan.step_by_step(function, other)
+        start.restore()
+        if why:
+            return proof(why, difference)
+    else:
+        found = differences(eager, graph)
+        grown = changed_on_host(eager.end, graph.end)
+        if grown:
+            return proof("values of the host change in each call, and a replay runs no code of the host", grown)
+        if found:
+            allowed = 0.0
+            if all(map(is_rounding, found)) and not state_differs(begin, eager.end):
+                allowed = max(
+                    (one.relative for one in differences(eager, plan.run(function, NUDGED, nudged=True))), default=0.0
+                )
+                start.restore()
+            if any(one.relative > allowed for one in found):
+                return proof("the graph computes something else", found[0].told)
+            scatter = f"{max(one.relative for one in found):.1g}, a last bit of the inputs gives {allowed:.1g}"
+    if other.counts.get("replays", 0) < CALLS // 2:
+        reason = other.reasons.most_common(1)[0][0] if other.reasons else "nothing was captured"
+        return proof(f"calls cannot be replayed: {reason}")
+    frozen = plan.frozen(function, type(other), other.options, exact=not own)
+    if frozen is not None:
+        return proof("a value of the host is frozen in the graph", frozen)
+    return proof("", exact=not scatter, scatter=scatter)._replace(also=tuple(plan.also))
+
+
+def state_differs(one: After, other: After) -> bool:
+    """Whether a run has changed any tensor that the function reaches."""
+    return any(
+        deviation_of(name, value, other.values.get(name), 0) is not None
+        for name, value in one.values.items()
+        if isinstance(value, torch.Tensor)
+    )
+
+
+class Plan:
+    """How both runs go: the same start, inputs, and work between calls."""
+
+    def __init__(
+        self, function: Callable[..., Any], inputs: Sequence[Inputs], moved: Sequence[Any], start: Kept
+    ) -> None:
+        self._function, self._inputs, self._moved, self._start = function, inputs, moved, start
+        self._changed: list[str] = []
+        self.also: list[str] = []
+        self._written: set[int] = set()
+        _, tensors = _flat(inputs[0])
+        before = [one._version for one in tensors]
+        result = function(*inputs[0][0], **inputs[0][1])
+        self.needs_backward = any(_goes_back(one) for _, one in _values(result, "output", detached=False))
+        self._written = {place for place, one in enumerate(tensors) if one._version != before[place]}
+        start.restore()
+
+    def run(
+        self, call: Callable[..., Any], calls: int, change: tuple[Any, Any, Any] | None = None, nudged: bool = False
+    ) -> Ran:
+        """Call it so often from the start; ``change`` is a holder, a key and a value that come in the middle.
+
+        With ``nudged`` a last bit of the inputs and of all that the function reads is another.
+        """
+        self._start.restore()
+        if nudged:
+            for one in self._start.reached.ends.values():
+                if isinstance(one, torch.Tensor) and one.is_floating_point():
+                    one.data.copy_(_nudged(one.data))
+        random = np.random.default_rng(1)
+        kept: dict[int, list[tuple[str, Any]]] = {}
+        held_bytes, free_bytes = 0, _free_bytes()
+        for number in range(calls):
+            if change is not None and number == CHANGE_AT:
+                holder, key, value = change
+                bind(holder, key, value.clone() if isinstance(value, torch.Tensor) else value)
+            (arguments, named), tensors = self._fresh(number)
+            for _, one in tensors if nudged else ():
+                if one.is_floating_point():
+                    one.data.copy_(_nudged(one.data))
+            self._move(number)
+            result = call(*arguments, **named)
+            if held_bytes < KEPT_SHARE * free_bytes or number < 2:
+                kept[number] = [
+                    *_values(result, "output"),
+                    *((f"input {i}", one.detach().clone()) for i, one in tensors),
+                ]
+                held_bytes += sum(one.nbytes for _, one in kept[number] if isinstance(one, torch.Tensor))
+            del result
+            if calls > CHANGE_CALLS:
+                between(random, number)
+        end = after(self._function, self._inputs[0])
+        return Ran(kept, end)
+
+    def _move(self, number: int) -> None:
+        """Other values into the tensors that the function reads where they are."""
+        for tensor, values in self._moved[number % len(self._moved)] if self._moved else ():
+            tensor.copy_(values)
+
+    def step_by_step(self, function: Callable[..., Any], other: Graphed) -> tuple[str, Difference | None, str]:
+        """Each call by both from the same state: why they differ or "", what differs first, and the own scatter."""
+        self._start.restore()
+        random = np.random.default_rng(1)
+        scatter: dict[str, Deviation] = {}
+        found: dict[str, Deviation] = {}
+        for number in range(CALLS):
+            (arguments, named), _ = self._fresh(number)
+            self._move(number)
+            here = Kept(function, (arguments, named))
+            turns = []
+            for call in (function, _aside(function), other) if number < OWN_CALLS else (function, other):
+                here.restore()
+                result = call(*arguments, **named)
+                turns.append(Ran({number: [*_values(result, "output")]}, after(function, (arguments, named))))
+            del result
+            eager, graph = turns[0], turns[-1]
+            for again in turns[1:-1]:
+                for one in differences(eager, again):
+                    _keep(scatter, one)
+            if (grown := changed_on_host(eager.end, graph.end)) is not None:
+                grown = grown._replace(call=number + 1)
+                return "values of the host change in each call, and a replay runs no code of the host", grown, ""
+            for one in differences(eager, graph):
+                if not is_rounding(one):
+                    own = scatter.get(one.name)
+                    if own is not None and not is_rounding(own):
+                        return "the function itself is not repeatable from the same start", own.told, ""
+                    return "the graph computes something else", one.told, ""
+                _keep(found, one)
+            between(random, number)
+        widest = max((one.relative for one in scatter.values()), default=0.0)
+        for one in found.values():
+            if one.relative > OVER_SCATTER * widest:
+                return "the graph computes something else", one.told, ""
+        return "", None, f"{widest:.1g}"
+
+    def _fresh(self, number: int) -> tuple[Inputs, list[tuple[int, Any]]]:
+        """The inputs of a call: new tensors, except for those that the function writes to, which stay the same."""
+        given, first = self._inputs[number % len(self._inputs)], self._inputs[0]
+        _, tensors = _flat(given)
+        _, kept = _flat(first)
+        fresh = [
+            kept[place] if place in self._written else one.detach().clone().requires_grad_(one.requires_grad)
+            for place, one in enumerate(tensors)
+        ]
+        places = iter(fresh)
+        return mapped(given, places.__next__), [(place, one) for place, one in enumerate(fresh)]
+
+    def varied(self, names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What differed between calls, and which inputs did not, in words."""
+        _, first = _flat(self._inputs[0])
+        varied: list[str] = []
+        left: list[str] = []
+        for place, one in enumerate(first):
+            differs = any(not torch.equal(one, _flat(each)[1][place]) for each in self._inputs[1:])
+            name = names[place] if place < len(names) else f"input {place}"
+            (varied if differs or place in self._written else left).append(name)
+        return tuple(dict.fromkeys((*varied, *self._changed))), tuple(left)
+
+    def frozen(
+        self, function: Callable[..., Any], graphed: Any, options: dict[str, Any], exact: bool
+    ) -> Difference | None:
+        """The first value of the host that changes what calls do, and that a graph cannot be told to look at.
+
+        Those that it can be told to look at, because the function's module names them, are added to ``also``. With
+        ``exact`` the function repeats bit by bit, so that any difference counts.
+        """
+        names = getattr(inspect.unwrap(function), "__globals__", {})
+        base, found = self.run(function, CHANGE_CALLS), list[Deviation]()
+        for name, holder, key, value, changed in self._changes(function):
+            ended = attempt(partial(self.run, function, CHANGE_CALLS, (holder, key, changed)))
+            bind(holder, key, value)
+            self._start.restore()
+            if ended.error is not None:  # the value does not suit the function
+                continue
+            eager: Any = ended.result
+            if not differences(base, eager):
+                continue
+            for also in (options["also"], _looking(name, value, names)):
+                if also is None:
+                    break
+                other = graphed(function, **{**options, "most": 2, "also": also})
+                try:
+                    graph = self.run(other, CHANGE_CALLS, (holder, key, changed))
+                except RuntimeError:  # it cannot be captured then, which nobody overlooks
+                    found = []
+                    break
+                finally:
+                    bind(holder, key, value)
+                    self._start.restore()
+                found = [one for one in differences(eager, graph) if exact or not is_rounding(one)]
+                if not found:
+                    if also is not options["also"]:
+                        self.also.append(name)
+                    break
+            if found:
+                told = f"{value!r:.20} became {changed!r:.20}, and the graph went on with {value!r:.20}"
+                return Difference(name, found[0].told.call, told)
+            self._changed.append(name)
+        return None
+
+    def _changes(self, function: Callable[..., Any]) -> Iterable[tuple[str, Any, Any, Any, Any]]:
+        """Values of the host that a user may change between calls: name, holder, key, value, another value."""
+        found = 0
+        for name, (holder, key) in self._start.reached.bindings.items():
+            value = now(holder, key)
+            if key in HOW:
+                continue
+            if isinstance(value, bool):
+                other: Any = not value
+            elif isinstance(value, int | float) and value == value:
+                other = (value * 0.9 if value else 0.5) if isinstance(value, float) else value + 1
+            elif (
+                isinstance(value, torch.Tensor)
+                and value.is_floating_point()
+                and not isinstance(value, torch.nn.Parameter)
+            ):
+                other = value.detach().flip(-1).clone().requires_grad_(value.requires_grad) * 1.25
+            else:
+                continue
+            if found == MOST_CHANGES:
+                return
+            found += 1
+            yield name, holder, key, value, other
+
+
+def _looking(name: str, value: Any, names: dict[str, Any]) -> Callable[[], Any] | None:
+    """What looks at a value by its name; None if the function's module does not know it by that name."""
+    looking: Callable[[], Any] | None = attempt(lambda: eval(f"lambda: ({name},)", names)).result  # type: ignore[assignment]
+    seen: Any = attempt(looking).result if looking is not None else None
+    return looking if seen and seen[0] is value else None
+
+
+class Deviation(NamedTuple):
+    """A difference with its size: the share of the values' size, and the bytes of a number; relative is infinite where
+    no number says how far apart they are."""
+
+    name: str
+    relative: float
+    itemsize: int
+    told: Difference
+
+
+def is_rounding(one: Deviation) -> bool:
+    """Whether a difference is so small that sums in another order can make it."""
+    return one.relative <= ROUNDING.get(one.itemsize, 0.0)
+
+
+def differences(one: Ran, other: Ran) -> list[Deviation]:
+    """What differs between two runs, by name, each at its largest; in the order of the calls."""
+    found: dict[str, Deviation] = {}
+    for number in sorted(set(one.kept) & set(other.kept)):
+        mine, theirs = one.kept[number], other.kept[number]
+        if [name for name, _ in mine] != [name for name, _ in theirs]:
+            told = Difference("output", number + 1, f"{len(mine)} values, then {len(theirs)}")
+            return [Deviation("output", float("inf"), 0, told)]
+        for (name, value), (_, against) in zip(mine, theirs, strict=True):
+            _add(found, name, value, against, number + 1)
+    if len(one.kept) == len(other.kept):
+        last = max(one.kept) + 1
+        for name, value in one.end.values.items():
+            if name in other.end.values and isinstance(value, torch.Tensor | np.ndarray):
+                _add(found, name, value, other.end.values[name], last)
+    return list(found.values())
+
+
+def _add(found: dict[str, Deviation], name: str, value: Any, against: Any, call: int) -> None:
+    if (deviation := deviation_of(name, value, against, call)) is not None:
+        _keep(found, deviation)
+
+
+def _keep(found: dict[str, Deviation], one: Deviation) -> None:
+    """Keep the largest deviation of each name, as told by the first."""
+    before = found.get(one.name)
+    if before is None or one.relative > before.relative:
+        found[one.name] = one if before is None else one._replace(told=before.told)
+
+
+def deviation_of(name: str, value: Any, against: Any, call: int) -> Deviation | None:
+    """How two values of one thing differ; None if they are equal bit by bit."""
+    if not isinstance(value, torch.Tensor):
+        same = (
+            np.array_equal(value, against)
+            if isinstance(value, np.ndarray)
+            else type(value) is type(against) and (value == against or value != value)
+        )
+        return (
+            None
+            if same
+            else Deviation(name, float("inf"), 0, Difference(name, call, f"{value!r:.40}, then {against!r:.40}"))
+        )
+    if not isinstance(against, torch.Tensor) or value.shape != against.shape or value.dtype != against.dtype:
+        shape = tuple(against.shape) if isinstance(against, torch.Tensor) else against
+        return Deviation(name, float("inf"), 0, Difference(name, call, f"shape {tuple(value.shape)}, then {shape}"))
+    if torch.equal(value, against):
+        return None
+    if not value.is_floating_point() and not value.is_complex():
+        return Deviation(name, float("inf"), 0, Difference(name, call, "whole numbers differ"))
+    lost = torch.isfinite(value) != torch.isfinite(against)
+    one, other = (torch.view_as_real(each) if each.is_complex() else each.double() for each in (value, against))
+    one, other = (torch.where(torch.isfinite(each), each, 0) for each in (one, other))
+    size = one.square().mean().sqrt().item()
+    apart = (one - other).square().mean().sqrt().item() / size if size else float("inf")
+    if lost.any():
+        apart = float("inf")
+    elif apart == 0:  # NaN at the same places, or signs of zero
+        return None
+    place = int((one - other).abs().flatten().argmax())
+    told = f"{one.flatten()[place].item():.7g}, then {other.flatten()[place].item():.7g} at element {place}"
+    return Deviation(name, apart, value.element_size(), Difference(name, call, told))
+
+
+def changed_on_host(eager: After, graph: After) -> Difference | None:
+    """Plain values and random states that calls have changed and replays have not."""
+    for name, value in eager.values.items():
+        if isinstance(value, SCALARS) and name in graph.values and graph.values[name] != value and value == value:
+            return Difference(
+                name, CALLS, f"{value!r:.40} after {CALLS} calls, {graph.values[name]!r:.40} with the graph"
+            )
+    for name in eager.values.keys() ^ graph.values.keys():
+        return Difference(name, CALLS, f"it is there only {'without' if name in eager.values else 'with'} the graph")
+    for name, state in eager.randoms.items():
+        if graph.randoms.get(name) != state:
+            return Difference(f"random numbers of {name}", CALLS, "their state is another after as many calls")
+    return None
+
+
+def between(random: np.random.Generator, number: int) -> None:
+    """Other work between two calls: memory is taken, filled with NaN and given back, random numbers are drawn."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    sizes = (2 ** random.uniform(7, 20 if device == "cuda" else 10, size=6)).astype(int)
+    taken = [torch.full((int(size),), float("nan"), device=device) for size in sizes]
+    torch.rand(3, device=device)
+    if number % 50 == 49:
+        del taken
+        gc.collect()
+        if device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _nudged(values: torch.Tensor) -> torch.Tensor:
+    """The same numbers with a last bit changed at random."""
+    last = torch.finfo(values.dtype).eps
+    return values * (1 + last * torch.randint(-1, 2, values.shape, device=values.device).to(values.dtype))
+
+
+def generator(seed: int) -> torch.Generator:
+    """What draws inputs, on the host, so that every GPU gets the same."""
+    return torch.Generator().manual_seed(seed)
+
+
+def draw(value: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    """Other values for a tensor: numbers as far apart and within the same range, whole numbers within their range."""
+    if value.numel() == 0:
+        return value
+    if value.dtype == torch.bool:
+        share = value.double().mean().item()
+        drawn = torch.rand(value.shape, generator=random) < share
+        return drawn.to(value.device)
+    low, high = value.min(), value.max()
+    if value.is_floating_point():
+        values = torch.randn(value.shape, generator=random, dtype=torch.float64).to(value.device)
+        mean, spread = value.double().mean(), value.double().std() if value.numel() > 1 else value.double().abs()
+        return (mean + spread * values).clamp(low.double(), high.double()).to(value.dtype)
+    if value.is_complex():
+        return value.flip(-1)
+    drawn = torch.randint(int(low), int(high) + 1, value.shape, generator=random)
+    return drawn.to(value.device, value.dtype)
+
+
+def _flat(value: Any) -> tuple[Any, list[Any]]:
+    tensors: list[Any] = []
+    return described(value, tensors), tensors
+
+
+def _aside(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function in a stream of its own, as captures have one: libraries keep a workspace for each stream."""
+    side = torch.cuda.Stream()
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        main = torch.cuda.current_stream()
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            result = function(*arguments, **named)
+        main.wait_stream(side)
+        return result
+
+    return called
+
+
+def _goes_back(one: Any) -> bool:
+    """Whether backward() can still be called on an output: its graph has not been used."""
+    if not isinstance(one, torch.Tensor) or one.grad_fn is None:
+        return False
+    try:
+        one.sum().backward(retain_graph=True)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _values(value: Any, path: str, detached: bool = True) -> Iterable[tuple[str, Any]]:
+    """The values of a result, each with its place; as copies unless ``detached`` is False."""
+    if isinstance(value, torch.Tensor):
+        yield path, value.detach().clone() if detached else value
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from _values(each, f"{path}[{key!r}]", detached)
+    elif isinstance(value, tuple | list):
+        for number, each in enumerate(value):
+            yield from _values(each, f"{path}[{number}]", detached)
+    elif isinstance(value, (*SCALARS, np.ndarray)):
+        yield path, value
+
+
+def _free_bytes() -> float:
+    return float(torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else 1e9

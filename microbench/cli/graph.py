@@ -1,0 +1,90 @@
+"""The command graph: makes a user's function a CUDA graph, proves that it computes the same, and hands it over."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from microbench.cli.options import ANSWER
+from microbench.cli.output import draw, print_json
+from microbench.core.errors import ExitCode, UsageError
+from microbench.core.options import argument, flag, option
+from microbench.library.options import own_axes
+
+if TYPE_CHECKING:
+    from microbench.library.graphs import Made
+
+
+def graph(
+    what: str = argument("TARGET", "FILE.py::FUNCTION or MODULE:FUNCTION, from the current folder."),
+    *,
+    setup: str | None = option("TARGET", "A function that gets the axes it names and returns the arguments."),
+    inputs: str | None = option("TARGET", "A function that returns several sets of arguments; default: drawn anew."),
+    axes: Mapping[str, Sequence[Any]] | None = option(
+        "NAME=VALUE", "The value of a parameter: batch=8. Repeatable.", "--axis", read=own_axes
+    ),
+    compile: bool = flag("Time torch.compile too, which takes a minute or more."),
+    out: Path | None = option("FOLDER", "Write the diff and the helper file to this new folder.", "-o", "--out"),
+    apply: bool = flag("Change the file itself, which must be committed in git."),
+    limit: str | None = option("TIME", "End it after this time: 5min; default: 10 minutes."),
+    json: bool = ANSWER,
+) -> int:
+    """Make a CUDA graph of a PyTorch function, prove that it computes the same, and show the change.
+
+    The function is called some hundred times. Each call that stops a capture is named, with its line and what to
+    change. The graph is compared with the function: 200 calls from the same start, with inputs that differ, other work
+    between the calls and values of the host changed. Then both are timed, and the change of the file is run and proved
+    as well. The exit code is 0 if the graph is proved, else 1.
+    """
+    from microbench.core.units import typed_time
+    from microbench.library.graphs import LIMIT_S, make_graph, write_change
+    from microbench.report.sheets import graph as drawing
+    from microbench.report.terminal import terminal
+
+    chosen = {name: str(values[0]) for name, values in (axes or {}).items()}
+    if several := [name for name, values in (axes or {}).items() if len(values) > 1]:
+        raise UsageError(f"--axis {several[0]} has several values", "give one: each needs a graph of its own")
+    limit_s = typed_time(limit, 86400.0) if limit is not None else LIMIT_S
+    error = terminal.open_console(sys.stderr)
+
+    def progress(stage: str) -> None:
+        terminal.tell((f"… {stage}",), error)
+
+    made = make_graph(what, setup or "", inputs or "", chosen, compile, limit_s, progress)
+    written = write_change(made, out, apply) if made.proved and made.change is not None and (out or apply) else []
+    if json:
+        print_json({**_answer(made), "written": [str(one) for one in written]})
+    else:
+        draw(drawing.screen(made))
+        console = terminal.open_console()
+        slower = made.report.ratio is not None and made.report.ratio[0] <= 1
+        if made.proved and made.change is not None:
+            if not written and not slower:
+                terminal.tell(["", *made.change.diff.splitlines(), ""], console)
+                terminal.tell(
+                    [f"more: {_again(what, setup, inputs)} -o FOLDER writes both files, --apply changes yours"], console
+                )
+            for path in written:
+                terminal.tell([f"written: {path}"], console)
+    return ExitCode.MEASURED if made.proved else ExitCode.SOME_FAILED
+
+
+def _again(what: str, setup: str | None, inputs: str | None) -> str:
+    given = [*(["--setup", setup] if setup else []), *(["--inputs", inputs] if inputs else [])]
+    return " ".join(["microbench graph", what, *given])
+
+
+def _answer(made: Made) -> dict[str, object]:
+    import msgspec
+
+    report, change, again = made.report, made.change, made.again
+    return {
+        "function": made.what, "proved": made.proved, "report": msgspec.to_builtins(report),
+        "diff": change.diff if change is not None else None,
+        "changed_file": msgspec.to_builtins(again) if again is not None else None,
+    }  # fmt: skip
+
+
+COMMANDS = ((graph, "microbench graph train.py::step --setup train.py::setup"),)

@@ -1,0 +1,143 @@
+"""Makes a graph of a user's function in a process of its own, proves it, and proves the changed file once more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from microbench.core.errors import UsageError
+from microbench.core.targets import check_function, target
+from microbench.core.units import plain
+
+if TYPE_CHECKING:
+    from microbench.capture.making import Asked, Report
+    from microbench.capture.making import Made as Made
+
+LIMIT_S = 600.0
+LOOK_S = 0.1
+
+
+def make_graph(
+    what: str,
+    setup: str = "",
+    inputs: str = "",
+    axes: dict[str, str] | None = None,
+    compile: bool = False,
+    limit_s: float = LIMIT_S,
+    progress: Callable[[str], None] = lambda stage: None,
+) -> Made:
+    """Look at a function, capture it, prove the graph and the changed file. Raises UsageError for bad names."""
+    from microbench.capture.handover import HELPER, change
+    from microbench.capture.making import Asked, Made
+
+    for one in filter(None, (what, setup, inputs)):
+        check_function(target(one))
+    asked = Asked(what, setup, inputs, dict(axes or {}), compile)
+    report = _report(asked, limit_s, progress)
+    wanted = target(what)
+    if not report.proved or wanted.kind != "file":
+        return Made(what, report, None, None)
+    file = Path(wanted.place).resolve()
+    found = change(file, wanted.name, report.also)
+    if found is None:
+        return Made(what, report, None, None)
+    with tempfile.TemporaryDirectory(prefix="microbench-graph-") as name:
+        copy = Path(name) / file.name
+        copy.write_text(found.text, encoding="utf-8")
+        (Path(name) / HELPER).write_text(found.helper, encoding="utf-8")
+        moved = (_moved(what, file, copy), _moved(setup, file, copy), _moved(inputs, file, copy))
+        progress("the changed file")
+        again = _report(Asked(*moved, dict(axes or {})), limit_s, progress, file.parent)
+    return Made(what, report, found, again)
+
+
+def _moved(text: str, file: Path, copy: Path) -> str:
+    """The same function in the copy of its file."""
+    wanted = target(text) if text else None
+    if wanted is None or wanted.kind != "file" or Path(wanted.place).resolve() != file:
+        return text
+    return f"{copy}::{wanted.name}"
+
+
+def _report(asked: Asked, limit_s: float, progress: Callable[[str], None], folder: Path | None = None) -> Report:
+    """The report of a process, which is killed if it does not end; ``folder`` is where it finds other modules."""
+    from microbench.capture.making import Report
+
+    with tempfile.TemporaryDirectory(prefix="microbench-graph-") as name:
+        file = Path(name) / "report.json"
+        file.write_bytes(msgspec.json.encode(asked))
+        paths = [str(folder)] if folder is not None else []
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])
+        }
+        with (Path(name) / "output").open("w+b") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "microbench.capture.making", str(file)], stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True, env=environment,
+            )  # fmt: skip
+            ends_s, stage = time.monotonic() + limit_s, ""
+            try:
+                while process.poll() is None and time.monotonic() < ends_s:
+                    time.sleep(LOOK_S)
+                    if (now := _read(file)) is not None and now.stage != stage:
+                        stage = now.stage
+                        progress(stage)
+            finally:
+                hung = process.poll() is None
+                if hung:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            report = _read(file) or Report()
+            if hung:
+                report.error = f"it did not end within {limit_s:.0f} s, at: {report.stage}; --limit gives it longer"
+            elif process.returncode and not report.error:
+                output.seek(0)
+                last = output.read().decode(errors="replace").strip().splitlines()[-1:]
+                words = plain(last[0], 200) if last else f"exit code {process.returncode}"
+                report.error = f"its process ended at {report.stage}: {words}"
+    return report
+
+
+def _read(file: Path) -> Report | None:
+    from microbench.capture.making import Report
+
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Report)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def write_change(made: Made, out: Path | None, apply: bool) -> list[Path]:
+    """Write the diff and the helper to ``out``, or with ``apply`` change the file itself. Raises UsageError."""
+    from microbench.capture.handover import HELPER, why_not_applied
+
+    assert made.change is not None
+    change = made.change
+    if apply:
+        if why := why_not_applied(change.file):
+            raise UsageError(f"--apply changes nothing: {why}", "commit the file first, or apply the diff by hand")
+        helper = change.file.parent / HELPER
+        if helper.exists() and helper.read_text(encoding="utf-8") != change.helper:
+            raise UsageError(f"{helper.name} exists with other content", "move it away first")
+        helper.write_text(change.helper, encoding="utf-8")
+        change.file.write_text(change.text, encoding="utf-8")
+        return [change.file, helper]
+    if out is None:
+        return []
+    try:
+        out.mkdir()
+    except OSError as error:
+        raise UsageError(f"{plain(out)} cannot be made: {error.strerror}", "give a new folder by -o") from error
+    written = [out / f"{change.file.stem}.diff", out / HELPER]
+    for path, text in zip(written, (change.diff, change.helper), strict=True):
+        path.write_text(text, encoding="utf-8")
+    return written

@@ -1,0 +1,1090 @@
+/* Records what a process submits to the GPU into a file of its own. It runs inside of the program that is watched.
+ *
+ * A Python program loads it at its first import of a GPU package, and drives it by the functions microbench_*: see
+ * recorder.py. CUDA's driver loads it into any other program within cuInit, because CUDA_INJECTION64_PATH names it, and
+ * calls InitializeInjection. CUPTI's threads write kernels, copies and memsets; calls, waits and events are written by a
+ * callback in the program's own threads. Nothing here knows of Python or takes its lock.
+ *
+ * It needs no header of CUDA. Whatever fails, the program runs on, and the reason is left for the end of microbench.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXPORTED __attribute__((visibility("default")))
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* The cells of a file (cells.py). */
+
+enum { VERSION = 1, CELL_BYTES = 64, TEXT_BYTES = 48, LONGEST_TEXT = 16384, FACT = 0xFF01, NAME = 0xFF02 };
+enum {
+    MEMCPY = 1, MEMSET = 2, DRIVER = 4, RUNTIME = 5, KERNEL = 10, OVERHEAD = 17, PEER_MEMCPY = 22, CUDA_EVENT = 36,
+    SYNC = 38
+};
+/* CUPTI makes records of these kinds. The rows of calls (RUNTIME, DRIVER), waits (SYNC) and events are made while the
+ * program calls, because CUPTI's own records of them cost several times as much. */
+static const int KINDS[] = {KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, OVERHEAD};
+/* What is done about a call: RECORDED, plus RECORDS_EVENT or one of CUPTI's types of waits in the low bits. PER_THREAD
+ * marks calls of the variant with a default stream for each thread, and LAUNCHES those of one kernel. */
+enum {
+    WAITS_FOR_EVENT = 1, STREAM_WAITS, WAITS_FOR_STREAM, WAITS_FOR_ALL, RECORDS_EVENT = 8, PER_THREAD = 16, RECORDED = 32,
+    LAUNCHES = 64
+};
+
+typedef struct {
+    uint16_t kind, detail;
+    uint32_t flags;
+    uint64_t begin_ns, end_ns;
+    uint32_t correlation, place, stream, graph;
+    uint64_t size, name, node;
+} Row;
+
+typedef struct {
+    uint16_t kind, part;
+    uint32_t length;
+    uint64_t key;
+    char content[TEXT_BYTES];
+} Text;
+
+typedef struct {
+    char magic[16];
+    uint32_t version, cell_bytes;
+    uint64_t unused[5];
+} Header;
+
+typedef union {
+    Row row;
+    Text text;
+    Header header;
+} Cell;
+
+_Static_assert(sizeof(Row) == CELL_BYTES && sizeof(Text) == CELL_BYTES && sizeof(Cell) == CELL_BYTES, "64 bytes each");
+
+/* The bounds. */
+
+/* Small buffers, because CUPTI delivers only full ones while the program runs, and a killed program loses the others. If
+ * many bytes are handed out (many threads, a slow disk), buffers become smaller; beyond MOST_BYTES none is given, and
+ * CUPTI drops records and counts them. */
+#define BUFFER_BYTES (1ull << 18)
+#define SMALL_BUFFER_BYTES (1ull << 15)
+#define MANY_BYTES (256ull << 20)
+#define MOST_BYTES (1ull << 30)
+/* That stay free on the disk, or a twentieth of a smaller disk. */
+#define MOST_RESERVE_BYTES (1ull << 30)
+/* Cells are written before the longest name might not fit any more. TRIES: slots that are tried for one name. */
+enum { MOST_CELLS = 8192, FULL_CELLS = MOST_CELLS - LONGEST_TEXT / TEXT_BYTES - 2, NAME_SLOTS = 65536, TRIES = 64 };
+/* MOST_CALLS is above the number (cbid) of any call. After LOCK_TRIES tries, a lock in a forked child counts as held by
+ * a thread that no longer exists. In the process itself the holder may wait for a processor, or be interrupted by the
+ * signal handler that runs this, so there are LOCK_ROUNDS rounds. */
+enum { MOST_CALLS = 1200, BEGUN_SLOTS = 1024, CALL_ROWS = 2048, LOCK_TRIES = 20000, LOCK_ROUNDS = 200 };
+enum { FLUSH_MS = 200, FORCED = 1, FAR_FILE = 900, MOST_GPUS = 64, MOST_PATH = 4096 };
+enum { FIRST_VERSION = 18, FIRST_UNKNOWN_VERSION = 140000, TAKEN = 39 };
+/* Unless it is told otherwise the recording pauses now and then: the first window and the first pause, each twice as
+ * long as the one before it, and the longest of each. Pauses show the step without the recorder. */
+#define FIRST_WINDOW_S 0.5
+#define FIRST_PAUSE_S 0.25
+#define LONGEST_WINDOW_S 8.0
+#define LONGEST_PAUSE_S 60.0
+/* Something is looked at every LOOK_S. At the end of a window kernels that were launched in it may still run: how many
+ * looks they are waited for, at most and while none ends. The end of a turn is waited for TURN_LOOKS. */
+#define LOOK_S 0.05
+enum { DRAIN_LOOKS = 200, STALLED_LOOKS = 12, TURN_LOOKS = 40 };
+#define WITHIN_S 0.001 /* in which a callback that has begun ends */
+#define BEHIND_S 1.0   /* in which CUPTI hands over what has ended */
+
+/* Calls that are recorded submit, wait, allocate or load code: parts of their names. Others take too little time. */
+static const char *const PARTS_OF_CALLS[] = {
+    "Launch", "Memcpy", "Memset", "Synchronize", "WaitEvent", "EventRecord", "Malloc", "MemAlloc", "MemFree",
+    "cudaFree", "HostAlloc", "HostRegister", "HostUnregister", "MemCreate", "MemMap", "MemRelease", "MemPrefetch",
+    "ModuleLoad", "ModuleUnload", "LibraryLoad", "LibraryUnload", "GraphInstantiate", "GraphExecUpdate",
+};
+/* What those do that are more than a call, the first that fits. */
+static const struct {
+    const char *part;
+    uint8_t more;
+} ACTIONS[] = {
+    {"EventSynchronize", WAITS_FOR_EVENT}, {"StreamSynchronize", WAITS_FOR_STREAM}, {"Synchronize", WAITS_FOR_ALL},
+    {"WaitEvent", STREAM_WAITS}, {"EventRecord", RECORDS_EVENT}, {"LaunchKernel", LAUNCHES},
+    {"LaunchCooperativeKernel", LAUNCHES},
+};
+static const char *const RANKS[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"};
+static const struct {
+    int domain;
+    const char *name;
+} APIS[] = {{1, "driver"}, {2, "runtime"}};
+static const char *const TOOLKIT_FOLDERS[] = {"extras/CUPTI/lib64", "lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"};
+static const char ELSEWHERE[] = "record into a folder on another disk by -o";
+
+/* The functions of libcupti. */
+
+static struct {
+    int (*get_version)(uint32_t *);
+    int (*get_result_string)(int, const char **);
+    int (*get_timestamp)(uint64_t *);
+    int (*get_callback_name)(int, uint32_t, const char **);
+    int (*subscribe)(void **, void (*)(void *, uint32_t, uint32_t, const void *), void *);
+    int (*unsubscribe)(void *);
+    int (*register_callbacks)(
+        void (*)(uint8_t **, size_t *, size_t *), void (*)(void *, uint32_t, uint8_t *, size_t, size_t));
+    int (*enable)(int);
+    int (*disable)(int);
+    int (*flush_all)(uint32_t);
+    int (*flush_period)(uint32_t);
+    int (*next_record)(uint8_t *, size_t, uint8_t **);
+    int (*dropped_records)(void *, uint32_t, size_t *);
+    int (*enable_callback)(uint32_t, void *, int, uint32_t);
+    int (*get_stream_id)(void *, void *, uint8_t, uint32_t *);
+} cupti;
+
+static const struct {
+    const char *name;
+    void *place;
+} FUNCTIONS[] = {
+    {"cuptiGetVersion", &cupti.get_version},
+    {"cuptiGetResultString", &cupti.get_result_string},
+    {"cuptiGetTimestamp", &cupti.get_timestamp},
+    {"cuptiGetCallbackName", &cupti.get_callback_name},
+    {"cuptiSubscribe", &cupti.subscribe},
+    {"cuptiUnsubscribe", &cupti.unsubscribe},
+    {"cuptiActivityRegisterCallbacks", &cupti.register_callbacks},
+    {"cuptiActivityEnable", &cupti.enable},
+    {"cuptiActivityDisable", &cupti.disable},
+    {"cuptiActivityFlushAll", &cupti.flush_all},
+    {"cuptiActivityFlushPeriod", &cupti.flush_period},
+    {"cuptiActivityGetNextRecord", &cupti.next_record},
+    {"cuptiActivityGetNumDroppedRecords", &cupti.dropped_records},
+    {"cuptiEnableCallback", &cupti.enable_callback},
+    {"cuptiGetStreamIdEx", &cupti.get_stream_id},
+};
+
+/* The recording of this process; there may be another after it. */
+
+static atomic_int taken;              /* 1 as soon as something records this process */
+static atomic_bool active;            /* CUPTI is ours */
+static atomic_uint generation;        /* the number of the recording */
+static pid_t process;                 /* a forked child has another number and stays silent */
+static void *subscriber;
+static bool enabled[SYNC + 1];        /* by kind */
+static char path[MOST_PATH], reasons[MOST_PATH];
+static char reason[3 * MOST_PATH];    /* a cause, and the next step in the last line */
+static struct stat identity;          /* of the file, which the program may close */
+static atomic_bool stopped, ending;
+static _Atomic uint64_t handed_out_bytes;
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static int file = -1, failure;        /* failure: the errno of the write that failed */
+static uint64_t written_bytes, least_free_bytes;
+static Cell cells[MOST_CELLS];        /* that wait for being written */
+static int waiting;
+static uint64_t seen_names[NAME_SLOTS];
+
+static uint8_t actions[2][MOST_CALLS];               /* by domain less one and number; 0 is not recorded */
+static _Atomic uint64_t begun[BEGUN_SLOTS];          /* the runtime's calls that have begun, by their correlation */
+static atomic_flag calls_lock = ATOMIC_FLAG_INIT;    /* of the next two; mutex may be taken within it */
+static Row calls[CALL_ROWS];                         /* that wait for being written */
+static int waiting_calls;
+static _Atomic uint64_t dropped_calls;
+static atomic_bool locked_out;
+
+/* Of this window: kernels launched, how many of them have a record by now, and the correlations of the first launch and
+ * of the last call. In a pause last_counted is the correlation of the last call whose work counts, and otherwise 0. */
+static _Atomic uint64_t launched, finished, first_launch, last_call, last_counted;
+
+static pthread_mutex_t turns = PTHREAD_MUTEX_INITIALIZER; /* of what follows; the other two may be taken within it */
+static bool heard[2][MOST_CALLS];     /* calls that are recorded now */
+static bool quiet;                    /* CUPTI is off */
+static bool last_window;              /* no other follows */
+static unsigned window;
+static uint64_t window_begin_ns;
+static double window_s, every_s;      /* of the settings; 0 where windows grow */
+
+/* What Python shares: the thread that launched first; whether a window is open; what it shall call microbench_switch
+ * for, at the end of a turn of a loop; and whether it can do so. */
+EXPORTED struct {
+    _Atomic uint32_t first_thread, window_open, wanted, can_switch;
+} microbench_shared;
+enum { TURN_OFF = 1, TURN_ON };
+
+/* What microbench_end is called for. */
+enum { AT_EXIT, AFTER_A_TIME, AFTER_A_BLOCK, AFTER_A_FAILURE };
+
+#define READ(word) atomic_load_explicit(&(word), memory_order_relaxed)
+#define SET(word, value) atomic_store_explicit(&(word), value, memory_order_relaxed)
+
+/* Copy a text; one that is too long becomes empty. */
+static void keep(char *target, const char *text) {
+    size_t length = text ? strlen(text) : 0;
+    target[0] = 0;
+    if (length && length < MOST_PATH) memcpy(target, text, length + 1);
+}
+
+/* Write a string of JSON. */
+static void put_quoted(FILE *target, const char *text) {
+    fputc('"', target);
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\') fprintf(target, "\\%c", *text);
+        else if ((unsigned char)*text < ' ') fprintf(target, "\\u%04x", *text);
+        else fputc(*text, target);
+    }
+    fputc('"', target);
+}
+
+/* Say why the process is not recorded, or not to its end. */
+__attribute__((format(printf, 2, 3))) static bool refuse(const char *next_step, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(reason, sizeof reason - MOST_PATH, format, arguments);
+    va_end(arguments);
+    strcat(strcat(reason, "\n"), next_step);
+    return false;
+}
+
+/* Leave the reason for the end of microbench. */
+static void leave_reason(void) {
+    char name[MOST_PATH + 32], *next_step = strrchr(reason, '\n');
+    snprintf(name, sizeof name, "%s/%d", reasons, (int)getpid());
+    FILE *target = *reasons ? fopen(name, "ae") : NULL;
+    if (!target) return;
+    *next_step++ = 0;
+    fputc('[', target);
+    put_quoted(target, reason);
+    fputs(", ", target);
+    put_quoted(target, next_step);
+    fputs("]\n", target);
+    fclose(target);
+}
+
+/* Writing; the mutex is held. */
+
+static void fail(int error) {
+    failure = error;
+    stopped = true;
+}
+
+/* Write the cells that wait. After a failure nothing more is written, so the file stays whole up to there. */
+static void write_cells(void) {
+    const char *next = (const char *)cells;
+    uint64_t left = (uint64_t)waiting * CELL_BYTES;
+    struct statvfs disk;
+    struct rlimit largest;
+    waiting = 0;
+    /* A program that closes all files may have opened another one by this number since. */
+    if (lseek(file, 0, SEEK_CUR) != (off_t)written_bytes) return fail(EBADF);
+    if (!fstatvfs(file, &disk) && disk.f_bfree * disk.f_frsize < least_free_bytes) return fail(ENOSPC);
+    /* A write that begins at the limit would end the program by SIGXFSZ. */
+    if (getrlimit(RLIMIT_FSIZE, &largest)) largest.rlim_cur = RLIM_INFINITY;
+    while (left) {
+        uint64_t room = written_bytes < largest.rlim_cur ? largest.rlim_cur - written_bytes : 0;
+        if (!room) return fail(EFBIG);
+        ssize_t written = write(file, next, left < room ? left : room);
+        if (written > 0) {
+            next += written;
+            left -= written;
+            written_bytes += written;
+        } else if (written == 0 || errno != EINTR)
+            return fail(written ? errno : ENOSPC);
+    }
+}
+
+static Cell *next_cell(void) {
+    memset(&cells[waiting], 0, CELL_BYTES);
+    return &cells[waiting++];
+}
+
+/* Add the cells of a text; there is room for the longest one. */
+static void put_text(uint16_t kind, uint64_t key, const char *text) {
+    uint32_t length = strnlen(text, LONGEST_TEXT);
+    for (uint32_t begun = 0; begun < length; begun += TEXT_BYTES) {
+        Text *cell = &next_cell()->text;
+        *cell = (Text){kind, begun / TEXT_BYTES, length, key, {0}};
+        memcpy(cell->content, text + begun, length - begun < TEXT_BYTES ? length - begun : TEXT_BYTES);
+    }
+}
+
+__attribute__((format(printf, 1, 2))) static void put_fact(const char *format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    put_text(FACT, 0, text);
+    if (waiting >= FULL_CELLS) write_cells();
+}
+
+/* Put the text of a kernel's name before its first row. A name that finds no slot in the table is left out. */
+static void put_name(uint64_t name) {
+    uint64_t slot = (name >> 3) * 40503;
+    for (int tries = 0; name && tries < TRIES; tries++, slot++) {
+        uint64_t *seen = &seen_names[slot & (NAME_SLOTS - 1)];
+        if (*seen == name) return;
+        if (!*seen) {
+            *seen = name;
+            return put_text(NAME, name, (const char *)(uintptr_t)name);
+        }
+    }
+}
+
+/* From records to rows: the fields lie at the same places in CUPTI 12.0 to 13.5. */
+
+static uint16_t u16(const uint8_t *at) { uint16_t value; memcpy(&value, at, sizeof value); return value; }
+static uint32_t u32(const uint8_t *at) { uint32_t value; memcpy(&value, at, sizeof value); return value; }
+static uint64_t u64(const uint8_t *at) { uint64_t value; memcpy(&value, at, sizeof value); return value; }
+
+/* Fill an empty row from a record. False for a record of another kind. */
+static bool fill(Row *row, const uint8_t *record) {
+    uint32_t kind = u32(record);
+    row->end_ns = 1;
+    switch (kind) {
+    case KERNEL:
+        row->begin_ns = u64(record + 16), row->end_ns = u64(record + 24), row->correlation = u32(record + 92);
+        row->place = u32(record + 40), row->stream = u32(record + 48);
+        row->size = (uint64_t)u32(record + 52) * u32(record + 56) * u32(record + 60);
+        row->flags = u32(record + 64) * u32(record + 68) * u32(record + 72);
+        row->name = u64(record + 104), row->node = u64(record + 144), row->graph = u32(record + 156);
+        break;
+    case MEMCPY: case PEER_MEMCPY: case MEMSET:
+        row->size = u64(record + 8), row->begin_ns = u64(record + 16), row->end_ns = u64(record + 24);
+        row->place = u32(record + 32), row->stream = u32(record + 40);
+        if (kind == PEER_MEMCPY)
+            row->correlation = u32(record + 60), row->node = u64(record + 72), row->graph = u32(record + 80);
+        else
+            row->correlation = u32(record + 44), row->node = u64(record + 64), row->graph = u32(record + 72);
+        if (kind == MEMSET) row->flags = u16(record + 50);
+        else row->detail = record[4], row->flags = record[5] | record[6] << 8;
+        break;
+    case OVERHEAD:
+        row->flags = u32(record + 4), row->place = u32(record + 16);
+        row->begin_ns = u64(record + 24), row->end_ns = u64(record + 32);
+        break;
+    default:
+        return false;
+    }
+    row->kind = kind;
+    return true;
+}
+
+/* Write all records of a buffer but those of what has not ended when the recording ends, and of calls in a pause. */
+static void keep_records(uint8_t *buffer, size_t valid_bytes) {
+    uint8_t *record = NULL;
+    while (!cupti.next_record(buffer, valid_bytes, &record)) {
+        uint64_t first = READ(first_launch), last = READ(last_counted);
+        if (u32(record) == KERNEL) {
+            uint32_t correlation = u32(record + 92), graph = u32(record + 156);
+            put_name(u64(record + 104));
+            if (!graph && first && correlation >= first && (!last || correlation <= last)) finished++;
+        }
+        Row *row = &next_cell()->row;
+        if (!fill(row, record) || (ending && row->end_ns == 0) || (last && row->correlation > last)) waiting--;
+        if (waiting >= FULL_CELLS) write_cells();
+        if (stopped) return;
+    }
+    write_cells();
+}
+
+/* CUPTI needs memory for records. Behind it is the number of the recording that gave it. */
+static void requested(uint8_t **buffer, size_t *size, size_t *most_records) {
+    uint64_t number = generation;
+    *size = handed_out_bytes < MANY_BYTES ? BUFFER_BYTES : SMALL_BUFFER_BYTES;
+    *buffer = handed_out_bytes < MOST_BYTES && !stopped ? malloc(*size + sizeof number) : NULL;
+    if (*buffer) memcpy(*buffer + *size, &number, sizeof number);
+    else *size = 0;
+    handed_out_bytes += *size;
+    *most_records = 0;
+}
+
+/* The program's calls. */
+
+/* What CUPTI says of a call: CUpti_CallbackData. ``kept`` is a word for us that lasts until the call returns. */
+typedef struct {
+    uint32_t leaves;
+    const char *function;
+    void *const *parameters;
+    void *result;
+    const char *symbol;
+    void *context;
+    uint32_t context_number;
+    uint64_t *kept;
+    uint32_t correlation;
+} Called;
+
+_Static_assert(offsetof(Called, kept) == 56 && offsetof(Called, correlation) == 64, "as in cupti_callbacks.h");
+
+/* Lock the rows of calls. That is always possible but in a forked child, whose parent's thread had locked them. */
+static bool lock_calls(void) {
+    for (int rounds = 0; rounds < LOCK_ROUNDS && !locked_out; rounds++) {
+        for (int tries = 0; tries < LOCK_TRIES; tries++) {
+            if (!atomic_flag_test_and_set_explicit(&calls_lock, memory_order_acquire)) return true;
+            sched_yield();
+        }
+        if (getpid() != process) locked_out = true;
+    }
+    return false;
+}
+
+static void unlock_calls(void) {
+    atomic_flag_clear_explicit(&calls_lock, memory_order_release);
+}
+
+/* Write the rows of calls, with their lock held. A forked child, which shares the file, forgets them. */
+static void write_calls(void) {
+    if (getpid() == process) {
+        pthread_mutex_lock(&mutex);
+        if (!stopped) {
+            memcpy(cells, calls, waiting_calls * sizeof *calls);
+            waiting = waiting_calls;
+            write_cells();
+        }
+        pthread_mutex_unlock(&mutex);
+    }
+    waiting_calls = 0;
+}
+
+/* Write the rows of calls that wait, although there is room for more. */
+static void write_waiting(void) {
+    if (!lock_calls()) return;
+    write_calls();
+    unlock_calls();
+}
+
+/* Write a fact while the callbacks may write too. */
+__attribute__((format(printf, 1, 2))) static void give_fact(const char *format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    write_waiting();
+    pthread_mutex_lock(&mutex);
+    if (!stopped) {
+        put_text(FACT, 0, text);
+        write_cells();
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+/* Whether the host waits in a call, so that it is recorded in pauses too. */
+static bool waits(uint8_t action) {
+    int type = action & 15;
+    return type == WAITS_FOR_EVENT || type == WAITS_FOR_STREAM || type == WAITS_FOR_ALL;
+}
+
+/* The number of the stream of a call, as records of kernels have it, and the number of its event. */
+static void find_stream_and_event(uint8_t action, const Called *data, uint32_t *stream, uint64_t *event) {
+    int type = action & 15;
+    *stream = UINT32_MAX, *event = UINT32_MAX;
+    if (!type || type == WAITS_FOR_ALL || !data->parameters) return;
+    uint64_t first = (uintptr_t)data->parameters[0];
+    uint64_t second = type == RECORDS_EVENT || type == STREAM_WAITS ? (uintptr_t)data->parameters[1] : 0;
+    if (type == WAITS_FOR_EVENT || type == RECORDS_EVENT) *event = first >> 4 & UINT32_MAX;
+    else if (type == STREAM_WAITS) *event = second >> 4 & UINT32_MAX;
+    if (type == WAITS_FOR_EVENT) return;
+    void *handle = (void *)(uintptr_t)(type == RECORDS_EVENT ? second : first);
+    uint32_t number;
+    if (!cupti.get_stream_id(data->context, handle, (action & PER_THREAD) != 0, &number)) *stream = number;
+}
+
+/* The program enters a call that is recorded, or leaves it. Within a call of the runtime, one of the driver with the
+ * same correlation is no call of the program. */
+static void called(void *unused, uint32_t domain, uint32_t number, const void *about) {
+    const Called *data = about;
+    _Atomic uint64_t *own = &begun[data->correlation % BEGUN_SLOTS];
+    uint8_t action = number < MOST_CALLS ? actions[domain - 1][number] : 0, type = action & 15;
+    bool runtime = domain == 2, paused = READ(last_counted) != 0;
+    (void)unused;
+    if (!data->leaves) {
+        *data->kept = 0;
+        if (runtime) SET(*own, data->correlation);
+        if (paused && !waits(action)) return;
+        if (runtime || READ(*own) != data->correlation) cupti.get_timestamp(data->kept);
+        return;
+    }
+    uint64_t begin_ns = *data->kept, end_ns, event;
+    uint32_t stream, thread = (uint32_t)pthread_self();
+    if (runtime) SET(*own, 0);
+    if (!begin_ns || !action || READ(stopped)) return;
+    cupti.get_timestamp(&end_ns);
+    paused = READ(last_counted) != 0;
+    if (paused && !waits(action)) return;
+    find_stream_and_event(action, data, &stream, &event);
+    if (!lock_calls()) {
+        dropped_calls++;
+        return;
+    }
+    if (!paused && data->correlation > READ(last_call)) SET(last_call, data->correlation);
+    calls[waiting_calls++] = (Row){
+        .kind = runtime ? RUNTIME : DRIVER, .detail = number, .begin_ns = begin_ns, .end_ns = end_ns,
+        .correlation = data->correlation, .place = thread};
+    if (type == RECORDS_EVENT)
+        calls[waiting_calls++] = (Row){
+            .kind = CUDA_EVENT, .end_ns = 1, .correlation = data->correlation, .stream = stream, .size = event};
+    else if (action & LAUNCHES) {
+        if (!READ(first_launch)) SET(first_launch, data->correlation);
+        if (!READ(microbench_shared.first_thread)) SET(microbench_shared.first_thread, thread);
+        SET(launched, READ(launched) + 1);
+    } else if (type)
+        calls[waiting_calls++] = (Row){
+            .kind = SYNC, .detail = type, .begin_ns = begin_ns, .end_ns = end_ns, .correlation = data->correlation,
+            .stream = stream, .size = event};
+    if (waiting_calls > CALL_ROWS - 2) write_calls();
+    unlock_calls();
+}
+
+/* CUPTI gives the memory back, with records in it. A forked child, which shares the file, writes nothing. */
+static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid_bytes) {
+    (void)context, (void)stream;
+    handed_out_bytes -= size;
+    if (buffer && valid_bytes && u64(buffer + size) == generation && getpid() == process) {
+        pthread_mutex_lock(&mutex);
+        if (!stopped) keep_records(buffer, valid_bytes);
+        pthread_mutex_unlock(&mutex);
+        write_waiting();
+    }
+    free(buffer);
+}
+
+/* Windows. */
+
+static void doze(double seconds) {
+    struct timespec left = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};
+    while (nanosleep(&left, &left) && errno == EINTR) {}
+}
+
+static uint64_t now_ns(void) {
+    uint64_t ns = 0;
+    cupti.get_timestamp(&ns);
+    return ns;
+}
+
+/* Whether the recording of this number has ended. */
+static bool over(unsigned number) {
+    return stopped || number != generation;
+}
+
+/* Wait for the first kernel of a window. Returns false if the recording has ended. */
+static bool begins(unsigned number) {
+    while (!launched && !over(number)) doze(LOOK_S);
+    return !over(number);
+}
+
+/* Begin the next window. Returns false if there is none. The later of two facts with one name counts. */
+static bool begin_window(unsigned number) {
+    pthread_mutex_lock(&turns);
+    bool goes_on = !over(number) && !last_window;
+    if (goes_on) {
+        launched = finished = first_launch = last_counted = 0;
+        window++;
+        window_begin_ns = now_ns();
+        microbench_shared.window_open = 1;
+        give_fact("window.%u=%llu-", window, (unsigned long long)window_begin_ns);
+    }
+    pthread_mutex_unlock(&turns);
+    return goes_on;
+}
+
+/* Record only waits from now on, and return as soon as the kernels that were launched by now have ended. Returns false
+ * if the recording has ended.
+ *
+ * CUPTI goes on and the callbacks do nothing, because it is not safe to end it in any moment (H100, CUPTI 13.0): a
+ * callback that is switched while a thread is within the call gives this thread wrong correlations for good, and to
+ * flush records while XLA's kernels run made them fail. */
+static bool end_window(unsigned number) {
+    pthread_mutex_lock(&turns);
+    bool goes_on = !over(number);
+    if (!goes_on || !microbench_shared.window_open) {
+        pthread_mutex_unlock(&turns);
+        return goes_on;
+    }
+    uint64_t end_ns = now_ns(), before = UINT64_MAX;
+    microbench_shared.window_open = 0;
+    last_counted = UINT32_MAX;
+    doze(WITHIN_S);
+    last_counted = last_call ? last_call : 1;
+    pthread_mutex_unlock(&turns);
+    for (int looks = 0, idle = 0; looks < DRAIN_LOOKS && finished < launched && !over(number); looks++) {
+        idle = finished == before ? idle + 1 : 0;
+        before = finished;
+        if (idle > STALLED_LOOKS) break;
+        doze(LOOK_S);
+    }
+    pthread_mutex_lock(&turns);
+    goes_on = !over(number);
+    if (goes_on)
+        give_fact(
+            "window.%u=%llu-%llu", window, (unsigned long long)window_begin_ns, (unsigned long long)end_ns);
+    pthread_mutex_unlock(&turns);
+    return goes_on;
+}
+
+/* Let the program's thread call microbench_switch at the end of a turn of a loop, when it is in no call of CUDA; not at
+ * all where nothing tells of turns. Returns false if the recording has ended. */
+static bool at_turn(uint32_t what, unsigned number) {
+    if (what == TURN_ON || microbench_shared.can_switch) {
+        microbench_shared.wanted = what;
+        for (int looks = 0; microbench_shared.wanted && !over(number); looks++) {
+            if (what == TURN_OFF && looks > TURN_LOOKS) {
+                pthread_mutex_lock(&turns);
+                microbench_shared.wanted = 0;
+                pthread_mutex_unlock(&turns);
+            }
+            doze(LOOK_S);
+        }
+    }
+    return !over(number);
+}
+
+/* Begin and end one window after the other. The first one has begun with the recording. The time of a window counts from
+ * its first kernel, so that a program that is idle meanwhile is not missed. */
+static void *take_turns(void *about) {
+    unsigned number = (uintptr_t)about;
+    bool grow = window_s <= 0;
+    double records_s = grow ? FIRST_WINDOW_S : window_s, pauses_s = grow ? FIRST_PAUSE_S : every_s - window_s;
+    while (begins(number)) {
+        doze(records_s);
+        if (!end_window(number) || !at_turn(TURN_OFF, number)) break;
+        doze(pauses_s);
+        if (quiet && !at_turn(TURN_ON, number)) break;
+        if (!begin_window(number)) break;
+        if (grow) {
+            records_s = 2 * records_s < LONGEST_WINDOW_S ? 2 * records_s : LONGEST_WINDOW_S;
+            pauses_s = 2 * pauses_s < LONGEST_PAUSE_S ? 2 * pauses_s : LONGEST_PAUSE_S;
+        }
+    }
+    return NULL;
+}
+
+/* Start a thread. It takes no signal, because signals belong to the program's threads. */
+static void start_thread(void *(*function)(void *), void *about) {
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (!pthread_create(&thread, NULL, function, about)) pthread_detach(thread);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* The begin. Each step returns false, and has said why, if the process cannot be recorded. */
+
+/* Find the libcupti that the program has loaded already. */
+static int is_loaded(struct dl_phdr_info *library, size_t size, void *found) {
+    (void)size;
+    const char *name = library->dlpi_name ? strrchr(library->dlpi_name, '/') : NULL;
+    if (!name || strncmp(name, "/libcupti.so", strlen("/libcupti.so"))) return 0;
+    keep(found, library->dlpi_name);
+    return 1;
+}
+
+/* Load libcupti.so.MAJOR from a folder, or where the system looks for libraries, LD_LIBRARY_PATH first. The major
+ * version is the beginning of a list such as "13,12". */
+static void *load_from(const char *folder, const char *major) {
+    char name[2 * MOST_PATH];
+    snprintf(name, sizeof name, "%s%slibcupti.so.%.2s", folder ? folder : "", folder ? "/" : "", major);
+    return dlopen(name, RTLD_NOW | RTLD_LOCAL);
+}
+
+static const char *next_major(const char *major) {
+    major = strchr(major, ',');
+    return major ? major + 1 : NULL;
+}
+
+/* Load the libcupti that the program would load, else that of a toolkit, else the one that microbench has found. */
+static void *load_cupti(void) {
+    static char folder[MOST_PATH], loaded[MOST_PATH];
+    const char *majors = getenv("MICROBENCH_WATCH_CUDA"), *home = getenv("CUDA_HOME"), *major;
+    const char *homes[] = {home && *home ? home : "/usr/local/cuda", "/usr/local/cuda"};
+    const char *found = getenv("MICROBENCH_WATCH_CUPTI");
+    void *library = NULL;
+    if (dl_iterate_phdr(is_loaded, loaded)) return dlopen(loaded, RTLD_NOW | RTLD_LOCAL);
+    for (major = majors; major && !library; major = next_major(major)) library = load_from(NULL, major);
+    for (major = majors; major; major = next_major(major))
+        for (size_t place = 0; place < COUNT(homes) * COUNT(TOOLKIT_FOLDERS) && !library; place++) {
+            const char *below = TOOLKIT_FOLDERS[place % COUNT(TOOLKIT_FOLDERS)];
+            snprintf(folder, sizeof folder, "%s/%s", homes[place / COUNT(TOOLKIT_FOLDERS)], below);
+            library = load_from(folder, major);
+        }
+    return library || !found || !*found ? library : dlopen(found, RTLD_NOW | RTLD_LOCAL);
+}
+
+static bool load_functions(const char *given) {
+    void *library = given ? dlopen(given, RTLD_NOW | RTLD_LOCAL) : load_cupti();
+    if (!library && given) return refuse("install CUPTI of CUDA 12 or 13", "CUPTI cannot be loaded: %s", dlerror());
+    if (!library)
+        return refuse("install the CUDA toolkit, or name its folder by CUDA_HOME",
+                      "no libcupti.so.12 or .13 is found for %s", program_invocation_short_name);
+    for (size_t place = 0; place < COUNT(FUNCTIONS); place++) {
+        void *function = dlsym(library, FUNCTIONS[place].name);
+        memcpy(FUNCTIONS[place].place, &function, sizeof function);
+        if (!function) return refuse("install CUPTI of CUDA 12 or 13", "CUPTI has no %s", FUNCTIONS[place].name);
+    }
+    return true;
+}
+
+static bool succeeded(int status, const char *call) {
+    const char *words = "an unknown error";
+    if (!status) return true;
+    if (status == TAKEN)
+        return refuse("run the program without the other profiler (nsys, ncu, torch.profiler, microbench)",
+                      "%s is attached to the process already, and CUPTI serves one profiler at a time",
+                      getenv("NSYS_PROFILING_SESSION_ID") ? "Nsight Systems" : "another profiler");
+    cupti.get_result_string(status, &words);
+    return refuse("check that nvidia-smi works on this machine", "CUPTI refuses %s: %s (%d)", call, words, status);
+}
+
+static bool unwritable(int error) {
+    return refuse(ELSEWHERE, "%s cannot be written: %s", path, strerror(error));
+}
+
+/* Make the given file, or one in a folder, with a number that the program does not expect to be taken. */
+static bool open_file(const char *folder, const char *given, const char *program) {
+    char name[81], more[8] = "";
+    int flags = O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC;
+    size_t shown = strnlen(program, sizeof name - 1);
+    while (shown && (program[shown] & 0xC0) == 0x80) shown--; /* not in the middle of a letter */
+    snprintf(name, shown + 1, "%s", program);
+    for (char *letter = name; *letter; letter++)
+        if (!(*letter & 0x80) && !strchr("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_.-", *letter))
+            *letter = '_';
+    const char *begin = name + strspn(name, "-.");
+    keep(path, given);
+    if (given) file = open(path, flags, 0644);
+    for (int number = 2; !given && number < 1000; number++) { /* a process that execs itself keeps its number */
+        int length = snprintf(
+            path, sizeof path, "%s/%s-%d%s.rows", folder, *begin ? begin : "program", (int)process, more);
+        if (length >= (int)sizeof path) return unwritable(ENAMETOOLONG);
+        file = open(path, flags, 0644);
+        if (file >= 0 || errno != EEXIST) break;
+        snprintf(more, sizeof more, "-%d", number);
+    }
+    if (file < 0) return errno == EEXIST ? refuse("give the name of a new file", "%s exists", path) : unwritable(errno);
+    int far = fcntl(file, F_DUPFD_CLOEXEC, FAR_FILE); /* as many files may not be allowed */
+    if (far >= 0) {
+        close(file);
+        file = far;
+    }
+    struct statvfs disk;
+    least_free_bytes = fstatvfs(file, &disk) ? 0 : disk.f_blocks * disk.f_frsize / 20;
+    if (least_free_bytes > MOST_RESERVE_BYTES) least_free_bytes = MOST_RESERVE_BYTES;
+    fstat(file, &identity);
+    return true;
+}
+
+/* What is done about a call of this name; 0 if it is not recorded. */
+static uint8_t action_of(const char *call) {
+    const char *ending = strlen(call) > 5 ? call + strlen(call) - 5 : "";
+    for (size_t place = 0; place < COUNT(PARTS_OF_CALLS); place++) {
+        if (!strstr(call, PARTS_OF_CALLS[place])) continue;
+        uint8_t action = RECORDED | (strcmp(ending, "_ptsz") && strcmp(ending, "_ptds") ? 0 : PER_THREAD);
+        for (size_t one = 0; one < COUNT(ACTIONS); one++)
+            if (strstr(call, ACTIONS[one].part)) return action | ACTIONS[one].more;
+        return action;
+    }
+    return 0;
+}
+
+/* Write the header, facts of the process, the two clocks, and the names of calls by their number, and choose those that
+ * are recorded. */
+static bool write_first_cells(uint32_t version, const char *program) {
+    struct timespec now;
+    const char *name, *rank = NULL;
+    pthread_mutex_lock(&mutex);
+    Header *header = &next_cell()->header;
+    memcpy(header->magic, "microbench cells", sizeof header->magic);
+    header->version = VERSION;
+    header->cell_bytes = CELL_BYTES;
+    window_begin_ns = now_ns();
+    clock_gettime(CLOCK_REALTIME, &now);
+    put_fact("pid=%d", (int)process);
+    put_fact("program=%s", program);
+    put_fact("cupti=%u", version);
+    put_fact("cupti_ns=%llu", (unsigned long long)window_begin_ns);
+    put_fact("unix_ns=%llu", now.tv_sec * 1000000000ull + now.tv_nsec);
+    for (size_t place = 0; place < COUNT(RANKS) && !rank; place++) {
+        rank = getenv(RANKS[place]);
+        if (rank && (!*rank || rank[strspn(rank, "0123456789")])) rank = NULL;
+    }
+    if (rank) put_fact("rank=%s", rank);
+    for (size_t api = 0; api < COUNT(APIS); api++)
+        for (uint32_t cbid = 1; cbid < MOST_CALLS; cbid++)
+            if (!cupti.get_callback_name(APIS[api].domain, cbid, &name) && name && *name) {
+                put_fact("%s.%u=%s", APIS[api].name, cbid, name);
+                actions[APIS[api].domain - 1][cbid] = action_of(name);
+            }
+    write_cells();
+    int error = failure;
+    pthread_mutex_unlock(&mutex);
+    return !error || unwritable(error);
+}
+
+enum { NO_CALLS, WAITS, ALL_CALLS };
+
+/* Let these calls be recorded from now on, and no others. */
+static void record_calls(int which) {
+    for (size_t api = 0; api < COUNT(APIS); api++)
+        for (uint32_t cbid = 1; cbid < MOST_CALLS; cbid++) {
+            uint8_t action = actions[APIS[api].domain - 1][cbid];
+            bool wanted = which == ALL_CALLS ? action : which == WAITS && waits(action);
+            bool *now = &heard[APIS[api].domain - 1][cbid];
+            if (*now != wanted) cupti.enable_callback(wanted, subscriber, APIS[api].domain, cbid);
+            *now = wanted;
+        }
+}
+
+/* End the records of CUPTI; of the calls only these are recorded from now on. */
+static void disable(int calls_left) {
+    for (size_t place = 0; place < COUNT(KINDS); place++)
+        if (enabled[KINDS[place]]) cupti.disable(KINDS[place]);
+    record_calls(calls_left);
+}
+
+/* Begin to record everything; only kernels must be possible. */
+static bool enable(void) {
+    if (!succeeded(cupti.enable(KERNEL), "cuptiActivityEnable")) return false;
+    enabled[KERNEL] = true;
+    for (size_t place = 1; place < COUNT(KINDS); place++) enabled[KINDS[place]] = !cupti.enable(KINDS[place]);
+    record_calls(ALL_CALLS);
+    return true;
+}
+
+/* Forget the recording before this one. */
+static void clear(void) {
+    if (process != getpid()) { /* the parent's threads may have held them */
+        pthread_mutex_init(&mutex, NULL);
+        pthread_mutex_init(&turns, NULL);
+        unlock_calls();
+    }
+    process = getpid();
+    subscriber = NULL;
+    memset(enabled, 0, sizeof enabled);
+    memset(actions, 0, sizeof actions);
+    memset(heard, 0, sizeof heard);
+    memset(begun, 0, sizeof begun);
+    if (generation) memset(seen_names, 0, sizeof seen_names);
+    file = -1;
+    written_bytes = failure = waiting = waiting_calls = window = 0;
+    launched = finished = first_launch = last_call = last_counted = dropped_calls = 0;
+    ending = locked_out = quiet = last_window = false;
+    microbench_shared.first_thread = microbench_shared.wanted = microbench_shared.can_switch = 0;
+    microbench_shared.window_open = 1;
+    generation++;
+    stopped = false;
+}
+
+static bool begin(const char *given_cupti, const char *folder, const char *given_file, const char *program) {
+    uint32_t version = 0;
+    if (!load_functions(given_cupti) || !succeeded(cupti.get_version(&version), "cuptiGetVersion")) return false;
+    if (version < FIRST_VERSION || version >= FIRST_UNKNOWN_VERSION)
+        return refuse("install CUPTI of CUDA 12 or 13, or a newer microbench",
+                      "CUPTI's version %u is unknown to this microbench", version);
+    /* CUPTI serves one subscriber, so another profiler is refused and does not replace the callbacks. */
+    return succeeded(cupti.subscribe(&subscriber, called, NULL), "cuptiSubscribe")
+        && open_file(folder, given_file, program) && write_first_cells(version, program)
+        && succeeded(cupti.register_callbacks(requested, completed), "cuptiActivityRegisterCallbacks") && enable();
+}
+
+/* The names and PCI addresses of the GPUs in CUDA's order. */
+static void put_gpus(void) {
+    int (*count_of)(int *) = NULL, (*device_of)(int *, int) = NULL, (*name_of)(char *, int, int) = NULL, count, device;
+    int (*bus_of)(char *, int, int) = NULL;
+    char name[128], bus[32];
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (!cuda) return;
+    *(void **)&count_of = dlsym(cuda, "cuDeviceGetCount");
+    *(void **)&device_of = dlsym(cuda, "cuDeviceGet");
+    *(void **)&name_of = dlsym(cuda, "cuDeviceGetName");
+    *(void **)&bus_of = dlsym(cuda, "cuDeviceGetPCIBusId");
+    if (!count_of || !device_of || !name_of || count_of(&count)) return;
+    for (int number = 0; number < count && number < MOST_GPUS; number++) {
+        if (device_of(&device, number) || name_of(name, sizeof name, device)) return;
+        put_fact("gpu.%d=%.127s", number, name);
+        if (!bus_of || bus_of(bus, sizeof bus, device)) bus[0] = 0;
+        put_fact("bus.%d=%.31s", number, bus);
+    }
+}
+
+/* Write what is known only now, and close the file, unless the program has closed it; after a failure remove it. */
+static void close_file(bool failed) {
+    struct stat found;
+    size_t dropped = 0;
+    if (!failed) cupti.dropped_records(NULL, 0, &dropped);
+    write_waiting();
+    pthread_mutex_lock(&mutex); /* a callback may still write */
+    bool ours = !fstat(file, &found) && found.st_dev == identity.st_dev && found.st_ino == identity.st_ino;
+    if (ours && failed) unlink(path);
+    else if (ours && !failure) {
+        put_fact("dropped=%zu", dropped + (size_t)dropped_calls);
+        put_gpus();
+        put_fact("ended=1");
+        write_cells();
+    }
+    stopped = true;
+    if (ours) close(file);
+    file = -1;
+    pthread_mutex_unlock(&mutex);
+}
+
+/* What Python calls; InitializeInjection calls the same. */
+
+/* End the recording, and give CUPTI back but at the exit of the process. At the end of a block the work of the current
+ * device is waited for. Records are not flushed while the program runs on, and after a failure the file is removed.
+ * Returns why the recording has ended early, or NULL. */
+EXPORTED const char *microbench_end(int why) {
+    int (*synchronize)(void) = NULL;
+    const char *said = NULL;
+    void *cuda = why == AFTER_A_BLOCK ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) : NULL;
+    if (getpid() != process) return NULL;
+    pthread_mutex_lock(&turns);
+    if (why == AFTER_A_BLOCK) record_calls(NO_CALLS); /* the wait is not the program's own */
+    pthread_mutex_unlock(&turns);
+    if (cuda) *(void **)&synchronize = dlsym(cuda, "cuCtxSynchronize");
+    if (synchronize) synchronize();
+    pthread_mutex_lock(&turns);
+    if (active && (file >= 0 || why == AFTER_A_FAILURE)) {
+        ending = true;
+        if (subscriber) disable(NO_CALLS);
+        if (why == AT_EXIT || why == AFTER_A_BLOCK) cupti.flush_all(FORCED);
+        close_file(why == AFTER_A_FAILURE);
+        if (failure && why != AFTER_A_FAILURE) {
+            refuse(ELSEWHERE, "the rest, because %s cannot be written any more: %s", path,
+                   failure == EBADF ? "the program closed its file" : strerror(failure));
+            said = reason;
+        }
+        if (why == AFTER_A_BLOCK) cupti.flush_period(0);
+        if (why != AT_EXIT && subscriber) cupti.unsubscribe(subscriber);
+        active = why == AT_EXIT;
+    }
+    pthread_mutex_unlock(&turns);
+    return said;
+}
+
+/* Record this process from now on, into the given file or one in a folder. Everything is recorded in the first
+ * ``window`` seconds of each ``every``, and only waits in the rest; with 0 windows and pauses grow; ``whole`` has no
+ * pauses. Without a libcupti the one is found that the program would load. Returns why that is impossible, or NULL. */
+EXPORTED const char *microbench_begin(
+    const char *given_cupti, const char *folder, const char *given_file, const char *program, double window,
+    double every, int whole) {
+    if (atomic_exchange(&active, true)) {
+        succeeded(TAKEN, "cuptiSubscribe");
+        return reason;
+    }
+    clear();
+    window_s = window, every_s = every;
+    if (!begin(given_cupti, folder, given_file, program)) {
+        microbench_end(AFTER_A_FAILURE);
+        return reason;
+    }
+    cupti.flush_period(FLUSH_MS);
+    if (!whole) start_thread(take_turns, (void *)(uintptr_t)generation);
+    return NULL;
+}
+
+EXPORTED const char *microbench_path(void) {
+    return path;
+}
+
+/* The time on CUPTI's clock. */
+EXPORTED uint64_t microbench_now_ns(void) {
+    return now_ns();
+}
+
+/* Write cells that Python has made; it calls this without its lock, because a thread that has Python's lock may wait for
+ * CUPTI, which waits for the mutex. Returns whether the recording goes on. */
+EXPORTED int microbench_give(const char *made, size_t bytes) {
+    if (getpid() != process) return false;
+    write_waiting();
+    pthread_mutex_lock(&mutex);
+    for (size_t part; bytes && !stopped; made += part, bytes -= part) {
+        part = bytes < sizeof cells ? bytes : sizeof cells;
+        memcpy(cells, made, part);
+        waiting = part / CELL_BYTES;
+        write_cells();
+    }
+    pthread_mutex_unlock(&mutex);
+    return !stopped;
+}
+
+/* The program's thread is at the end of a turn and in no call of CUDA: switch what is wanted. Off are the records of
+ * kernels and the callbacks, but for waits. */
+EXPORTED void microbench_switch(void) {
+    if (getpid() != process) return;
+    pthread_mutex_lock(&turns);
+    if (microbench_shared.wanted && !stopped) {
+        quiet = microbench_shared.wanted == TURN_OFF;
+        if (quiet) {
+            disable(WAITS);
+            give_fact("quiet.%u=%llu", window, (unsigned long long)now_ns());
+        } else
+            enable();
+    }
+    microbench_shared.wanted = 0;
+    pthread_mutex_unlock(&turns);
+}
+
+/* Return so many seconds after the first kernel, when what was submitted until then is recorded. */
+EXPORTED void microbench_wait(double seconds) {
+    unsigned number = generation;
+    if (!begins(number)) return;
+    doze(seconds);
+    pthread_mutex_lock(&turns);
+    last_window = number == generation;
+    pthread_mutex_unlock(&turns);
+    if (end_window(number)) doze(BEHIND_S);
+}
+
+/* 1 for the first that asks to record this process, 0 for everybody after. A forked child is its parent's: what CUPTI
+ * knows of the parent is in it too. */
+EXPORTED int microbench_take_process(void) {
+    return !atomic_exchange(&taken, 1);
+}
+
+/* Programs that are not Python. */
+
+static double ends_after_s; /* the first kernel */
+
+/* The milliseconds of a variable of the environment in seconds; 0 without it. */
+static double seconds_of(const char *name) {
+    const char *value = getenv(name);
+    return value ? strtoull(value, NULL, 10) / 1e3 : 0;
+}
+
+static void stop_at_exit(void) {
+    if (microbench_end(AT_EXIT)) leave_reason();
+}
+
+/* End the recording while the program runs on. Its own profiler may then have CUPTI. */
+static void *stop_after(void *unused) {
+    microbench_wait(ends_after_s);
+    if (microbench_end(AFTER_A_TIME)) leave_reason();
+    return unused;
+}
+
+/* CUDA's driver calls this within cuInit. */
+EXPORTED int InitializeInjection(void) {
+    const char *folder = getenv("MICROBENCH_WATCH_FOLDER"), *whole = getenv("MICROBENCH_WATCH_WHOLE");
+    if (!folder || !microbench_take_process()) return 1;
+    keep(reasons, getenv("MICROBENCH_WATCH_REASONS"));
+    ends_after_s = seconds_of("MICROBENCH_WATCH_FOR_MS");
+    if (microbench_begin(
+            NULL, folder, NULL, program_invocation_short_name, seconds_of("MICROBENCH_WATCH_WINDOW_MS"),
+            seconds_of("MICROBENCH_WATCH_EVERY_MS"), whole && *whole))
+        leave_reason();
+    else if (atexit(stop_at_exit)) microbench_end(AFTER_A_FAILURE);
+    else if (ends_after_s > 0) start_thread(stop_after, NULL);
+    return 1;
+}

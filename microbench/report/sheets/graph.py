@@ -1,0 +1,95 @@
+"""Lays out what came of a function's graph: proved or not, its gain, what was varied, and the change."""
+
+from microbench.capture.making import Made, Report, Times
+from microbench.core.units import as_time, plain, size, times
+from microbench.report.document import AnswerLine, Block, Cell, Screen
+
+SHOWN, LONGEST = 6, 160
+NAMES = {
+    "item": "reads", "to_host": "copies", "to_gpu": "copies", "sizes": "sizes", "wait": "waits", "print": "prints",
+    "file": "writes", "capturable": "optimizer",
+}  # fmt: skip
+
+
+def screen(made: Made) -> Screen:
+    """One screen: the verdict, the gain, and what to change."""
+    report = made.report
+    lines = list(_lines(made))
+    return Screen(blocks=(Block(plain(made.what), (report.gpu,) if report.gpu else (), tuple(lines)),))
+
+
+def _lines(made: Made) -> list[AnswerLine]:
+    report = made.report
+    if report.error:
+        return [AnswerLine("verdict", (Cell(f"No graph: {report.error}"),), verdict="problem")]
+    if report.blockers:
+        return _blocked(report)
+    if not report.proved:
+        why = f"Not safe as a graph: {report.why}" if report.difference else f"No graph: {report.why}"
+        lines = [AnswerLine("verdict", (Cell(why),), verdict="problem")]
+        return lines + ([AnswerLine("differs", (Cell(report.difference),))] if report.difference else [])
+    same = "bit by bit" if report.exact else f"within the function's own scatter ({report.scatter or 'rounding'})"
+    state = f", and {report.state} values of state at the end" if report.state else ""
+    lines = [
+        AnswerLine(
+            "verdict", (Cell(f"Proved: {report.calls} calls as a graph equal the eager ones {same}"),), verdict="good"
+        )
+    ]
+    if report.ratio is not None:
+        eager, graph = report.times[0], report.times[1]
+        ratio, low, high = report.ratio
+        gain = Cell(
+            f"{times(ratio)} as fast ({times(low)} to {times(high)}): {_time(eager)} eager, {_time(graph)} as a graph"
+        )
+        saved_s = eager.median_s - graph.median_s
+        pays = (
+            f"capture takes {as_time(report.capture_s)}, faster from call {int(report.capture_s / saved_s) + 5} on"
+            if saved_s > 0 else "the graph is not faster"
+        )  # fmt: skip
+        memory = f"{size(report.memory_bytes)} more memory"
+        lines.append(AnswerLine("gain", (gain, Cell(pays), Cell(memory)), verdict="good" if saved_s > 0 else "warning"))
+    for one in report.times[2:]:
+        lines.append(AnswerLine("or", (Cell(f"{one.name}: {one.why or _time(one)}"),)))
+    compared = f"{report.outputs} outputs and inputs of each call{state}"
+    lines.append(AnswerLine("compared", (Cell(compared), Cell("with other work and allocations between the calls"))))
+    if report.varied:
+        lines.append(AnswerLine("varied", tuple(Cell(plain(one, 60)) for one in report.varied[: 2 * SHOWN])))
+    left = [*report.left, "other shapes", "several GPUs"]
+    lines.append(AnswerLine("not varied", tuple(Cell(plain(one, 60)) for one in left)))
+    if made.change is None:
+        lines.append(AnswerLine("change", (Cell("step = microbench.graphed(step), where the function is made"),)))
+    elif made.again is not None and made.again.proved:
+        lines.append(AnswerLine("change", (Cell("the changed file was run and proved as well"),), verdict="good"))
+    elif made.again is not None:
+        again = made.again
+        why = again.error or again.why or "; ".join(f"{one.call} {one.line}" for one in again.blockers)
+        lines.append(AnswerLine("change", (Cell(f"the changed file is not proved: {why}"),), verdict="problem"))
+    return lines
+
+
+def _blocked(report: Report) -> list[AnswerLine]:
+    number = len(report.blockers)
+    title = f"No graph yet: {number} call{' is' if number == 1 else 's are'} in the way"
+    lines = [AnswerLine("verdict", (Cell(title),), verdict="problem")]
+    for one in report.blockers[: 2 * SHOWN]:
+        often = f", {one.times} times" if one.times > 1 else ""
+        where = plain(one.line, LONGEST) or one.call
+        lines.append(
+            AnswerLine(
+                NAMES.get(one.kind, one.call), (Cell(f"{where}{often}: {one.why}"), Cell(one.advice)), verdict="advice"
+            )
+        )
+    rest, eager = report.rest, report.times[0] if report.times else None
+    if rest is not None and not rest.why and eager is not None:
+        ratio = times(eager.median_s / rest.median_s)
+        gain = f"without them a graph takes {_time(rest)} instead of {_time(eager)}: {ratio}"
+        lines.append(AnswerLine("gain", (Cell(gain),)))
+    elif rest is not None:
+        lines.append(
+            AnswerLine("also", (Cell(f"without them it cannot be captured either: {rest.why}"),), verdict="warning")
+        )
+    return lines
+
+
+def _time(one: Times) -> str:
+    return as_time(one.median_s)

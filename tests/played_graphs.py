@@ -1,0 +1,83 @@
+"""CUDA graphs of PyTorch, played on the CPU: a capture records every operation and runs none; a replay runs them all
+on the same memory. What the host decides is thus frozen, as it is in a graph."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+
+class PlayedGraph:
+    def __init__(self) -> None:
+        self.steps: list[tuple[Any, Any, Any, list[Any]]] = []
+
+    def replay(self) -> None:
+        with torch.no_grad():
+            for function, args, kwargs, outputs in self.steps:
+                results = tensors(function(*args, **kwargs))
+                for output, result in zip(outputs, results, strict=True):
+                    if output.data_ptr() != result.data_ptr():
+                        output.copy_(result)
+
+
+class Recording(TorchDispatchMode):
+    def __init__(self, graph: PlayedGraph) -> None:
+        super().__init__()
+        self.graph, self.before = graph, {}
+
+    def __torch_dispatch__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function.overloadpacket.__name__ == "_local_scalar_dense":
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        for argument, value in zip(function._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for one in tensors(value):
+                    self.before.setdefault(one.data_ptr(), (one.detach(), one.detach().clone()))
+        state = torch.get_rng_state()
+        result = function(*args, **(kwargs or {}))
+        torch.set_rng_state(state)
+        self.graph.steps.append((function, args, kwargs or {}, [one.detach() for one in tensors(result)]))
+        return result
+
+
+def tensors(value: Any) -> list[Any]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [each for one in value for each in tensors(one)] if isinstance(value, tuple | list) else []
+
+
+@contextmanager
+def capture(graph: PlayedGraph, **_: Any) -> Any:
+    recording = Recording(graph)
+    with recording:
+        yield
+    with torch.no_grad():
+        for one, values in recording.before.values():
+            one.copy_(values)
+
+
+class Stream:
+    def wait_stream(self, other: Any) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that captures on a GPU captures on the CPU."""
+    from microbench.capture import blockers
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", PlayedGraph)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: True), raising=False)
+    monkeypatch.setattr(blockers, "GPU", "cpu")

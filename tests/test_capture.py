@@ -1,0 +1,196 @@
+"""`microbench graph`: what stops a capture is named, wrong graphs are refused, sound ones proved and handed over.
+
+PyTorch's graphs are played on the CPU; the same functions run on a GPU in lab/graph_traps.py.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from microbench.capture.handover import change, why_not_applied
+
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+from played_graphs import PlayedGraph, played  # noqa: E402, F401
+
+LAB = Path(__file__).parent.parent / "lab"
+spec = importlib.util.spec_from_file_location("graph_traps", LAB / "graph_traps.py")
+assert spec is not None
+assert spec.loader is not None
+graph_traps: Any = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(graph_traps)
+graph_traps.DEVICE = "cpu"
+# What only a GPU shows: copies between two memories, GPU generators, batch norm's state, Adam's state on the GPU.
+OF_A_GPU = {
+    "random_of_the_host", "makes_a_tensor_from_a_list", "copies_to_the_host", "batch_norm", "adam_capturable",
+    "adamw_fused", "rmsprop_capturable", "rate_on_the_gpu", "prints",
+}  # fmt: skip
+
+pytestmark = pytest.mark.usefixtures("played", "short")
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    from microbench.capture import making, proof
+
+    monkeypatch.setattr(proof, "CALLS", 24)
+    monkeypatch.setattr(proof, "OWN_CALLS", 6)
+    monkeypatch.setattr(making, "ROUND_S", 0.001)
+    torch.manual_seed(1)
+
+
+@pytest.mark.parametrize("name", [one for one in graph_traps.TRAPS if one not in OF_A_GPU])
+def test_a_function_whose_graph_is_wrong_is_refused_with_its_reason(name: str) -> None:
+    maker, wanted = graph_traps.TRAPS[name]
+    report = graph_traps.report_of(maker)
+    assert not report.proved
+    assert re.search(wanted, graph_traps.said(report)), graph_traps.said(report)
+
+
+@pytest.mark.parametrize("name", [one for one in graph_traps.SOUND if one not in OF_A_GPU])
+def test_a_sound_function_is_proved_and_bit_by_bit(name: str) -> None:
+    report = graph_traps.report_of(graph_traps.SOUND[name])
+    assert report.proved, graph_traps.said(report)
+    assert report.exact
+    assert report.counts["replays"] >= 20
+
+
+def examined(function: Any, *arguments: Any) -> Any:
+    return graph_traps.report_of(lambda: (function, arguments))
+
+
+def test_every_call_in_the_way_is_named_with_its_line() -> None:
+    def step(a: Any) -> Any:
+        if a.sum().item() > 1e9:
+            return a
+        b = a[a > 0]
+        torch.cuda.synchronize()
+        return b.sum()
+
+    report = examined(step, torch.randn(8))
+    assert [one.kind for one in report.blockers] == ["item", "sizes", "wait"]
+    assert ["test_capture.py" in one.line for one in report.blockers] == [True] * 3
+    assert report.rest is not None
+    assert report.rest.why == "", "without them it can be captured"
+
+
+def test_a_function_that_rounds_differently_each_time_is_compared_call_by_call() -> None:
+    turn = itertools.cycle([True, False, False, True, False])  # out of reach of what is put back
+    weight = torch.ones(64, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+
+    def step(a: Any) -> Any:
+        optimizer.zero_grad()
+        loss = ((a * weight) if next(turn) else (a.flip(1) * weight.flip(0))).sum().square()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    report = examined(step, torch.randn(32, 64) * 1e-3)
+    assert report.proved, graph_traps.said(report)
+    assert not report.exact
+    assert 0 < float(report.scatter) < 1e-3
+
+
+def test_a_value_that_the_module_names_is_looked_at(tmp_path: Path) -> None:
+    file = tmp_path / "settings_step.py"
+    file.write_text(
+        "from types import SimpleNamespace\nimport torch\nconfig = SimpleNamespace(inner=SimpleNamespace(scale=2.0))\n"
+        "def step(a):\n    return a * config.inner.scale\n"
+    )
+    spec = importlib.util.spec_from_file_location("settings_step", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    report = examined(module.step, torch.randn(8))
+    assert report.proved
+    assert report.also == ["config.inner.scale"]
+    made = change(file, "step", report.also)
+    assert made is not None
+    assert "+@graphed(also=lambda: (config.inner.scale,))\n" in made.diff
+
+
+def test_a_graphed_function_counts_and_falls_back() -> None:
+    from microbench import graphed
+
+    step = graphed(lambda a, b: (a + b).relu(), warm_up=2, most=1)
+    given = [torch.randn(4, 3) for _ in range(8)]
+    for one in given:
+        assert torch.equal(step(one, given[0]), (one + given[0]).relu())
+    assert step.counts == {"warm-ups": 2, "captures": 1, "replays": 6}
+    wide = torch.randn(5, 3)
+    assert torch.equal(step(wide, wide), (wide + wide).relu())
+    assert step.counts["eager"] == 1
+    assert list(step.reasons) == ["an input has another shape, type or device, or an argument another value"]
+
+
+def test_the_results_of_two_calls_are_two_tensors() -> None:
+    from microbench import graphed
+
+    step = graphed(lambda a: a * 2)
+    results = [step(torch.full((2,), float(number))) for number in range(8)]
+    assert [one[0].item() for one in results] == [2.0 * number for number in range(8)]
+
+
+def test_a_method_has_graphs_of_its_own_object() -> None:
+    from microbench import graphed
+
+    class Scale:
+        def __init__(self, by: float) -> None:
+            self.by = by
+
+        @graphed
+        def step(self, a: Any) -> Any:
+            return a * self.by
+
+    one, two, a = Scale(2.0), Scale(3.0), torch.randn(4)
+    for _ in range(6):
+        assert torch.equal(one.step(a), a * 2)
+        assert torch.equal(two.step(a), a * 3)
+    one.by = 5.0
+    assert torch.equal(one.step(a), a * 5)
+
+
+def test_whoever_passes_another_tensor_for_one_that_is_read_where_it_is_gets_its_values() -> None:
+    from microbench import graphed
+
+    step, one = graphed(lambda a: a + 1), torch.zeros(3)
+    for _ in range(6):
+        step(one)
+    for number in range(8):
+        assert torch.equal(step(torch.full((3,), float(number))), torch.full((3,), number + 1.0))
+    assert torch.equal(one, torch.zeros(3))
+
+
+def test_the_helper_needs_pytorch_alone(tmp_path: Path) -> None:
+    from microbench.capture.handover import HELPER, helper
+
+    (tmp_path / HELPER).write_text(helper())
+    code = "import sys, cuda_graph; print([name for name in sys.modules if name.startswith('microbench')])"
+    said = subprocess.run([sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, '.'); {code}"], cwd=tmp_path,
+                          capture_output=True, text=True, check=True).stdout  # fmt: skip
+    assert said.strip() == "[]"
+
+
+def test_a_played_graph_runs_nothing_while_it_is_captured() -> None:
+    graph, total = PlayedGraph(), torch.zeros(2)
+    with torch.cuda.graph(graph):
+        total.add_(1)
+    assert total.tolist() == [0, 0]
+    graph.replay()
+    graph.replay()
+    assert total.tolist() == [2, 2]
+
+
+def test_only_a_committed_file_is_changed(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("def step():\n    pass\n")
+    assert "not in a git repository" in why_not_applied(file)

@@ -1,0 +1,139 @@
+"""`microbench graph` without PyTorch: its screens, its change of a file, and what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from snapshots import same
+
+from microbench.capture.handover import change, why_not_applied
+from microbench.capture.making import Made, Report, Stop, Times
+from microbench.core.errors import UsageError
+from microbench.library.graphs import make_graph, write_change
+
+
+def proved() -> Report:
+    return Report(
+        stage="times", gpu="NVIDIA H100 80GB HBM3", proved=True, exact=True, calls=200, inputs=5, outputs=3, state=414,
+        varied=["tokens", "optimizer.param_groups[0]['lr']"], left=["mask"], counts={"replays": 197},
+        times=[Times("eager", 4.81e-3, 4.7e-3, 5e-3), Times("graph", 1.39e-3, 1.38e-3, 1.4e-3),
+               Times("torch.compile, default", 2.1e-3, 2e-3, 2.2e-3)],
+        ratio=(3.46, 3.3, 3.6), capture_s=0.0136, memory_bytes=24 << 20,
+    )  # fmt: skip
+
+
+def blocked() -> Report:
+    stops = [
+        Stop("capturable", "", "AdamW.step", "its step count is on the host", "give the optimizer capturable=True", 1),
+        Stop("item", "train.py:88 in step: history.append(loss.item())", "local_scalar_dense",
+             "the host waits for a value of the GPU", "keep the tensor, and read it after the loop", 3),
+    ]  # fmt: skip
+    rest, eager = Times("rest", 1.8e-3, 1.7e-3, 1.9e-3), Times("eager", 9.1e-3, 9e-3, 9.4e-3)
+    return Report(stage="the rest", gpu="NVIDIA H100 80GB HBM3", blockers=stops, rest=rest, times=[eager])
+
+
+def different() -> Report:
+    why, difference = "the graph computes something else", "output from call 5 on: 1.5, then -1.39 at element 394"
+    return Report(stage="proof", gpu="NVIDIA H100 80GB HBM3", why=why, difference=difference)
+
+
+def hung() -> Report:
+    return Report(stage="proof", error="it did not end within 600 s, at: proof; --limit gives it longer")
+
+
+FILE = '''"""A model."""
+import torch
+
+
+class Trainer:
+    @torch.no_grad()
+    def step(self, x):
+        return x
+
+
+def step(x):
+    return x
+'''
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_what_the_command_says(width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from microbench.report.sheets import graph
+    from microbench.report.terminal import terminal
+
+    (tmp_path / "train.py").write_text(FILE)
+    made = change(tmp_path / "train.py", "step")
+    monkeypatch.setenv("COLUMNS", str(width))
+    cases = [
+        Made("train.py::step", proved(), made, proved()), Made("train.py::step", blocked(), None, None),
+        Made("train.py::step", different(), None, None), Made("train.py::step", hung(), None, None),
+        Made("train.py::step", proved(), made, different()),
+    ]  # fmt: skip
+    drawn = []
+    for one in cases:
+        console = terminal.open_console()
+        with console.capture() as captured:
+            terminal.draw(graph.screen(one), console)
+        drawn.append(captured.get())
+    same(f"graph-{width}", "\n".join(drawn))
+    assert [one.proved for one in cases] == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize(("name", "line"), [("step", "@graphed\n"), ("Trainer.step", "    @graphed\n")])
+def test_the_change_is_an_import_and_a_decorator(name: str, line: str, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(FILE)
+    made = change(file, name)
+    assert made is not None
+    added = [one[1:] for one in made.diff.splitlines(keepends=True)[2:] if one.startswith("+")]
+    assert added == ["from cuda_graph import graphed\n", line]
+    compile(made.text, "train.py", "exec")
+    assert change(file, "missing") is None
+
+
+def test_a_file_is_changed_only_if_git_has_it(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(FILE)
+    assert why_not_applied(file) == "train.py is not in a git repository"
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for command in (["init", "-q"], ["add", "train.py"], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *command], check=True)
+    made = Made("train.py::step", proved(), change(file, "step"), proved())
+    file.write_text(FILE + "\n")
+    with pytest.raises(UsageError, match="not committed"):
+        write_change(made, None, apply=True)
+    file.write_text(FILE)
+    assert [path.name for path in write_change(made, None, apply=True)] == ["train.py", "cuda_graph.py"]
+    assert "@graphed\ndef step" in file.read_text()
+    assert [path.name for path in write_change(made, tmp_path / "out", apply=False)] == ["train.diff", "cuda_graph.py"]
+
+
+def test_a_function_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FILE)
+    with pytest.raises(UsageError):
+        make_graph(f"{tmp_path / 'train.py'}::stepp")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("def step():\n    return 1\n", "does not use PyTorch"),
+        ("def step(x, y):\n    return x\n", "missing a required argument: 'x'; --setup"),
+        ("async def step():\n    return 1\n", "async or generator"),
+        ("def step():\n    import os\n    os._exit(3)\n", "ended at calling"),
+        ("def step():\n    raise ValueError('no')\n", "ValueError: no"),
+    ],
+)
+def test_a_function_of_which_no_graph_can_be_made_is_told_why(text: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(text)
+    assert why in make_graph(f"{tmp_path / 'odd.py'}::step").report.error
+
+
+def test_a_function_that_hangs_is_ended(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text("import time\ndef step():\n    time.sleep(100)\n")
+    stages: list[str] = []
+    made = make_graph(f"{tmp_path / 'odd.py'}::step", limit_s=4.0, progress=stages.append)
+    assert "did not end within 4 s, at: calling" in made.report.error
+    assert stages[-1] == "calling"
