@@ -127,6 +127,12 @@ def test_the_first_advice_is_what_gains_most() -> None:
     stopping = diagnose(launching(2).trace(resolution_ns=1000), costs())
     assert "diagnose.library" not in in_order(stopping), "no graph holds what the step stops for"
     assert "diagnose.interruptions" in in_order(stopping)
+    pieces = Recorder()
+    for _ in range(12):
+        for _ in range(2):
+            pieces.launches(40, 20_000, 2_000)
+            pieces.wait()
+    assert in_order(diagnose(pieces.trace(resolution_ns=1000), costs()))[0] == "diagnose.library"
     (late,) = (one for one in words.findings(rounded) if one.rule == "diagnose.library")
     assert late.title.startswith("The GPU waits 2.86")
     assert late.title.endswith(" ms of each step for work to be submitted; what a graph saves of it is not predicted")

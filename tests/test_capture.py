@@ -132,6 +132,26 @@ def test_a_graphed_function_counts_and_falls_back() -> None:
     assert list(step.reasons) == ["an input has another shape, type or device, or an argument another value"]
 
 
+def test_with_check_a_wrong_graph_is_an_error_at_its_first_replay() -> None:
+    from microbench import graphed
+
+    state, rate = {"calls": 0}, torch.tensor(0.5)
+
+    def counts(a: Any) -> Any:
+        state["calls"] += 1
+        return a * state["calls"]
+
+    step = graphed(counts, check=8)
+    for _ in range(3):
+        step(torch.ones(2))
+    assert state["calls"] == 3, "what the function does besides is done once"
+    with pytest.raises(RuntimeError, match=r"values of the host .* state\['calls'\]"):
+        [step(torch.ones(2)) for _ in range(3)]
+    sound = graphed(check=8)(lambda a: a * rate)
+    for number in range(20):
+        assert sound(torch.full((2,), float(number))).tolist() == [number / 2] * 2
+
+
 def test_the_results_of_two_calls_are_two_tensors() -> None:
     from microbench import graphed
 

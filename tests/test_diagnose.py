@@ -1105,21 +1105,27 @@ def test_copies_in_a_stream_of_collectives_are_communication() -> None:
     ]  # fmt: skip
 
 
+def late(several: list[Diagnosis]) -> tuple[ranks.Rank, list[ranks.Rank], float] | None:
+    """The late rank, if the ranks can be compared."""
+    compared = ranks.compared(several)
+    return ranks.late_rank(compared) if compared is not None else None
+
+
 def test_the_rank_whose_collectives_are_shortest_comes_late() -> None:
     def rank(number: int, late_ns: int) -> Diagnosis:
         made = training(comes_ns=late_ns, collective_ns=500_000 - late_ns)
         return diagnose(made.trace(rank=number), costs())
 
     several = [rank(0, 0), rank(1, 0), rank(2, 300_000), rank(3, 10_000)]
-    last, others, late_s = ranks.late_rank(several)
+    last, others, late_s = late(several)
     assert (last.name, len(others), late_s) == ("rank 2", 3, pytest.approx(300e-6, rel=0.01))
     found = ranks.finding(several)
     assert (found.rule, found.severity) == ("diagnose.late_rank", "warning")
     assert "rank 2 comes late: the others wait about 300 µs of each step for it" in found.title
-    assert ranks.late_rank(several[1:3]) is not None
-    assert ranks.late_rank([*several, rank(4, 290_000)]) is None  # two are late
-    assert ranks.late_rank([several[0], several[1], several[3]]) is None
-    assert ranks.late_rank([diagnosed(training()), *several]) is None  # which rank that is nobody knows
+    assert late(several[1:3]) is not None
+    assert late([*several, rank(4, 290_000)]) is None  # two are late
+    assert late([several[0], several[1], several[3]]) is None
+    assert late([diagnosed(training()), *several]) is None  # which rank that is nobody knows
 
 
 def test_the_calls_of_a_named_function_are_the_steps_of_a_trace_with_functions() -> None:
@@ -1184,7 +1190,7 @@ def test_the_late_one_of_two_ranks_is_named_and_why(
     found = ranks.finding(several)
     assert found.severity == severity
     if late_ns:
-        last, _, late_s = ranks.late_rank(several)
+        last, _, late_s = late(several)
         assert (last.name, late_s) == ("rank 1", pytest.approx(late_ns * 1e-9, rel=0.05))
         assert found.title.startswith("rank 1 comes late: rank 0 waits about ")
         assert why in found.advice

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import snapshots
 from test_explain_environment import QUIET_FACTS, QUIET_GPU
 
 from microbench.core.errors import Skip
@@ -37,82 +38,59 @@ def around(**fields: Any) -> doctor.Surroundings:
     return msgspec.structs.replace(AROUND, **fields)
 
 
-def test_all_is_well() -> None:
-    report = doctor.examine(environment(), AROUND)
-    assert [check for check in report if check.state != "ok"] == []
-    assert all(check.found for check in report)
-    assert all(check.next_step is None for check in report)
-    assert named(report, "GPU 0").found == "GPU, compute capability 9.0, GPU-1"
+HOPELESS = msgspec.structs.replace(GPU, index=1, uuid="GPU-2", persistence=False, ecc=None)
+ERRORS = tuple(
+    msgspec.structs.replace(GPU, index=index, memory_errors=errors)
+    for index, errors in enumerate((MemoryErrors(3, 0, 3, 0, 0, 0, False, False), MemoryErrors(remap_pending=True)))
+)
+MISSING = {"torch_eager": "pip install torch", "torch_out": "pip install torch", "warp": "pip install warp-lang"}
+STATES: dict[str, tuple[Environment, doctor.Surroundings]] = {
+    "no GPU": (
+        environment(gpus=(), no_gpu_reason="no driver", no_gpu_next_step="install it", driver_version=None), AROUND,
+    ),
+    "a toolkit newer than the driver": (environment(cuda_toolkit_version="14.0"), AROUND),
+    "no NVML": (environment(driver_version=None), AROUND),
+    "no packages": (environment(packages={}), AROUND),
+    "coarse counters": (environment(), around(counters={"GPU-1": "coarse"})),
+    "no counters": (environment(), around(counters={"GPU-1": "no permission"})),
+    "a full disk": (environment(), around(data_free_bytes=5)),
+    "a folder that cannot be written": (
+        environment(), around(data_free_bytes=None, data_reason="permission denied"),
+    ),
+    "no cache of loops": (environment(), around(loop_cache=None)),
+    **{
+        f"{name} is {value}": (environment({name: value}), AROUND)
+        for name, value in (
+            ("clock_source", "hpet"), ("governor", "powersave"), ("governor", None), ("physical_core_count", 2),
+            ("profiler", "ncu"), ("CUDA_LAUNCH_BLOCKING", "1"), ("submit_core_numa_node", 0),
+        )
+    },
+    "missing layers are grouped by what installs them": (environment(), around(missing_layers=MISSING)),
+    "each GPU is judged by its own state": (
+        msgspec.structs.replace(
+            environment(gpus=(GPU, HOPELESS)),
+            facts=(*environment().facts, Fact("gpu1_ecc", None, "NVML", "Not Supported")),
+        ),
+        AROUND,
+    ),
+    "memory errors are judged where they are known": (environment(gpus=ERRORS), AROUND),
+    "packet sizes need root": (environment(gpus=(msgspec.structs.replace(GPU, link=LinkInfo()),)), AROUND),
+}  # fmt: skip
 
 
-def test_no_gpu_is_the_first_thing_said() -> None:
-    absent = environment(gpus=(), no_gpu_reason="no driver", no_gpu_next_step="install it", driver_version=None)
-    report = doctor.examine(absent, AROUND)
-    assert report[0] == doctor.Check("GPU", "problem", "no driver", "install it")
+def told(check: doctor.Check) -> str:
+    return f"{check.state} {check.name}: {check.found}" + (f" -> {check.next_step}" if check.next_step else "")
 
 
-@pytest.mark.parametrize(("changes", "surroundings", "name", "state", "words"), [
-    ({"cuda_toolkit_version": "14.0"}, {}, "driver and toolkit", "problem", "CUDA 14.0"),
-    ({"driver_version": None}, {}, "driver version", "unknown", "NVML"),
-    ({"packages": {}}, {}, "NVRTC", "warning", "not installed"),
-    ({}, {"counters": {"GPU-1": "coarse"}}, "GPU 0 PCIe counters", "note", "sampled"),
-    ({}, {"counters": {"GPU-1": "no permission"}}, "GPU 0 PCIe counters", "warning", "no permission"),
-    ({}, {"data_free_bytes": 5}, "result folder", "warning", "5.00 B free"),
-    ({}, {"data_free_bytes": None, "data_reason": "permission denied"}, "result folder", "problem",
-     "permission denied"),
-    ({}, {"loop_cache": None}, "compiled loops", "warning", "again"),
-    ({"facts": {"clock_source": "hpet"}}, {}, "clock source", "problem", "hpet"),
-    ({"facts": {"governor": "powersave"}}, {}, "CPU governor", "warning", "powersave"),
-    ({"facts": {"governor": None}}, {}, "CPU governor", "unknown", "not looked at"),
-    ({"facts": {"physical_core_count": 2}}, {}, "CPU cores", "note", "2 physical cores"),
-    ({"facts": {"profiler": "ncu"}}, {}, "profiler", "problem", "ncu"),
-    ({"facts": {"CUDA_LAUNCH_BLOCKING": "1"}}, {}, "cuda launch blocking", "problem", "CUDA_LAUNCH_BLOCKING"),
-    ({"facts": {"submit_core_numa_node": 0}}, {}, "numa", "warning", "NUMA node 0"),
-])  # fmt: skip
-def test_states(changes: dict[str, Any], surroundings: dict[str, Any], name: str, state: str, words: str) -> None:
-    check = named(doctor.examine(environment(**changes), around(**surroundings)), name)
-    assert check.state == state
-    assert words in check.found
-    assert check.next_step or state in ("unknown", "ok")
-
-
-def test_missing_layers_are_grouped_by_what_installs_them() -> None:
-    missing = {"torch_eager": "pip install torch", "torch_out": "pip install torch", "warp": "pip install warp-lang"}
-    notes = [check for check in doctor.examine(environment(), around(missing_layers=missing)) if check.state == "note"]
-    assert [(check.found, check.next_step) for check in notes] == [
-        ("not installed, so skipped: torch_eager, torch_out", "pip install torch"),
-        ("not installed, so skipped: warp", "pip install warp-lang"),
-    ]
-
-
-def test_each_gpu_is_judged_by_its_own_state() -> None:
-    second = msgspec.structs.replace(GPU, index=1, uuid="GPU-2", persistence=False, ecc=None)
-    base = environment(gpus=(GPU, second))
-    facts = (*base.facts, Fact("gpu1_ecc", None, "NVML", "Not Supported"))
-    report = doctor.examine(msgspec.structs.replace(base, facts=facts), AROUND)
-    assert named(report, "GPU 0 persistence mode").state == "ok"
-    assert named(report, "GPU 1 persistence mode").state == "note"
-    assert "off" in named(report, "GPU 1 persistence mode").found
-    assert named(report, "GPU 1").found.endswith("GPU-2")
-    assert named(report, "GPU 1 ECC") == doctor.Check("GPU 1 ECC", "unknown", "Not Supported")
-
-
-def test_memory_errors_are_judged_where_they_are_known() -> None:
-    fine = msgspec.structs.replace(GPU, memory_errors=MemoryErrors(3, 0, 3, 0, 0, 0, False, False))
-    bad = msgspec.structs.replace(GPU, index=1, memory_errors=MemoryErrors(remap_pending=True))
-    report = doctor.examine(environment(gpus=(fine, bad)), AROUND)
-    words = "3 corrected ECC errors (3 since the driver was loaded)"
-    assert named(report, "GPU 0 memory errors") == doctor.Check("GPU 0 memory errors", "ok", words)
-    (check,) = [check for check in report if "row remap pending" in check.found]
-    assert (check.name, check.state) == ("GPU 1 memory errors", "warning")
-    assert "reset the GPU" in str(check.next_step)
-    assert not any("memory errors" in check.name for check in doctor.examine(environment(), AROUND))
-
-
-def test_packet_sizes_that_need_root_are_a_note() -> None:
-    hidden = msgspec.structs.replace(GPU, link=LinkInfo())
-    check = named(doctor.examine(environment(gpus=(hidden,)), AROUND), "GPU 0 PCIe packet sizes")
-    assert (check.state, "sudo" in str(check.next_step)) == ("note", True)
+def test_what_each_state_is_and_what_to_do() -> None:
+    """Of each machine what is not said of one on which all is well."""
+    well = [told(check) for check in doctor.examine(environment(), AROUND)]
+    assert all(words.startswith("ok ") and "->" not in words for words in well)
+    texts = ["\n".join(("== all is well", *well))]
+    for name, (machine, surroundings) in STATES.items():
+        found = [told(check) for check in doctor.examine(machine, surroundings)]
+        texts.append("\n".join((f"== {name}", *(words for words in found if words not in well))))
+    snapshots.same("doctor", "\n\n".join(texts))
 
 
 def test_looking_around_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The fit of the model to a run: constants and their rows, stand-ins, missing benchmarks, misfits."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -288,43 +289,35 @@ def test_an_unknown_layer_is_missing(fitted: Fit) -> None:
     assert missing(fitted, step, ("stream",)) == ["launch_layers"]
 
 
-def calls_of(**seconds: float) -> dict[str, Constant]:
-    """Launch calls of a layer by their counts of arguments ("x_4")."""
-    calls = {f"call.{name.replace('_', '.')}": value for name, value in seconds.items()}
-    return {name: Constant(value, value * 0.99, value * 1.01, (f"row of {name}",)) for name, value in calls.items()}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "value", "low", "high"),
-    [(0, 4e-6, 3.96e-6, 4.04e-6), (1, 5e-6, 3.9e-6, 6.1e-6), (2, 6e-6, 3.9e-6, 8.1e-6), (6, 10e-6, 7.9e-6, 12.1e-6)],
-)
-def test_calls_lie_on_the_line_through_those_measured(arguments: int, value: float, low: float, high: float) -> None:
-    found = call_constant(calls_of(x_0=4e-6, x_4=8e-6), "x", arguments)
-    assert found.value == pytest.approx(value)
-    assert (found.low, found.high) == (pytest.approx(low, rel=0.02), pytest.approx(high, rel=0.02))
-    assert bool(found.assumed) == (arguments != 0)
-
-
-@pytest.mark.parametrize("arguments", [2, 16, 64, 128])
-def test_no_argument_makes_a_call_shorter(arguments: int) -> None:
-    found = call_constant(calls_of(x_1=4e-6, x_4=3.8e-6), "x", arguments)
+@pytest.mark.parametrize(("calls", "arguments", "interval", "how"), [
+    ({0: 4.0, 4: 8.0}, 0, (3.96, 4.0, 4.04), ""),
+    ({0: 4.0, 4: 8.0}, 1, (3.96, 5.0, 6.08), "a call with 1 argument lies on the line through those with 0 and 4"),
+    ({0: 4.0, 4: 8.0}, 2, (3.96, 6.0, 8.08), "a call with 2 arguments lies on the line through those with 0 and 4"),
+    ({0: 4.0, 4: 8.0}, 6, (7.92, 10.0, 12.08), "a call with 6 arguments lies on the line through those with 0 and 4"),
+    ({0: 4.0, 1: 8.0, 4: 11.0}, 2, (7.89, 9.0, 10.11),
+     "a call with 2 arguments lies on the line through those with 1 and 4"),
+    ({4: 5.0}, 0, (4.5, 5.0, 5.5), "a call with 0 arguments takes as long as one with 4"),
+    # No argument makes a call shorter.
+    *(({1: 4.0, 4: 3.8}, count, (3.6, 4.0, 4.4), f"a call with {count} arguments takes as long as one with 1")
+      for count in (2, 16, 64, 128)),
+])  # fmt: skip
+def test_a_call_lies_on_the_line_through_the_nearest_counts_measured(
+    calls: dict[int, float], arguments: int, interval: tuple[float, ...], how: str
+) -> None:
+    """The calls of a layer by their counts of arguments, in microseconds."""
+    found = call_constant(
+        {
+            f"call.x.{count}": Constant(us * 1e-6, us * 0.99e-6, us * 1.01e-6, (str(count),))
+            for count, us in calls.items()
+        },
+        "x",
+        arguments,
+    )
     assert found is not None
-    assert found.value == 4e-6
-    assert found.assumed == f"a call with {arguments} arguments takes as long as one with 1"
-
-
-def test_the_nearest_counts_around_are_taken() -> None:
-    found = call_constant(calls_of(x_0=4e-6, x_1=8e-6, x_4=11e-6), "x", 2)
-    assert found.value == pytest.approx(9e-6)
-    assert found.rests_on == ("row of call.x.1", "row of call.x.4")
-    assert "1 and 4" in found.assumed
-
-
-def test_a_layer_with_one_count_has_that_call_for_every_count() -> None:
-    found = call_constant(calls_of(x_4=5e-6), "x", 0)
-    assert found.value == 5e-6
-    assert found.assumed
-    assert found.high - found.low > 0.5e-6
+    assert [found.low, found.value, found.high] == pytest.approx([us * 1e-6 for us in interval])
+    assert found.assumed == how
+    used = re.sub(r"a call with \d+", "", how) or str(arguments)
+    assert list(found.rests_on) == re.findall(r"\d+", used)
 
 
 def test_an_array_operation_is_one_call_whatever_its_kernel_takes() -> None:

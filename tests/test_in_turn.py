@@ -155,3 +155,14 @@ def test_what_is_wrong_is_said_before_anything_runs(
     result = call("ab", *arguments, "--device", "fake")
     assert result.exit_code == 2
     assert cause in " ".join(result.stderr.split())
+
+
+@pytest.mark.slow
+def test_a_side_that_fails_says_why_and_counts_as_slower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("old.py").write_text(STEP.replace("COUNT", "20"))
+    Path("new.py").write_text(STEP.replace("kernel(COUNT)", "raise RuntimeError('broken')"))
+    sides = "-A", "old.py::step", "-B", "new.py::step"
+    result = call("ab", *sides, "--setup", "setup", "--rounds", "6", "--device", "fake", "--fail-on", "slower")
+    assert result.exit_code == 5
+    assert "own_step failed: RuntimeError: broken" in " ".join(result.stdout.split())

@@ -3,7 +3,7 @@
 import intervals
 import pytest
 
-from microbench.analysis.host_states import busy_rounds, follows
+from microbench.analysis.host_states import busy_for_calls, busy_rounds, follows
 from microbench.analysis.stats import Interval, rounds_interval, rows
 from microbench.archive import store
 from microbench.report.tables import figure, levels_words
@@ -55,3 +55,14 @@ def test_no_rounds_of_zero_or_below_break_the_interval() -> None:
     assert (zero.low, zero.median) == (0, 0)
     below = rounds_interval([Interval(value, value, value) for value in (-1.0, 1.0, 0.5)])
     assert below.low < -1
+
+
+def test_calls_of_python_layers_tell_their_own_busy_rounds() -> None:
+    """PyTorch's call took 8.3, 11.8, 6.7, 11.1 and 7.2 us in rounds of which the controls, minutes before, say else."""
+    torch = (8.31, 11.82, 6.69, 11.1, 7.17)
+    assert busy_for_calls([torch]) == (True, True, False, True, False)
+    assert busy_for_calls([torch, (5.0, 5.1, 5.0, 5.2, 5.1)]) == (True, True, False, True, False)
+    assert busy_for_calls([(5.16, 5.49, 5.49, 5.45, 5.27)]) == (), "a quiet host"
+    assert busy_for_calls([(5.0, 8.0, 9.0)]) == (), "one quiet round alone"
+    assert busy_for_calls([(5.0, 8.0)]) == ()
+    assert busy_for_calls([(0.0, 8.0, 9.0)]) == ()

@@ -17,6 +17,7 @@ from microbench.model.fit import suits
 from microbench.model.options import StepOptions
 from microbench.model.step_file import described, examples
 
+DATA = Path(__file__).parent / "data"
 ASKED = ("predict", "--kernels", "1100", "--duration", "6us", "--layer", "torch", "--arguments", "1")
 SHORT = ("predict", "--kernels", "10", "--duration", "3us")
 
@@ -75,6 +76,23 @@ def test_the_7b_model_is_bound_by_its_host_whatever_the_memory() -> None:
     assert prediction["stream"]["limit"] == "host"
     assert 1 / prediction["stream"]["step_s"] == pytest.approx(46.37, rel=0.01)
     assert "the same" in call("whatif", "decode-7b", "--memory", "2039GB/s").output
+
+
+@pytest.mark.parametrize("run", ["nvidia-h200", *(str(DATA / f"{host}-h200.json.xz") for host in ("quiet", "busy"))])
+def test_a_step_of_pytorch_takes_what_it_does_in_quiet_rounds(run: str) -> None:
+    """PyTorch's call is that of a quiet host, whatever the state of most rounds: 5.4 to 7.7 µs on three machines."""
+    prediction = json.loads(call(*ASKED, "--host", "10us", "--run", run, "--json").output)
+    assert 15e-3 < prediction["stream"]["step_s"] < 20e-3
+
+
+@pytest.mark.parametrize(("layer", "beyond"), [("loop", False), ("numba", True), ("torch", False)])
+def test_more_arguments_than_were_measured_are_an_extrapolation(layer: str, beyond: bool) -> None:
+    """launch_arguments measures parameter blocks of the compiled loop up to 4 KiB, launch_layers four arguments."""
+    asked = "predict", "--kernels", "10", "--duration", "0", "--host", "0", "--layer", layer, "--arguments"
+    steps = [json.loads(call(*asked, count, "--run", "nvidia-h200", "--json").output) for count in ("4", "64")]
+    assert (steps[1]["stream"]["outside"] == ["64 arguments (measured: up to 4)"]) == beyond
+    assert steps[0]["stream"]["outside"] == []
+    assert steps[1]["stream"]["step_s"] >= steps[0]["stream"]["step_s"]
 
 
 def test_a_step_is_predicted_on_two_machines(data: Path) -> None:

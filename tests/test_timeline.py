@@ -206,7 +206,7 @@ MIXED = step(Copies("h2d", 1 << 20), Kernels(4, (1e-6,)), HostWork(5e-6), Kernel
 
 
 @pytest.mark.parametrize(("rule", "forecast", "severity", "named"), [
-    ("timeline.gain", kernels(8, 3e-6), "good", ["34.7 µs", "38.0 µs", "1.10×", "2.56 µs"]),
+    ("timeline.gain", kernels(8, 3e-6), "good", ["34.7 µs", "38.0 µs", "1.10×", "1.11×", "2.56 µs"]),
     ("timeline.gain", MIXED, "note", ["55.2 µs", "56.0 µs"]),
     ("timeline.limit", kernels(8, 3e-6), "note", ["36.8 %", "30.8 %"]),
     ("timeline.limit", kernels(8, 0.5e-6), "note", ["86.0 %", "72.8 %", "2.0×"]),

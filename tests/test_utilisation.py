@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import snapshots
 from command_line import call
 from make_recording import BEGIN_NS, LAUNCH, recording, row
 from nvml_stand_in import NO_PERMISSION, NOT_FOUND, NOT_SUPPORTED, library, refuse
@@ -295,15 +296,6 @@ def every(period_s: float, length_s: float, until_s: float = 10.0) -> list[tuple
     return [(place * period_s, length_s) for place in range(round(until_s / period_s))]
 
 
-def test_nvmls_share_stands_beside_that_of_the_kernels_of_the_same_time(tmp_path: Path) -> None:
-    told = lines([gpu()], [trace(tmp_path, *every(0.01, 0.0025))], "")
-    assert told == [
-        "NVML said 98.0 % busy, kernels ran 25.0 % of the time (GPU 0, 9.80 s); GPM said 12.5 % of the SMs were busy",
-        "NVML's samples are 200 ms apart: nothing shorter than 400 ms can be seen in them, and a GPU counts as busy "
-        "while any kernel runs, however small",
-    ]
-
-
 def test_kernels_of_several_processes_on_a_gpu_are_one_union(tmp_path: Path) -> None:
     first = trace(tmp_path, *every(0.01, 0.004))
     second = trace(tmp_path, *[(at + 0.002, length) for at, length in every(0.01, 0.004)])
@@ -312,21 +304,17 @@ def test_kernels_of_several_processes_on_a_gpu_are_one_union(tmp_path: Path) -> 
 
 
 def test_time_that_is_not_recorded_does_not_count(tmp_path: Path) -> None:
-    early = trace(tmp_path, *every(0.01, 0.005, until_s=2))
-    late = trace(tmp_path, *[(7 + at, length) for at, length in every(0.01, 0.005, until_s=2)])
-    found = compare(gpu(), [(early, 0), (late, 0)])
-    assert found.ran == pytest.approx(0.5, abs=1e-3)
-    assert found.span_s == pytest.approx(1.8 + 1.8)
-
-
-def test_time_between_windows_does_not_count(tmp_path: Path) -> None:
-    kernels = [*every(0.01, 0.005, until_s=2), *[(7 + at, length) for at, length in every(0.01, 0.005, until_s=2)]]
-    windows = ((0, 1.99), (7, 8.99))
-    stamps = (f"{BEGIN_NS + begin * SECOND_NS}-{BEGIN_NS + round(end * SECOND_NS)}" for begin, end in windows)
-    facts = {f"window.{number}": stamp for number, stamp in enumerate(stamps)}
-    found = compare(gpu(), [(trace(tmp_path, *kernels, **facts), 0)])
-    assert found.ran == pytest.approx(0.5, abs=1e-3)
-    assert found.span_s == pytest.approx(1.8 + 1.8)
+    """Neither between two processes nor between two windows of one."""
+    early = every(0.01, 0.005, until_s=2)
+    late = [(7 + at, length) for at, length in early]
+    stamps = (
+        f"{BEGIN_NS + begin * SECOND_NS}-{BEGIN_NS + round(end * SECOND_NS)}" for begin, end in ((0, 1.99), (7, 8.99))
+    )
+    windows = {f"window.{number}": stamp for number, stamp in enumerate(stamps)}
+    for traces in ([trace(tmp_path, *early), trace(tmp_path, *late)], [trace(tmp_path, *early, *late, **windows)]):
+        found = compare(gpu(), [(one, 0) for one in traces])
+        assert found.ran == pytest.approx(0.5, abs=1e-3)
+        assert found.span_s == pytest.approx(1.8 + 1.8)
 
 
 def test_copies_are_no_kernels(tmp_path: Path) -> None:
@@ -337,37 +325,24 @@ def test_copies_are_no_kernels(tmp_path: Path) -> None:
     assert found.ran == pytest.approx(1 / found.span_s, abs=0.01)
 
 
-def test_gpus_are_found_by_their_address(tmp_path: Path) -> None:
+def test_what_is_said_of_both_figures(tmp_path: Path) -> None:
     """CUDA_VISIBLE_DEVICES=1 makes NVML's second GPU the first of the program."""
-    own = trace(tmp_path, *every(0.01, 0.0025), **{"bus.0": "0000:C3:00.0"})
-    told = lines([gpu(0, share=0.5), gpu(1)], [own], "")
-    assert told[0].startswith("NVML said 50.0 % busy (GPU 0)")
-    assert "GPU 1, 9.80 s" in told[1]
-    unknown = trace(tmp_path, *every(0.01, 0.0025))
-    told = lines([gpu(0, share=0.0), gpu(1)], [unknown], "")
-    assert told[0] == (
-        "NVML said 98.0 % busy (GPU 1); its number is not in the recording, so the kernels' time is not known"
-    )
-    assert len(told) == 2
-
-
-def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
-    short = trace(tmp_path, (0.0, 0.3))
-    (line, _) = lines([gpu()], [short], "")
-    assert line == "GPU 0 worked for less than two samples of NVML, so there is nothing to compare"
-    (line, _) = lines([gpu()], [], "")
-    assert line == "NVML said 98.0 % busy (GPU 0); nothing was recorded, so the kernels' time is not known"
-    idle = gpu(share=0.0)
-    assert lines([idle], [], "") == ["no utilisation: NVML gave no figure while the command used a GPU"]
-    idle.why_not["busy"] = "NVML: Not Supported"
-    assert lines([idle], [], "") == ["no utilisation: NVML: Not Supported"]
-    (*_, line) = lines([gpu()], [trace(tmp_path, *every(0.01, 0.0025))], "NVML did not answer within 0.5 s")
-    assert line == "no utilisation any more: NVML did not answer within 0.5 s"
-
-
-def test_without_the_time_between_samples_the_longest_is_assumed(tmp_path: Path) -> None:
-    told = lines([gpu(apart_s=None)], [trace(tmp_path, *every(0.01, 0.0025))], "")
-    assert "at most 1.00 s apart: nothing shorter than 2.00 s" in told[1]
+    usual = trace(tmp_path, *every(0.01, 0.0025))
+    second = trace(tmp_path, *every(0.01, 0.0025), **{"bus.0": "0000:C3:00.0"})
+    idle, refused = gpu(share=0.0), gpu(share=0.0)
+    refused.why_not["busy"] = "NVML: Not Supported"
+    told = {
+        "of the same time": lines([gpu()], [usual], ""),
+        "the second GPU": lines([gpu(0, share=0.5), gpu(1)], [second], ""),
+        "a GPU of unknown number": lines([gpu(0, share=0.0), gpu(1)], [usual], ""),
+        "too short": lines([gpu()], [trace(tmp_path, (0.0, 0.3))], ""),
+        "nothing recorded": lines([gpu()], [], ""),
+        "nothing sampled": lines([idle], [], ""),
+        "not allowed": lines([refused], [], ""),
+        "NVML ended": lines([gpu()], [usual], "NVML did not answer within 0.5 s"),
+        "the time between samples is unknown": lines([gpu(apart_s=None)], [usual], ""),
+    }
+    snapshots.same("utilisation", "\n\n".join("\n".join((f"== {name}", *words)) for name, words in told.items()))
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from microbench.core.model import Run
 CONTROLS = ("host_call", "host_timer", "host_wakeup")
 # With a single quiet round nobody knows how far quiet rounds lie apart.
 LEAST_QUIET = 2
+# A quiet host drifts by 12 % within a minute. Calls of Python layers lie within 5 % of their fastest round there.
+QUIET_WITHIN = 0.15
 
 
 def busy_rounds(run: Run) -> dict[int, frozenset[int]]:
@@ -47,3 +49,17 @@ def follows(costs: Sequence[float], busy: Sequence[bool]) -> bool:
     if len(quiet) < LEAST_QUIET or not slowed or max(quiet) >= min(slowed):
         return False
     return levels.middle(sorted(slowed)) > (1 + levels.LEAST_DISTANCE) * levels.middle(sorted(quiet))
+
+
+def busy_for_calls(costs: Sequence[Sequence[float]]) -> tuple[bool, ...]:
+    """The rounds in which a layer's own calls show that the host was busy; nothing if they show no quiet ones beside.
+
+    Each layer of Python has processes of its own, minutes after the controls. ``costs`` are the rounds of its figures,
+    of which at least a quarter feels the host.
+    """
+    values = np.array(costs)
+    if values.shape[1] <= LEAST_QUIET or not (np.isfinite(values).all() and values.min() > 0):
+        return ()
+    slowed = np.quantile(values / values.min(axis=1, keepdims=True), 0.75, axis=0)
+    busy = tuple((slowed > 1 + QUIET_WITHIN).tolist())
+    return busy if any(busy) and busy.count(False) >= LEAST_QUIET else ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,8 @@ CHANGE_AT, CHANGE_CALLS = 6, 12  # after a capture and replays, and long enough 
 # A function's own scatter is rounding only if it is less than this share of the values, by bytes of a number.
 ROUNDING = {1: 2e-1, 2: 3e-2, 4: 1e-3, 8: 1e-9}
 OVER_SCATTER = 3.0
+FROZEN_HOST = "values of the host change in each call, and a replay runs no code of the host"
+OTHER = "the graph computes something else"
 HOW = ("capturable", "foreach", "fused", "differentiable")  # settings of optimizers that no program changes
 KEPT_SHARE = 0.25  # of the free memory, for outputs that are kept
 
@@ -108,7 +110,7 @@ def prove(
         found = differences(eager, graph)
         grown = changed_on_host(eager.end, graph.end)
         if grown:
-            return proof("values of the host change in each call, and a replay runs no code of the host", grown)
+            return proof(FROZEN_HOST, grown)
         if found:
             allowed = 0.0
             if all(map(is_rounding, found)) and not state_differs(begin, eager.end):
@@ -117,7 +119,7 @@ def prove(
                 )
                 start.restore()
             if any(one.relative > allowed for one in found):
-                return proof("the graph computes something else", found[0].told)
+                return proof(OTHER, found[0].told)
             scatter = f"{max(one.relative for one in found):.1g}, a last bit of the inputs gives {allowed:.1g}"
     if other.counts.get("replays", 0) < CALLS // 2:
         reason = other.reasons.most_common(1)[0][0] if other.reasons else "nothing was captured"
@@ -200,38 +202,16 @@ class Plan:
         """Each call by both from the same state: why they differ or "", what differs first, and the own scatter."""
         self._start.restore()
         random = np.random.default_rng(1)
-        scatter: dict[str, Deviation] = {}
-        found: dict[str, Deviation] = {}
+        both = Both(function, other)
         for number in range(CALLS):
             (arguments, named), _ = self._fresh(number)
             self._move(number)
-            here = Kept(function, (arguments, named))
-            turns = []
-            for call in (function, _aside(function), other) if number < OWN_CALLS else (function, other):
-                here.restore()
-                result = call(*arguments, **named)
-                turns.append(Ran({number: [*_values(result, "output")]}, after(function, (arguments, named))))
-            del result
-            eager, graph = turns[0], turns[-1]
-            for again in turns[1:-1]:
-                for one in differences(eager, again):
-                    _keep(scatter, one)
-            if (grown := changed_on_host(eager.end, graph.end)) is not None:
-                grown = grown._replace(call=number + 1)
-                return "values of the host change in each call, and a replay runs no code of the host", grown, ""
-            for one in differences(eager, graph):
-                if not is_rounding(one):
-                    own = scatter.get(one.name)
-                    if own is not None and not is_rounding(own):
-                        return "the function itself is not repeatable from the same start", own.told, ""
-                    return "the graph computes something else", one.told, ""
-                _keep(found, one)
+            both.call(arguments, named)
+            if both.why:
+                return both.why, both.difference, ""
             between(random, number)
-        widest = max((one.relative for one in scatter.values()), default=0.0)
-        for one in found.values():
-            if one.relative > OVER_SCATTER * widest:
-                return "the graph computes something else", one.told, ""
-        return "", None, f"{widest:.1g}"
+        why, difference = both.over_scatter()
+        return why, difference, f"{both.widest:.1g}"
 
     def _fresh(self, number: int) -> tuple[Inputs, list[tuple[int, Any]]]:
         """The inputs of a call: new tensors, except for those that the function writes to, which stay the same."""
@@ -321,6 +301,78 @@ class Plan:
                 return
             found += 1
             yield name, holder, key, value, other
+
+
+class Both:
+    """Makes each call by a function and by its graph, from the same state, and compares what they return and leave."""
+
+    def __init__(self, function: Callable[..., Any], graph: Graphed) -> None:
+        self._function, self._graph, self._calls = function, graph, 0
+        self._aside = _aside(function)
+        self._scatter: dict[str, Deviation] = {}
+        self._found: dict[str, Deviation] = {}
+        self.why = ""
+        self.difference: Difference | None = None
+
+    @property
+    def widest(self) -> float:
+        """How far two calls of the function itself lie apart at most."""
+        return max((one.relative for one in self._scatter.values()), default=0.0)
+
+    def call(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """What the graph returns. ``why`` says from then on whether it is wrong."""
+        here, turns, result = Kept(self._function, (arguments, named)), [], None
+        again = [self._aside] if self._calls < OWN_CALLS else []
+        calls: list[Callable[..., Any]] = [self._function, *again, self._graph]
+        for one in calls:
+            here.restore()
+            result = one(*arguments, **named)
+            values = {self._calls: list(_values(result, "output"))}
+            turns.append(Ran(values, after(self._function, (arguments, named))))
+        self._calls += 1
+        eager, graph = turns[0], turns[-1]
+        for turn in turns[1:-1]:
+            for deviation in differences(eager, turn):
+                _keep(self._scatter, deviation)
+        if (grown := changed_on_host(eager.end, graph.end)) is not None:
+            self.why, self.difference = FROZEN_HOST, grown._replace(call=self._calls)
+            return result
+        for deviation in differences(eager, graph):
+            _keep(self._found, deviation)
+            if not is_rounding(deviation):
+                scatter = self._scatter.get(deviation.name)
+                repeats = scatter is None or is_rounding(scatter)
+                self.why = OTHER if repeats else "the function itself is not repeatable from the same start"
+                self.difference = deviation.told
+        return result
+
+    def over_scatter(self) -> tuple[str, Difference | None]:
+        """Why the graph is wrong, "" if it differs by no more than the function's own scatter."""
+        wide = [one for one in self._found.values() if one.relative > OVER_SCATTER * self.widest]
+        return (OTHER, wide[0].told) if wide else ("", None)
+
+
+def checked(function: Callable[..., Any], graph: Graphed, calls: int) -> Callable[..., Any]:
+    """The graph, of which the first calls are also made by the function, from the same state.
+
+    Raises RuntimeError at the first call that differs.
+    """
+    both = Both(function, graph)
+    left = calls
+
+    @wraps(function)
+    def called(*arguments: Any, **named: Any) -> Any:
+        nonlocal left
+        if not left:
+            return graph(*arguments, **named)
+        left -= 1
+        result = both.call(arguments, named)
+        why, difference = (both.why, both.difference) if both.why else both.over_scatter()
+        if why:
+            raise RuntimeError(f"{why}: {difference.name}, {difference.how}" if difference else why)
+        return result
+
+    return called
 
 
 def _looking(name: str, value: Any, names: dict[str, Any]) -> Callable[[], Any] | None:

@@ -36,7 +36,7 @@ class Judged(NamedTuple):
     """A look at figures, as logarithms of the cost of B over A.
 
     ``half`` is half the interval that decides, ``smallest`` the change that 95 of 100 such measurements find. ``open``:
-    more pairs are likely to decide the figure. ``levels``: the pairs lie on several levels, which says nothing.
+    more pairs may decide the figure. ``levels``: the pairs lie on several levels, which says nothing.
     """
 
     shift: FloatArray
@@ -52,7 +52,7 @@ class InTurn(NamedTuple):
     """Two sides compared after ``pairs`` pairs of rounds; the intervals have the ``confidence`` of this look.
 
     ``smallest`` is what would have been found of each change of the comparison, as a share; None if it is not judged.
-    ``decided``: no more pairs are needed, because each figure has its verdict or cannot get one.
+    ``decided``: no more pairs are needed.
     """
 
     comparison: Comparison
@@ -60,6 +60,19 @@ class InTurn(NamedTuple):
     confidence: float
     smallest: tuple[float | None, ...]
     decided: bool
+
+    @property
+    def unmeasured(self) -> tuple[tuple[str, str], ...]:
+        """The side ("A" or "B") and the reason of each kind of case that was not measured there, each once."""
+        sides = ("A", self.comparison.base), ("B", self.comparison.new)
+        return tuple(
+            dict.fromkeys(
+                (side, f"{one.case.benchmark} {one.status.replace('_', ' ')}: {one.reason}")
+                for side, run in sides
+                for one in run.outcomes
+                if one.status != "ok"
+            )
+        )
 
 
 def looks(most: int) -> dict[int, float]:
@@ -71,11 +84,10 @@ def looks(most: int) -> dict[int, float]:
     return {count: FALSE_ALARMS / 2 / len(early) for count in early} | {last: FALSE_ALARMS / (2 if early else 1)}
 
 
-def compare_in_turn(base: Run, new: Run, most: int, same_within: float = SAME_WITHIN) -> InTurn:
-    """Compare two runs of equally many rounds, at most ``most``, that were measured in turn."""
+def compare_in_turn(base: Run, new: Run, done: int, most: int, same_within: float = SAME_WITHIN) -> InTurn:
+    """Compare two runs that were measured in turn: ``done`` times of at most ``most``, at one of ``looks``."""
     pairs, only_base, only_new, devices = paired(base, new)
-    done = max((outcome.round + 1 for outcome in base.outcomes), default=0)
-    allowed = looks(most).get(done, FALSE_ALARMS / 2)
+    allowed = looks(most)[done]
     rounds = [[[outcome.round for outcome in row.outcomes] for row in (pair.base, pair.new)] for pair in pairs]
     # A round that failed on one side leaves rounds that are no pairs.
     ready = [pair for pair, (one, other) in zip(pairs, rounds, strict=True) if pair.reason is None and one == other]
@@ -155,21 +167,11 @@ def judge(shifts: FloatArray, allowed: float, most: int, same_within: float = SA
     changed = found & (np.abs(shift) - half >= SMALLEST_CHANGE) & ~levels
     within = math.log1p(same_within)
     same = ~changed & ~levels & (np.abs(shift) + half <= within)
-    last = _quantile(FALSE_ALARMS / 2, np.full(len(p), most - 1.0)) * deviation / math.sqrt(most)
-    # Where one figure changed, the others are not waited for until they are the same.
-    may_be_same = (np.abs(shift) + last <= within) & ~changed.any()
-    decidable = (np.abs(shift) - last >= SMALLEST_CHANGE) | may_be_same
+    # Where one figure changed, others are not waited for until they are the same.
+    undecided = ~changed & ~same & (~changed.any() | (np.abs(shift) >= SMALLEST_CHANGE))
     # A change that stands alone must be certain enough for all figures.
     alone = _quantile(allowed / len(p), freedom) + NormalDist().inv_cdf(FOUND)
-    return Judged(
-        shift,
-        half,
-        SMALLEST_CHANGE + alone * error,
-        changed,
-        same,
-        ~changed & ~same & decidable & (pairs < most),
-        levels,
-    )
+    return Judged(shift, half, SMALLEST_CHANGE + alone * error, changed, same, undecided & (pairs < most), levels)
 
 
 def _quantile(chance: float, freedom: FloatArray) -> FloatArray:

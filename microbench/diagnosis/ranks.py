@@ -94,13 +94,14 @@ FIGURES: tuple[tuple[str, Callable[[Diagnosis], float | None]], ...] = (
 )
 
 
-def late_rank(several: Sequence[Diagnosis]) -> tuple[Rank, list[Rank], float] | None:
-    """The rank that comes last to its collectives, the others, and by how many s of a step; None if no rank is clearly
-    late, or if nobody knows which rank is which.
+Compared = tuple[float, list[Rank]]  # the time of a step in s, and the ranks
+
+
+def late_rank(compared: Compared) -> tuple[Rank, list[Rank], float] | None:
+    """The rank that comes last to its collectives, the others, and by how many s of a step; None if none is clearly
+    late.
     """
-    if (found := _compared(several)) is None:
-        return None
-    step_s, each = found
+    step_s, each = compared
     last, *others = sorted(each, key=lambda rank: rank.waits_s)
     # Where the next one comes about as late, no single rank is the last.
     late_s = statistics.median(rank.waits_s for rank in others) - last.waits_s
@@ -109,15 +110,15 @@ def late_rank(several: Sequence[Diagnosis]) -> tuple[Rank, list[Rank], float] | 
     return last, others, late_s
 
 
-def _compared(several: Sequence[Diagnosis]) -> tuple[float, list[Rank]] | None:
-    """The time of a step and the ranks; None if it is unknown which rank is which, or how long they wait."""
+def compared(several: Sequence[Diagnosis]) -> Compared | None:
+    """The ranks side by side; None if it is unknown which rank is which, or how long they wait."""
     if len(several) < 2 or any(one.trace.rank is None or one.idle is None for one in several):
         return None
     return _together(several) or _apart(several)
 
 
-def _apart(several: Sequence[Diagnosis]) -> tuple[float, list[Rank]] | None:
-    """The time of a step and the ranks, of traces of different moments.
+def _apart(several: Sequence[Diagnosis]) -> Compared | None:
+    """The ranks, of traces of different moments.
 
     A collective ends on all ranks together and begins on each when that rank comes. So it is shortest on the last one.
     """
@@ -133,8 +134,8 @@ def _apart(several: Sequence[Diagnosis]) -> tuple[float, list[Rank]] | None:
     return statistics.median(words.each(one, one.idle.span_s) for one in several if one.idle is not None), each
 
 
-def _together(several: Sequence[Diagnosis]) -> tuple[float, list[Rank]] | None:
-    """The time of a step and the ranks, over the moments that all of them recorded: by each collective of all ranks.
+def _together(several: Sequence[Diagnosis]) -> Compared | None:
+    """The ranks, over the moments that all of them recorded: by each collective of all ranks.
 
     Its ranks wait for the last one that comes. What is between a collective and the one a step later is a step.
     """
@@ -248,7 +249,8 @@ def _why_late(last: Rank, others: Sequence[Rank], late_s: float) -> tuple[Severi
 
 def finding(several: Sequence[Diagnosis]) -> Finding:
     """Which rank the others wait for, or which are odd, in words; none is odd where their steps differ in kernels."""
-    if (late := late_rank(several)) is not None:
+    known = compared(several)
+    if known is not None and (late := late_rank(known)) is not None:
         last, others, late_s = late
         waiting = f"{others[0].name} waits" if len(others) == 1 else "the others wait"
         severity, change = _why_late(last, others, late_s)
@@ -261,8 +263,8 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
             advice=change,
         )
     kernels = [one.step.kernels for one in several if one.step is not None]
-    if (both := _together(several)) is not None:  # whose steps are the same ones
-        kernels = [rank.kernels for rank in both[1]]
+    if known is not None:  # where they are of the same steps
+        kernels = [rank.kernels for rank in known[1]]
     if kernels and max(kernels) > (1 + LEAST_SHARE) * min(kernels):
         ranked = all(one.trace.rank is not None for one in several)
         what = "The ranks do different work" if ranked else "The traces are of different programs"
@@ -277,7 +279,7 @@ def finding(several: Sequence[Diagnosis]) -> Finding:
     threshold = f"farther than {percent(LEAST_SHARE)} and 3.5 standard deviations from the median of the ranks"
     if len(several) < FEWEST:
         title = f"{len(several)} traces: at least {FEWEST} are needed to say which one is odd"
-        title += "; neither comes late" if _compared(several) is not None else ""
+        title += "; neither comes late" if known is not None else ""
         return Finding(rule="diagnose.ranks", severity="note", title=title, text="", threshold=threshold)
     if not odd:
         title = f"{len(several)} traces are alike"

@@ -34,6 +34,7 @@ SUITE = "diagnose"
 PROBLEM, WARNING, NAMED = 0.5, 0.1, 0.03
 READY = 0.05  # of the sampled time in which a thread is ready to run and has no processor
 LONGEST_NAME = 60
+FEWEST_LAUNCHES = 20  # for each time that a step stops, of one that may be captured in large pieces
 # A speed-up whose interval reaches further than this share is shown with the range.
 WIDE = 0.15
 
@@ -405,7 +406,8 @@ def _library(diagnosis: Diagnosis) -> Iterator[Finding]:
             advice=text,
         )
     unpredicted = any("short gaps" in check.forbids for check in diagnosis.health)
-    unbroken = not diagnosis.recorded.replays and not any(_interruptions(diagnosis))
+    stops = sum(blocker.count for blocker in diagnosis.recorded.blockers)
+    unbroken = not diagnosis.recorded.replays and diagnosis.recorded.launches >= FEWEST_LAUNCHES * stops
     if unpredicted and unbroken and diagnosis.bound == "launch-bound":
         late = f"The GPU waits {as_time(_late_s(diagnosis))} of each step for work to be submitted"
         yield _by_library(diagnosis, f"{late}; what a graph saves of it is not predicted")

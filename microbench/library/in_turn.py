@@ -57,7 +57,7 @@ class SidesCompared(NamedTuple):
         ]
         verdict, pairs, confidence = summary(self.found.comparison).title, self.found.pairs, self.found.confidence
         whole = {"a": self.a, "b": self.b, "verdict": verdict, "pairs": pairs, "confidence": confidence}
-        return as_json({**whole, "figures": figures})
+        return as_json({**whole, "figures": figures, "not_measured": self.found.unmeasured})
 
 
 def compared_in_turn(
@@ -87,7 +87,7 @@ def compared_in_turn(
     def enough(pairs: int, one: Run, other: Run) -> bool:
         if pairs in when:
             with consistent(one), consistent(other):
-                found.append(compare_in_turn(one, other, rounds, same_within))
+                found.append(compare_in_turn(one, other, pairs, rounds, same_within))
         limit = LIMITS[fail_on] if fail_on is not None else ()
         return bool(found) and (found[-1].decided or found[-1].comparison.has_changed(*limit))
 

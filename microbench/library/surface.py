@@ -107,6 +107,7 @@ def graphed(
     most: int = 4,
     copies: bool = True,
     also: Callable[[], object] | None = None,
+    check: int = 0,
 ) -> Any:
     """Make a PyTorch function run as a CUDA graph: ``step = mb.graphed(step)``, or ``@mb.graphed``.
 
@@ -117,18 +118,28 @@ def graphed(
     ``counts`` of what is returned says how often each happened, ``reasons`` why a call was not replayed.
 
     What a call returns is a copy without a gradient, so backward() belongs into the function; with ``copies=False`` it
-    is the graph's own memory, which the next call overwrites. `microbench graph` proves whether a function suits.
+    is the graph's own memory, which the next call overwrites. The first ``check`` calls are also made by the function
+    itself, from the same state, and compared. `microbench graph` proves whether a function suits.
 
-    Raises UsageError without PyTorch, and RuntimeError at the first call that cannot be captured. Source: "CUDA Graphs"
-    in PyTorch's notes on CUDA semantics.
+    Raises UsageError without PyTorch, and RuntimeError at the first call that cannot be captured or differs. Source:
+    "CUDA Graphs" in PyTorch's notes on CUDA semantics.
     """
     from microbench.core.errors import UsageError
 
     try:
-        from microbench.capture.graphed import graphed as made
+        from microbench.capture.graphed import Graphed
     except ModuleNotFoundError as error:
         raise UsageError("graphed needs PyTorch", "install it: pip install torch") from error
-    return made(function, warm_up=warm_up, most=most, copies=copies, also=also or (lambda: None))
+
+    def made(own: Callable[..., Any]) -> Any:
+        graph = Graphed(own, warm_up, most, copies, also or (lambda: None))
+        if not check:
+            return graph
+        from microbench.capture.proof import checked
+
+        return checked(own, graph, check)
+
+    return made if function is None else made(function)
 
 
 def _recorded(result: RunResult) -> RecordedRun:

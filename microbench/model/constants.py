@@ -14,6 +14,7 @@ import numpy as np
 from microbench.analysis.evidence import Evidence, rests_on, whole
 from microbench.analysis.fits import line
 from microbench.analysis.graph_steps import MAKING
+from microbench.analysis.host_states import busy_for_calls
 from microbench.analysis.stats import Interval, Row, rounds_interval
 from microbench.core.ops import LOOP_LAYER
 from microbench.model.model import WAYS, Way, call_name, replay_name
@@ -127,6 +128,30 @@ def half_width(constant: Constant) -> float:
     return (constant.high - constant.low) / 2
 
 
+def in_quiet_rounds(rows: Sequence[Row]) -> list[Row]:
+    """The figures of one Python layer, those of its quiet rounds where its own calls show that the host was busy."""
+    counts = {len(row.summaries) for row in rows}
+    costs = [[summary.interval.median for summary in row.summaries] for row in rows]
+    busy = busy_for_calls(costs) if len(counts) == 1 else ()
+    return [
+        msgspec.structs.replace(
+            row, busy=busy, interval=rounds_interval([one.interval for one in row.summaries], busy=busy)
+        )
+        if busy
+        else row
+        for row in rows
+    ]
+
+
+def by_layer(rows: Iterable[Row], axis: str) -> Iterator[tuple[str, list[Row]]]:
+    """The rows of each layer, those of Python in their quiet rounds."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(str(row.params.get(axis, LOOP_LAYER)), []).append(row)
+    for layer, several in groups.items():
+        yield layer, several if layer == LOOP_LAYER else in_quiet_rounds(several)
+
+
 def of_row(row: Row, assumed: str = "") -> Constant:
     """A row's value and interval."""
     return of_rows(((1.0, row),), assumed)
@@ -213,6 +238,8 @@ Found = Iterator[tuple[str, Constant]]
 # Kernels of graph_shape between the first and the last of a fork.
 FORKED_KERNELS = 64
 ONE_SIZE = "only one size of graph was measured"
+# A pointer or a double, as most arguments are.
+ARGUMENT_BYTES = 8
 # The chain of launch_gap whose gap is the model's: the kernels are those of the steps that the model is fitted to.
 SPINNING = {"kernel": "spin", "blocks": "one", "functions": "same", "launch_streams": "two"}
 KERNELS = ("empty", "spin", "add")
@@ -271,12 +298,28 @@ def _calls(evidence: Evidence) -> Found:
     submit = evidence.row("launch_cost", "submit")
     if submit is not None:
         measured[call_name(LOOP_LAYER, 0)] = [of_row(submit)]
-    for row in evidence.rows("launch_layers", "submit"):
-        if row.value > 0:
-            name = call_name(str(row.params.get("layer")), whole(row, "arguments"))
-            measured.setdefault(name, []).append(of_row(row))
+    for layer, rows in by_layer(evidence.rows("launch_layers", "submit"), "layer"):
+        for row in rows:
+            if row.value > 0:
+                measured.setdefault(call_name(layer, whole(row, "arguments")), []).append(of_row(row))
     for name, several in measured.items():
         yield name, middle(several)
+
+
+def larger_calls(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
+    """Calls of the compiled loop with larger parameter blocks, of which an argument takes ARGUMENT_BYTES.
+
+    None takes less than the call with fewer arguments, and none moves the others.
+    """
+    calls = {int(name.rpartition(".")[2]): one for name, one in known.items() if name.startswith(f"call.{LOOP_LAYER}.")}
+    if not calls:
+        return
+    most, fewer = max(calls), calls[max(calls)]
+    for size, row in evidence.curve("launch_arguments", "submit", "argument_bytes", grid_blocks=1, block_threads=32):
+        if size // ARGUMENT_BYTES > most:
+            own = of_row(row)
+            fewer = around(max(own.value, fewer.value), half_width(own), own.rests_on)
+            yield call_name(LOOP_LAYER, size // ARGUMENT_BYTES), fewer
 
 
 def _around_a_kernel(evidence: Evidence) -> Found:

@@ -25,12 +25,14 @@ from microbench.model.constants import (
     Misfit,
     Reach,
     around,
+    by_layer,
     copies,
     direct,
     front_end,
     further_roots,
     gaps,
     half_width,
+    larger_calls,
     made,
     making_of,
     memory,
@@ -105,12 +107,12 @@ def steps(evidence: Evidence) -> list[TimedStep]:
     known, shortest = dict(gaps(evidence)), evidence.row("launch_gap", "duration", **WRITING)
     operations = {str(row.params.get("layer")) for row in evidence.rows("launch_layers", "submit", family="one_op")}
     for way in WAYS:
-        for row in evidence.rows("graph_gain", way):
+        measured = by_layer(evidence.rows("graph_gain", way), "submitter")
+        for layer, row in ((layer, row) for layer, rows in measured for row in rows):
             kernels, duration_ns = whole(row, "kernels"), whole(row, "duration_ns")
             if row.value <= 0 or kernels < 1:
                 continue
             seconds = row.value * kernels
-            layer = str(row.params.get("submitter", LOOP_LAYER))
             kernel_s, unknown_s = own_s(evidence, duration_ns), 0.0
             if layer in operations and f"write_{way}" in known:
                 shortest_s = shortest.value if shortest is not None and duration_ns == 0 else 0.0
@@ -379,6 +381,7 @@ def _fit(evidence: Evidence) -> Fit:
     calibration = calibrated(measured, known | loosely)
     constants = known | others
     constants |= _settled(constants, measured, calibration)
+    constants |= dict(larger_calls(evidence, constants))
     constants |= dict(front_end(evidence, constants)) | dict(further_roots(evidence))
     constants |= dict(copies(evidence, constants)) | dict(memory(evidence)) | dict(watched(evidence))
     constants |= dict(transitions(evidence, constants))
@@ -465,6 +468,12 @@ def call_constant(constants: Mapping[str, Constant], layer: str, arguments: int)
     least_s = min(constant.value for constant in known.values())
     low_s = min(constant.low for constant in known.values())
     return msgspec.structs.replace(found, value=max(found.value, least_s), low=max(found.low, low_s))
+
+
+def measured_arguments(fitted: Fit, layer: str) -> list[int]:
+    """The counts of arguments with which a layer's call was measured."""
+    calls = ((_called(name), constant) for name, constant in fitted.constants.items())
+    return [count for (who, count), constant in calls if who == layer and not constant.assumed]
 
 
 def _called(name: str) -> tuple[str, int]:

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import msgspec
 
 from microbench.core.errors import UsageError
-from microbench.core.ops import LOOP_LAYER
+from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
 from microbench.model import unknowns
 from microbench.model.constants import Fit, scattering_s
-from microbench.model.fit import with_calls
+from microbench.model.fit import measured_arguments, with_calls
 from microbench.model.model import (
     LIMITS,
     UNPLAYED,
@@ -431,6 +431,11 @@ def _outside(workload: Workload, fit: Fit) -> Iterator[str]:
     )
     if longest > BEYOND * reach.kernels:
         yield f"{longest} kernels without a wait (measured: up to {reach.kernels})"
+    for part in workload.parts:
+        if isinstance(part, Kernels) and (layer := part.layer or workload.layer) not in ARRAY_LAYERS:
+            most = max(measured_arguments(fit, layer), default=part.arguments)
+            if part.arguments > BEYOND * most:
+                yield f"{part.arguments} arguments (measured: up to {most})"
     if workload.streams > reach.streams:
         yield f"{workload.streams} streams (measured: up to {reach.streams})"
     largest = max((part.size_bytes for part in workload.parts if isinstance(part, Copies)), default=0)

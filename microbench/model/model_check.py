@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import msgspec
@@ -11,7 +12,7 @@ from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.stats import Row
 from microbench.core.errors import UsageError
 from microbench.core.ops import LOOP_LAYER
-from microbench.model.constants import Fit, own_s
+from microbench.model.constants import Fit, by_layer, own_s
 from microbench.model.fit import with_calls
 from microbench.model.forecast import Prediction, predict
 from microbench.model.model import WAYS, Way
@@ -89,7 +90,9 @@ def check(measured: Evidence, fitted: Fit) -> Check | None:
 
 def _points(evidence: Evidence, fitted: Fit) -> Iterator[Point]:
     for way in WAYS:
-        for row in evidence.rows("step_time", way):
+        for row in itertools.chain.from_iterable(
+            rows for _, rows in by_layer(evidence.rows("step_time", way), "layer")
+        ):
             if row.value <= 0 or not 0 < whole(row, "waits") <= whole(row, "kernels"):
                 continue
             workload = piece_of(evidence, row)

@@ -6,6 +6,7 @@ operations and of typical model code. Where the share is not, it is predicted at
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Iterator
 from typing import Literal
@@ -14,7 +15,7 @@ import msgspec
 
 from microbench.analysis.evidence import Evidence, rests_on
 from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
-from microbench.model.constants import Constant, Fit, ModelCode
+from microbench.model.constants import Constant, Fit, ModelCode, in_quiet_rounds
 from microbench.model.model import call_name
 from microbench.model.workload import Kernels, Part, Workload
 
@@ -169,7 +170,9 @@ def model_code(evidence: Evidence, call: Constant | None) -> tuple[ModelCode, ..
 
 
 def _examples(evidence: Evidence, call: Constant) -> Iterator[ModelCode]:
-    for row in evidence.rows(MODEL_CODE, "launch_submit", compiled="eager"):
+    for row in itertools.chain.from_iterable(
+        in_quiet_rounds([row]) for row in evidence.rows(MODEL_CODE, "launch_submit", compiled="eager")
+    ):
         model = str(row.params.get("model"))
         step = evidence.row(MODEL_CODE, "submit", compiled="eager", model=model)
         capture = evidence.row(MODEL_CODE, "capture", compiled="eager", model=model)

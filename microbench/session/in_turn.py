@@ -102,7 +102,10 @@ def _turns(
     """The cases of all rounds in order. Each pair of rounds begins with the side that ended the one before."""
     every: list[list[PlannedCase]] = [[] for _ in range(rounds)]
     for number, (side, environment) in enumerate(zip(sides, environments, strict=True)):
-        plan = make_plan(side.selected, environment, device=device, rounds=rounds, order_seed="in turn", limited=False)
+        plan = make_plan(
+            side.selected, environment, device=device, rounds=rounds, order_seed="in turn", limited=False,
+            elsewhere=bool(side.python),
+        )  # fmt: skip
         if not plan.cases:
             raise nothing_to_measure(plan.skipped, environment)
         for case in plan.cases:

@@ -207,6 +207,7 @@ def make_plan(
     measured: AbstractSet[tuple[str | None, str, int]] = frozenset(),
     order_seed: str | None = None,
     limited: bool = True,
+    elsewhere: bool = False,
 ) -> Plan:
     """Every selected case on the GPUs of ``environment`` (only the first unless ``device`` says otherwise).
 
@@ -216,7 +217,7 @@ def make_plan(
     cold or that their benchmark declares late, which a short budget drops first. If a benchmark needs more rounds than
     the run has, a round of the run contains several of them. In DRAWN_SUITES the order of a benchmark's cases is
     random; ``order_seed`` and the round's number are the seed. ``measured`` has the GPU, case id and round of what a
-    resumed run does not measure again.
+    resumed run does not measure again. ``elsewhere``: another Python measures, whose packages are not known here.
 
     Without a GPU a benchmark that needs a GPU is skipped once, or case by case if the user named it. Cases that make no
     sense on this machine are left out; if no case is left, the benchmark is skipped once.
@@ -225,7 +226,9 @@ def make_plan(
     runnable: list[Selected] = []
     for chosen in selected:
         cases, reason = _cases_here(chosen, environment)
-        reasons = {case.id: reason or _missing(chosen.benchmark, case, environment) for case in cases}
+        reasons = {
+            case.id: reason or (None if elsewhere else _missing(chosen.benchmark, case, environment)) for case in cases
+        }
         runnable.append(replace(chosen, cases=tuple(case for case in cases if reasons[case.id] is None)))
         skipped += [
             Outcome(case, session, 0, "skipped", why) for case in cases if (why := reasons[case.id]) is not None

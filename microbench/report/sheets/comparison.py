@@ -84,7 +84,8 @@ def in_turn_sheet(found: InTurn, a: str, b: str) -> Report:
         (
             Cell(change.verdict, tone=TONES[change.verdict]),
             Cell(figure_words(change.new), of=row_name(change.new)),
-            Cell(from_to(change.base.value, change.new.value, change.metric.unit)),
+            # The medians of both sides may be of two states of the host; the ratio is of pairs.
+            Cell(from_to(change.base.value, _by_ratio(change), change.metric.unit)),
             _ratio_cell(change, change.judged),
             Cell(ratio_range(change.judged.low, change.judged.high) if change.judged else "", tone="quiet"),
             Cell(percent(smallest) if smallest is not None else str(change.reason or ""), tone="quiet"),
@@ -97,9 +98,15 @@ def in_turn_sheet(found: InTurn, a: str, b: str) -> Report:
     )
     notes = (
         f"B / A: the mean over {found.pairs} pairs of rounds with its {percent(found.confidence)} interval; a pair in "
-        "which the host changed its state does not count",
+        "which the host changed its state does not count; A → B: the median of A, and B by this ratio",
         f"same: the interval stays within ±{percent(comparison.same_within)}; would find: the smallest change that 95 "
         "of 100 such measurements find",
+    )
+    not_measured = [(Cell(side), Cell(why, tone="warning")) for side, why in found.unmeasured]
+    tables = (
+        Table("Figures", "", columns, tuple(rows), notes),
+        *_short_table("Not measured", (Column("", "left"), Column("why", "left")), not_measured),
+        *_machines(comparison, "A", "B"),
     )
     verdict = summary(comparison)
     return Report(
@@ -107,13 +114,12 @@ def in_turn_sheet(found: InTurn, a: str, b: str) -> Report:
         mark=SIMULATED if comparison.new.simulated else "",
         banners=(Banner(verdict.title, verdict.text, tone=verdict.severity),),
         facts=(("A", a), ("B", b)),
-        sections=(
-            Section(
-                SUITE, "ab: B against A", (Table("Figures", "", columns, tuple(rows), notes),
-                *_missing(comparison), *_machines(comparison, "A", "B")), (), (),
-            ),
-        ),
-    )  # fmt: skip
+        sections=(Section(SUITE, "ab: B against A", tables, (), ()),),
+    )
+
+
+def _by_ratio(change: Change) -> float:
+    return change.new.value if change.judged is None else change.base.value * change.judged.median
 
 
 def _machines(comparison: Comparison, base: str, new: str) -> list[Table]:
