@@ -35,10 +35,10 @@ MAIN_THREADS = "/proc/self/schedstat"  # ns on a processor, ns ready to run with
 CORES = "/sys/fs/cgroup/cpu.max"  # us of all processors in each period of so many us
 UNWANTED_S = 0.05
 # Functions in C that wait: a frame that calls one does not run Python.
-WAITING = frozenset(
-    ("sleep", "acquire", "recv", "recv_into", "recvfrom", "send", "sendall", "accept", "connect", "poll", "select")
-    + ("read", "readinto", "readline", "readlines", "write", "fsync")
-)
+WAITING = frozenset((
+    "sleep", "acquire", "recv", "recv_into", "recvfrom", "send", "sendall", "accept", "connect", "poll", "select",
+    "read", "readinto", "readline", "readlines", "write", "fsync",
+))  # fmt: skip
 # Python's library, its scripts (such as torchrun) and microbench are not the program's own code.
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 OTHERS = tuple(os.path.join(os.path.dirname(path), "") for path in (os.__file__, sys.executable, HERE[:-1]) if path)

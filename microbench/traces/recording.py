@@ -215,7 +215,7 @@ class _Texts:
             self.callers[place] = self.callers.get(place, frozenset()) | ({line} if by_own else set())
         name = LINE_NUMBER.sub("", place)
         if name == place:  # a function in C, which has no lines
-            name = f"{place} at {line}"
+            name, place = f"{place} at {line}", line
         called = () if own else (*functions[: MOST_DEEP - 1], name)
         self.lines[key] = Stack(line if by_own and not own else place, called)
 
