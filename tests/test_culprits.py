@@ -52,7 +52,7 @@ hooked = hook(nothing)
 # What the program prepares, its slow thing, its owner, and a part of the name of what has most of it.
 CULPRITS = {
     "a loop of its own": ("", BUSY, OWN, " slow"),
-    "a sleep": ("", "time.sleep(0.008)", OWN, " slow"),
+    "a sleep": ("", "time.sleep(0.008)", "waiting in a sleep", "time.sleep at program.py:"),
     "a hook of a package": ("import hooks", "hooks.hooked()", "hooks", "hook.called"),
     "memory that is new": ("", "bytearray(96 << 20)[::4096]", OWN, " slow"),
     "garbage": ("kept = [[] for _ in range(300_000)]", "gc.collect()", "Python's garbage collection", "garbage"),
@@ -60,17 +60,17 @@ CULPRITS = {
         "lock = threading.Lock()\ndef hold():\n    while True:\n        with lock: time.sleep(0.01)\n"
         "        time.sleep(0)\n"
         "threading.Thread(target=hold, daemon=True).start()",
-        "with lock: pass\n    time.sleep(0.001)", OWN, " slow",
+        "lock.acquire(); lock.release()\n    time.sleep(0.001)", "waiting in a lock or a queue", "lock.acquire at ",
     ),
     "a loader that starves": (
         "batches = queue.Queue()\ndef load():\n    while True:\n        time.sleep(0.01)\n        batches.put(1)\n"
         "threading.Thread(target=load, daemon=True).start()",
-        "batches.get()", LIBRARY, "threading.py",
+        "batches.get()", "waiting in a lock or a queue", "threading.py",
     ),
     "a slow pipe": (
         "reader, writer = os.pipe()\ndef drain():\n    while True:\n        time.sleep(0.008)\n"
         "        os.read(reader, 65536)\nthreading.Thread(target=drain, daemon=True).start()",
-        "os.write(writer, bytes(65536))", OWN, " slow",
+        "os.write(writer, bytes(65536))", "waiting in a file", "os.write at program.py:",
     ),
     "a file that is parsed": (
         "gc.disable()\ntext = json.dumps(list(range(160_000)))", "json.loads(text)", LIBRARY, "json/",
@@ -82,7 +82,7 @@ CULPRITS = {
     "a regular expression": (
         "text = 'ab ' * 60_000", "re.sub(r'[a-z]+', '', text)", LIBRARY, "re/",
     ),
-    "a process that is started": ("", "subprocess.run(['true'])", LIBRARY, "subprocess.py"),
+    "a process that is started": ("", "subprocess.run(['true'])", "waiting in a process", "subprocess.py"),
     "an import in the loop": (
         "gc.disable()",
         "for name in ('inspect', 'dis', 'ast', 'tokenize'): sys.modules.pop(name, None)\n"

@@ -51,10 +51,10 @@ LINES = {
     "model": 4350,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
     "explain": 6650,
     "archive": 1945,
-    "traces": 3880,
-    "diagnosis": 4655,  # communication, starts, single steps have verdicts; loops and named functions make steps
+    "traces": 3890,
+    "diagnosis": 4720,  # communication, starts, single steps have verdicts; loops and named functions make steps
     "session": 2280,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8100,
+    "report": 8110,
     "fleet": 3270,  # JSON of both reports; classes of few GPUs are held against their ceilings
     "library": 1945,  # the sides of ab: variables, Pythons, own code
     "cli": 2465,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph

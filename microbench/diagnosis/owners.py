@@ -10,7 +10,7 @@ from microbench.diagnosis.host_time import LINE_OF_CODE
 from microbench.diagnosis.idle import BETWEEN, Idle
 
 OWN, LIBRARY, BUILT_IN = "your own code", "Python's library", "built-in functions"
-OPERATORS, ELSEWHERE = "PyTorch's operators", "PyTorch's other threads"
+OPERATORS, ELSEWHERE, GARBAGE = "PyTorch's operators", "PyTorch's other threads", "Python's garbage collection"
 # "torch/nn/functional.py linear" in our recordings, "torch/nn/functional.py(88): linear" in traces of PyTorch.
 FUNCTION = re.compile(r"(?P<path>[^() ]+\.py)(?P<line>\(\d+\):)? \S+$")
 PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
@@ -25,6 +25,57 @@ PARTS = (
 )  # fmt: skip
 
 
+# What usually helps, by owner.
+SUBMITS = "a graph or torch.compile saves it"
+HELPS = {
+    **dict.fromkeys((OPERATORS, ELSEWHERE, "torch.nn modules", "torch.autograd", "torch"), SUBMITS),
+    **dict.fromkeys(("transformers", "diffusers", "timm", "torchvision", "torch_geometric"), SUBMITS),
+    "torch.optim": "fused=True, or a graph of the whole step",
+    "torch.compile": "mode='reduce-overhead' replays graphs",
+    "the data loader": "more workers, pin_memory=True, a larger prefetch_factor",
+    GARBAGE: "gc.freeze() after the warm-up, or fewer objects",
+    **dict.fromkeys(("jax", "jaxlib", "flax", "optax"), "several steps in one jitted function"),
+    "cupy": "a graph saves it: stream.begin_capture()",
+    OWN: "do it once, or ahead in another process",
+    LIBRARY: "do it once, or ahead in another process",
+}
+
+
+# Functions in which a thread waits, as our recordings and traces of PyTorch name them, and for what.
+PLACE = r"(?:.*/)?{}\.py(?:\(\d+\):)? (?:.*\.)?"
+BUILT = r"<built-in (?:method|function) "
+WAITS = tuple(
+    (re.compile("|".join(patterns)), f"waiting in {what}", helps)
+    for what, helps, patterns in (
+        ("a sleep", "no sleep in the loop", (r"(time\.)?sleep at ", rf"{BUILT}sleep")),
+        (
+            "a lock or a queue", "make who holds or fills it faster, or ask it ahead",
+            (
+                r"[\w.]*\.acquire at ", rf"{BUILT}(?:acquire|__enter__) of _thread\.",
+                PLACE.format("threading") + r"(?:wait|wait_for|acquire|join|_wait_for_tstate_lock|__enter__)$",
+                PLACE.format("queue") + r"get$", rf"{BUILT}get of _queue\.SimpleQueue",
+            ),
+        ),
+        (
+            "a socket or a pipe", "ask for it ahead, from another thread",
+            (
+                r"[\w.]*\.(?:recv|recv_into|recvfrom|send|sendall|accept|connect|poll|select) at ",
+                rf"{BUILT}(?:recv|recv_into|recvfrom|send|sendall|accept|connect|poll|select)\b",
+                PLACE.format("selectors") + r"select$", PLACE.format("ssl") + r"(?:read|recv|recv_into)$",
+                PLACE.format("socket") + r"(?:readinto|accept|create_connection)$",
+                PLACE.format("multiprocessing/connection") + r"(?:wait|_poll|_recv|_send|recv_bytes)$",
+            ),
+        ),
+        (
+            "a file", "read it ahead, or keep it in memory; write from another thread",
+            (r"[\w.]*\.(?:read|readinto|readline|readlines|write|fsync) at ",
+             rf"{BUILT}(?:read|readinto|readline|write|fsync)\b"),
+        ),
+        ("a process", "start it ahead", (PLACE.format("subprocess") + r"(?:wait|_wait|_try_wait|_communicate)$",)),
+    )
+)  # fmt: skip
+
+
 class Owner(NamedTuple):
     """Who owns idle time, how many s of it, and the function or the line that has most of it."""
 
@@ -32,9 +83,16 @@ class Owner(NamedTuple):
     seconds: float
     most: str
 
+    @property
+    def helps(self) -> str:
+        """What usually helps, in a few words; "" where nothing is known."""
+        return next((helps for _, waits, helps in WAITS if waits == self.name), HELPS.get(self.name, ""))
+
 
 def owner_of(name: str) -> str:
     """Whose a piece of host code is, by the name of its innermost range; the name itself where that says nothing."""
+    if waits := next((waits for pattern, waits, _ in WAITS if pattern.match(name)), ""):
+        return waits
     function = FUNCTION.search(name)
     path = PACKAGES.sub("", function["path"]) if function is not None else name
     if part := next((words for begin, words in PARTS if path.startswith(begin)), ""):

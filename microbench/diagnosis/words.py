@@ -69,7 +69,7 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
         *_health(diagnosis),
         *_machine(diagnosis),
         *sorted(changes, key=lambda one: -gains.get(one.rule, 0.0)),
-        *_processor(diagnosis.trace.processor),
+        *_processor(diagnosis, diagnosis.trace.processor),
     ]
 
 
@@ -504,17 +504,18 @@ def _interruptions(diagnosis: Diagnosis) -> Iterator[Finding]:
         )
 
 
-def _processor(processor: Processor | None) -> Iterator[Finding]:
+def _processor(diagnosis: Diagnosis, processor: Processor | None) -> Iterator[Finding]:
     """Whether the program lacks processors."""
     if processor is None or processor.ready_ns < READY * processor.all_ns:
         return
-    share = percent(processor.ready_ns / processor.all_ns)
+    share = processor.ready_ns / processor.all_ns
+    of_step = f", {as_time(share * diagnosis.step.watched_s)} of each step" if diagnosis.step is not None else ""
     few = f"; the process may use {processor.allowed:g} of {processor.cores}"
     yield Finding(
         rule="diagnose.processor",
         severity="problem",
         title=(
-            f"The main thread could run but has no processor {share} of the time"
+            f"The main thread could run but has no processor {percent(share)} of the time{of_step}"
             f"{few if processor.allowed < processor.cores else ''}"
         ),
         text="Other threads of the program, or other programs, have the processors then. No change of the step helps.",

@@ -14,6 +14,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import gc
+import itertools
 import os
 import signal
 import sys
@@ -33,6 +34,11 @@ SHORTEST_NS = 100_000  # of a collection of garbage that is noted
 MAIN_THREADS = "/proc/self/schedstat"  # ns on a processor, ns ready to run without one
 CORES = "/sys/fs/cgroup/cpu.max"  # us of all processors in each period of so many us
 UNWANTED_S = 0.05
+# Functions in C that wait: a frame that calls one does not run Python.
+WAITING = frozenset((
+    "sleep", "acquire", "recv", "recv_into", "recvfrom", "send", "sendall", "accept", "connect", "poll", "select",
+    "read", "readinto", "readline", "readlines", "write", "fsync",
+))  # fmt: skip
 # Python's library, its scripts (such as torchrun) and microbench are not the program's own code.
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 OTHERS = tuple(os.path.join(os.path.dirname(path), "") for path in (os.__file__, sys.executable, HERE[:-1]) if path)
@@ -56,6 +62,18 @@ def _allowed_cores() -> float:
         quota_us, period_us = file.read().split()
         allowed = min(allowed, int(quota_us) / int(period_us))
     return allowed
+
+
+def _waits_in(code: Any, line: int) -> str:
+    """The waiting function that a line of code calls, if that is the first one which the line calls; else ""."""
+    if WAITING.isdisjoint(code.co_names) or line < 1 or not os.path.isfile(code.co_filename):
+        return ""
+    with contextlib.suppress(OSError), open(code.co_filename, encoding="utf-8", errors="replace") as file:
+        before, bracket, _ = next(itertools.islice(file, line - 1, None), "").partition("(")
+        called = (before.split() or [""])[-1]
+        if bracket and called.rpartition(".")[2] in WAITING and called.replace(".", "").isidentifier():
+            return called
+    return ""
 
 
 class Places:
@@ -216,7 +234,15 @@ class Sampler:
                 words = f"{key} {cells.OWN * own}{self._places.short(code.co_filename)}:{place[2]} {name}"
                 self._cells.append(cells.text(cells.FRAME, known, words))
             key = known
-        return key
+        waits = key, 0, 0
+        known = self._frames.get(waits) if places else key
+        if known is None:
+            code, number = places[0]
+            called = _waits_in(code, number or 0)
+            known = self._frames[waits] = len(self._frames) + 1 if called else key
+            if called:
+                self._cells.append(cells.text(cells.FRAME, known, f"{key} {called}"))
+        return known
 
     def _flush(self) -> bool:
         """Write all rows, also of samples that may go on. Returns whether the recording goes on."""

@@ -213,7 +213,10 @@ class _Texts:
             self._own.add(key)
         if own:
             self.callers[place] = self.callers.get(place, frozenset()) | ({line} if by_own else set())
-        called = () if own else (*functions[: MOST_DEEP - 1], LINE_NUMBER.sub("", place))
+        name = LINE_NUMBER.sub("", place)
+        if name == place:  # a function in C, which has no lines
+            name, place = f"{place} at {line}", line
+        called = () if own else (*functions[: MOST_DEEP - 1], name)
         self.lines[key] = Stack(line if by_own and not own else place, called)
 
     def _kernel(self, mangled: str) -> str:

@@ -1,12 +1,14 @@
 """Lays out a diagnosis: one screen, tables on request, and JSON."""
 
+from collections.abc import Iterator
+
 import msgspec
 
 from microbench.analysis.evidence import Severity
 from microbench.core.units import MISSING, as_time, counted, percent, plain, quantity, times, two_times
 from microbench.diagnosis import ranks, words
 from microbench.diagnosis.diagnosis import Diagnosis
-from microbench.diagnosis.idle import CAUSES
+from microbench.diagnosis.idle import CAUSES, Idle
 from microbench.diagnosis.owners import owners
 from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, Tone, columns
 from microbench.report.sheets.recorded_step import TONES
@@ -109,20 +111,31 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     )
     if nameless := words.nameless(diagnosis):
         places = (Cell(nameless), *places)
-    whose = tuple(
-        Cell(
-            f"{plain(one.name)} {as_time(words.each(diagnosis, one.seconds))}, most in {plain(one.most, LONGEST_NAME)}"
-        )
-        for one in owners(idle)[:OWNERS]
-        if one.seconds > LEAST_SHOWN * idle.span_s
-    )
-    lines = [("idle", (in_all, *parts)), ("whose", whose), ("most in", places)]
+    lines = [("idle", (in_all, *parts)), ("whose", tuple(_whose(diagnosis, idle))), ("most in", places)]
     if idle.communication_s > LEAST_SHOWN * idle.span_s:
         alone = (
             f"{as_time(words.each(diagnosis, idle.exposed_s))} of it alone ({percent(idle.exposed_s / idle.span_s)})"
         )
         lines.append(("exchange", (Cell(as_time(words.each(diagnosis, idle.communication_s))), Cell(alone))))
     return [AnswerLine(name, cells) for name, cells in lines if cells]
+
+
+def _whose(diagnosis: Diagnosis, idle: Idle) -> Iterator[Cell]:
+    """The largest owners of host time with what usually helps, which is said once of all that it helps. Functions that
+    the next line names are left to it."""
+    named = {place.name for place in idle.places[:SHOWN]}
+    largest = [one for one in owners(idle)[:OWNERS] if one.seconds > LEAST_SHOWN * idle.span_s]
+    for helps in dict.fromkeys(one.helps for one in largest):
+        alike = [
+            f"{plain(one.name)} {as_time(words.each(diagnosis, one.seconds))}"
+            + (f", most in {plain(one.most, LONGEST_NAME)}" if one.most not in {*named, one.name} else "")
+            for one in largest
+            if one.helps == helps
+        ]
+        if helps:
+            yield Cell(f"{', '.join(alike)}: {helps}")
+        else:
+            yield from map(Cell, alike)
 
 
 def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
