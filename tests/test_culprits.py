@@ -65,7 +65,7 @@ CULPRITS = {
     "a loader that starves": (
         "batches = queue.Queue()\ndef load():\n    while True:\n        time.sleep(0.01)\n        batches.put(1)\n"
         "threading.Thread(target=load, daemon=True).start()",
-        "batches.get()", "waiting in a lock or a queue", "threading.py",
+        "batches.get()", "waiting in a lock or a queue", "acquire at program.py:",
     ),
     "a slow pipe": (
         "reader, writer = os.pipe()\ndef drain():\n    while True:\n        time.sleep(0.008)\n"

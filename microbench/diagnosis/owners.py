@@ -71,7 +71,10 @@ WAITS = tuple(
             (r"[\w.]*\.(?:read|readinto|readline|readlines|write|fsync) at ",
              rf"{BUILT}(?:read|readinto|readline|write|fsync)\b"),
         ),
-        ("a process", "start it ahead", (PLACE.format("subprocess") + r"(?:wait|_wait|_try_wait|_communicate)$",)),
+        (
+            "a process", "start it ahead",
+            (PLACE.format("subprocess") + r"(?:wait|_wait|_try_wait|_communicate|_execute_child)$",),
+        ),
     )
 )  # fmt: skip
 
