@@ -361,7 +361,7 @@ def test_with_stacks_the_line_is_named_in_which_the_gpu_waits(tmp_path: Path) ->
     status, trace = watched(tmp_path, TORCH + SLOW, stacks=True)
     assert status == 0
     found = idle(trace, int(trace.work["begin_ns"][0]), int(trace.work["end_ns"].max()), 0)
-    line = f"program.py:{(TORCH + SLOW).splitlines().index('    time.sleep(0.02)') + 1} slow"
+    line = f"time.sleep at program.py:{(TORCH + SLOW).splitlines().index('    time.sleep(0.02)') + 1} slow"
     assert line in [place.name for place in found.places[:3]], "CUPTI numbers threads as Python does, on this clock"
     assert sum(place.seconds for place in found.places if place.name == line) == pytest.approx(50 * 0.02, rel=0.2)
 

@@ -82,7 +82,7 @@ for _ in range(40):
     result = watched(text)
     assert result.exit_code == ExitCode.MEASURED
     (most_in,) = (line for line in result.stderr.splitlines() if line.split()[:2] == ["most", "in"])
-    assert most_in.split()[2:4] == ["program.py:4", "load"]
+    assert most_in.split()[2:6] == ["time.sleep", "at", "program.py:4", "load"]
     (path,) = (here / "recording-1").iterdir()
     assert "samples of lines of Python" in call("diagnose", str(path), "--all").output
     (whose,) = (line for line in result.stderr.splitlines() if line.split()[:1] == ["whose"])

@@ -189,7 +189,7 @@ while time.monotonic() - begin < 2.5:
     assert steps is not None
     assert (steps.found, steps.name) == ("loop", "program.py:6 <module>")
     (most, *_) = idle(window, int(steps.begins_ns[0]), int(steps.begins_ns[-1]), 0).places
-    assert most.name == "program.py:4 load"
+    assert most.name == "time.sleep at program.py:4 load"
     rows = np.fromfile(done.files[0], np.dtype(list(cells.ROW)))
     sampled = rows[rows["kind"] == cells.SAMPLES]["end_ns"] - (trace.epoch_ns or 0)
     for pause in trace.pauses:
