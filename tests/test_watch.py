@@ -86,7 +86,7 @@ for _ in range(40):
     (path,) = (here / "recording-1").iterdir()
     assert "samples of lines of Python" in call("diagnose", str(path), "--all").output
     (whose,) = (line for line in result.stderr.splitlines() if line.split()[:1] == ["whose"])
-    assert "your own code" in whose
+    assert "waiting in a sleep 20" in whose
     without = " ".join(watched(text, "--no-stacks").stderr.split())
     assert "program.py:4" not in without
     assert "record without --no-stacks to name it" in without
