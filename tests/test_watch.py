@@ -86,7 +86,8 @@ for _ in range(40):
     (path,) = (here / "recording-1").iterdir()
     assert "samples of lines of Python" in call("diagnose", str(path), "--all").output
     (whose,) = (line for line in result.stderr.splitlines() if line.split()[:1] == ["whose"])
-    assert "waiting in a sleep 20" in whose
+    slept = re.search(r"waiting in a sleep ([\d.]+) ms", whose)
+    assert slept and float(slept[1]) > 10, whose
     without = " ".join(watched(text, "--no-stacks").stderr.split())
     assert "program.py:4" not in without
     assert "record without --no-stacks to name it" in without
@@ -158,7 +159,7 @@ def test_a_recording_of_windows_names_the_step_between_them(here: Path) -> None:
     text = """
 import time, torch
 begin = time.monotonic()
-while time.monotonic() - begin < 1.5:
+while time.monotonic() - begin < 4:
     torch.library.stand_in_now()
     torch.steps(5)
     time.sleep(0.001)
