@@ -15,7 +15,7 @@ from make_trace import Recorder, kineto
 
 from microbench.core.errors import ExitCode, UsageError
 from microbench.diagnosis.changed import Changed, Side, are_two, compare, limits, verdict
-from microbench.diagnosis.counts import Counts, are_counts, count_steps, read_counts, written
+from microbench.diagnosis.counts import FIGURES, Counts, are_counts, count_steps, read_counts, written
 from microbench.diagnosis.kernel_names import OWN, bare, family
 from microbench.diagnosis.steps import find_steps
 from microbench.report.sheets.counts import MOST_LINES, changed_markdown
@@ -290,6 +290,11 @@ def test_repetitions_of_another_length_are_matched() -> None:
     )  # fmt: skip
     found = compare(Side("a", msgspec.structs.replace(one, places={})), Side("b", longer))
     assert (found.every, found.differences) == ((2, 1), ())
+
+
+def test_the_figures_that_are_named_are_all() -> None:
+    named = (Counts.__doc__ or "").partition("not 0 of: ")[2].partition(".")[0]
+    assert [one.strip() for one in named.split(",")] == list(FIGURES)
 
 
 # Files of counts

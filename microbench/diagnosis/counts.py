@@ -65,6 +65,7 @@ REDUCES = "at::native::reduce_kernel"  # as these libraries do, it clears memory
 # Kinds of steps take turns if, after so many steps, this share of the calls recurs, as often as this.
 IDENTICAL, FEWEST = 0.995, 3
 LONGEST_PLACE, LONGEST_NAME = 120, 1000
+ONE_CALL = "one call"
 Number = int | float
 
 
@@ -80,8 +81,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """The counts of a step.
 
-    ``figures`` are those of FIGURES that are not 0, ``kernels`` by family, in graphs or not, and ``copies`` by their
-    kind and size. Only these are compared. ``libraries`` has the kernels of each library. ``places`` says by figure
+    ``figures`` has what is not 0 of: launches, replays, graphs, updates, kernels, kernels_in_graphs, waits,
+    stream_waits, copies, pageable, blocking_copies, memsets, allocations, frees, pool_allocations, modules, streams,
+    events, records, host_functions. ``kernels`` are by family, in graphs or not, ``copies`` by kind and size. Only
+    these are compared. ``libraries`` has the kernels of each library. ``places`` says by figure
     where in the program its calls are, a step. ``some`` is what less than half of the steps do, by its mean. ``seen``
     is by the name of the GPU. ``steps`` of them were counted, 0 for a whole trace without steps, and ``of`` says what a
     step is. ``bare`` says that the names of kernels lack the arguments of templates.
@@ -140,32 +143,47 @@ def count_steps(trace: Trace, steps: Steps | None, launch_s: float = 0.0) -> Cou
     return Counting(trace, steps).counts(launch_s)
 
 
-def count_nodes(names: Iterable[tuple[str, str, int]], waits: Sequence[str] = (), launched: bool = True) -> Counts:
+def count_nodes(nodes: Iterable[tuple[str, str, int]], waits: Sequence[str] = ()) -> Counts:
     """The counts of a call whose work is known by the kind of each piece (kernel, memcpy, memset), its name, and how
-    often it is submitted; ``waits`` are places at which the call waits."""
-    figures: Counter[str] = Counter()
-    kernels: Counter[str] = Counter()
-    libraries: Counter[str] = Counter()
-    extra: Counter[str] = Counter()
+    often it is submitted; ``waits`` are the calls that wait."""
+    figures, kernels, libraries, extra = (Counter[str]() for _ in range(4))
     exact: dict[str, Counter[str]] = {}
-    for kind, name, count in names:
+    for kind, name, count in nodes:
         if kind != "kernel":
-            figures[{"memcpy": "copies", "memset": "memsets"}.get(kind, kind)] += count
+            figures[{"memcpy": "copies", "memset": "memsets"}.get(kind, "host_functions")] += count
             continue
         found = family(name)
-        exact.setdefault(found.name, Counter())[plain(name)] += count
+        if found.library in CHOSEN:
+            exact.setdefault(found.name, Counter())[plain(name, LONGEST_NAME)] += count
         if found.extra:
             extra[found.name] += count
             continue
         kernels[found.name] += count
         libraries[found.library] += count
         figures["kernels"] += count
-        figures["launches"] += count if launched else 0
+        figures["launches"] += count
     if waits:
         figures["waits"] = len(waits)
     return Counts(
-        figures=figures, kernels=kernels, libraries=libraries, steps=1, of="one call", bare=False,
+        figures=figures, kernels=kernels, libraries=libraries, steps=1, of=ONE_CALL,
         places={"waits": Counter(waits)} if waits else {}, seen={"": Seen(names=exact, extra=extra)},
+    )  # fmt: skip
+
+
+def usual_of(several: Sequence[Counts]) -> Counts:
+    """The usual counts of several recordings of one call each: the median of each count."""
+
+    def usual(tables: Sequence[Mapping[str, Number]]) -> dict[str, Number]:
+        names = sorted({name for table in tables for name in table})
+        counts = {name: number(float(np.median([table.get(name, 0) for table in tables]))) for name in names}
+        return {name: count for name, count in counts.items() if count}
+
+    figures, kernels, copies, libraries = (
+        usual([getattr(one, field) for one in several]) for field in ("figures", "kernels", "copies", "libraries")
+    )
+    return msgspec.structs.replace(
+        several[0], figures=figures, kernels=kernels, copies=copies, libraries=libraries, steps=len(several),
+        of=ONE_CALL,
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def counts_screen(one: Side) -> Screen:
     tables = [_figures(counts), *_kernels(counts), *_copies(counts)]
     steps = counted(counts.steps, "step") if counts.steps else "no steps"
     lines = [AnswerLine("counts", (Cell(figure_words(counts)),))]
-    if (share := counts.in_graphs) is not None:
+    if share := counts.in_graphs:
         lines.append(AnswerLine("graphs", (Cell(f"hold {percent(share)} of the kernels"),)))
     for gpu, seen in counts.seen.items():
         short = f"{seen.shorter_than_a_launch:,} kernels shorter than a launch"
