@@ -16,8 +16,11 @@ from make_trace import Recorder, kineto
 from microbench.core.errors import ExitCode, UsageError
 from microbench.diagnosis.changed import Changed, Side, are_two, compare, limits, verdict
 from microbench.diagnosis.counts import FIGURES, Counts, are_counts, count_steps, read_counts, written
+from microbench.diagnosis.diagnosis import diagnose
 from microbench.diagnosis.kernel_names import OWN, bare, family
 from microbench.diagnosis.steps import find_steps
+from microbench.diagnosis.words import findings
+from microbench.library.answers import costs_of
 from microbench.report.sheets.counts import MOST_LINES, changed_markdown
 from microbench.traces.reading import read
 from microbench.traces.trace import Memory, Trace
@@ -295,6 +298,80 @@ def test_repetitions_of_another_length_are_matched() -> None:
 def test_the_figures_that_are_named_are_all() -> None:
     named = (Counts.__doc__ or "").partition("not 0 of: ")[2].partition(".")[0]
     assert [one.strip() for one in named.split(",")] == list(FIGURES)
+
+
+# Findings
+
+
+def found_in(made: Recorder) -> dict[str, str]:
+    return {
+        one.rule.removeprefix("diagnose."): one.title for one in findings(diagnose(made.trace(), costs_of(None).fit))
+    }
+
+
+@pytest.mark.parametrize(("graphs", "launches", "words"), [
+    (0, 2, None), (1, 1, "Each step makes 1 graph, and each is launched once: 90.0 µs of the host"),
+    (1, 3, "Each step makes 1 graph: 90.0 µs of the host"),
+    (2, 2, "Each step makes 2 graphs, and each is launched once"),
+])  # fmt: skip
+def test_a_graph_that_each_step_makes_is_named(graphs: int, launches: int, words: str | None) -> None:
+    made = Recorder()
+    for step in range(9):
+        with made.range(f"train.py({step}): step", "python"), made.range(f"step#{step}", "annotation"):
+            for _ in range(graphs):
+                made.call("cudaGraphInstantiateWithFlags", 90_000)
+            for _ in range(launches):
+                made.runs(9000)
+                made.submit(made.call("cudaGraphLaunch", 9000), "kernel", 3000, node=1)
+    title = found_in(made).get("graph_made")
+    assert (title is None) if words is None else (title or "").startswith(words)
+
+
+@pytest.mark.parametrize(("call_ns", "kernel_ns", "slow"), [(2_000_000, 3000, True), (900_000, 3000, False),
+                                                            (2_000_000, 2_500_000, False)])  # fmt: skip
+def test_graph_launches_of_milliseconds_are_named(call_ns: int, kernel_ns: int, slow: bool) -> None:
+    made = Recorder()
+    for step in range(9):
+        with made.range(f"step#{step}", "annotation"):
+            made.runs(9000)
+            made.submit(made.call("cudaGraphLaunch", call_ns), "kernel", kernel_ns, node=1)
+            if kernel_ns < call_ns:
+                made.wait()
+    title = found_in(made).get("slow_replay")
+    assert (title == "A launch of a graph takes 2.00 ms of the host, while the GPU has nothing to do") is slow
+
+
+@pytest.mark.parametrize(("held", "left", "named"), [(60, 40, True), (60, 19, False), (2, 98, False), (98, 2, False)])
+def test_the_part_of_a_step_that_graphs_hold_is_named(held: int, left: int, named: bool) -> None:
+    made = Recorder()
+    for step in range(9):
+        with made.range(f"step#{step}", "annotation"):
+            replay = made.call("cudaGraphLaunch", 9000)
+            for node in range(held):
+                made.submit(replay, f"node_{node}", 3000, node=node + 1)
+            made.launches(left)
+            made.wait()
+    title = found_in(made).get("graph_part")
+    assert (title == f"Graphs hold {held:.1f} % of the kernels; {left} are launched one by one") is named
+
+
+@pytest.mark.parametrize(("kernels", "name", "named"), [
+    (60, "at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int)", True),
+    (29, "at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int)", False),
+    (60, "at::native::multi_tensor_apply_kernel<at::native::TensorListMetadata<1> >(int)", False),
+])  # fmt: skip
+def test_an_optimizer_with_kernels_for_each_parameter_is_named(kernels: int, name: str, named: bool) -> None:
+    made = Recorder()
+    for step in range(9):
+        with made.range(f"step#{step}", "annotation"):
+            made.launches(50)
+            with made.range("Optimizer.step#AdamW.step"):
+                for _ in range(kernels):
+                    made.runs(9000)
+                    made.launch(name, 3000)
+            made.wait()
+    title = found_in(made).get("optimizer")
+    assert (title == "The optimizer AdamW launches 60 kernels a step, for each parameter anew") is named
 
 
 # Files of counts

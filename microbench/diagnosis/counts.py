@@ -197,20 +197,25 @@ class Counting:
         self._every = steps.every if steps is not None and turns else 1
         self._groups = max(steps.count // self._every, 1) if steps is not None else 1
         calls, work = trace.calls, trace.work
-        self._group_of_call = self._group(np.arange(len(calls)))
+        self.group_of_call = self._group(np.arange(len(calls)))
         self._call_of = work["call"].astype(np.int64)
-        owner = np.append(self._group_of_call, NONE)[self._call_of]
+        owner = np.append(self.group_of_call, NONE)[self._call_of]
         if not len(calls) or steps is None:
             owner = np.zeros(len(work), np.int64)
         self._group_of_work = owner
         self.figure_of_call = self._figures()
+
+    @property
+    def steps(self) -> int:
+        """How many steps are counted."""
+        return self._groups * self._every
 
     def _group(self, calls: IntArray) -> IntArray:
         """The number of the steps that count together for each call; NONE outside of whole ones."""
         if self._steps is None:
             return np.zeros(len(calls), np.int64)
         step = np.searchsorted(self._steps.calls, calls, "right") - 1
-        inside = (calls < self._steps.calls[-1]) & (step >= 0) & (step < self._groups * self._every)
+        inside = (calls < self._steps.calls[-1]) & (step >= 0) & (step < self.steps)
         groups: IntArray = np.where(inside, step // self._every, NONE)
         return groups
 
@@ -261,12 +266,12 @@ class Counting:
         calls = np.flatnonzero(self.figure_of_call != NONE)
         only_extra = np.setdiff1d(self._call_of[extra], self._call_of[~extra])
         calls = calls[~np.isin(calls, only_extra)]
-        self._tally(figures, [name for name, _ in CALLS], self.figure_of_call[calls], self._group_of_call[calls])
+        self._tally(figures, [name for name, _ in CALLS], self.figure_of_call[calls], self.group_of_call[calls])
         short = kernel & ((work["end_ns"] - work["begin_ns"]) * 1e-9 < launch_s) & (own != NONE)
         seen = Seen(
             names=self._exact(known, used, which, kernel),
             extra=self._usual(self._extras(known, which, extra)),
-            shorter_than_a_launch=round(int(short.sum()) / (self._groups * self._every)),
+            shorter_than_a_launch=round(int(short.sum()) / self.steps),
         )
         return Counts(
             figures=self._usual(figures), kernels=self._usual(families), copies=self._usual(copies),
@@ -357,7 +362,7 @@ class Counting:
         work, kind = self._trace.work, {"copies": "copy", "pageable": "copy", "memsets": "memset", "kernels": "kernel"}
         if figure not in kind:
             place = next((place for place, (name, _) in enumerate(CALLS) if name == figure), None)
-            return np.flatnonzero((self.figure_of_call == place) & (self._group_of_call != NONE))
+            return np.flatnonzero((self.figure_of_call == place) & (self.group_of_call != NONE))
         chosen = (work["kind"] == WORK_KINDS.index(kind[figure])) & (self._group_of_work != NONE)
         if figure == "pageable":
             chosen &= _pageable(self._trace)
@@ -382,8 +387,7 @@ class Counting:
         whole: Counter[str] = Counter()
         for found in positions.values():
             whole[max(found, key=lambda one: (one != "", found[one]))] += found.total()
-        groups = self._groups * self._every
-        return {place: number(count / groups) for place, count in sorted(whole.items())}
+        return {place: number(count / self.steps) for place, count in sorted(whole.items())}
 
     @cached_property
     def _slices(self) -> dict[int, Slices]:

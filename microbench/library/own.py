@@ -70,11 +70,10 @@ def counts_of(run: Run) -> list[tuple[str, Counts]]:
     for one in run.outcomes:
         fact = next((fact for fact in one.facts if fact.name == "kernels"), None)
         if one.session == len(run.sessions) - 1 and fact is not None:
-            kinds = [
-                (name, "kernel" if block else name, count) for name, _, block, count in json.loads(str(fact.value))
-            ]
-            name = " ".join(str(value) for value in one.case.params.values())
-            found[name] = count_nodes((kind, name, count) for name, kind, count in kinds)
+            with suppress(ValueError, TypeError):  # a run file that somebody wrote
+                launches = [(str(name), block, int(count)) for name, _, block, count in json.loads(str(fact.value))]
+                nodes = [("kernel" if block else name, name, count) for name, block, count in launches]
+                found[" ".join(str(value) for value in one.case.params.values())] = count_nodes(nodes)
     return list(found.items())
 
 
