@@ -21,6 +21,7 @@ LONGEST_SIGNATURE = 100
 # Every public name in the order of the page; a test reports missing ones.
 SECTIONS = {
     "Functions": ("run", "measure", "graphed", "load", "compare", "predict", "diagnose", "watch", "counts"),
+    "Inside of a training run": ("trace_handler", "lightning_callback", "trainer_callback"),
     "Runs and their rows": ("RecordedRun", "Rows", "Row", "Problem", "Finding", "Sheet"),
     "Answers": ("ComparedRuns", "ComparedFigure", "PredictedStep", "DiagnosedTraces"),
     "Recordings of this process": ("Recording", "Tables", "Counts"),

@@ -292,6 +292,36 @@ def counts(function: Callable[..., object], *arguments: object, **named: object)
     return counted_call(partial(function, *arguments, **named))
 
 
+def trace_handler(folder: str | Path = "traces", *, step: str | None = None) -> Callable[[Any], None]:
+    """A handler for torch.profiler: ``profile(on_trace_ready=mb.trace_handler())``.
+
+    It saves each trace to a new file in ``folder`` and shows its diagnosis on standard error. ``step`` is as in
+    ``diagnose``. A trace that cannot be diagnosed says why, and the program goes on.
+    """
+    from microbench.library.handlers import handler
+
+    return handler(folder, step)
+
+
+def lightning_callback(*, steps: int = 20, after: int = 10, path: str | Path | None = None) -> Any:
+    """A callback for Lightning: ``Trainer(callbacks=[mb.lightning_callback()])``.
+
+    It records ``steps`` training batches behind the first ``after`` as ``watch`` does, to ``path`` if that is given,
+    and shows their diagnosis on standard error. Where they cannot be recorded it says why, and training goes on. Raises
+    UsageError without Lightning.
+    """
+    from microbench.library.handlers import Window, of_lightning
+
+    return of_lightning(Window(steps, after, path))
+
+
+def trainer_callback(*, steps: int = 20, after: int = 10, path: str | Path | None = None) -> Any:
+    """A callback for transformers: ``Trainer(…, callbacks=[mb.trainer_callback()])``; as ``lightning_callback``."""
+    from microbench.library.handlers import Window, of_transformers
+
+    return of_transformers(Window(steps, after, path))
+
+
 def _name(run: RecordedRun | str | Path | None) -> str | None:
     """The name by which a run is found. For a RecordedRun this is its own name, or its file if that name leads
     elsewhere.
