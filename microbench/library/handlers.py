@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,8 @@ def handler(folder: str | Path, step: str | None) -> Callable[[Any], None]:
 
     def handle(profiler: Any) -> None:
         made.mkdir(parents=True, exist_ok=True)
-        number = next(number for number in range(1, 1_000_000) if not (made / f"trace-{number}.json").exists())
-        path = made / f"trace-{number}.json"
+        names = (made / f"trace-{os.getpid()}-{number}.json" for number in count(1))
+        path = next(path for path in names if not path.exists())
         profiler.export_chrome_trace(str(path))
         show(path, step)
 
