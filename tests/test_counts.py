@@ -205,7 +205,7 @@ def test_what_has_no_effect_is_not_a_difference(seed: int) -> None:
     """Times, numbers of streams, names and objects, lines, and how many steps there are differ; counts do not."""
     found = changed(program("wait"), program("wait", seed=seed, line=20 + seed, steps=8 + seed % 9))
     assert (found.differences, found.some, found.every) == ((), (), (1, 1))
-    assert verdict(found).severity == "good"
+    assert (verdict(found).rule, verdict(found).severity) == ("diagnose.changed", "good")
 
 
 def test_a_wait_has_its_place_in_the_program() -> None:
@@ -305,7 +305,7 @@ def test_the_figures_that_are_named_are_all() -> None:
 
 def found_in(made: Recorder) -> dict[str, str]:
     return {
-        one.rule.removeprefix("diagnose."): one.title for one in findings(diagnose(made.trace(), costs_of(None).fit))
+        one.rule: one.title for one in findings(diagnose(made.trace(), costs_of(None).fit))
     }
 
 
@@ -323,7 +323,7 @@ def test_a_graph_that_each_step_makes_is_named(graphs: int, launches: int, words
             for _ in range(launches):
                 made.runs(9000)
                 made.submit(made.call("cudaGraphLaunch", 9000), "kernel", 3000, node=1)
-    title = found_in(made).get("graph_made")
+    title = found_in(made).get("diagnose.graph_made")
     assert (title is None) if words is None else (title or "").startswith(words)
 
 
@@ -337,7 +337,7 @@ def test_graph_launches_of_milliseconds_are_named(call_ns: int, kernel_ns: int, 
             made.submit(made.call("cudaGraphLaunch", call_ns), "kernel", kernel_ns, node=1)
             if kernel_ns < call_ns:
                 made.wait()
-    title = found_in(made).get("slow_replay")
+    title = found_in(made).get("diagnose.slow_replay")
     assert (title == "A launch of a graph takes 2.00 ms of the host, while the GPU has nothing to do") is slow
 
 
@@ -351,7 +351,7 @@ def test_the_part_of_a_step_that_graphs_hold_is_named(held: int, left: int, name
                 made.submit(replay, f"node_{node}", 3000, node=node + 1)
             made.launches(left)
             made.wait()
-    title = found_in(made).get("graph_part")
+    title = found_in(made).get("diagnose.graph_part")
     assert (title == f"Graphs hold {held:.1f} % of the kernels; {left} are launched one by one") is named
 
 
@@ -370,7 +370,7 @@ def test_an_optimizer_with_kernels_for_each_parameter_is_named(kernels: int, nam
                     made.runs(9000)
                     made.launch(name, 3000)
             made.wait()
-    title = found_in(made).get("optimizer")
+    title = found_in(made).get("diagnose.optimizer")
     assert (title == "The optimizer AdamW launches 60 kernels a step, for each parameter anew") is named
 
 

@@ -52,11 +52,11 @@ LINES = {
     "explain": 6650,
     "archive": 1945,
     "traces": 3890,
-    "diagnosis": 5780,  # counts of a step, kernels by family, what changed between two recordings, use of graphs
+    "diagnosis": 5805,  # counts of a step, kernels by family, what changed between two recordings, use of graphs
     "session": 2280,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8330,  # counts and what changed, as a screen, Markdown and metrics
     "fleet": 3270,  # JSON of both reports; classes of few GPUs are held against their ceilings
-    "library": 2035,  # counts of a call; the sides of ab: variables, Pythons, own code
+    "library": 2185,  # counts of a call; callbacks; the sides of ab: variables, Pythons, own code
     "cli": 2620,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph; counts
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
