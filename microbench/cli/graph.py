@@ -36,7 +36,8 @@ def graph(
     The function is called some hundred times. Each call that stops a capture is named, with its line and what to
     change. The graph is compared with the function: 200 calls from the same start, with inputs that differ, other work
     between the calls and values of the host changed. Then both are timed, and the change of the file is run and proved
-    as well. The exit code is 0 if the graph is proved, else 1.
+    as well. If calls are in the way, graphs of what lies between them are tried. The exit code is 0 if a change is
+    proved, else 1.
     """
     from microbench.core.units import typed_time
     from microbench.library.graphs import LIMIT_S, make_graph, write_change
@@ -59,7 +60,8 @@ def graph(
     else:
         draw(drawing.screen(made))
         console = terminal.open_console()
-        slower = made.report.ratio is not None and made.report.ratio[0] <= 1
+        ratio = (made.report if made.report.proved else made.again or made.report).ratio
+        slower = ratio is not None and ratio[0] <= 1
         if made.proved and made.change is not None:
             if not written and not slower:
                 terminal.tell(["", *made.change.diff.splitlines(), ""], console)

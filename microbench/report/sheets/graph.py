@@ -23,24 +23,22 @@ def _lines(made: Made) -> list[AnswerLine]:
     if report.error:
         return [AnswerLine("verdict", (Cell(f"No graph: {report.error}"),), verdict="problem")]
     if report.blockers:
-        return _blocked(report)
+        return [*_blocked(report), *(_parts(made) if made.change is not None else ())]
     if not report.proved:
         why = f"Not safe as a graph: {report.why}" if report.difference else f"No graph: {report.why}"
         lines = [AnswerLine("verdict", (Cell(why),), verdict="problem")]
         return lines + ([AnswerLine("differs", (Cell(report.difference),))] if report.difference else [])
-    same = "bit by bit" if report.exact else f"within the function's own scatter ({report.scatter or 'rounding'})"
     state = f", and {report.state} values of state at the end" if report.state else ""
     lines = [
         AnswerLine(
-            "verdict", (Cell(f"Proved: {report.calls} calls as a graph equal the eager ones {same}"),), verdict="good"
+            "verdict",
+            (Cell(f"Proved: {report.calls} calls as a graph equal the eager ones {_same(report)}"),),
+            verdict="good",
         )
     ]
     if report.ratio is not None:
         eager, graph = report.times[0], report.times[1]
-        ratio, low, high = report.ratio
-        gain = Cell(
-            f"{times(ratio)} as fast ({times(low)} to {times(high)}): {_time(eager)} eager, {_time(graph)} as a graph"
-        )
+        gain = Cell(f"{_gain(report)} as a graph")
         saved_s = eager.median_s - graph.median_s
         pays = (
             f"capture takes {as_time(report.capture_s)}, faster from call {int(report.capture_s / saved_s) + 5} on"
@@ -89,6 +87,31 @@ def _blocked(report: Report) -> list[AnswerLine]:
             AnswerLine("also", (Cell(f"without them it cannot be captured either: {rest.why}"),), verdict="warning")
         )
     return lines
+
+
+def _parts(made: Made) -> list[AnswerLine]:
+    """What graphs of the parts give between calls that stay."""
+    assert made.change is not None
+    assert made.again is not None
+    again, number = made.again, len(made.change.parts)
+    title = f"keep them: {number} graph{'' if number == 1 else 's'} of what lies between"
+    if not again.proved or again.ratio is None:
+        why = again.error or again.why or again.stage
+        return [AnswerLine("or", (Cell(f"{title}: not proved: {why}"),), verdict="warning")]
+    gain = Cell(f"{_gain(again)} so")
+    proof = Cell(f"proved: {again.calls} calls equal the eager ones {_same(again)}")
+    return [AnswerLine("or", (Cell(title), gain, proof), verdict="good" if again.ratio[0] > 1 else "warning")]
+
+
+def _same(report: Report) -> str:
+    return "bit by bit" if report.exact else f"within the function's own scatter ({report.scatter or 'rounding'})"
+
+
+def _gain(report: Report) -> str:
+    assert report.ratio is not None
+    ratio, low, high = report.ratio
+    eager, graph = report.times[0], report.times[1]
+    return f"{times(ratio)} as fast ({times(low)} to {times(high)}): {_time(eager)} eager, {_time(graph)}"
 
 
 def _time(one: Times) -> str:
