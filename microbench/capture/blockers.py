@@ -230,6 +230,6 @@ def user_line(frame: types.FrameType | None) -> str:
         file = frame.f_code.co_filename
         if not (file.startswith((*LIBRARIES, here, "<")) or "-packages" in file):
             source = linecache.getline(file, frame.f_lineno).strip()
-            return f"{Path(file).name}:{frame.f_lineno} in {frame.f_code.co_name}: {source[:60]}"
+            return f"{Path(file).name}:{frame.f_lineno} in {frame.f_code.co_name}: {source[:60].rstrip(':')}"
         frame = frame.f_back
     return ""

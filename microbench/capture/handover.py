@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import subprocess
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -87,17 +88,18 @@ def _lines(one: ast.stmt) -> range:
 def _runs(function: ast.FunctionDef, stays: Collection[int]) -> Iterable[list[ast.stmt]]:
     """Statements that follow each other and may be moved to another function; a return only as the last."""
     run: list[ast.stmt] = []
-    last = 0
+    lines = Counter(line for one in function.body for line in _lines(one))
+    fixed = {*stays, *(line for line, statements in lines.items() if statements > 1)}
     for one in function.body:
-        within = [each for each in ast.walk(one) if isinstance(each, STAYS) and each is not one]
         text = isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
-        free = not within and not text and not set(_lines(one)) & set(stays) and one.lineno > last
-        last = one.end_lineno or 0
-        if free and (isinstance(one, ast.Return) if isinstance(one, STAYS) else True):
-            run.append(one)
-        elif run:
-            yield run
+        within = any(isinstance(each, STAYS) for each in ast.walk(one) if each is not one)
+        ends = isinstance(one, ast.Return)
+        if within or text or (isinstance(one, STAYS) and not ends) or not fixed.isdisjoint(_lines(one)):
+            if run:
+                yield run
             run = []
+        else:
+            run.append(one)
     if run:
         yield run
 

@@ -35,8 +35,12 @@ def make_graph(
     compile: bool = False,
     limit_s: float = LIMIT_S,
     progress: Callable[[str], None] = lambda stage: None,
+    hand_over: bool = True,
 ) -> Made:
-    """Look at a function, capture it, prove the graph and the changed file. Raises UsageError for bad names."""
+    """Look at a function, capture it, and prove the graph; with ``hand_over`` the changed file too.
+
+    Raises UsageError for bad names.
+    """
     from microbench.capture.handover import HELPER, change, change_parts
     from microbench.capture.making import Asked, Made
 
@@ -45,7 +49,7 @@ def make_graph(
     asked = Asked(what, setup, inputs, dict(axes or {}), compile)
     report = _report(asked, limit_s, progress)
     wanted = target(what)
-    if wanted.kind != "file" or not (report.proved or report.blockers):
+    if not hand_over or wanted.kind != "file" or not (report.proved or report.blockers):
         return Made(what, report, None, None)
     file = Path(wanted.place).resolve()
     stays = {one.at for one in report.blockers}  # 0 for a call that is in no line of the function

@@ -1,5 +1,8 @@
 """Lays out what came of a function's graph: proved or not, its gain, what was varied, and the change."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from microbench.capture.making import Made, Report, Times
 from microbench.core.units import as_time, plain, size, times
 from microbench.report.document import AnswerLine, Block, Cell, Screen
@@ -11,10 +14,13 @@ NAMES = {
 }  # fmt: skip
 
 
-def screen(made: Made) -> Screen:
-    """One screen: the verdict, the gain, and what to change."""
+def screen(made: Made, along: Mapping[str, Report] = MappingProxyType({})) -> Screen:
+    """One screen: the verdict, the gain, and what to change; with ``along`` the gain for each value of an axis."""
     report = made.report
-    lines = list(_lines(made))
+    lines = [*_lines(made), *(_value(name, one) for name, one in along.items())]
+    pays = [name for name, one in along.items() if one.ratio is not None and one.ratio[1] > 1]
+    if pays and pays[-1] != list(along)[-1]:
+        lines.append(AnswerLine("gain ends", (Cell(f"after {pays[-1]}"),)))
     return Screen(blocks=(Block(plain(made.what), (report.gpu,) if report.gpu else (), tuple(lines)),))
 
 
@@ -101,6 +107,16 @@ def _parts(made: Made) -> list[AnswerLine]:
     gain = Cell(f"{_gain(again)} so")
     proof = Cell(f"proved: {again.calls} calls equal the eager ones {_same(again)}")
     return [AnswerLine("or", (Cell(title), gain, proof), verdict="good" if again.ratio[0] > 1 else "warning")]
+
+
+def _value(name: str, report: Report) -> AnswerLine:
+    """The gain for one value of an axis, or why there is none."""
+    if not report.proved or report.ratio is None:
+        number = len(report.blockers)
+        why = report.error or report.why or f"{number} call{' is' if number == 1 else 's are'} in the way"
+        return AnswerLine(plain(name, 20), (Cell(f"no graph: {why}"),), verdict="problem")
+    cells = Cell(f"{_gain(report)} as a graph"), Cell(f"{size(report.memory_bytes)} more memory")
+    return AnswerLine(plain(name, 20), cells, verdict="good" if report.ratio[1] > 1 else "warning")
 
 
 def _same(report: Report) -> str:
