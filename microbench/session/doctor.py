@@ -176,6 +176,7 @@ def _measuring(environment: Environment, around: Surroundings) -> Iterator[Check
         ("cuda-bindings", ("cuda-bindings",)),
         ("NVRTC", ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")),
         ("NVML bindings", ("nvidia-ml-py",)),
+        ("Numba", ("numba",)),
     ):
         installed = [package for package in wanted if package in environment.packages]
         if installed:
