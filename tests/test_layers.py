@@ -55,9 +55,9 @@ LINES = {
     "diagnosis": 4720,  # communication, starts, single steps have verdicts; loops and named functions make steps
     "session": 2280,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8110,
-    "fleet": 3270,  # JSON of both reports; classes of few GPUs are held against their ceilings
+    "fleet": 3475,  # what workers return and files of the store hold is checked; JSON of both reports
     "library": 1945,  # the sides of ab: variables, Pythons, own code
-    "cli": 2465,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph
+    "cli": 2475,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 
