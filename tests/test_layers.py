@@ -55,7 +55,7 @@ LINES = {
     "diagnosis": 4720,  # communication, starts, single steps have verdicts; loops and named functions make steps
     "session": 2280,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8140,
-    "fleet": 3270,  # JSON of both reports; classes of few GPUs are held against their ceilings
+    "fleet": 3475,  # what workers return and files of the store hold is checked; JSON of both reports
     "library": 1970,  # the sides of ab: variables, Pythons, own code
     "cli": 2475,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph
 }

@@ -174,12 +174,17 @@ def read(path: Path, keep_damage: bool = False) -> Run:
             data = file.read(size_bytes)
     except OSError as error:
         raise RunUnreadableError(f"{name} cannot be read: {error.strerror or error}", "check the path") from None
+    return processes.attached(decode(data, name, keep_damage), data_folder())
+
+
+def decode(data: bytes, name: str, keep_damage: bool = False) -> Run:
+    """The run in the content of a file, without the deviations of its machine. Raises RunUnreadableError."""
     if data.startswith(XZ_MAGIC):
         data = _unpacked(data, name)
     if not data:
         cause = f"{name} is empty: nothing was measured, or the run is still starting"
         raise RunUnreadableError(cause, "wait, or delete it and measure again")
-    return processes.attached(schema.decode(data, name, keep_damage), data_folder())
+    return schema.decode(data, name, keep_damage)
 
 
 def read_head(path: Path) -> Run:
