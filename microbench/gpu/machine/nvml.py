@@ -147,8 +147,7 @@ class NvmlGpu:
         if len(known) == 2:
             before = self._counted or [(now, 0) for now in known]
             self._counted = [
-                (now, total + wrapped_difference(last, now))
-                for now, (last, total) in zip(known, before, strict=True)
+                (now, total + wrapped_difference(last, now)) for now, (last, total) in zip(known, before, strict=True)
             ]
             (_, sent), (_, received) = self._counted
             return PcieBytes(sent, received, coarse=False)

@@ -296,7 +296,7 @@ class NetworkDevice(NamedTuple):
 
 
 def distance(first: str | None, second: str | None, root: Path = Path("/")) -> nvml.Answer:
-    """The Nearness of two devices (bus ids), by their places on the bus and, if they share no root, their NUMA nodes."""
+    """The Nearness of two devices (bus ids), by their places on the bus; if they share no root, by their NUMA nodes."""
     ways = pci.way_to_root(first, root), pci.way_to_root(second, root)
     if not all(way.hops for way in ways):
         return nvml.Answer(None, "sysfs does not show both devices")
