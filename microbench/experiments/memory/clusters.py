@@ -62,16 +62,14 @@ class ReadCluster(levels.StampedLevel):
         run(case, case.function("memory_levels", "tile_sums"), self.sms, 256, (SEED, CLUSTER_VECTORS, sums))
         self._each: levels.Words = case.read(sums, self.sms, np.uint32)
         self._out = case.device_memory(STAMPS.itemsize * self.sms)
-        self._passes = np.zeros(1, dtype=np.uint64)
-        row = Parameters([(SEED, 0, self._out)])
-        row.point(1, self._passes.ctypes.data)
+        self._row = Parameters([(SEED, 0, self._out)])
         shape = Launch(grid_blocks=self.sms, block_threads=levels.BLOCK_THREADS, kind="cluster")
         self._submit = launch(
-            case, function, shape, row, shared_bytes=shared_bytes, keep=(self._passes,), cluster_blocks=cluster_blocks
+            case, function, shape, self._row, shared_bytes=shared_bytes, cluster_blocks=cluster_blocks
         )
 
     def _take(self, tiles: int) -> levels.Duration:
-        self._passes[0] = tiles
+        self._row[1] = tiles
         stamps = self._stamps(self._submit)
         if not np.array_equal(stamps["sum"], cluster_sums(self._each, self._blocks, tiles)):
             raise MeasurementError("the sum over all words read is not that of the other blocks")

@@ -10,7 +10,7 @@ import msgspec
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, GpuInfo, LinkInfo, MemoryErrors, Telemetry
 from microbench.core.units import about_size
-from microbench.gpu.machine.counters import ExactTotals, SampledTotals
+from microbench.gpu.machine.counters import SampledTotals, wrapped_difference
 from microbench.gpu.machine.query import (
     AGGREGATE,
     CLOCK_MEMORY,
@@ -64,7 +64,7 @@ class NvmlGpu:
     def __init__(self, uuid: str, library: Any = None) -> None:
         self.uuid = uuid
         self.query = Query(load() if library is None else library, uuid)
-        self._exact = ExactTotals()
+        self._counted: list[tuple[int, int]] = []  # last reading and total of the counters: sent, received
         self._sampled = SampledTotals(self._pcie_rates)
 
     @property
@@ -143,9 +143,15 @@ class NvmlGpu:
         """
         fields = self.query.ask("nvmlDeviceGetFieldValues", [Field.PCIE_COUNT_TX_BYTES, Field.PCIE_COUNT_RX_BYTES])
         values = [field_value(entry) for entry in fields.value or ()]
-        if len(values) == 2 and values[0] is not None and values[1] is not None:
-            return self._exact.add(values[0], values[1])
-        if self._exact.started:
+        known = [value for value in values if value is not None]
+        if len(known) == 2:
+            before = self._counted or [(now, 0) for now in known]
+            self._counted = [
+                (now, total + wrapped_difference(last, now)) for now, (last, total) in zip(known, before, strict=True)
+            ]
+            (_, sent), (_, received) = self._counted
+            return PcieBytes(sent, received, coarse=False)
+        if self._counted:
             raise Skip("NVML's PCIe counters stopped answering")
         totals = self._sampled.read()
         if totals is None:
