@@ -54,10 +54,10 @@ LINES = {
     "traces": 3460,
     "diagnosis": 4720,  # communication, starts, single steps have verdicts; loops and named functions make steps
     "session": 2280,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8140,
+    "report": 8150,
     "fleet": 3475,  # what workers return and files of the store hold is checked; JSON of both reports
     "library": 1970,  # the sides of ab: variables, Pythons, own code
-    "cli": 2475,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph
+    "cli": 2490,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 
