@@ -235,18 +235,12 @@ def simulated_launch_stamps(
 
 
 def simulated_flag_round_trips(machine: Machine, count: int) -> IntArray:
-    times_ns = machine.noise.host(machine.costs.host_read_ns + machine.costs.flag_to_host_ns, count)
-    machine.clock.pass_ns(float(times_ns.sum()))
-    return times_ns.round().astype(np.int64)
-
-
-def simulated_host_read_ns(machine: Machine, count: int) -> IntArray:
-    times_ns = machine.noise.device(machine.costs.host_read_ns, count)
-    machine.clock.pass_ns(float(times_ns.sum()))
-    return times_ns.round().astype(np.int64)
+    return machine.spent(machine.noise.host(machine.costs.host_read_ns + machine.costs.flag_to_host_ns, count))
 
 
 start_stamps = experiment(real_start_stamps, simulated_start_stamps)
 launch_stamps = experiment(real_launch_stamps, simulated_launch_stamps)
 flag_round_trips = experiment(real_flag_round_trips, simulated_flag_round_trips)
-host_read_ns = experiment(real_host_read_ns, simulated_host_read_ns)
+host_read_ns = experiment(
+    real_host_read_ns, lambda machine, count: machine.spent(machine.noise.device(machine.costs.host_read_ns, count))
+)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from microbench.core.model import Fact
 from microbench.core.units import plain
-from microbench.experiments.link.boards import Boards, LinkedGpu, gpus, require_gpus
+from microbench.experiments.link.boards import LinkedGpu, board, gpus, require_gpus
 from microbench.gpu.cuda.context import check, check_code, entry_point
 from microbench.gpu.cuda.submit import CallRow, as_int64
 from microbench.gpu.experiment import Case, IntArray, Machine, MeasurementError, Scoped, Skip, driver, experiment, loops
@@ -140,7 +140,7 @@ class Collective:
 
     def __init__(self, case: Case, name: CollectiveName, binding: Binding, ranks: int | None, size_bytes: int) -> None:
         self._case, self._name = case, name
-        boards, own = case.once(Boards), int(case.context.device)
+        own = int(case.context.device)
         indices = [own, *(index for index in gpus(case) if index != own)]
         self.ranks = ranks or len(indices)
         if self.ranks > len(indices):
@@ -149,7 +149,7 @@ class Collective:
         received = count * self.ranks if name == "all_gather" else count
         self.size_bytes = received * ELEMENT_BYTES
         self._library = Library()
-        self._ranks = [Rank(boards.board(index), count, received) for index in indices[: self.ranks]]
+        self._ranks = [Rank(board(case, index), count, received) for index in indices[: self.ranks]]
         handles = self._library.communicators(case, indices[: self.ranks])
         for rank, handle in zip(self._ranks, handles, strict=True):
             rank.communicator = handle

@@ -94,11 +94,6 @@ ENGINES: dict[EngineWay, type[EngineCopy | EngineRows | EngineMemset]] = {
 }  # fmt: skip
 
 
-def _engine(case: Case, way: EngineWay, size_bytes: int) -> Transfer:
-    """A call writes ``size_bytes``. Raises Skip if source and destination do not fit."""
-    return ENGINES[way](case, size_bytes)
-
-
 def _simulated_engine(machine: Machine, way: EngineWay, size_bytes: int) -> Transfer:
     """The rows of a 2D copy fill half of their pitch, at source and destination."""
     costs = machine.costs
@@ -114,4 +109,5 @@ def _simulated_engine(machine: Machine, way: EngineWay, size_bytes: int) -> Tran
     return FakeTransfer(machine, call, moved_bytes)
 
 
-engine = experiment(_engine, _simulated_engine)
+# A call writes ``size_bytes``. Raises Skip if source and destination do not fit.
+engine = experiment(lambda case, way, size_bytes: ENGINES[way](case, size_bytes), _simulated_engine)

@@ -139,6 +139,11 @@ class Machine:
         """Make a call that keeps the host busy for ``cost_ns``, with noise."""
         self.clock.pass_ns(self.noise.one(cost_ns))
 
+    def spent(self, times_ns: FloatArray) -> ops.IntArray:
+        """Let these times pass, one after the other; returns them in whole ns."""
+        self.clock.pass_ns(float(times_ns.sum()))
+        return times_ns.round().astype(np.int64)
+
     def stamped(self, cost_ns: float) -> int:
         """Make such a call, and return the clock's reading after it."""
         self.spend(cost_ns)
