@@ -171,12 +171,12 @@ class SimulatedShaped(Shaped):
         self.graph = FakeSubmit(machine, replay_of(graph, costs))
         branches = range(shape.branches)
         others = branches[1:] if shape.joined else ()
-        launches = [bound(machine, Launch(shape.duration_ns, stream=branch), {}) for branch in branches]
-        records = [bound(machine, Record(timed=False, stream=branch), {}) for branch in branches]
+        launches = [bound(machine, Launch(shape.duration_ns, stream=branch)) for branch in branches]
+        records = [bound(machine, Record(timed=False, stream=branch)) for branch in branches]
         submits = launches * shape.length
         if shape.joined:
-            fork = [bound(machine, Wait(stream=branch, other=0), {}) for branch in others]
-            join = [bound(machine, Wait(stream=0, other=branch), {}) for branch in others]
+            fork = [bound(machine, Wait(stream=branch, other=0)) for branch in others]
+            join = [bound(machine, Wait(stream=0, other=branch)) for branch in others]
             submits = [launches[0], records[0], *fork, *submits, *records[1:], *join, launches[0]]
         slots = costs.queue_slots // 2 // (shape.length + 2)  # of stream 0, the fullest
 

@@ -92,7 +92,7 @@ def simulated_loop(machine: Machine, decider: Decider) -> Callable[[int], int]:
             machine.make(replay_of(Graph(1, iterations * each_ns), costs), 1)
             machine.synchronize(0)
             return machine.clock.now_ns() - began_ns
-        launch = call_of(Launch(duration_ns=graphs.dependent_kernel_ns), costs, {})
+        launch = call_of(Launch(duration_ns=graphs.dependent_kernel_ns), costs)
         for _ in range(iterations):
             ends_ns = machine.make(launch, 1).batches[-1].ends_ns
             if decider == "host_sync":

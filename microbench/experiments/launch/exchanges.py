@@ -201,7 +201,7 @@ class HostChain:
 
 
 def simulated_start_stamps(machine: Machine, count: int) -> IntArray:
-    call = call_of(Launch(), machine.costs, {})
+    call = call_of(Launch(), machine.costs)
     stamps = np.zeros((count, 4), dtype=np.int64)
     for row in stamps:
         row[0] = machine.clock.now_ns()
@@ -218,7 +218,7 @@ def simulated_start_stamps(machine: Machine, count: int) -> IntArray:
 def simulated_launch_stamps(
     machine: Machine, count: int, duration_ns: int = 0, *, blocking_event: bool = False
 ) -> LaunchStamps:
-    call, now_ns = call_of(Launch(duration_ns=duration_ns), machine.costs, {}), machine.clock.now_ns
+    call, now_ns = call_of(Launch(duration_ns=duration_ns), machine.costs), machine.clock.now_ns
     stamps = np.zeros((count, 5), dtype=np.int64)
     for row in stamps:
         row[0] = now_ns()

@@ -178,14 +178,14 @@ class SimulatedManaged(Ends, Scoped, Managed):
         return taken_ns
 
     def _prefetch(self, direction: Direction) -> None:
-        self._machine.make(call_of(Copy(direction, self.size_bytes), self._machine.costs, {}), 1)
+        self._machine.make(call_of(Copy(direction, self.size_bytes), self._machine.costs), 1)
         self._machine.synchronize(0)
         self._on_device = direction == "h2d"
 
     def _read_on_device(self) -> None:
         """A kernel reads the whole buffer. Missing pages are fetched, one batch of faults at a time."""
         costs, links, size_bytes = self._machine.costs, self._machine.costs.links, self.size_bytes
-        launch = call_of(Launch(), costs, {})
+        launch = call_of(Launch(), costs)
         duration_ns = costs.empty_kernel_ns + size_bytes / links.device_read_bytes_per_s * 1e9
         moved = Traffic()
         if not self._on_device:

@@ -101,7 +101,7 @@ def _simulated_engine(machine: Machine, way: EngineWay, size_bytes: int) -> Tran
     moved_bytes = size_bytes if way == "memset" else 2 * size_bytes
     energy_j = moved_bytes * costs.memory.joules_per_byte
     if way == "memset":
-        call = call_of(Memset(size_bytes), costs, {}).with_item(energy_j=energy_j)
+        call = call_of(Memset(size_bytes), costs).with_item(energy_j=energy_j)
     else:
         own = costs.memory.engines[way]
         duration_ns = own.duration_ns + moved_bytes / own.bytes_per_s * 1e9
