@@ -109,8 +109,8 @@ class Arithmetic(_Kernel, Resident):
 
 
 def simulated_arithmetic(machine: Machine, operation: AluOperation) -> SimulatedResident:
-    prepare(machine, operation)
     costs = machine.costs.compute
+    prepare(machine, operation)
     return simulated_resident(machine, costs.alu_per_clock[operation], costs.alu_joules[operation], tensor=False)
 
 

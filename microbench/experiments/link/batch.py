@@ -59,13 +59,13 @@ class SimulatedBatch(FakeTransfer, BatchedCopy):
 
     def __init__(self, machine: Machine, way: BatchWay, piece_bytes: int, count: int) -> None:
         require_vectors(piece_bytes)
-        costs, call = machine.costs, call_of(Copy("h2d", piece_bytes * count), machine.costs, {})
+        costs, call = machine.costs, call_of(Copy("h2d", piece_bytes * count), machine.costs)
         if way == "gather":
             rate = min(costs.links.sm_bytes_per_s[VECTOR_BYTES], costs.link_bytes_per_s)
-            call = call_of(Launch(), costs, {}).with_item(duration_ns=piece_bytes * count / rate * 1e9)
+            call = call_of(Launch(), costs).with_item(duration_ns=piece_bytes * count / rate * 1e9)
         super().__init__(machine, call, piece_bytes * count)
         if way == "loop":
-            copies = FakeSubmit(machine, call_of(Copy("h2d", piece_bytes), costs, {}), self.move)
+            copies = FakeSubmit(machine, call_of(Copy("h2d", piece_bytes), costs), self.move)
             self.submit = FakeProgram(machine, lambda: copies(count), 1, stream=0)
 
 

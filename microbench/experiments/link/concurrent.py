@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from microbench.experiments.link.boards import Boards, require_gpus
+from microbench.experiments.link.boards import board, require_gpus
 from microbench.experiments.link.copies import Ends, copy_submit
 from microbench.experiments.link.simulated_wires import Movements, from_gpu, to_gpu
 from microbench.gpu.cuda.buffers import HostBuffer
@@ -21,17 +21,17 @@ class Concurrent:
     """
 
     def __init__(self, case: Case, direction: Direction, gpus: Sequence[int], size_bytes: int) -> None:
-        self._boards = [case.once(Boards).board(index) for index in gpus]
+        self._boards = [board(case, index) for index in gpus]
         self._ends: list[Ends] = []
         self._submits: list[DriverSubmit] = []
         self._events: list[list[int]] = []  # before and after the copies of each GPU
-        for board in self._boards:
-            with board.current():
+        for gpu in self._boards:
+            with gpu.current():
                 # Near its own GPU: otherwise several GPUs would share the link between the processors.
-                host = HostBuffer(board.case, "pinned", size_bytes, board.node)
-                self._ends.append(Ends(board.case, host, size_bytes, to_device=direction == "h2d"))
-                self._submits.append(copy_submit(self._ends[-1], direction, board.stream))
-                self._events.append([board.case.event(timed=True) for _ in range(2)])
+                host = HostBuffer(gpu.case, "pinned", size_bytes, gpu.node)
+                self._ends.append(Ends(gpu.case, host, size_bytes, to_device=direction == "h2d"))
+                self._submits.append(copy_submit(self._ends[-1], direction, gpu.stream))
+                self._events.append([gpu.case.event(timed=True) for _ in range(2)])
 
     def take_s(self, count: int) -> FloatArray | None:
         """``count`` copies on the first GPU: seconds by each GPU's own events, shape (gpus,); None if a gate timed out.
@@ -40,29 +40,29 @@ class Concurrent:
         microsecond after the others.
         """
         gpus = list(zip(self._boards, self._submits, self._events, strict=True))
-        for board, submit, (begin, end) in (*gpus[1:], gpus[0]):
-            with board.current():
-                board.gate.shut()
-                check(driver.cuEventRecord(begin, board.stream))
-                submit(count if board is self._boards[0] else 2 * count)
-                check(driver.cuEventRecord(end, board.stream))
-        for board in (*self._boards[1:], self._boards[0]):
-            board.gate.open()
-        for board in self._boards:
-            board.synchronize()
-        if any(board.gate.was_late() for board in self._boards):
+        for gpu, submit, (begin, end) in (*gpus[1:], gpus[0]):
+            with gpu.current():
+                gpu.gate.shut()
+                check(driver.cuEventRecord(begin, gpu.stream))
+                submit(count if gpu is self._boards[0] else 2 * count)
+                check(driver.cuEventRecord(end, gpu.stream))
+        for gpu in (*self._boards[1:], self._boards[0]):
+            gpu.gate.open()
+        for gpu in self._boards:
+            gpu.synchronize()
+        if any(gpu.gate.was_late() for gpu in self._boards):
             return None
         return np.array([elapsed_s(begin, end) for begin, end in self._events], dtype=np.float64)
 
     def fresh(self) -> None:
-        for board, ends in zip(self._boards, self._ends, strict=True):
-            with board.current():
+        for gpu, ends in zip(self._boards, self._ends, strict=True):
+            with gpu.current():
                 ends.fresh()
 
     def check(self) -> str:
         checked = []
-        for board, ends in zip(self._boards, self._ends, strict=True):
-            with board.current():
+        for gpu, ends in zip(self._boards, self._ends, strict=True):
+            with gpu.current():
                 checked.append(ends.check())
         return "; ".join(dict.fromkeys(checked))
 

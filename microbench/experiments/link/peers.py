@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from microbench.experiments.link.boards import Boards, LinkedGpu, require_pair
+from microbench.experiments.link.boards import LinkedGpu, board, enable_peers, require_pair
 from microbench.experiments.link.chase import WORD_BYTES, Chase, SimulatedChase, chain, order_of_lines
 from microbench.experiments.link.copies import copy_by_sms
 from microbench.experiments.link.simulated_wires import Movements, between
@@ -66,12 +66,11 @@ class Peer:
     """
 
     def __init__(self, case: Case, first: int, second: int, way: PeerWay, access: bool, size_bytes: int) -> None:
-        boards = case.once(Boards)
-        self._first, self._second = boards.board(first), boards.board(second)
+        self._first, self._second = board(case, first), board(case, second)
         self._gated = access
         if access:
-            boards.enable_peers(first, second)
-            boards.enable_peers(second, first)
+            case.once(enable_peers, first, second)
+            case.once(enable_peers, second, first)
         own = Flow(self._first, self._second, way, size_bytes)
         self._against = Flow(self._second, self._first, way, size_bytes) if way in BOTH else None
         self._flows = [flow for flow in (own, self._against) if flow is not None]
@@ -122,9 +121,8 @@ class PeerChase(Chase):
     """Dependent reads of the second GPU's memory by the first, in address order."""
 
     def __init__(self, case: Case, first: int, second: int, footprint_bytes: int, stride_bytes: int) -> None:
-        boards = case.once(Boards)
-        self._first, other = boards.board(first), boards.board(second)
-        boards.enable_peers(first, second)
+        self._first, other = board(case, first), board(case, second)
+        case.once(enable_peers, first, second)
         visits = order_of_lines(footprint_bytes, stride_bytes, "sequential")
         words = np.zeros(len(visits) * stride_bytes // WORD_BYTES, dtype=np.uint64)
         with other.current():

@@ -142,11 +142,11 @@ class SimulatedPipeline(SimulatedEnds, Pipeline):
         self._queued: list[Call] = []
         for chunk in range(chunks):
             chunk_bytes, stream = size_bytes // chunks + (chunk < size_bytes % chunks), chunk % streams
-            self._queued.append(call_of(Copy("h2d", chunk_bytes, stream), costs, {}))
+            self._queued.append(call_of(Copy("h2d", chunk_bytes, stream), costs))
             if kernel_ns:
                 reads_ns = chunk_bytes / costs.links.device_read_bytes_per_s * 1e9
                 kernel = Launch(duration_ns=max(kernel_ns // chunks, round(reads_ns), 1), stream=stream)
-                self._queued.append(call_of(kernel, costs, {}).with_item(engine="sm"))
+                self._queued.append(call_of(kernel, costs).with_item(engine="sm"))
         in_a_stream = -(-chunks // streams) * (2 if kernel_ns else 1)
         self.submit: Submit = FakeProgram(machine, self._submit, max(costs.queue_slots // 2 // in_a_stream, 1))
 

@@ -6,7 +6,7 @@ from microbench.core.units import size
 from microbench.experiments.memory import levels
 from microbench.experiments.memory.chase import LocalChase, SimulatedChase
 from microbench.gpu.cuda.submit import Parameters, clusters_at_once, launch, run
-from microbench.gpu.cuda.timing import STAMPS, alone_on_its_sm
+from microbench.gpu.cuda.timing import alone_on_its_sm
 from microbench.gpu.experiment import Case, Launch, Machine, MeasurementError, Skip, check, driver, experiment
 
 # As read_cluster of kernels/memory_levels.cu has it.
@@ -61,7 +61,6 @@ class ReadCluster(levels.StampedLevel):
         sums = case.device_memory(4 * self.sms)
         run(case, case.function("memory_levels", "tile_sums"), self.sms, 256, (SEED, CLUSTER_VECTORS, sums))
         self._each: levels.Words = case.read(sums, self.sms, np.uint32)
-        self._out = case.device_memory(STAMPS.itemsize * self.sms)
         self._row = Parameters([(SEED, 0, self._out)])
         shape = Launch(grid_blocks=self.sms, block_threads=levels.BLOCK_THREADS, kind="cluster")
         self._submit = launch(

@@ -94,11 +94,6 @@ ENGINES: dict[EngineWay, type[EngineCopy | EngineRows | EngineMemset]] = {
 }  # fmt: skip
 
 
-def _engine(case: Case, way: EngineWay, size_bytes: int) -> Transfer:
-    """A call writes ``size_bytes``. Raises Skip if source and destination do not fit."""
-    return ENGINES[way](case, size_bytes)
-
-
 def _simulated_engine(machine: Machine, way: EngineWay, size_bytes: int) -> Transfer:
     """The rows of a 2D copy fill half of their pitch, at source and destination."""
     costs = machine.costs
@@ -106,7 +101,7 @@ def _simulated_engine(machine: Machine, way: EngineWay, size_bytes: int) -> Tran
     moved_bytes = size_bytes if way == "memset" else 2 * size_bytes
     energy_j = moved_bytes * costs.memory.joules_per_byte
     if way == "memset":
-        call = call_of(Memset(size_bytes), costs, {}).with_item(energy_j=energy_j)
+        call = call_of(Memset(size_bytes), costs).with_item(energy_j=energy_j)
     else:
         own = costs.memory.engines[way]
         duration_ns = own.duration_ns + moved_bytes / own.bytes_per_s * 1e9
@@ -114,4 +109,5 @@ def _simulated_engine(machine: Machine, way: EngineWay, size_bytes: int) -> Tran
     return FakeTransfer(machine, call, moved_bytes)
 
 
-engine = experiment(_engine, _simulated_engine)
+# A call writes ``size_bytes``. Raises Skip if source and destination do not fit.
+engine = experiment(lambda case, way, size_bytes: ENGINES[way](case, size_bytes), _simulated_engine)

@@ -82,10 +82,9 @@ class Level(ABC):
 class StampedLevel(Level):
     """A Level of the real GPU with one block on each SM, which writes its STAMPS to ``_out``."""
 
-    _out: int
-
     def __init__(self, case: Case, sms: int) -> None:
         self._case, self.sms = case, sms
+        self._out = case.device_memory(STAMPS.itemsize * sms)
 
     def _stamps(self, submit: Submit) -> npt.NDArray[Any]:
         """Launch the kernel once and wait for it."""
@@ -157,7 +156,6 @@ class ReadSet(StampedLevel):
         self._prefix: Words = np.concatenate((np.zeros(1, np.uint32), np.cumsum(sums, dtype=np.uint32)))
         self._warm, self._tiles = warm, tiles
         self._starts = np.arange(self.sms, dtype=np.int64) * tiles // self.sms
-        self._out = case.device_memory(STAMPS.itemsize * self.sms)
         self._row, self._first = Parameters([(base, tiles * TILE_VECTORS, warm, 0, 0, self._out)]), 0
         shape = Launch(grid_blocks=self.sms, block_threads=BLOCK_THREADS)
         self._submit = launch(case, function, shape, self._row, shared_bytes=shared_bytes)
@@ -223,7 +221,6 @@ class WrittenSet(StampedLevel):
         self._patterns = Patterns(case)
         self._seed = 0
         self._first_wrong = case.device_memory(8)
-        self._out = case.device_memory(STAMPS.itemsize * self.sms)
 
     def _take(self, tiles: int) -> Duration:
         self._seed += 1

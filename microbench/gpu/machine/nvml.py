@@ -11,30 +11,24 @@ from microbench.core.errors import Skip
 from microbench.core.model import Fact, GpuInfo, LinkInfo, MemoryErrors, Telemetry
 from microbench.core.units import about_size
 from microbench.gpu.machine.counters import SampledTotals, wrapped_difference
-from microbench.gpu.machine.query import (
-    AGGREGATE,
-    CLOCK_MEMORY,
-    CLOCK_SM,
-    COMPUTE_MODES,
-    CORRECTED,
-    PCIE_RECEIVED,
-    PCIE_SENT,
-    RETIREMENT_CAUSES,
-    TEMPERATURE_GPU,
-    UNCORRECTED,
-    VIRTUALIZATION_MODES,
-    VOLATILE,
-    Answer,
-    Field,
-    Query,
-    call,
-    clock_reasons,
-    field_value,
-)
+from microbench.gpu.machine.query import Answer, Field, Query, call, clock_reasons, field_value
 from microbench.gpu.machine.topology import coherent, nvlink_bytes_per_s, nvlinks
 from microbench.gpu.protocol.gpu import PcieBytes
 from microbench.host.files import Machine
 
+# Constants of nvml.h; all releases of the bindings agree on them.
+CLOCK_SM = 1
+CLOCK_MEMORY = 2
+TEMPERATURE_GPU = 0
+# nvmlMemoryErrorType_t, nvmlEccCounterType_t and nvmlPageRetirementCause_t.
+CORRECTED, UNCORRECTED = 0, 1
+VOLATILE, AGGREGATE = 0, 1
+RETIREMENT_CAUSES = (0, 1)
+# NVML_PCIE_UTIL_TX_BYTES and _RX_BYTES of nvmlDeviceGetPcieThroughput, which answers in kB/s.
+PCIE_SENT = 0
+PCIE_RECEIVED = 1
+VIRTUALIZATION_MODES = {0: "none", 1: "passed through", 2: "vGPU", 3: "host of vGPUs", 4: "host of shared graphics"}
+COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 MEGAHERTZ = 1e6
 MILLIWATT = 1e-3
 MILLIJOULE = 1e-3

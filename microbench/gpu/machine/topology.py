@@ -37,7 +37,9 @@ def link_facts_now(
         *_trained(way, query),
         *_slot(way, hidden),
         *_control(way),
-        _redirected(way, hidden, root),
+        unknown("acs", FLATTENED if hidden else _why_none(way), pci.DEVICES)
+        if hidden or not way.bridges
+        else redirection("acs", way.bridges, root),
         _iommu(way, hidden, root),
         *_window(gpu.pci_bus_id, query, root),
         stated("numa_node", pci.numa_node(gpu.pci_bus_id, root), f"{folder}/numa_node", node_silent),
@@ -96,13 +98,6 @@ def _control(way: pci.Way) -> tuple[Fact, ...]:
     control, source = way.hops[0].control, f"{pci.DEVICES}/{way.hops[0].bus_id}/config"
     reason = control.reason or "an integrated endpoint has no link"
     return tuple(stated(name, getattr(control, name), source, reason) for name in names)
-
-
-def _redirected(way: pci.Way, hidden: bool | None, root: Path) -> Fact:
-    """Whether a bridge on the way redirects peer traffic (ACS)."""
-    if hidden or not way.bridges:
-        return unknown("acs", FLATTENED if hidden else _why_none(way), pci.DEVICES)
-    return redirection("acs", way.bridges, root)
 
 
 def redirection(name: str, bridges: Sequence[pci.Hop], root: Path) -> Fact:
