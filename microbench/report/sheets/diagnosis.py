@@ -1,14 +1,12 @@
 """Lays out a diagnosis: one screen, tables on request, and JSON."""
 
-from collections.abc import Iterator
-
 import msgspec
 
 from microbench.analysis.evidence import Severity
 from microbench.core.units import MISSING, as_time, counted, percent, plain, quantity, times, two_times
 from microbench.diagnosis import ranks, words
 from microbench.diagnosis.diagnosis import Diagnosis
-from microbench.diagnosis.idle import CAUSES, Idle
+from microbench.diagnosis.idle import CAUSES
 from microbench.diagnosis.owners import owners
 from microbench.report.document import AnswerLine, Block, Cell, Screen, Table, Tone, columns
 from microbench.report.sheets.recorded_step import TONES
@@ -104,38 +102,21 @@ def _idle_lines(diagnosis: Diagnosis) -> list[AnswerLine]:
     parts = tuple(
         Cell(f"{words.cause_words(diagnosis, cause)} ({percent(idle.causes[cause] / idle.span_s)})") for cause in causes
     )
+    whose = [one for one in owners(idle)[:OWNERS] if one.seconds > LEAST_SHOWN * idle.span_s]
+    said = {one.most for one in whose}
     places = tuple(
         Cell(f"{plain(place.name, LONGEST_NAME)} {as_time(words.each(diagnosis, place.seconds))}")
-        for place in idle.places[:SHOWN]
+        for place in [one for one in idle.places if one.name not in said][:SHOWN]
         if place.seconds > LEAST_SHOWN * idle.span_s
     )
-    if nameless := words.nameless(diagnosis):
-        places = (Cell(nameless), *places)
-    lines = [("idle", (in_all, *parts)), ("whose", tuple(_whose(diagnosis, idle))), ("most in", places)]
+    owned = tuple(Cell(words.owner_words(diagnosis, one)) for one in whose)
+    lines = [("whose", owned), ("idle", (in_all, *parts)), ("most in", places)]
     if idle.communication_s > LEAST_SHOWN * idle.span_s:
         alone = (
             f"{as_time(words.each(diagnosis, idle.exposed_s))} of it alone ({percent(idle.exposed_s / idle.span_s)})"
         )
         lines.append(("exchange", (Cell(as_time(words.each(diagnosis, idle.communication_s))), Cell(alone))))
     return [AnswerLine(name, cells) for name, cells in lines if cells]
-
-
-def _whose(diagnosis: Diagnosis, idle: Idle) -> Iterator[Cell]:
-    """The largest owners of host time with what usually helps, which is said once of all that it helps. Functions that
-    the next line names are left to it."""
-    named = {place.name for place in idle.places[:SHOWN]}
-    largest = [one for one in owners(idle)[:OWNERS] if one.seconds > LEAST_SHOWN * idle.span_s]
-    for helps in dict.fromkeys(one.helps for one in largest):
-        alike = [
-            f"{plain(one.name)} {as_time(words.each(diagnosis, one.seconds))}"
-            + (f", most in {plain(one.most, LONGEST_NAME)}" if one.most not in {*named, one.name} else "")
-            for one in largest
-            if one.helps == helps
-        ]
-        if helps:
-            yield Cell(f"{', '.join(alike)}: {helps}")
-        else:
-            yield from map(Cell, alike)
 
 
 def ranks_screen(several: list[Diagnosis], costs: str) -> Screen:
@@ -257,6 +238,14 @@ def answer(diagnosis: Diagnosis) -> dict[str, object]:
                 "seconds": of_step(one.seconds), "exposed_s": of_step(one.exposed_s),
             }
             for one in idle.collectives
+        ]  # fmt: skip
+        whole["owners"] = [
+            {
+                "name": plain(one.name), "seconds": of_step(one.seconds), "most": plain(one.most),
+                "most_s": of_step(one.most_s), "helps": one.helps,
+                "without": msgspec.to_builtins(diagnosis.without.get(one.name)),
+            }
+            for one in owners(idle)
         ]  # fmt: skip
         whole["places"] = [
             {"cause": one.cause, "name": plain(one.name), "seconds": of_step(one.seconds)}
