@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -12,13 +13,13 @@ from test_diagnose import costs, diagnosed
 
 from microbench.core.errors import ExitCode
 from microbench.diagnosis.diagnosis import diagnose
-from microbench.diagnosis.idle import BETWEEN, Idle
+from microbench.diagnosis.idle import BETWEEN, CAUSES, Idle
+from microbench.diagnosis.lanes import perfetto
 from microbench.diagnosis.owners import (
     BUILT_IN,
     ELSEWHERE,
     GARBAGE,
     IMPORTS,
-    LIBRARY,
     NAMELESS,
     OPERATORS,
     OWN,
@@ -26,6 +27,7 @@ from microbench.diagnosis.owners import (
     owner_of,
     owners,
 )  # fmt: skip
+from microbench.diagnosis.stacks import flame, rows, tree
 from microbench.diagnosis.words import owner_words
 from microbench.report.sheets.diagnosis import answer
 from microbench.traces.trace import Samples
@@ -67,7 +69,7 @@ from microbench.traces.trace import Samples
         ("python3.12/subprocess.py Popen._wait", "waiting in a process"),
         ("python3.12/threading.py Thread.start", "Python's threading"),
         ("<frozen importlib._bootstrap>(1390): _handle_fromlist", IMPORTS),
-        ("<frozen runpy>(88): _run_code", LIBRARY),
+        ("<frozen os>(88): _walk", "Python's os"),
         ("/usr/lib/python3.12/json/decoder.py(353): raw_decode", "Python's json"),
         ("main thread at train.py:90 step", ELSEWHERE),
         ("forward", "forward"),
@@ -218,3 +220,87 @@ def test_of_steps_at_the_pace_of_something_else_only_waiting_can_be_left_out() -
     assert found.recorded.paced_s is not None
     assert set(found.without) == {"waiting in a lock or a queue"}
     assert found.without["waiting in a lock or a queue"].speedup > 4
+
+
+def test_the_tree_adds_up_in_all_rows() -> None:
+    found = diagnosed(nested())
+    root = tree(found)
+    assert root.ns == round(found.idle.idle_s * 1e9)
+    assert [one.name for one in root.within] == [
+        cause for cause in sorted(CAUSES, key=lambda cause: -found.idle.causes[cause]) if found.idle.causes[cause]
+    ]
+    for least_ns in (0, 0.05 * root.ns, root.ns):
+        listed = list(rows(root, least_ns))
+        for place, row in enumerate(listed):
+            below = itertools.takewhile(lambda one, depth=row.depth: one.depth > depth, listed[place + 1 :])
+            parts_ns = [one.ns for one in below if one.depth == row.depth + 1]
+            assert not parts_ns or row.ns == sum(parts_ns) + row.itself_ns, row
+            assert bool(parts_ns) == (row.itself_ns is not None)
+    (chain,) = (row for row in rows(root, 0) if row.names[-1] == "train.py(8): step" and row.ns > 0.5 * root.ns)
+    assert chain.names == ("train.py(8): step",)
+
+
+def test_the_flame_graph_is_the_tree() -> None:
+    found = diagnosed(nested())
+    count, root = found.steps.count, tree(found)
+    lanes = flame(found, 40, 0.0)
+    assert sum(one.end_s - one.begin_s for one in lanes[0].pieces) == pytest.approx(found.idle.idle_s / count)
+    for outer, inner in itertools.pairwise(lanes):
+        for piece in inner.pieces:
+            (around,) = (
+                one for one in outer.pieces if one.begin_s - 1e-15 <= piece.begin_s and piece.end_s <= one.end_s + 1e-15
+            )
+            assert around.what == piece.what
+    assert len(flame(found, 2, 0.0)) == 2
+    assert all(one.end_s - one.begin_s >= 0.1 * root.ns * 1e-9 / count for lane in flame(found, 40, 0.1)[1:]
+               for one in lane.pieces)  # fmt: skip
+
+
+def tracks(written: bytes) -> dict[str, list[tuple[float, float, str]]]:
+    """The slices of each track of Chrome's trace events, as begin, end and name."""
+    events = json.loads(written)["traceEvents"]
+    names = {
+        (one["pid"], one["tid"]): one["args"]["name"]
+        for one in events
+        if one["ph"] == "M" and one["name"] == "thread_name"
+    }
+    found: dict[str, list[tuple[float, float, str]]] = {name: [] for name in names.values()}
+    for one in (one for one in events if one["ph"] == "X"):
+        found[names[one["pid"], one["tid"]]].append((one["ts"], one["ts"] + one["dur"], one["name"]))
+    return found
+
+
+def test_perfetto_gets_idle_time_by_cause_streams_and_nested_code(tmp_path: Path) -> None:
+    trace, file = tmp_path / "trace.json", tmp_path / "steps.perfetto.json"
+    made = nested()
+    trace.write_bytes(kineto(made.trace()))
+    assert call("diagnose", str(trace), "--perfetto", str(file)).exit_code == ExitCode.MEASURED
+    written, found = tracks(file.read_bytes()), diagnosed(made)
+    assert list(written) == ["GPU idle, by cause", "stream 7", "host code", "CUDA calls"]
+    for cause, seconds in found.idle.causes.items():
+        idle_us = sum(end - begin for begin, end, name in written["GPU idle, by cause"] if name == cause)
+        assert idle_us == pytest.approx(seconds * 1e6)
+    assert sum(end - begin for begin, end, _ in written["stream 7"]) == pytest.approx(found.idle.busy_s * 1e6)
+    assert {"train.py(8): step", "torch/nn/modules/linear.py(130): forward", "aten::addmm"} <= {
+        name for _, _, name in written["host code"]
+    }
+    for slices in written.values():
+        around: list[float] = []
+        for begin, end, _ in slices:
+            while around and around[-1] <= begin + 1e-9:
+                around.pop()
+            assert not around or end <= around[-1] + 1e-9, (
+                "Perfetto drops a slice that ends behind the one around it"
+            )
+            around.append(end)
+
+
+def test_overlapping_kernels_of_a_stream_have_rows_of_their_own() -> None:
+    made = Recorder()
+    for _ in range(12):
+        made.launches(5, 10_000, 8000)
+    work = made.trace().work
+    work["end_ns"][::2] += 6000  # into the next kernel
+    found = tracks(perfetto(diagnose(made.trace(work=work), costs())))
+    assert [name for name in found if name.startswith("stream")] == ["stream 7", "stream 7 (2)"]
+    assert len(found["stream 7"]) > len(found["stream 7 (2)"]) > 20

@@ -17,6 +17,7 @@ OPERATORS, ELSEWHERE, GARBAGE = "PyTorch's operators", "PyTorch's other threads"
 # "torch/nn/functional.py linear" in our recordings, "torch/nn/functional.py(88): linear" in traces of PyTorch.
 FUNCTION = re.compile(r"(?P<path>[^() ]+\.py)(?P<line>\(\d+\):)? \S+$")
 PACKAGES = re.compile(r"(?:.*/)?(?:(?:site|dist)-packages|python3\.\d+)/")
+FROZEN = re.compile(r"<frozen (\w+)")
 OPERATOR = re.compile(r"(aten|autograd|torch|c10|prims)::|\w+Backward\d*$")
 # Parts of packages by how their paths and their ranges begin.
 PARTS = (
@@ -24,7 +25,7 @@ PARTS = (
     ("Optimizer.", "torch.optim"), ("torch/autograd/", "torch.autograd"), ("torch/_tensor", "torch.autograd"),
     ("torch/utils/data/", "the data loader"), ("torch/_dynamo/", "torch.compile"),
     ("torch/_inductor/", "torch.compile"), ("torch/_functorch/", "torch.compile"),
-    ("<frozen ", LIBRARY), ("main thread at ", ELSEWHERE),
+    ("main thread at ", ELSEWHERE),
 )  # fmt: skip
 
 
@@ -41,6 +42,7 @@ HELPS = {
     "cupy": "a graph saves it: stream.begin_capture()",
     OWN: "do it once, or ahead in another process",
     LIBRARY: "do it once, or ahead in another process",
+    "waiting for a processor": "allow more processors, or use fewer threads: OMP_NUM_THREADS, num_workers",
     IMPORTS: "import before the loop",
     f"{PYTHONS}logging": "log less, or from another thread",
     f"{PYTHONS}warnings": "mend what warns",
@@ -57,7 +59,7 @@ WAITS = tuple(
         (
             "a lock or a queue", "make who holds or fills it faster, or ask it ahead",
             (
-                r"[\w.]*\.acquire at ", rf"{BUILT}(?:acquire|__enter__) of _thread\.",
+                r"(?:[\w.]*\.)?acquire at ", rf"{BUILT}(?:acquire|__enter__) of _thread\.",
                 PLACE.format("threading") + r"(?:wait|wait_for|acquire|join|_wait_for_tstate_lock|__enter__)$",
                 PLACE.format("queue") + r"get$", rf"{BUILT}get of _queue\.SimpleQueue",
             ),
@@ -65,7 +67,7 @@ WAITS = tuple(
         (
             "a socket or a pipe", "ask for it ahead, from another thread",
             (
-                r"[\w.]*\.(?:recv|recv_into|recvfrom|send|sendall|accept|connect|poll|select) at ",
+                r"(?:[\w.]*\.)?(?:recv|recv_into|recvfrom|send|sendall|accept|connect|poll|select) at ",
                 rf"{BUILT}(?:recv|recv_into|recvfrom|send|sendall|accept|connect|poll|select)\b",
                 PLACE.format("selectors") + r"select$", PLACE.format("ssl") + r"(?:read|recv|recv_into)$",
                 PLACE.format("socket") + r"(?:readinto|accept|create_connection)$",
@@ -74,12 +76,12 @@ WAITS = tuple(
         ),
         (
             "a file", "read it ahead, or keep it in memory; write from another thread",
-            (r"[\w.]*\.(?:read|readinto|readline|readlines|write|fsync) at ",
+            (r"(?:print|(?:[\w.]*\.)?(?:read|readinto|readline|readlines|write|fsync)) at ",
              rf"{BUILT}(?:read|readinto|readline|write|fsync)\b"),
         ),
         (
             "a process", "start it ahead",
-            (PLACE.format("subprocess") + r"(?:wait|_wait|_try_wait|_communicate|_execute_child)$",),
+            (PLACE.format("subprocess") + r"\w+$",),
         ),
     )
 )  # fmt: skip
@@ -109,9 +111,9 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
     if importing is not None:
         return IMPORTS, names[max(importing - 1, 0)]
     found: tuple[str, str] | None = None
-    for name in reversed(names):
-        if found is None and (waits := next((waits for pattern, waits, _ in WAITS if pattern.match(name)), "")):
-            return waits, name
+    for place, name in reversed(list(enumerate(names))):
+        if found is None and (waits := _waits(name)):
+            return (place and _waits(names[place - 1])) or waits, name  # a read of a connection is of a pipe
         if name.startswith("<built-in "):
             continue
         owner = _of_name(name)
@@ -123,8 +125,15 @@ def owner_of(names: Sequence[str]) -> tuple[str, str]:
     return found or ((BUILT_IN, names[-1]) if names else (NAMELESS, ""))
 
 
+def _waits(name: str) -> str:
+    """What a thread waits in that is in this function; "" if it does not wait."""
+    return next((waits for pattern, waits, _ in WAITS if pattern.match(name)), "")
+
+
 def _of_name(name: str) -> str:
     """Whose a function, an operator or a line is; the name itself where that says nothing."""
+    if frozen := FROZEN.match(name):
+        return PYTHONS + frozen[1]
     function = FUNCTION.search(name)
     path = PACKAGES.sub("", function["path"]) if function is not None else name
     if part := next((words for begin, words in PARTS if path.startswith(begin)), ""):

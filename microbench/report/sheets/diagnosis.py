@@ -4,7 +4,7 @@ import msgspec
 
 from microbench.analysis.evidence import Severity
 from microbench.core.units import MISSING, as_time, counted, percent, plain, quantity, times, two_times
-from microbench.diagnosis import ranks, words
+from microbench.diagnosis import ranks, stacks, words
 from microbench.diagnosis.diagnosis import Diagnosis
 from microbench.diagnosis.idle import CAUSES
 from microbench.diagnosis.owners import owners
@@ -18,7 +18,7 @@ ORDER: tuple[Severity, ...] = ("problem", "advice", "warning", "good", "note")
 # The share of calls that must repeat from step to step before steps are called alike.
 ALIKE = 0.5
 IDENTICAL = 0.9995
-LONGEST_NAME = 48
+LONGEST_NAME, TREE_WIDTH = 48, 50
 
 
 def screen(diagnosis: Diagnosis, costs: str, command: str, *, everything: bool = False) -> Screen:
@@ -168,13 +168,17 @@ def tables(diagnosis: Diagnosis) -> list[Table]:
         about, notes = f"the GPU with most work, {each}", ("The parts add up to the recorded time.",)
         result.append(Table("Where the time goes", about, columns("", "time", "share"), tuple(rows), notes))
         rows = [
-            (Cell(plain(place.name, LONGEST_NAME)), Cell(place.cause), *_row(diagnosis, "", place.seconds)[1:])
-            for place in idle.places[:LISTED]
+            _tree_row(diagnosis, one) for one in stacks.rows(stacks.tree(diagnosis), LEAST_SHOWN * idle.span_s * 1e9)
         ]
-        titles = columns("", "cause", "time", "share", left=2)
-        result.append(Table("What the host did while the GPU was idle", each, titles, tuple(rows)))
-    if diagnosis.remedies and diagnosis.step is not None:
+        notes = ("A row is the sum of the rows one deeper below it, and of itself.",)
+        titles = columns("", "time", "share", "itself")
+        result.append(Table("What the host did while the GPU was idle", each, titles, tuple(rows), notes))
+    if (diagnosis.remedies or diagnosis.without) and diagnosis.step is not None:
         rows = [(Cell(one.what), Cell(as_time(one.step_s)), Cell(times(one.speedup))) for one in diagnosis.remedies]
+        rows += [
+            (Cell(f"without {plain(owner)}"), Cell(as_time(one.step_s)), Cell(times(one.speedup)))
+            for owner, one in diagnosis.without.items()
+        ]
         about = f"each by itself, against {as_time(diagnosis.step.unwatched_s)}"
         result.append(Table("What to change", about, columns("", "a step then takes", "speed-up"), tuple(rows)))
     if diagnosis.recorded is not None and diagnosis.recorded.blockers:
@@ -192,6 +196,16 @@ def tables(diagnosis: Diagnosis) -> list[Table]:
         titles = columns("", "count", "meaning", "forbids", left=1)
         result.append(Table("What is odd in this trace", "", titles, tuple(rows)))
     return result
+
+
+def _tree_row(diagnosis: Diagnosis, row: stacks.Row) -> tuple[Cell, ...]:
+    """A row of the tree in a column of a constant width; of a chain of calls the last one."""
+    depth = min(row.depth, TREE_WIDTH // 2)
+    name = plain(f"{'… ' if len(row.names) > 1 else ''}{row.names[-1] if row.names else 'others'}", 4 * TREE_WIDTH)
+    room = TREE_WIDTH - depth
+    name = name if len(name) <= room else f"…{name[1 - room :]}"
+    own = as_time(words.each(diagnosis, row.itself_ns * 1e-9)) if row.itself_ns else ""
+    return (*_row(diagnosis, " " * depth + name, row.ns * 1e-9), Cell(own))
 
 
 def _row(diagnosis: Diagnosis, name: str, seconds: float, tone: Tone = "plain") -> tuple[Cell, ...]:
