@@ -42,6 +42,9 @@ def diagnose(
     speedscope: Path | None = option(
         "FILE", "Write the idle time by cause and function to this new file for speedscope.app, a flame graph."
     ),
+    perfetto: Path | None = option(
+        "FILE", "Write idle time by cause, streams and host code to this new file for ui.perfetto.dev, a timeline."
+    ),
     why: bool = WHY,
     picture: Picture,
 ) -> int:
@@ -49,6 +52,7 @@ def diagnose(
 
     Reads traces of torch.profiler, Nsight Systems and JAX, and recordings of microbench watch.
     """
+    from microbench.diagnosis import lanes, stacks
     from microbench.library.answers import diagnosed, files_of
     from microbench.model.step_file import typed_seconds, written
     from microbench.report.sheets import diagnosis as drawing
@@ -66,11 +70,11 @@ def diagnose(
                 f"diagnose writes {written_as}, not as {plain(path.name, 60)}",
                 f"name the file {named}{'; a browser prints it to PDF' if path.suffix.lower() == '.pdf' else ''}",
             )
-    for path in (page, save, speedscope):
+    for path in (page, save, speedscope, perfetto):
         if path is not None:
             check_new(path, force=picture.force)
     files = files_of(traces)
-    asked = (("--timeline", timeline), ("--save", save), ("--speedscope", speedscope))
+    asked = (("--timeline", timeline), ("--save", save), ("--speedscope", speedscope), ("--perfetto", perfetto))
     if len(files) > 1 and (single := [name for name, given in asked if given]):
         raise UsageError(f"{single[0]} needs a single trace", f"give one of the {len(files)}")
     found = diagnosed(traces, run, step, from_s, to_s)
@@ -80,10 +84,9 @@ def diagnose(
         if several[0].unwatched is None:
             raise UsageError(f"the step cannot be saved: {several[0].why_no_graph}", "leave out --save")
         write_new(save, written(several[0].unwatched).encode(), force=picture.force)
-    if speedscope is not None:
-        from microbench.diagnosis import stacks
-
-        write_new(speedscope, stacks.speedscope(several[0]), force=picture.force)
+    for path, made_by in ((speedscope, stacks.speedscope), (perfetto, lanes.perfetto)):
+        if path is not None:
+            write_new(path, made_by(several[0]), force=picture.force)
     if page is not None:
         from microbench.report.page import diagnosis as pages
 
@@ -96,7 +99,7 @@ def diagnose(
     else:
         draw(found.screen(everything=everything), picture, why=why)
     if not json:
-        made = [f"written: {plain(path)}" for path in (page, save, speedscope) if path is not None]
+        made = [f"written: {plain(path)}" for path in (page, save, speedscope, perfetto) if path is not None]
         terminal.tell(made, terminal.open_console(sys.stderr))
     changed = limit is not None and any(_beyond(one, limit[1], float(limit[2]) / 100) for one in several)
     return ExitCode.CHANGED if changed else ExitCode.MEASURED

@@ -63,7 +63,7 @@ SETTLING_NS = 100_000_000  # in which the recorder still finishes its window, wh
 UNNAMED = "(unnamed)"
 TEXTS = (cells.FACT, cells.NAME, cells.LINE, cells.LOOP, cells.FRAME)
 FRAME = re.compile(rf"(\d{{1,9}}) ({cells.OWN})?(.+)", re.DOTALL)
-GARBAGE = "Python's garbage collection"
+EXACT = {cells.COLLECTED: "Python's garbage collection", cells.ABSENT: "waiting for a processor"}
 LINE_NUMBER = re.compile(r":\d+(?= [^ ]*$)")  # of a place: module.py:1747 Module.__call__
 FIRST_CELLS = 1 << 12  # of a file; the names of all calls are among them
 LAST_CELLS = 1 << 20  # of a growing file, in which texts are looked for; few are written between two windows
@@ -254,7 +254,7 @@ class _Reader:
         self._taken = 0
         self._texts = texts or _Texts()
         self._samples: list[Table] = []
-        self._collections: list[Table] = []
+        self._exact: dict[int, list[Table]] = {kind: [] for kind in EXACT}
         self._turns: list[Table] = []
         self._syncs: list[Integers] = []
         self._events: list[Integers] = []  # columns: the number of an event, the correlation of its record, its stream
@@ -275,8 +275,8 @@ class _Reader:
                 self._events.append(np.stack(columns, axis=1))
             elif kind == cells.SAMPLES:
                 self._samples.append(rows)
-            elif kind == cells.COLLECTED:
-                self._collections.append(rows)
+            elif kind in EXACT:
+                self._exact[kind].append(rows)
             elif kind == cells.TURN:
                 self._turns.append(rows)
             elif kind not in TEXTS:
@@ -415,14 +415,15 @@ class _Reader:
             self._add_ranges(Category.LINE, thread, found)
             for found in self._functions(each[number]):
                 self._add_ranges(Category.FUNCTION, thread, within(found, first_ns, last_ns))
-            self._add_ranges(Category.PYTHON, thread, within(self._garbage(number), first_ns, last_ns))
+            for kind, place in ((cells.COLLECTED, number), (cells.ABSENT, 0 if number == main else NONE)):
+                self._add_ranges(Category.PYTHON, thread, within(self._known_exactly(kind, place), first_ns, last_ns))
         return counted(list(each.values()))
 
-    def _garbage(self, thread: int) -> Lines:
-        """The times in which a thread collected Python's garbage."""
-        rows = np.concatenate([np.empty(0, ROW), *self._collections])
+    def _known_exactly(self, kind: int, thread: int) -> Lines:
+        """The times in which a thread collected Python's garbage, or had no processor."""
+        rows = np.concatenate([np.empty(0, ROW), *self._exact[kind]])
         rows = in_order(rows[(rows["place"] == thread) & (rows["begin_ns"] >= 0) & (rows["begin_ns"] < rows["end_ns"])])
-        names = np.full(len(rows), self._collector.name(GARBAGE))
+        names = np.full(len(rows), self._collector.name(EXACT[kind]))
         return Lines(rows["begin_ns"].astype(np.int64), np.minimum(rows["end_ns"], MAX_TIME_NS), names)
 
     def _add_ranges(self, category: Category, thread: int, found: Lines) -> None:
