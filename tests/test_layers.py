@@ -41,7 +41,7 @@ LINES = {
     "core": 1460,
     "analysis": 1555,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1811,  # says that it needs Numba
-    "recorder": 1200,
+    "recorder": 1390,  # a command gets its signals once, and stops and goes on with microbench
     "gpu": 8600,
     "meter": 1000,
     "experiments": 10550,
