@@ -58,8 +58,17 @@ def test_the_tests_that_the_security_policy_names_exist() -> None:
     assert all(f"def {name}(" in "".join(tests.values()) for name in named)
 
 
-def test_readme_opens_with_the_two_commands() -> None:
-    first, second, *_ = (line for line in README.read_text().splitlines() if line.startswith("$ "))
+def test_readme_opens_with_a_story_and_installs_by_two_commands() -> None:
+    lines = README.read_text().splitlines()
+    assert [line.split()[1:3] for line in lines[:20] if line.startswith("$ ")] == [
+        ["python", "decode.py"], ["microbench", "diagnose"], ["python", "decode.py"],
+    ]  # fmt: skip
+    assert any(line.startswith("![") for line in lines[:20])
+    story = (README.parent / "docs" / "example" / "README.md").read_text()
+    outputs = [line for line in lines[:14] if "ms a token" in line]
+    assert len(outputs) == 2
+    assert all(line in story for line in outputs)
+    first, second, *_ = (line for line in lines[20:] if line.startswith("$ "))
     assert first.startswith("$ ./scripts/microbench run")
     assert second.startswith("$ ./scripts/test")
 

@@ -161,7 +161,7 @@ def _of_another_format(lines: _Lines, name: str, error: msgspec.DecodeError | No
     if version > SCHEMA_VERSION:
         raise RunUnreadableError(
             f"{name} has format {version}, newer than this microbench knows ({SCHEMA_VERSION})",
-            "update microbench: pip install --upgrade cuda-microbench",
+            "update microbench: install a newer checkout or wheel",
         )
     if version == SCHEMA_VERSION and error is not None:
         raise error
