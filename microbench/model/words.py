@@ -151,12 +151,13 @@ def _in_stream(forecast: Forecast) -> str:
     return " or ".join(both) or f"{between(forecast.stream)}{typical}"
 
 
-def paying(forecast: Forecast) -> str:
-    """What making the graph costs, and after how many steps that has paid; of a range, at both of its ends."""
+def paying(forecast: Forecast, *, parts: bool = True) -> str:
+    """What making the graph costs, and after how many steps that has paid; of a range, at both of its ends. With
+    ``parts`` it says what the cost consists of."""
     several, planned = forecast.ends or (forecast,), forecast.workload.replays
     costs = sorted(one.making_s for one in several)
     paid = sorted((one.break_even for one in several), key=lambda steps: math.inf if steps is None else steps)
-    made = f"Making the graph takes {two_times(costs[0], costs[-1])}{_making(forecast)}"
+    made = f"Making the graph takes {two_times(costs[0], costs[-1])}{_making(forecast) if parts else ''}"
     if paid[0] is None:
         return f"{made} and never pays off."
     words = [str(steps) if steps is not None else "never" for steps in dict.fromkeys((paid[0], paid[-1]))]
