@@ -51,13 +51,13 @@ LINES = {
     "model": 4350,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
     "explain": 6650,
     "archive": 1945,
-    "traces": 3460,
-    "diagnosis": 4720,  # communication, starts, single steps have verdicts; loops and named functions make steps
+    "traces": 3890,
+    "diagnosis": 5780,  # counts of a step, kernels by family, what changed between two recordings, use of graphs
     "session": 2280,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8150,
+    "report": 8330,  # counts and what changed, as a screen, Markdown and metrics
     "fleet": 3475,  # what workers return and files of the store hold is checked; JSON of both reports
-    "library": 1970,  # the sides of ab: variables, Pythons, own code
-    "cli": 2490,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph
+    "library": 2035,  # counts of a call; the sides of ab: variables, Pythons, own code
+    "cli": 2620,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph; counts
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 

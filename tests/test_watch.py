@@ -53,6 +53,13 @@ def command(text: str, *options: str) -> list[str]:
 # What is printed
 
 
+def test_counts_of_a_step_follow_the_diagnosis(here: Path) -> None:
+    shown = watched(STEPS, "--counts").stderr
+    assert "counts  20 launches, 20 kernels, 1 wait for the GPU" in shown
+    assert "waits for the GPU       1  1 cudaStreamSynchronize" in shown
+    assert "counts  20" not in watched(STEPS, "-o", "more").stderr
+
+
 def test_the_diagnosis_follows_on_standard_error(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     result = watched(f"import sys\n{STEPS}print('out')\nprint('err', file=sys.stderr)")
     assert result.exit_code == ExitCode.MEASURED
