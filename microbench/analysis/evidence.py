@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from typing import Literal, TypeVar, cast
 
 import msgspec
@@ -51,11 +52,23 @@ class Finding(msgspec.Struct, frozen=True):
         return {name: getattr(self, name) for name in ("rule", "severity", "title", "text", "advice")}
 
 
-def note_or_advice(
-    *, rule: str, title: str, text: str, threshold: str, rests_on: tuple[str, ...] = (), advice: str = ""
+def said(
+    title: str,
+    text: str = "",
+    advice: str = "",
+    *,
+    rows: Iterable[Row | None] = (),
+    names: Sequence[str] = (),
+    severity: Severity | None = None,
+    rule: str = "",
+    threshold: str = "",
 ) -> Finding:
-    """A finding that is advice if it gives any, else a note."""
-    return Finding(rule, "advice" if advice else "note", title, text, threshold, rests_on, advice)
+    """A finding that rests on these rows and facts; without a ``severity`` it is advice if it gives any, else a note.
+
+    A function under ``rule`` leaves the rule and its threshold out.
+    """
+    severity = severity or ("advice" if advice else "note")
+    return Finding(rule, severity, title, text, threshold, (*rests_on(*rows), *names), advice)
 
 
 class Evidence:
@@ -139,6 +152,20 @@ class Evidence:
 
 # A rule returns its finding, or None if its rows are missing or there is nothing worth reporting.
 Rule = Callable[[Evidence], Finding | None]
+
+
+def rule(name: str, threshold: str) -> Callable[[Rule], Rule]:
+    """A rule whose findings have this name, and this condition in words."""
+
+    def named(own: Rule) -> Rule:
+        @wraps(own)
+        def found(evidence: Evidence) -> Finding | None:
+            finding = own(evidence)
+            return msgspec.structs.replace(finding, rule=name, threshold=threshold) if finding is not None else None
+
+        return found
+
+    return named
 
 
 def evidence_by_device(

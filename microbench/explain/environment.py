@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from microbench.analysis.evidence import SEVERITIES, Finding, Severity, note_or_advice
+from microbench.analysis.evidence import SEVERITIES, Finding, Severity, said
 from microbench.core.model import Environment, GpuInfo, MemoryErrors, Run, Scalar, Session
 from microbench.core.units import percent, quantity
 from microbench.host.files import cpu_list
@@ -88,13 +88,13 @@ def _of_cores(session: Session) -> Iterator[Finding]:
     latency_s = _number(environment.fact("c_state_exit_latency_s"))
     if latency_s is not None and latency_s >= DEEP_IDLE_S:
         state = environment.fact("c_state_deepest")
-        yield note_or_advice(
+        yield said(
             rule="environment.idle_states",
             title=f"Idle cores may sleep as deeply as {state}: {quantity(latency_s, 's')} to wake",
             text="Blocking waits, thread hand-offs and the first launch after a pause wait for that.",
             advice="Forbid such states by `sudo cpupower idle-set -D 10`.",
             threshold=f"an enabled idle state with an exit latency of {quantity(DEEP_IDLE_S, 's')} or more",
-            rests_on=("c_state_deepest", "c_state_exit_latency_s"),
+            names=("c_state_deepest", "c_state_exit_latency_s"),
         )
     core, siblings = environment.fact("submit_core"), environment.fact("submit_core_siblings")
     if core is not None and siblings not in (None, "none"):
@@ -194,13 +194,13 @@ def _of_what_is_between(session: Session) -> Iterator[Finding]:
         )
     policy = environment.fact("pcie_aspm_policy")
     if policy in ("powersave", "powersupersave"):
-        yield note_or_advice(
+        yield said(
             rule="environment.pcie_aspm",
             title=f"PCIe links may sleep: the kernel's power policy is {policy}",
             text="An idle link powers down, and the first launch after a pause waits for it.",
             advice="Switch it off by `echo performance | sudo tee /sys/module/pcie_aspm/parameters/policy`.",
             threshold="an ASPM policy of powersave or powersupersave",
-            rests_on=("pcie_aspm_policy",),
+            names=("pcie_aspm_policy",),
         )
     if (tool := environment.fact("profiler")) not in OFF:
         yield Finding(
@@ -312,32 +312,32 @@ def _of_gpu(gpu: GpuInfo, session: Session) -> Iterator[Finding]:
             rests_on=("gpu confidential_computing",),
         )
     if gpu.mig:
-        yield note_or_advice(
+        yield said(
             rule="environment.mig",
             title="This is a MIG instance, not a whole GPU" + (f": {gpu.sm_count} SMs" if gpu.sm_count else ""),
             text="SMs, caches and memory bandwidth are a share of the board's; neighbours share the PCIe link.",
             threshold="NVML reports MIG mode as enabled",
-            rests_on=("gpu mig", "gpu sm_count"),
+            names=("gpu mig", "gpu sm_count"),
         )
     bus = gpu.memory_bus_bits
     if gpu.ecc is False or (gpu.ecc and bus is not None and bus < HBM_BUS_BITS):
         off = "Boards in data centres usually run with it on, which costs bandwidth on GDDR memory."
-        yield note_or_advice(
+        yield said(
             rule="environment.ecc",
             title=f"ECC is on, on a {bus}-bit memory bus" if gpu.ecc else "ECC is off",
             text="Such memory has no bits of its own for ECC: check bits take memory bandwidth." if gpu.ecc else off,
             threshold=f"ECC off, or on with a memory bus under {HBM_BUS_BITS} bit",
-            rests_on=("gpu ecc", "gpu memory_bus_bits"),
+            names=("gpu ecc", "gpu memory_bus_bits"),
         )
     yield from _of_memory(gpu)
     if gpu.persistence is False:
-        yield note_or_advice(
+        yield said(
             rule="environment.persistence",
             title="Persistence mode is off",
             text="The driver shuts the GPU down when the last process leaves: cold starts contain its start.",
             advice="Keep it up by `sudo nvidia-smi -pm 1`.",
             threshold="NVML reports persistence mode as disabled",
-            rests_on=("gpu persistence",),
+            names=("gpu persistence",),
         )
     now, most = gpu.link.lanes_now, gpu.link.lanes_max
     if now is not None and most is not None and now < most and not gpu.integrated and not gpu.link.coherent:
@@ -449,12 +449,12 @@ def _of_hidden_facts(session: Session) -> Iterator[Finding]:
     if hidden:
         reasons = {fact.name: fact.reason for fact in environment.facts if fact.value is None and fact.reason}
         listed = [f"{words} ({reasons[name]})" if name in reasons else words for name, words in hidden.items()]
-        yield note_or_advice(
+        yield said(
             rule="environment.unseen",
             title=f"{len(hidden)} possible distortion{'s' if len(hidden) > 1 else ''} cannot be seen from here",
             text=f"These are unknown, which does not mean fine: {', '.join(listed)}.",
             threshold="a fact that a rule needs is unknown",
-            rests_on=tuple(hidden),
+            names=tuple(hidden),
         )
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import msgspec
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, listed, rests_on
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, listed, rests_on, rule, said
 from microbench.analysis.limits import Reached, ceiling
 from microbench.core.units import percent, quantity, round_percent, size
 from microbench.explain import link_facts as links
@@ -147,6 +147,11 @@ def _others(others: Sequence[Cause]) -> str:
     return f" Also seen: {listed([cause.short for cause in others])}." if others else ""
 
 
+@rule(
+    "link.errors",
+    f"a problem over {links.TOLERATED_ERRORS} (one bit in 10^12 may be wrong); rollovers, nonfatal and fatal "
+    "errors from the first on",
+)
 def errors(evidence: Evidence) -> Finding | None:
     """Error counters that rose while the link was busy."""
     facts = links.link_facts(evidence)
@@ -156,28 +161,22 @@ def errors(evidence: Evidence) -> Finding | None:
     counts = sorted((damaging or risen).items(), key=lambda item: -item[1])
     first, *more = [f"{_counter(name)} rose by {count}" for name, count in counts]
     text = f"Damaged packets are sent again{', which costs bandwidth and latency' if damaging else ''}."
-    return Finding(
-        rule="link.errors",
-        severity="problem" if damaging else "note",
-        title=f"{first} under load{'' if damaging else ', as on a healthy link'}",
-        text=f"{text} {f'Also, {listed(more[:2])}.' if more else ''}".strip(),
-        advice=(
-            "Check riser, cable and seat of the board before the link falls back to a lower speed."
-            if damaging
-            else "Run link_state again: only a count that keeps rising points to a fault."
-        ),
-        threshold=(
-            f"a problem over {links.TOLERATED_ERRORS} (one bit in 10^12 may be wrong); rollovers, nonfatal and fatal "
-            "errors from the first on"
-        ),
-        rests_on=tuple(f"{name}{links.RISEN}" for name in risen),
+    title = f"{first} under load{'' if damaging else ', as on a healthy link'}"
+    text = f"{text} {f'Also, {listed(more[:2])}.' if more else ''}".strip()
+    advice = (
+        "Check riser, cable and seat of the board before the link falls back to a lower speed."
+        if damaging
+        else "Run link_state again: only a count that keeps rising points to a fault."
     )
+    names = tuple(f"{name}{links.RISEN}" for name in risen)
+    return said(title, text, advice, names=names, severity="problem" if damaging else "note")
 
 
 def _counter(name: str) -> str:
     return name.replace("_", " ").replace("pcie", "PCIe").replace("nvlink", "NVLink")
 
 
+@rule("link.settings", "payload under 256 B, no relaxed ordering, no resizable BAR, ACS redirecting with several GPUs")
 def settings(evidence: Evidence) -> Finding | None:
     """Settings on the path to the GPU that cost something."""
     facts = links.link_facts(evidence)
@@ -201,15 +200,9 @@ def settings(evidence: Evidence) -> Finding | None:
     if not seen:
         return None
     names, texts, (advice, *_) = zip(*seen, strict=True)
-    return Finding(
-        rule="link.settings",
-        severity="advice" if advice else "note",
-        title=f"On the path to the GPU: {listed(names)}",
-        text=" ".join(texts[:2]),
-        advice=advice,
-        threshold="payload under 256 B, no relaxed ordering, no resizable BAR, ACS redirecting with several GPUs",
-        rests_on=("max_payload_bytes", "relaxed_ordering", "resizable_bar", "acs"),
-    )
+    title = f"On the path to the GPU: {listed(names)}"
+    text = " ".join(texts[:2])
+    return said(title, text, advice, names=("max_payload_bytes", "relaxed_ordering", "resizable_bar", "acs"))
 
 
 OVER_LIMIT = partial(beyond_ceiling, suite="link", perhaps="a larger payload, a faster link than reported")
