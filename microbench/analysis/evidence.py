@@ -270,12 +270,10 @@ def beyond_ceiling(evidence: Evidence, suite: str, perhaps: str) -> Finding | No
     worst, limit = max(above, key=lambda pair: pair[0].value / pair[1].value)
     value, most = quantity(worst.value, worst.metric.unit), quantity(limit.value, limit.unit)
     assumed = ", ".join(limit.assumptions)
+    title = f"A figure is {percent(worst.value / limit.value)} of its ceiling, so the ceiling is wrong"
+    text = f"{worst.case_id} reaches {value} of {most}.{f' The ceiling assumes: {assumed}.' if assumed else ''}"
+    threshold = f"a rate above its ceiling by more than its interval; this ceiling is {limit.source}"
+    advice = f"Do not rely on percentages of it: one of its assumptions does not hold here ({perhaps})."
     return Finding(
-        rule=f"{suite}.over_limit",
-        severity="warning",
-        title=f"A figure is {percent(worst.value / limit.value)} of its ceiling, so the ceiling is wrong",
-        text=f"{worst.case_id} reaches {value} of {most}.{f' The ceiling assumes: {assumed}.' if assumed else ''}",
-        advice=f"Do not rely on percentages of it: one of its assumptions does not hold here ({perhaps}).",
-        threshold=f"a rate above its ceiling by more than its interval; this ceiling is {limit.source}",
-        rests_on=rests_on(*(row for row, _ in above)),
+        f"{suite}.over_limit", "warning", title, text, threshold, rests_on(*(row for row, _ in above)), advice=advice
     )

@@ -188,21 +188,19 @@ def libraries(evidence: Evidence) -> Finding | None:
         kernel = f"{units.LIBRARIES[worst.library]}'s {units.dtype_of(worst.row)} kernel"
         words = [f"Clock for clock {kernel} reaches {percent(worst.per_clock)}."]
     words += [f"Faster than every candidate tried: {listed(ahead)}."] if ahead else []
-    return said(
-        rule="compute.libraries",
-        title=f"Lowest share of cuBLASLt's {rate}: {', '.join(reach)}",
-        text=" ".join(words),
-        advice=(
-            f"Where {units.dtype_of(worst.row)} products matter, call cuBLASLt with a candidate chosen by measuring."
-            if heavy
-            else ""
-        ),
-        threshold=(
-            f"{rate}, at the largest size of a type; "
-            f"equal within {round_percent(EQUAL)}, advice where over {round_percent(HEAVY_LOSS)} is lost"
-        ),
-        names=rests_on(*(row for rival in every for row in rival.rows)),
+    title = f"Lowest share of cuBLASLt's {rate}: {', '.join(reach)}"
+    text = " ".join(words)
+    advice = (
+        f"Where {units.dtype_of(worst.row)} products matter, call cuBLASLt with a candidate chosen by measuring."
+        if heavy
+        else ""
     )
+    names = rests_on(*(row for rival in every for row in rival.rows))
+    threshold = (
+        f"{rate}, at the largest size of a type; "
+        f"equal within {round_percent(EQUAL)}, advice where over {round_percent(HEAVY_LOSS)} is lost"
+    )
+    return said(title, text, advice, names=names, rule="compute.libraries", threshold=threshold)
 
 
 @rule("compute.halved", "fact shape says that it was halved")

@@ -267,14 +267,12 @@ def paths(evidence: Evidence) -> Finding | None:
     dtype, wgmma, mma = pairs[0]
     share = mma.value / wgmma.value
     behind = share < LEFT_BEHIND
-    return said(
-        rule="compute.path",
-        title=f"mma.sync gives {percent(share)} of wgmma's rate ({dtype}, clock for clock)",
-        text="Kernels written for older GPUs use mma.sync and cannot be faster than that." if behind else "",
-        advice="Use wgmma, or a library that does." if behind else "",
-        threshold=f"advice where mma.sync stays below {round_percent(LEFT_BEHIND)}",
-        names=rests_on(*(row for _, *both in pairs for row in both)),
-    )
+    title = f"mma.sync gives {percent(share)} of wgmma's rate ({dtype}, clock for clock)"
+    text = "Kernels written for older GPUs use mma.sync and cannot be faster than that." if behind else ""
+    advice = "Use wgmma, or a library that does." if behind else ""
+    names = rests_on(*(row for _, *both in pairs for row in both))
+    threshold = f"advice where mma.sync stays below {round_percent(LEFT_BEHIND)}"
+    return said(title, text, advice, names=names, rule="compute.path", threshold=threshold)
 
 
 @rule("compute.path", f"the only path measured stays below {round_percent(LEFT_BEHIND)} of the rate")

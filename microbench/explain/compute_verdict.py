@@ -64,15 +64,11 @@ def _unjudged(evidence: Evidence) -> Finding | None:
         return None
     why = "the rates of this architecture are not known" if products else "no square product was measured"
     into = f"microbench run gemm_throughput --into {evidence.run.run_id}"
-    return Finding(
-        rule="compute.verdict",
-        severity="note",
-        title=f"No verdict on compute: {why}",
-        text=f"{shown.case_id} reaches {units.figure(shown)}.",
-        advice="" if products else f"Measure products with `{into}`.",
-        threshold="a verdict needs a product and the rates of the architecture",
-        rests_on=rests_on(shown),
-    )
+    title = f"No verdict on compute: {why}"
+    text = f"{shown.case_id} reaches {units.figure(shown)}."
+    threshold = "a verdict needs a product and the rates of the architecture"
+    advice = "" if products else f"Measure products with `{into}`."
+    return Finding("compute.verdict", "note", title, text, threshold, rests_on(shown), advice=advice)
 
 
 OVER_LIMIT = partial(

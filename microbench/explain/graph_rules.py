@@ -36,15 +36,9 @@ def crossovers(evidence: Evidence) -> Finding | None:
     title += as_time(measured[-1].duration_s if end_s is None else end_s)
     if end_s == 0:
         title = f"A graph of {kernels} kernels is never {weak:g}× as fast, however short they are"
-    return said(
-        rule="graph.crossover",
-        title=title,
-        text="",
-        threshold=(
-            f"time in a stream over time as a graph at least {weak:g}, linear in the logarithm between durations"
-        ),
-        names=rests_on(*(row for pair in measured for row in pair[1:])),
-    )
+    names = rests_on(*(row for pair in measured for row in pair[1:]))
+    threshold = f"time in a stream over time as a graph at least {weak:g}, linear in the logarithm between durations"
+    return said(title, names=names, rule="graph.crossover", threshold=threshold)
 
 
 @rule(

@@ -166,15 +166,11 @@ def counters(evidence: Evidence) -> Finding | None:
     wrong = next((row for row in rows if row is not None and not low <= row.value <= high), None)
     if wrong is None:
         return None
-    return Finding(
-        rule="launch.traffic_check",
-        severity="warning",
-        title=f"The link's byte counters see {wrong.value:.3f} bytes for each byte of a known copy",
-        text="Packet headers do not explain that.",
-        advice="Do not rely on this run's traffic figures.",
-        threshold=f"between {low:g} and {high:g} counted bytes for each byte of payload",
-        rests_on=rests_on(*rows),
-    )
+    title = f"The link's byte counters see {wrong.value:.3f} bytes for each byte of a known copy"
+    text = "Packet headers do not explain that."
+    threshold = f"between {low:g} and {high:g} counted bytes for each byte of payload"
+    advice = "Do not rely on this run's traffic figures."
+    return Finding("launch.traffic_check", "warning", title, text, threshold, rests_on(*rows), advice=advice)
 
 
 @rule(

@@ -154,15 +154,11 @@ def _unjudged(evidence: Evidence) -> Finding | None:
         return None
     best = max(rows, key=lambda row: row.value, default=None)
     why = "no streaming kernel on arrays beyond the L2" if best is None else "memory clock or bus width are not known"
-    return Finding(
-        rule="memory.verdict",
-        severity="note",
-        title=f"No verdict on memory: {why}",
-        text=f"{best.params.get('kernel')} reaches {quantity(best.value, 'B/s')}." if best is not None else "",
-        advice=f"Measure it with `microbench run memory_stream --into {evidence.run.run_id}`." if best is None else "",
-        threshold="a verdict needs arrays of four times the L2 and a known memory clock and bus width",
-        rests_on=rests_on(*rows),
-    )
+    title = f"No verdict on memory: {why}"
+    text = f"{best.params.get('kernel')} reaches {quantity(best.value, 'B/s')}." if best is not None else ""
+    threshold = "a verdict needs arrays of four times the L2 and a known memory clock and bus width"
+    advice = f"Measure it with `microbench run memory_stream --into {evidence.run.run_id}`." if best is None else ""
+    return Finding("memory.verdict", "note", title, text, threshold, rests_on(*rows), advice=advice)
 
 
 def clock(evidence: Evidence) -> Finding | None:
@@ -170,18 +166,14 @@ def clock(evidence: Evidence) -> Finding | None:
     gpu, seen_hz, lacking = evidence.gpu, memory_clock(evidence), lowered_clock(evidence)
     if gpu is None or seen_hz is None or lacking is None:
         return None
-    return Finding(
-        rule="memory.clock",
-        severity="warning",
-        title=(
-            f"The memory ran at {quantity(seen_hz, 'Hz')} of {quantity(gpu.memory_clock_max_hz, 'Hz')}: "
-            f"{percent(lacking)} below its maximum"
-        ),
-        text="Every figure of memory scales with this clock; the ceilings assume the maximum.",
-        advice=UNLOCK,
-        threshold=f"telemetry after the suite's loads more than {percent(CLOCK_LOSS)} below the highest clock",
-        rests_on=("telemetry memory_clock_hz", "gpu memory_clock_max_hz"),
+    title = (
+        f"The memory ran at {quantity(seen_hz, 'Hz')} of {quantity(gpu.memory_clock_max_hz, 'Hz')}: "
+        f"{percent(lacking)} below its maximum"
     )
+    text = "Every figure of memory scales with this clock; the ceilings assume the maximum."
+    threshold = f"telemetry after the suite's loads more than {percent(CLOCK_LOSS)} below the highest clock"
+    names = ("telemetry memory_clock_hz", "gpu memory_clock_max_hz")
+    return Finding("memory.clock", "warning", title, text, threshold, names, advice=UNLOCK)
 
 
 PERHAPS = "a memory clock or bus width that is misreported, or a nearer cache answers"

@@ -334,25 +334,19 @@ def _way(pair: BeforeAfter, names: tuple[str, str]) -> Finding:
     idling = [idle(prediction) for prediction in pair.both]
     where = "In the stream" if pair.after.way == "stream" else "As a graph"
     title = f"{where} {first} {names[0]}, {then} {names[1]}"
-    return Finding(
-        rule=f"whatif.{pair.after.way}",
-        severity="note",
-        title=f"{where} {first}, {names[0]} as {names[1]}" if first == then else title,
-        text=f"The GPU idles for {idling[0]} of the step {names[0]}, for {idling[1]} {names[1]}.",
-        threshold="what most of the critical path is spent on",
-    )
+    title = f"{where} {first}, {names[0]} as {names[1]}" if first == then else title
+    text = f"The GPU idles for {idling[0]} of the step {names[0]}, for {idling[1]} {names[1]}."
+    threshold = "what most of the critical path is spent on"
+    return Finding(f"whatif.{pair.after.way}", "note", title, text, threshold)
 
 
 def _unused(changes: Sequence[Change]) -> Iterator[Finding]:
     unused = [change.what for change in changes if not change.matters]
     if unused:
-        yield Finding(
-            rule="whatif.unused",
-            severity="warning",
-            title=f"Nothing in this step uses what was changed: {'; '.join(unused)}",
-            text=(
-                "The memory's rate matters to kernels with bytes, the PCIe link to pinned copies: pageable ones go at "
-                "the host's pace. A factor on host time needs a step that has some: --host, or host in its file."
-            ),
-            threshold="no way of submitting the step rests on it",
+        title = f"Nothing in this step uses what was changed: {'; '.join(unused)}"
+        text = (
+            "The memory's rate matters to kernels with bytes, the PCIe link to pinned copies: pageable ones go at "
+            "the host's pace. A factor on host time needs a step that has some: --host, or host in its file."
         )
+        threshold = "no way of submitting the step rests on it"
+        yield Finding("whatif.unused", "warning", title, text, threshold)
