@@ -10,6 +10,7 @@ from operator import attrgetter
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, rests_on, whole
 from microbench.analysis.fits import line
@@ -134,9 +135,7 @@ def in_quiet_rounds(rows: Sequence[Row]) -> list[Row]:
     costs = [[summary.interval.median for summary in row.summaries] for row in rows]
     busy = busy_for_calls(costs) if len(counts) == 1 else ()
     return [
-        msgspec.structs.replace(
-            row, busy=busy, interval=rounds_interval([one.interval for one in row.summaries], busy=busy)
-        )
+        replace(row, busy=busy, interval=rounds_interval([one.interval for one in row.summaries], busy=busy))
         if busy
         else row
         for row in rows
@@ -221,7 +220,7 @@ def straight(points: Sequence[tuple[int, Constant]], unknown: str) -> tuple[Cons
     names = [row for _, constant in points for row in constant.rests_on]
     (x0, first), (x1, last) = points[0], points[-1]
     if x0 == x1:
-        return msgspec.structs.replace(first, assumed=unknown), Constant(0.0, 0.0, first.value / x0, (*names,), unknown)
+        return replace(first, assumed=unknown), Constant(0.0, 0.0, first.value / x0, (*names,), unknown)
     fitted = line((x, constant.value) for x, constant in points)
     if fitted is None:
         slope = max((last.value - first.value) / (x1 - x0), 0.0)
@@ -514,7 +513,7 @@ def _gaps_without_profiler(evidence: Evidence) -> Found:
 
 def _as_measured(constant: Constant) -> Constant:
     """The constant without its assumption, because what profilers are assumed to add cancels out in a run's steps."""
-    return msgspec.structs.replace(constant, assumed="")
+    return replace(constant, assumed="")
 
 
 def _queue(evidence: Evidence) -> Found:

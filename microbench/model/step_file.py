@@ -545,10 +545,7 @@ def described(name: str | None, options: StepOptions, layers: LayerNames) -> Wor
     workload = msgspec.structs.replace(Workload(_uniform(**given)) if name is None else read(name, layers), **of_step)
     if name is None:
         checked(workload, "the step")
-    parts = tuple(
-        msgspec.structs.replace(part, **of_kernels) if isinstance(part, Kernels) else part for part in workload.parts
-    )
-    return msgspec.structs.replace(workload, parts=parts)
+    return workload.with_kernels(lambda part: msgspec.structs.replace(part, **of_kernels))
 
 
 def _uniform(

@@ -218,7 +218,21 @@ class _Session:
             order_seed=f"{intent.run_id} session {intent.session}",
         )
         if intent.resumed:
-            check_same(earlier.sessions[-1], session)
+            # Raise UsageError if the GPU, driver or code is not the one that the session began with, because its rounds
+            # would not be comparable. An unknown commit is not compared.
+            begun = earlier.sessions[-1]
+            both, with_commit = (begun, session), None not in (begun.commit, session.commit)
+            compared = {
+                "GPU": [", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in one.gpus) for one in both],
+                "driver": [one.environment.driver_version or "" for one in both],
+                "microbench": [f"{one.tool_version} {one.commit}" if with_commit else one.tool_version for one in both],
+            }
+            for name, (was, is_now) in compared.items():
+                if was != is_now:
+                    raise errors.UsageError(
+                        f"the run began with {name} {was or 'none'}, but this machine has {is_now or 'none'}",
+                        "resume it where it began, or add a session with --into",
+                    )
         sessions = earlier.sessions if intent.resumed else (*earlier.sessions, session)
         return msgspec.structs.replace(
             earlier, schema_version=SCHEMA_VERSION, sessions=sessions, benchmarks=intent.infos()
@@ -256,23 +270,6 @@ def start_worker(
         waits=packages is not None,
     )
     return WorkerProcess(job, dict(process.variables), seams.patience, seams.kill, process.python)
-
-
-def check_same(begun: Session, now: Session) -> None:
-    """Raise UsageError if the GPU, driver or code is not the one that the session began with, because its rounds would
-    not be comparable. An unknown commit is not compared."""
-    both, with_commit = (begun, now), None not in (begun.commit, now.commit)
-    compared = {
-        "GPU": [", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in one.gpus) for one in both],
-        "driver": [one.environment.driver_version or "" for one in both],
-        "microbench": [f"{one.tool_version} {one.commit}" if with_commit else one.tool_version for one in both],
-    }
-    for name, (was, is_now) in compared.items():
-        if was != is_now:
-            raise errors.UsageError(
-                f"the run began with {name} {was or 'none'}, but this machine has {is_now or 'none'}",
-                "resume it where it began, or add a session with --into",
-            )
 
 
 def nothing_to_measure(skipped: Sequence[Outcome], environment: Environment) -> errors.MicrobenchError:

@@ -253,9 +253,7 @@ class _Reader:
         self._first = max(count - MOST_ROWS, 0) // 2  # of the cells whose rows are kept
         self._taken = 0
         self._texts = texts or _Texts()
-        self._samples: list[Table] = []
-        self._collections: list[Table] = []
-        self._turns: list[Table] = []
+        self._kept: dict[int, list[Table]] = {kind: [] for kind in (cells.SAMPLES, cells.COLLECTED, cells.TURN)}
         self._syncs: list[Integers] = []
         self._events: list[Integers] = []  # columns: the number of an event, the correlation of its record, its stream
 
@@ -273,12 +271,8 @@ class _Reader:
             elif kind == cells.CUDA_EVENT:
                 columns = [rows[column].astype(np.int64) for column in ("size", "correlation", "stream")]
                 self._events.append(np.stack(columns, axis=1))
-            elif kind == cells.SAMPLES:
-                self._samples.append(rows)
-            elif kind == cells.COLLECTED:
-                self._collections.append(rows)
-            elif kind == cells.TURN:
-                self._turns.append(rows)
+            elif kind in self._kept:
+                self._kept[kind].append(rows)
             elif kind not in TEXTS:
                 self._leave_out("cells of an unknown kind", len(rows))
 
@@ -380,7 +374,7 @@ class _Reader:
 
     def _read_turns(self) -> Table:
         """The turns of loops whose texts are known, sorted by time."""
-        rows = np.concatenate([np.empty(0, ROW), *self._turns])
+        rows = np.concatenate([np.empty(0, ROW), *self._kept[cells.TURN]])
         known = list(self._texts.loops)
         rows = rows[np.isin(rows["name"], known) & (rows["begin_ns"] >= 0) & (rows["begin_ns"] <= MAX_TIME_NS)]
         turns = np.zeros(len(rows), TURNS)
@@ -395,9 +389,9 @@ class _Reader:
         for it. Its ranges then say where the main thread is.
         """
         calls, collector = self._collector.calls.rows, self._collector
-        if not self._samples or not len(calls):
+        if not self._kept[cells.SAMPLES] or not len(calls):
             return None
-        table = np.concatenate(self._samples)
+        table = np.concatenate(self._kept[cells.SAMPLES])
         possible = (table["begin_ns"] >= 0) & (table["begin_ns"] <= table["end_ns"]) & (table["end_ns"] <= MAX_TIME_NS)
         self._leave_out("samples with an impossible time", int((~possible).sum()))
         possible &= table["size"] > 0
@@ -420,7 +414,7 @@ class _Reader:
 
     def _garbage(self, thread: int) -> Lines:
         """The times in which a thread collected Python's garbage."""
-        rows = np.concatenate([np.empty(0, ROW), *self._collections])
+        rows = np.concatenate([np.empty(0, ROW), *self._kept[cells.COLLECTED]])
         rows = in_order(rows[(rows["place"] == thread) & (rows["begin_ns"] >= 0) & (rows["begin_ns"] < rows["end_ns"])])
         names = np.full(len(rows), self._collector.name(GARBAGE))
         return Lines(rows["begin_ns"].astype(np.int64), np.minimum(rows["end_ns"], MAX_TIME_NS), names)

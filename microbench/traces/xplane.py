@@ -22,7 +22,7 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from microbench.core.errors import UsageError
-from microbench.traces.tables import LONGEST_NAME, CallFinder, Names, Numbers, Threads, joined, timed, whole
+from microbench.traces.tables import LONGEST_NAME, CallFinder, Names, Numbers, Threads, joined, table_of, timed, whole
 from microbench.traces.trace import (
     CALLS,
     MEMORIES,
@@ -321,9 +321,14 @@ class _Reader:
                     self.lost[f"{what} events"] += int(count)
         if not planes:
             raise _Damaged("it has no plane")
-        calls, keys = self.call_table()
+        calls, keys = self.table(self.calls, "calls", CALLS, "name", "thread")
         finder = CallFinder(keys, calls["begin_ns"])
-        ranges, work, syncs = self.range_table(), self.work_table(finder), self.sync_table(finder)
+        ranges, _ = self.table(self.ranges, "ranges", RANGES, "name", "thread", "kind")
+        shape = ("blocks", "threads", "bytes", "source", "target")
+        work, keys = self.table(self.work, "work", WORK, "stream", "node", "name", "device", "kind", *shape)
+        work["call"] = finder.calls(keys, work["begin_ns"])
+        syncs, keys = self.table(self.syncs, "waits", SYNCS, "kind")
+        syncs["call"] = finder.calls(keys, syncs["begin_ns"])
         first_ns = min((int(table["begin_ns"][0]) for table in (calls, ranges, work) if len(table)), default=0)
         return Trace(
             source=str(self.path),
@@ -420,7 +425,7 @@ class _Reader:
                 continue
             kind, numbers, title = self.kind_of_work(name, stats)
             node = _integer(stats.get("cuda_graph_node_id"), NONE)
-            self.work.add(begin_ns, end_ns, stream, node, correlation, title, device, WORK_KINDS.index(kind), *numbers)
+            self.work.add(begin_ns, end_ns, stream, node, title, device, WORK_KINDS.index(kind), *numbers, correlation)
 
     def kind_of_work(self, name: str, stats: Mapping[str, Value]) -> tuple[WorkKind, tuple[int, ...], int]:
         """What an event of a stream is; its blocks, threads, bytes, source and target; and the place of its name."""
@@ -473,44 +478,15 @@ class _Reader:
                 kind, name = "annotation", f"{name}#{stats['step_num']}"
             self.ranges.add(begin_ns, end_ns, self.names.place(name or "(unnamed)"), thread, RANGE_KINDS.index(kind))
 
-    def timed(self, columns: Numbers, what: str) -> Numbers:
+    def table(self, taken: _Columns, what: str, dtype: np.dtype[np.void], *names: str) -> tuple[Table, Numbers]:
+        """The rows with times by time, with begin, end and these columns; and what the last column of each holds."""
+        columns = taken.take()
         good = timed(columns[:, 0], columns[:, 1])
         self.unread[f"{what} without times"] += len(columns) - int(np.count_nonzero(good))
-        return columns[good]
-
-    def call_table(self) -> tuple[Table, Numbers]:
-        columns = self.timed(self.calls.take(), "calls")
-        table = np.empty(len(columns), CALLS)
-        for place, name in enumerate(("begin_ns", "end_ns", "name", "thread")):
-            table[name] = columns[:, place]
-        table, order = joined(CALLS, [table])
-        return table, columns[:, 4] if order is None else columns[order, 4]
-
-    def range_table(self) -> Table:
-        columns = self.timed(self.ranges.take(), "ranges")
-        table = np.empty(len(columns), RANGES)
-        for place, name in enumerate(("begin_ns", "end_ns", "name", "thread", "kind")):
-            table[name] = columns[:, place]
-        return joined(RANGES, [table])[0]
-
-    def work_table(self, finder: CallFinder) -> Table:
-        columns = self.timed(self.work.take(), "work")
-        table = np.empty(len(columns), WORK)
-        fields = ("begin_ns", "end_ns", "stream", "node", "", "name", "device", "kind", "blocks", "threads", "bytes")
-        for place, name in enumerate((*fields, "source", "target")):
-            if name:
-                table[name] = columns[:, place]
-        table["call"] = finder.calls(columns[:, 4], table["begin_ns"])
-        return joined(WORK, [table])[0]
-
-    def sync_table(self, finder: CallFinder) -> Table:
-        columns = self.timed(self.syncs.take(), "waits")
-        table = np.empty(len(columns), SYNCS)
-        for place, name in enumerate(("begin_ns", "end_ns", "kind")):
-            table[name] = columns[:, place]
-        table["stream"] = table["on_stream"] = table["on_call"] = NONE
-        table["call"] = finder.calls(columns[:, 3], table["begin_ns"])
-        return joined(SYNCS, [table])[0]
+        columns = columns[good]
+        named = {name: columns[:, place] for place, name in enumerate(("begin_ns", "end_ns", *names))}
+        table, order = joined(dtype, [table_of(dtype, len(columns), **named)])
+        return table, columns[:, -1] if order is None else columns[order, -1]
 
 
 def _integer(value: Value | None, otherwise: int) -> int:
