@@ -156,14 +156,12 @@ def durations(evidence: Evidence) -> Curve | None:
         lines.append(Line("the kernel's own duration", own, "quiet", "computed"))
     cross_s = crossover_s(evidence)
     inside = cross_s is not None and drawn[0][0] < cross_s < drawn[-1][0]
+    about = "where the first line leaves the others, the GPU waits for the host"
+    x_ticks = ticks(drawn[0][0], drawn[-1][0], True, "s")
+    y_ticks = ticks(low_y / 2, max(y for _, y in drawn), True, "s")
+    marks = (Mark(cross_s, f"call − gap = {as_time(cross_s)}"),) if cross_s is not None and inside else ()
     return Curve(
-        title="Time per kernel over kernel duration",
-        about="where the first line leaves the others, the GPU waits for the host",
-        x_title="kernel duration",
-        lines=tuple(lines),
-        x_ticks=ticks(drawn[0][0], drawn[-1][0], True, "s"),
-        y_ticks=ticks(low_y / 2, max(y for _, y in drawn), True, "s"),
-        marks=(Mark(cross_s, f"call − gap = {as_time(cross_s)}"),) if cross_s is not None and inside else (),
+        "Time per kernel over kernel duration", about, "kernel duration", tuple(lines), x_ticks, y_ticks, marks=marks
     )
 
 
@@ -173,14 +171,9 @@ def single_calls(evidence: Evidence) -> Histogram | None:
     calls = row.measurement.per_call if row else None
     if calls is None or not calls.counts:
         return None
-    return Histogram(
-        title="Single launch calls",
-        about=f"{calls.n} calls of one process, each timed; the axis is logarithmic, so that the few slow ones show",
-        first_edge=calls.first_edge,
-        ratio=calls.ratio,
-        counts=calls.counts,
-        marks=tuple(Mark(value, f"{name} {as_time(value)}") for name, value in call_quantiles(calls)),
-    )
+    about = f"{calls.n} calls of one process, each timed; the axis is logarithmic, so that the few slow ones show"
+    marks = tuple(Mark(value, f"{name} {as_time(value)}") for name, value in call_quantiles(calls))
+    return Histogram("Single launch calls", about, calls.first_edge, calls.ratio, calls.counts, marks)
 
 
 GAP_KERNELS = {"empty": "empty", "spin": "spins", "add": "writes"}
