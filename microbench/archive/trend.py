@@ -1,6 +1,5 @@
 """Collects one metric over the recorded runs: its value and interval in each session of each run."""
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import msgspec
 from microbench.analysis.stats import Interval, Row, Trust, rows
 from microbench.archive import store
 from microbench.archive.damage import DAMAGED
-from microbench.core.errors import RunUnreadableError, UsageError
+from microbench.core.errors import RunUnreadableError, UsageError, nearest
 from microbench.core.model import Param, Run
 from microbench.core.units import plain
 
@@ -67,8 +66,7 @@ def gathered(paths: Sequence[Path], metric: str) -> tuple[list[Point], list[str]
             except RunUnreadableError:
                 continue
             known |= {f"{info.name}.{declared.name}" for info in infos for declared in info.metrics}
-        near = difflib.get_close_matches(metric, sorted(known), n=1)
-        next_step = f"did you mean {near[0]}?" if near else EXAMPLE
+        next_step = nearest(metric, sorted(known)) or EXAMPLE
         if metric in known:
             next_step = f"microbench run {metric.partition('.')[0]} measures it"
         raise UsageError(f"none of {len(paths)} recorded runs has {plain(metric, 100)}", next_step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import os
@@ -17,7 +16,7 @@ import msgspec
 
 from microbench.analysis.evidence import listed
 from microbench.core import files
-from microbench.core.errors import UsageError
+from microbench.core.errors import UsageError, nearest
 from microbench.core.model import TRANSFERS_PER_S
 from microbench.core.units import plain, short_size, typed_factor, typed_rate, typed_size, typed_time
 from microbench.model.options import ChangeOptions, StepOptions
@@ -151,8 +150,8 @@ def layer_named(value: object, where: str, layers: LayerNames) -> str:
 
 def _nearest(text: str, known: Iterable[str], listed: Iterable[str]) -> str:
     """The next step of an error about an unknown word: the nearest known one, and what there is."""
-    near = difflib.get_close_matches(text, list(known), n=1)
-    return (f"did you mean {near[0]}? there are " if near else "choose one of ") + ", ".join(listed)
+    near = nearest(text, known)
+    return (f"{near} there are " if near else "choose one of ") + ", ".join(listed)
 
 
 def typed(read: Callable[[str], float], text: str, where: str) -> float:
@@ -350,8 +349,7 @@ def parsed(text: str, name: str, layers: LayerNames) -> Workload:
         raise UsageError(f"{name} is not TOML: {plain(error)}", AN_EXAMPLE) from None
     unknown = [key for key in table if key not in KEYS]
     if unknown:
-        near = difflib.get_close_matches(unknown[0], KEYS, n=1)
-        step = f"did you mean {near[0]}?" if near else f"it may have {', '.join(KEYS)}"
+        step = nearest(unknown[0], KEYS) or f"it may have {', '.join(KEYS)}"
         raise UsageError(f"{name}: there is no key {plain(unknown[0], 40)}", step)
     read = {"title": name} | _fields(table, KEYS, name, layers)
     return checked(Workload(**read | {"parts": parts(table.get("part", []), name, layers)}), name)
@@ -412,10 +410,8 @@ def _path(name: str) -> Path:
         return shipped[name]
     if name.endswith(ENDING) or os.sep in name:
         return Path(name)
-    near = difflib.get_close_matches(name, shipped, n=1)
-    listed = f"the examples are {', '.join(shipped)}; a file of your own ends in {ENDING}"
-    step = f"did you mean {near[0]}? {listed}" if near else listed
-    raise UsageError(f"there is no workload {plain(name, 40)}", step)
+    step = f"the examples are {', '.join(shipped)}; a file of your own ends in {ENDING}"
+    raise UsageError(f"there is no workload {plain(name, 40)}", f"{nearest(name, shipped)} {step}".lstrip())
 
 
 # Neighbouring kernels whose times differ by less become one part where a file would be too large.

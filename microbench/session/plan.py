@@ -1,6 +1,5 @@
 """Selects the cases that the user named and plans their order: on which GPU, in which round, in which process."""
 
-import difflib
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from functools import cached_property
 from importlib.util import find_spec
 
 from microbench.core.bench import PRESETS, Axis, Benchmark, Preset
-from microbench.core.errors import UsageError
+from microbench.core.errors import UsageError, nearest
 from microbench.core.model import Case, Environment, GpuInfo, Outcome, Param
 from microbench.core.units import plain, typed_size, typed_time
 from microbench.session.messages import Seam
@@ -141,13 +140,9 @@ def _number(benchmark: Benchmark, name: str, value: Param) -> int:
 
 
 def _unknown(what: str, name: str, known: Sequence[str]) -> UsageError:
-    near = difflib.get_close_matches(name[:100], known, n=1, cutoff=NEAR)
-    if near:
-        next_step = f"did you mean {near[0]}? {LIST_THEM}"
-    elif 0 < len(known) <= 12:
-        next_step = f"one of: {', '.join(known)}"
-    else:
-        next_step = LIST_THEM
+    next_step = f"one of: {', '.join(known)}" if 0 < len(known) <= 12 else LIST_THEM
+    if near := nearest(name[:100], known, NEAR):
+        next_step = f"{near} {LIST_THEM}"
     return UsageError(f"there is no {what} called {plain(name, 100)}", next_step)
 
 

@@ -50,13 +50,14 @@ def compiled(function: Callable[..., Any]) -> Any:
 K_PH, K_CAT, K_NAME, K_PID, K_TID, K_TS, K_DUR, K_ARGS = (
     fnv(key) for key in (b"ph", b"cat", b"name", b"pid", b"tid", b"ts", b"dur", b"args")
 )
-A_CORRELATION, A_STREAM, A_DEVICE, A_BYTES, A_GRID, A_BLOCK, A_NODE, A_ON_STREAM, A_ON_CORRELATION = (
-    fnv(key)
-    for key in (
-        b"correlation", b"stream", b"device", b"bytes", b"grid", b"block", b"graph node id", b"wait_on_stream",
-        b"wait_on_cuda_event_record_corr_id",
-    )
-)  # fmt: skip
+# The keys of args that matter, and the column of each.
+ARGS = {
+    b"correlation": Field.CORRELATION, b"stream": Field.STREAM, b"device": Field.DEVICE, b"bytes": Field.BYTES,
+    b"grid": Field.BLOCKS, b"block": Field.THREADS, b"graph node id": Field.NODE, b"wait_on_stream": Field.ON_STREAM,
+    b"wait_on_cuda_event_record_corr_id": Field.ON_CORRELATION,
+}  # fmt: skip
+ARG_HASHES = np.array([fnv(key) for key in ARGS], np.uint64)
+ARG_COLUMNS = np.array([int(column) for column in ARGS.values()], np.int64)
 CATEGORY_HASHES = np.array([fnv(text.encode()) for text in CATEGORIES], np.uint64)
 CATEGORY_CODES = np.array([int(code) for code in CATEGORIES.values()], np.int64)
 BLANK_ROW = np.array(NO_ROW, np.int64)
@@ -224,6 +225,20 @@ def _find(hashes, numbers, key):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def _numbered(hashes, numbers, key, counts, every, new, most, places, first, second):  # type: ignore[no-untyped-def]
+    """The number of a name or thread by its hash, a new one at its first use; NONE beyond the limit."""
+    found, known = _find(hashes, numbers, key)
+    if not known:
+        if counts[every] >= most:
+            return np.int64(NONE)
+        hashes[found], numbers[found] = key, counts[every]
+        places[counts[new], 0], places[counts[new], 1] = first, second
+        counts[every] += 1
+        counts[new] += 1
+    return np.int64(numbers[found])
+
+
+@compiled
 def _args(data, place, size, row):  # type: ignore[no-untyped-def]
     """Read the args object that begins at ``place``: the place after it, and whether all in it is of the usual form."""
     place = _blank(data, place + 1, size)
@@ -247,25 +262,10 @@ def _args(data, place, size, row):  # type: ignore[no-untyped-def]
         place = _blank(data, place + 1, size)
         if place >= size:
             return SHORT, False
-        column = -1
-        if key == A_CORRELATION:
-            column = F_CORRELATION
-        elif key == A_STREAM:
-            column = F_STREAM
-        elif key == A_DEVICE:
-            column = F_DEVICE
-        elif key == A_BYTES:
-            column = F_BYTES
-        elif key == A_NODE:
-            column = F_NODE
-        elif key == A_ON_STREAM:
-            column = F_ON_STREAM
-        elif key == A_ON_CORRELATION:
-            column = F_ON_CORRELATION
-        elif key == A_GRID:
-            column = F_BLOCKS
-        elif key == A_BLOCK:
-            column = F_THREADS
+        column = np.int64(-1)
+        for one in range(len(ARG_HASHES)):
+            if ARG_HASHES[one] == key:
+                column = ARG_COLUMNS[one]
         after, good, value = place, True, np.int64(0)
         if column in (F_BLOCKS, F_THREADS):
             good = data[place] == OPEN_LIST
@@ -449,33 +449,16 @@ def scan(  # type: ignore[no-untyped-def]
             continue
         row[F_CATEGORY] = category
         key = _hash(data, name_begin, name_end, False)
-        found, known = _find(name_hashes, name_numbers, key)
-        if known:
-            row[F_NAME] = name_numbers[found]
-        elif counts[ALL_NAMES] < MAX_NAMES:
-            row[F_NAME] = name_numbers[found] = counts[ALL_NAMES]
-            name_hashes[found] = key
-            counts[ALL_NAMES] += 1
-            new_names[counts[N_NAMES], 0] = name_begin
-            new_names[counts[N_NAMES], 1] = name_end
-            counts[N_NAMES] += 1
-        else:
-            row[F_NAME] = NONE
+        row[F_NAME] = _numbered(
+            name_hashes, name_numbers, key, counts, ALL_NAMES, N_NAMES, MAX_NAMES, new_names, name_begin, name_end
+        )
         if category > LAST_DEVICE_CATEGORY:
             key = (np.uint64(process) * FNV_PRIME ^ np.uint64(thread)) * np.uint64(0x9E3779B97F4A7C15)
             key ^= key >> np.uint64(29)
-            found, known = _find(thread_hashes, thread_numbers, key)
-            if known:
-                row[F_THREAD] = thread_numbers[found]
-            elif counts[ALL_THREADS] < MAX_THREADS:
-                row[F_THREAD] = thread_numbers[found] = counts[ALL_THREADS]
-                thread_hashes[found] = key
-                counts[ALL_THREADS] += 1
-                new_threads[counts[N_THREADS], 0] = process
-                new_threads[counts[N_THREADS], 1] = thread
-                counts[N_THREADS] += 1
-            else:
-                row[F_THREAD] = NONE
+            row[F_THREAD] = _numbered(
+                thread_hashes, thread_numbers, key, counts, ALL_THREADS, N_THREADS, MAX_THREADS, new_threads, process,
+                thread,
+            )  # fmt: skip
             if category != SYNC_CATEGORY:
                 row[F_STREAM] = row[F_ON_STREAM] = row[F_ON_CORRELATION] = NONE
             row[F_DEVICE] = row[F_BYTES] = row[F_BLOCKS] = row[F_THREADS] = row[F_NODE] = NONE
