@@ -66,7 +66,7 @@ def limited(evidence: Evidence) -> Finding | None:
     by, share, nvml_hz = units.held_by(evidence, row), drawn_share(evidence, row), nvml_clock_hz(evidence, row)
     if by == units.POWER_LIMIT and share is not None and share < AT_LIMIT:
         by = None
-    advice = {
+    advised = {
         units.HEAT: "Improve the cooling.",
         units.POWER_BRAKE: "Check the power supply and its cables.",
         units.POWER_LIMIT: "Only a higher limit or data that flip fewer bits give it back.",
@@ -81,7 +81,7 @@ def limited(evidence: Evidence) -> Finding | None:
         f"{units.dtype_of(row)} runs at {units.figure(clock)}"
     )
     text = f"{text}."
-    advice = advice.get(by or "", "")
+    advice = advised.get(by or "", "")
     rows = (row, clock)
     return said(title, text, advice, rows=rows, severity="warning" if by in (units.HEAT, units.POWER_BRAKE) else "note")
 

@@ -412,8 +412,8 @@ class _Reader:
 
         def made(kind: WorkKind, piece: Numbers, **columns: object) -> tuple[Table, Numbers]:
             stream = whole(np.where(piece[:, 5] == NO_STREAM, NONE, piece[:, 5]))
-            of_all = {"stream": stream, "device": whole(piece[:, 4], 32766), "node": whole(piece[:, 6])}
-            of_all |= {"kind": WORK_KINDS.index(kind), "source": 0, "target": 0}
+            of_all: dict[str, object] = {"kind": WORK_KINDS.index(kind), "source": 0, "target": 0, "stream": stream}
+            of_all |= {"device": whole(piece[:, 4], 32766), "node": whole(piece[:, 6])}
             return _table(WORK, piece, **of_all | columns), self.keys(piece[:, 2], piece[:, 3])
 
         def kernels(piece: Numbers) -> tuple[Table, Numbers]:

@@ -344,8 +344,8 @@ class Painter:
             room = self.width - head.cell_len - run.cell_len
             self.print(*([joined(head, Text(" " * room), run)] if room >= 2 else [head, run]))
             indent = max((cell_len(line.name) for line in block.lines), default=0) + 5
-            for line in block.lines:
-                self._answer(line, indent)
+            for answer in block.lines:
+                self._answer(answer, indent)
         for table in screen.tables:
             self.print(Text(), self.titled(table.title, table.question, ""), self.table(table))
         if screen.distorting:
