@@ -203,9 +203,8 @@ def _unpacked(data: bytes, name: str) -> bytes:
     try:
         import lzma
     except ImportError:
-        raise RunUnreadableError(
-            f"{name} is compressed, and this Python was built without lzma", "unpack it with `xz -dk`"
-        ) from None
+        cause = f"{name} is compressed, and this Python was built without lzma"
+        raise RunUnreadableError(cause, "unpack it with `xz -dk`") from None
     unpacked = b""
     while data:
         unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ)

@@ -120,10 +120,8 @@ def parsed_case(text: str | None) -> tuple[dict[str, str], str | None]:
         return {}, text
     pairs = [part.strip().partition("=") for part in text.split(",")]
     if not all(name and equals and value for name, equals, value in pairs):
-        raise UsageError(
-            f"--case {plain(text, 100)} is not axis=value[,axis=value]",
-            "give it like size_bytes=64, or a case's whole id",
-        )
+        cause = f"--case {plain(text, 100)} is not axis=value[,axis=value]"
+        raise UsageError(cause, "give it like size_bytes=64, or a case's whole id")
     return {name: value for name, _, value in pairs}, None
 
 

@@ -92,9 +92,8 @@ def number(text: str, names: Mapping[str, float] | None = None) -> float:
         return _value(ast.parse(text.strip(), mode="eval").body, names or {})
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
         known = f", of which {', '.join(names)} are known" if names else ""
-        raise UsageError(
-            f"{plain(text, 60)} is not a number", f"give a number, a size or a formula: 1<<20, 12MiB, n//256{known}"
-        ) from None
+        cause = f"{plain(text, 60)} is not a number"
+        raise UsageError(cause, f"give a number, a size or a formula: 1<<20, 12MiB, n//256{known}") from None
 
 
 def _value(node: ast.expr, names: Mapping[str, float]) -> float:
@@ -225,10 +224,8 @@ def check_kernel(wanted: Target, arguments: list[str], names: Mapping[str, float
         return
     parameters = [part for part in re.split(r",(?![^<]*>)", kernels[name]) if part.strip() not in ("", "void")]
     if len(parameters) != len(given):
-        raise UsageError(
-            f"{name} takes {len(parameters)} arguments, {len(given)} are given",
-            f"one --arg for each of: {', '.join(' '.join(part.split()) for part in parameters)}",
-        )
+        cause = f"{name} takes {len(parameters)} arguments, {len(given)} are given"
+        raise UsageError(cause, f"one --arg for each of: {', '.join(' '.join(part.split()) for part in parameters)}")
     for place, (parameter, one) in enumerate(zip(parameters, given, strict=True), 1):
         _check_argument(name, place, " ".join(parameter.split()), one, arguments[place - 1])
 

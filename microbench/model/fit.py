@@ -558,10 +558,8 @@ def fit_for(run: Run, workload: Workload, adding: Sequence[str] = ()) -> tuple[E
                 check_sizes(workload, evidence.gpu)
             return evidence, with_calls(fitted, workload)
         lacking = lacking or absent
-    raise RunUnreadableError(
-        f"run {run.run_id} has no figures of {', '.join(lacking)}, which the prediction rests on",
-        f"{run_command(lacking, adding)} measures them",
-    )
+    cause = f"run {run.run_id} has no figures of {', '.join(lacking)}, which the prediction rests on"
+    raise RunUnreadableError(cause, f"{run_command(lacking, adding)} measures them")
 
 
 def check_sizes(workload: Workload, gpu: GpuInfo) -> None:
@@ -571,10 +569,8 @@ def check_sizes(workload: Workload, gpu: GpuInfo) -> None:
         size = part.bytes if isinstance(part, Kernels) else part.size_bytes if isinstance(part, Copies) else 0
         if most and size > most:
             what = "a kernel moves" if isinstance(part, Kernels) else "a copy moves"
-            raise UsageError(
-                f"{what} {about_size(size)}, and the memory of the {gpu.name} holds {about_size(most)}",
-                "split it into several kernels or copies that each fit",
-            )
+            cause = f"{what} {about_size(size)}, and the memory of the {gpu.name} holds {about_size(most)}"
+            raise UsageError(cause, "split it into several kernels or copies that each fit")
 
 
 def suits(run: Run, workload: Workload) -> bool:

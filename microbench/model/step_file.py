@@ -362,16 +362,12 @@ def checked(workload: Workload, name: str) -> Workload:
     placed = (part.stream for part in workload.parts if isinstance(part, Kernels | Copies | Event))
     streams = [stream for stream in placed if stream is not None]
     if max(streams, default=0) >= workload.streams:
-        raise UsageError(
-            f"{name}: a part goes to stream {max(streams)}, and the step has {workload.streams}",
-            f"give it streams = {max(streams) + 1}; they are counted from 0",
-        )
+        cause = f"{name}: a part goes to stream {max(streams)}, and the step has {workload.streams}"
+        raise UsageError(cause, f"give it streams = {max(streams) + 1}; they are counted from 0")
     submitted = sum(part.count for part in workload.parts if isinstance(part, Kernels | Copies))
     if submitted > MOST_KERNELS:
-        raise UsageError(
-            f"{name}: {submitted} kernels and copies are too many for one step",
-            f"describe one with at most {MOST_KERNELS}",
-        )
+        next_step = f"describe one with at most {MOST_KERNELS}"
+        raise UsageError(f"{name}: {submitted} kernels and copies are too many for one step", next_step)
     return workload
 
 
@@ -531,10 +527,8 @@ def described(name: str | None, options: StepOptions, layers: LayerNames) -> Wor
             )
     if name is None and (options.kernels is None or options.duration is None):
         causes = {(True, False): "nothing says how many kernels", (False, True): "nothing says how long a kernel runs"}
-        raise UsageError(
-            causes.get((options.kernels is None, options.duration is None), "nothing says what the step does"),
-            f"give --kernels and --duration, a .toml file, or one of {', '.join(examples())}",
-        )
+        cause = causes.get((options.kernels is None, options.duration is None), "nothing says what the step does")
+        raise UsageError(cause, f"give --kernels and --duration, a .toml file, or one of {', '.join(examples())}")
     given = _fields(vars(options), OPTIONS, "", layers)
     of_step = {field: given.pop(field) for field in ("layer", *OF_A_STEP) if field in given}
     of_kernels = {field: given.pop(field) for field in ("host_s", "blocks", "sm_share") if field in given}

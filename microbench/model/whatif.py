@@ -79,10 +79,8 @@ def changed(workload: Workload, fit: Fit, gpu: GpuInfo | None, changes: Changes,
     then, described = change(workload, fit), list(_described_step(workload, changes, fit.titles))
     absent = missing(fit, then, WAYS)
     if absent:
-        raise UsageError(
-            f"run {fit.run_id} measured no launches through {', '.join(then.layers)}",
-            f"choose one of {', '.join(fit.layers)}, or measure it: {run_command(absent, adding)}",
-        )
+        cause = f"run {fit.run_id} measured no launches through {', '.join(then.layers)}"
+        raise UsageError(cause, f"choose one of {', '.join(fit.layers)}, or measure it: {run_command(absent, adding)}")
     fit = with_calls(fit, then)
     used = {name for way in WAYS for name in needed(then, way)}
     new: dict[str, Constant] = {}

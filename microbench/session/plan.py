@@ -50,9 +50,8 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
         name, equals, listed = text.partition("=")
         several = tuple(value.strip() for value in listed.split(","))
         if not equals or not name.strip() or not all(several):
-            raise UsageError(
-                f"--set {plain(text)} is not axis=value[,value]", "for example --set duration_ns=1000,5000"
-            )
+            cause = f"--set {plain(text)} is not axis=value[,value]"
+            raise UsageError(cause, "for example --set duration_ns=1000,5000")
         values[name.strip()] = (*values.get(name.strip(), ()), *several)
     return values
 
@@ -116,10 +115,8 @@ def _value(benchmark: Benchmark, name: str, axis: Axis, value: Param) -> Param:
         return listed[str(value)]
     number = _number(benchmark, name, value)
     if not axis.minimum <= number <= axis.maximum:
-        raise UsageError(
-            f"{name}={plain(value, 40)} is out of range in {benchmark.name}",
-            f"{name} takes {axis.minimum} to {axis.maximum}",
-        )
+        cause = f"{name}={plain(value, 40)} is out of range in {benchmark.name}"
+        raise UsageError(cause, f"{name} takes {axis.minimum} to {axis.maximum}")
     return number
 
 
@@ -243,8 +240,7 @@ def make_plan(
         )
     )
     return Plan(
-        tuple(case for case in every if (case.device, case.case.id, case.round) not in measured),
-        tuple(skipped),
+        tuple(case for case in every if (case.device, case.case.id, case.round) not in measured), tuple(skipped)
     )
 
 

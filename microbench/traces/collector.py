@@ -20,7 +20,6 @@ import numpy.typing as npt
 from microbench.traces.tables import CallFinder
 from microbench.traces.trace import (
     CALLS,
-    MEMORIES,
     NONE,
     RANGE_KINDS,
     RANGES,
@@ -34,6 +33,7 @@ from microbench.traces.trace import (
     Table,
     Thread,
     Trace,
+    memory_place,
 )
 
 Integers = npt.NDArray[np.int64]
@@ -92,10 +92,6 @@ SYNC_WORDS = (
     ("wait event", "stream_wait_event"), ("event", "event"), ("stream", "stream"), ("context", "context"),
     ("device", "context"),
 )  # fmt: skip
-MEMORY_WORDS = {
-    "pageable": "pageable", "pinned": "pinned", "device": "device", "array": "device", "device static": "device",
-    "managed": "managed", "managed static": "managed",
-}  # fmt: skip
 # The most rows of each kind that are kept: 0.4 GB in all. Further ones are counted in Trace.unread.
 ROW_LIMITS = {
     "work": 1_500_000, "call": 1_500_000, "sync": 500_000, "annotation": 500_000, "operator": 1_500_000,
@@ -119,11 +115,8 @@ NO_DURATION_WORDS = "records without a duration"
 
 def memories_of(name: str) -> tuple[int, int]:
     """Places in MEMORIES of source and target, from a copy's name such as ``Memcpy HtoD (Pageable -> Device)``."""
-    source, arrow, target = name.partition("(")[2].partition(")")[0].lower().partition(" -> ")
-    if not arrow:
-        return 0, 0
-    known = [MEMORY_WORDS.get(word.strip(), "unknown") for word in (source, target)]
-    return MEMORIES.index(known[0]), MEMORIES.index(known[1])
+    source, _, target = name.partition("(")[2].partition(")")[0].partition(" -> ")
+    return memory_place(source) if target else 0, memory_place(target)
 
 
 @dataclass

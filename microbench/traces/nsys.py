@@ -39,7 +39,6 @@ from microbench.traces.tables import (
 )
 from microbench.traces.trace import (
     CALLS,
-    MEMORIES,
     MIGRATION,
     NONE,
     RANGE_KINDS,
@@ -48,12 +47,12 @@ from microbench.traces.trace import (
     SYNCS,
     WORK,
     WORK_KINDS,
-    Memory,
     SyncKind,
     Table,
     Trace,
     WorkKind,
     empty,
+    memory_place,
 )
 
 CUPTI = "CUPTI_ACTIVITY_KIND_"
@@ -104,9 +103,6 @@ COPY_LABELS = (
     "Unified Device-to-Host", "Unified Device-to-Device",
 )  # fmt: skip
 SYNC_LABELS = ("Unknown", "Event sync", "Stream wait sync", "Stream sync", "Context sync")
-MEMORY_OF_LABEL: dict[str, Memory] = {
-    "pageable": "pageable", "pinned": "pinned", "device": "device", "array": "device", "managed": "managed",
-}  # fmt: skip
 SYNC_OF_LABEL: dict[str, SyncKind] = {
     "event": "event", "stream wait": "stream_wait_event", "stream": "stream", "context": "context",
 }  # fmt: skip
@@ -132,15 +128,13 @@ def read(path: Path, begin_ns: int | None = None, end_ns: int | None = None) -> 
         cause = "it takes too long to read" if code == "SQLITE_INTERRUPT" else f"SQLite reports {code}"
         raise _refusal(path, cause) from error
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read: {error.strerror or error}", "check its name and permissions"
-        ) from error
+        next_step = "check its name and permissions"
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}", next_step) from error
 
 
 def _refusal(path: Path, cause: str) -> UsageError:
-    return UsageError(
-        f"{path} is no usable export of Nsight Systems: {cause}", "nsys export --type sqlite REPORT.nsys-rep"
-    )
+    next_step = "nsys export --type sqlite REPORT.nsys-rep"
+    return UsageError(f"{path} is no usable export of Nsight Systems: {cause}", next_step)
 
 
 def _read(path: Path, begin_ns: int | None, end_ns: int | None) -> Trace:
@@ -405,10 +399,7 @@ class _Reader:
 
         kinds = self.labels(MEMORY_KINDS, MEMORY_LABELS)
         copy_labels = self.labels(COPY_KINDS, COPY_LABELS)
-        memories = {
-            number: MEMORIES.index(MEMORY_OF_LABEL.get(label.lower().partition(" ")[0], "unknown"))
-            for number, label in kinds.items()
-        }
+        memories = {number: memory_place(label) for number, label in kinds.items()}
 
         def made(kind: WorkKind, piece: Numbers, **columns: object) -> tuple[Table, Numbers]:
             stream = whole(np.where(piece[:, 5] == NO_STREAM, NONE, piece[:, 5]))

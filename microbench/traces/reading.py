@@ -52,10 +52,8 @@ def _exported(path: Path) -> Trace:
     program = shutil.which("nsys")
     line = f"nsys export -t sqlite {plain(path.name)}"
     if program is None:
-        raise UsageError(
-            f"{plain(path.name)} can be read only by Nsight Systems, and nsys is not found here",
-            f"type: {line}, then give the .sqlite file",
-        )
+        cause = f"{plain(path.name)} can be read only by Nsight Systems, and nsys is not found here"
+        raise UsageError(cause, f"type: {line}, then give the .sqlite file")
     with tempfile.TemporaryDirectory(prefix="microbench-") as folder:
         target = Path(folder) / "report.sqlite"
         command = [program, "export", "-t", "sqlite", "-o", str(target), str(path.absolute())]

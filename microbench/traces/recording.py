@@ -21,7 +21,17 @@ from microbench.recorder import cells
 from microbench.traces.collector import MAX_NAME, MAX_TIME_NS, NO_ROW, Category, Collector, Facts, Field, Integers
 from microbench.traces.samples import Lines, counted, filled, in_order, lines, within
 from microbench.traces.stream import open_trace
-from microbench.traces.trace import MEMORIES, NONE, TURNS, Loop, Memory, Pause, Processor, Samples, Table, Trace
+from microbench.traces.trace import (
+    NONE,
+    TURNS,
+    Loop,
+    Pause,
+    Processor,
+    Samples,
+    Table,
+    Trace,
+    memory_place,
+)
 
 MOST_ROWS = 4_000_000  # that are kept
 AT_ONCE = 1 << 16  # cells
@@ -41,9 +51,6 @@ CATEGORIES = {
 APIS = {cells.RUNTIME: "runtime", cells.DRIVER: "driver"}
 # The numbers of CUPTI's enumerations (cupti_activity.h) in the words of PyTorch's profiler.
 MEMORY_NAMES = ("Unknown", "Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
-MEMORY_KINDS: tuple[Memory, ...] = (
-    "unknown", "pageable", "pinned", "device", "device", "managed", "device", "managed",
-)  # fmt: skip
 COPY_WAYS = ("unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
 STREAM_WAIT_EVENT = 2
 SYNC_NAMES = {1: "Event Sync", STREAM_WAIT_EVENT: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
@@ -138,10 +145,8 @@ def _check_header(name: str, head: bytes) -> None:
     if magic != cells.MAGIC or version == 0 or len(head) < cells.CELL_BYTES:
         raise UsageError(f"{plain(name)} is no recording of microbench watch", "give a file that it has written")
     if version > cells.VERSION or cell_bytes != cells.CELL_BYTES:
-        raise UsageError(
-            f"{plain(name)} has format {version} of a newer microbench; this one reads format {cells.VERSION}",
-            "install the newest microbench",
-        )
+        cause = f"{plain(name)} has format {version} of a newer microbench; this one reads format {cells.VERSION}"
+        raise UsageError(cause, "install the newest microbench")
 
 
 def unmangled(name: str) -> str:
@@ -314,15 +319,19 @@ class _Reader:
             fields[:, column] = np.minimum(rows[name], np.uint64(MAX_TIME_NS)).astype(np.int64)
         fields[fields[:, Field.NODE] == 0, Field.NODE] = NONE
         first, second = (rows["flags"] >> shift & 0xFF for shift in (0, 8))
+
+        def memory(number: int) -> int:
+            return memory_place(_of(MEMORY_NAMES, number))
+
         if kind == cells.KERNEL:
             fields[:, Field.BLOCKS], fields[:, Field.BYTES] = fields[:, Field.BYTES], NONE
             fields[:, Field.THREADS] = rows["flags"]
             fields[:, Field.NAME] = self._named(rows["name"], self._texts.kernels.get)
         elif kind == cells.MEMSET:
-            fields[:, Field.TARGET] = _each(first, _memory)
+            fields[:, Field.TARGET] = _each(first, memory)
             fields[:, Field.NAME] = self._named(first, lambda memory: f"Memset ({_of(MEMORY_NAMES, memory)})")
         else:
-            fields[:, Field.SOURCE], fields[:, Field.TARGET] = _each(first, _memory), _each(second, _memory)
+            fields[:, Field.SOURCE], fields[:, Field.TARGET] = _each(first, memory), _each(second, memory)
             ways = rows["detail"].astype(np.int64) << 16 | first.astype(np.int64) << 8 | second
             fields[:, Field.NAME] = self._named(ways, _copy)
 
@@ -540,10 +549,6 @@ def _known(numbers: npt.NDArray[np.integer]) -> Integers:
 
 def _of(names: tuple[str, ...], number: int) -> str:
     return names[number] if number < len(names) else names[0]
-
-
-def _memory(number: int) -> int:
-    return MEMORIES.index(MEMORY_KINDS[number] if number < len(MEMORY_KINDS) else "unknown")
 
 
 def _copy(number: int) -> str:

@@ -25,7 +25,6 @@ from microbench.core.errors import UsageError
 from microbench.traces.tables import LONGEST_NAME, CallFinder, Names, Numbers, Threads, joined, table_of, timed, whole
 from microbench.traces.trace import (
     CALLS,
-    MEMORIES,
     NONE,
     RANGE_KINDS,
     RANGES,
@@ -33,12 +32,12 @@ from microbench.traces.trace import (
     SYNCS,
     WORK,
     WORK_KINDS,
-    Memory,
     RangeKind,
     SyncKind,
     Table,
     Trace,
     WorkKind,
+    memory_place,
 )
 
 GZIP = b"\x1f\x8b"
@@ -75,10 +74,6 @@ COPY_NAME = re.compile(r"Memcpy(\w)2(\w)")
 LAUNCH = "cuLaunchKernel"
 GRAPH_OF_CALL = re.compile(r" \(CudaGraph:\d+\)$")
 DROPPED = re.compile(r"(\d{1,18}) events dropped because total (driver|device)")
-MEMORY_OF_WORD: dict[str, Memory] = {
-    "pageable": "pageable", "pinned": "pinned", "device": "device", "device_static": "device", "array": "device",
-    "managed": "managed", "managed_static": "managed",
-}  # fmt: skip
 SYNC_OF_NAME: dict[str, SyncKind] = {
     "cuEventSynchronize": "event", "cuStreamWaitEvent": "stream_wait_event", "cuStreamSynchronize": "stream",
     "cuCtxSynchronize": "context",
@@ -106,15 +101,13 @@ def read(path: Path) -> Trace:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _refusal(path, f"gzip cannot unpack it: {error}") from error
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read: {error.strerror or error}", "check its name and permissions"
-        ) from error
+        cause = f"{path} cannot be read: {error.strerror or error}"
+        raise UsageError(cause, "check its name and permissions") from error
 
 
 def _refusal(path: Path, cause: str) -> UsageError:
-    return UsageError(
-        f"{path} is no usable XLA profile: {cause}", "jax.profiler.trace(FOLDER) writes an .xplane.pb file"
-    )
+    next_step = "jax.profiler.trace(FOLDER) writes an .xplane.pb file"
+    return UsageError(f"{path} is no usable XLA profile: {cause}", next_step)
 
 
 class _Damaged(Exception):
@@ -493,10 +486,6 @@ def _integer(value: Value | None, otherwise: int) -> int:
     return value if isinstance(value, int) and 0 <= value < SIGN else otherwise
 
 
-def _memory(word: str) -> int:
-    return MEMORIES.index(MEMORY_OF_WORD.get(word.lower(), "unknown"))
-
-
 def _details(kind: WorkKind, text: str) -> tuple[int, ...]:
     """Blocks, threads, bytes, source and target, as XLA's text about a piece of work gives them."""
     if kind == "kernel" and (shape := KERNEL_SHAPE.search(text)):
@@ -505,11 +494,11 @@ def _details(kind: WorkKind, text: str) -> tuple[int, ...]:
         return (blocks if blocks < SIGN else NONE, threads if threads < 1 << 31 else NONE, NONE, 0, 0)
     if kind == "copy":
         if copy := COPY.search(text):
-            return (NONE, NONE, int(copy[3]), _memory(copy[1]), _memory(copy[2]))
+            return (NONE, NONE, int(copy[3]), memory_place(copy[1]), memory_place(copy[2]))
         size = COPY_SIZE.search(text)
         return (NONE, NONE, int(size[1]) if size else NONE, 0, 0)
     if kind == "memset" and (memset := MEMSET.search(text)):
-        return (NONE, NONE, int(memset[2]), 0, _memory(memset[1]))
+        return (NONE, NONE, int(memset[2]), 0, memory_place(memset[1]))
     return (NONE, NONE, NONE, 0, 0)
 
 

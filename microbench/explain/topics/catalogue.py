@@ -16,6 +16,5 @@ def find(name: str) -> Topic:
     known = {topic.name: topic for topic in TOPICS}
     if name in known:
         return known[name]
-    raise UsageError(
-        f"there is no topic {plain(name, 40)}", nearest(name, known) or f"choose one of {', '.join(known)}"
-    )
+    cause = f"there is no topic {plain(name, 40)}"
+    raise UsageError(cause, nearest(name, known) or f"choose one of {', '.join(known)}")
