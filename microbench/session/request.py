@@ -96,10 +96,8 @@ def examine(request: RunRequest, catalogue: Mapping[str, Benchmark], now: dateti
         raise UsageError(f"{plain(settings.rounds, 40)} rounds are not possible", f"give 1 to {MOST_ROUNDS}")
     limit_s = settings.time_limit_s
     if limit_s is not None and not (math.isfinite(limit_s) and SHORTEST_LIMIT_S <= limit_s <= LONGEST_LIMIT_S):
-        raise UsageError(
-            f"a time limit of {plain(limit_s, 40)} s is not possible",
-            f"give {SHORTEST_LIMIT_S:g} to {LONGEST_LIMIT_S:g} seconds",
-        )
+        cause = f"a time limit of {plain(limit_s, 40)} s is not possible"
+        raise UsageError(cause, f"give {SHORTEST_LIMIT_S:g} to {LONGEST_LIMIT_S:g} seconds")
     selected = select(catalogue, settings.select, settings.preset, settings.overrides)
     if earlier:
         for chosen in selected:

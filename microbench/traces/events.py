@@ -361,10 +361,8 @@ class ChromeReader:
         cut = CUT_TAIL in self.collector.lost
         if not self.found_events:
             if cut:
-                raise UsageError(
-                    f"{self._name} is cut off, or is no trace: it is JSON that ends before any list of trace events",
-                    COPY_AGAIN,
-                )
+                cause = f"{self._name} is cut off, or is no trace: it is JSON that ends before any list of trace events"
+                raise UsageError(cause, COPY_AGAIN)
             next_step = (
                 "give a trace of torch.profiler (export_chrome_trace), Nsight Systems, JAX or microbench; "
                 "`microbench show FILE` shows a run"

@@ -60,8 +60,6 @@ def _exported(path: Path) -> Trace:
         result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if result.returncode or not target.is_file():
             said = result.stderr.decode("utf-8", "replace").strip().splitlines()
-            raise UsageError(
-                f"nsys cannot export {plain(path.name)}: {plain(said[-1]) if said else 'it says no reason'}",
-                f"type: {line}, then give the .sqlite file",
-            )
+            cause = f"nsys cannot export {plain(path.name)}: {plain(said[-1]) if said else 'it says no reason'}"
+            raise UsageError(cause, f"type: {line}, then give the .sqlite file")
         return nsys.read(target)
