@@ -369,22 +369,15 @@ def discoveries(p: FloatArray, judged: Shifts, suite: IntArray) -> BoolArray:
         rows = np.flatnonzero((suite == number) & (judged.reach >= SMALLEST_CHANGE))
         if not len(rows):
             continue
-        weighted = p[rows] / _attention(judged.expected, rows)
+        # Weights of the tests, 1 on average. They come from the scatter expected by the other rows, never from a row's
+        # own rounds.
+        weight = np.ones(len(rows)) if judged.expected is None else 1 / (1 + judged.expected[rows] / QUIET_VARIANCE)
+        weighted = p[rows] / np.minimum(weight / weight.mean(), MOST_ATTENTION)
         order = np.argsort(weighted)
         allowed = FALSE_DISCOVERIES / len(suites) * np.arange(1, len(rows) + 1) / len(rows)
         passing = np.flatnonzero(weighted[order] <= allowed)
         if len(passing):
             result[rows[order[: passing[-1] + 1]]] = True
-    return result
-
-
-def _attention(expected: FloatArray | None, rows: IntArray) -> FloatArray:
-    """Weights of the tests, 1 on average. They come from the scatter expected by the other rows, never from a row's own
-    rounds."""
-    if expected is None:
-        return np.ones(len(rows))
-    weight = 1 / (1 + expected[rows] / QUIET_VARIANCE)
-    result: FloatArray = np.minimum(weight / weight.mean(), MOST_ATTENTION)
     return result
 
 

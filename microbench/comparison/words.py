@@ -20,7 +20,6 @@ from microbench.comparison.compare import (
     LOST,
     VERDICTS,
     WORSE,
-    BenchmarkShift,
     Change,
     Comparison,
     Controls,
@@ -166,14 +165,13 @@ def _benchmarks(comparison: Comparison) -> list[str]:
     changed = {suite.suite for suite in comparison.suites if suite.changed}
     groups = [group for group in comparison.benchmarks if group.moved[0].new.suite not in changed]
     left = len(groups) - MOST_NAMED
-    words = "; ".join(map(_benchmark_in_words, groups[:MOST_NAMED]))
+    words = "; ".join(
+        f"{group.benchmark} {len(group.moved)} of {group.total}, {ratio(group.ratio.median)} in {group.kind}"
+        + (" as a share of the ceiling" if group.moved[0].shares else "")
+        for group in groups[:MOST_NAMED]
+    )
     more = f"; and {left} more benchmark{'' if left == 1 else 's'}" if left > 0 else ""
     return [words + more] if words else []
-
-
-def _benchmark_in_words(group: BenchmarkShift) -> str:
-    of_what = f"{group.kind} as a share of the ceiling" if group.moved[0].shares else group.kind
-    return f"{group.benchmark} {len(group.moved)} of {group.total}, {ratio(group.ratio.median)} in {of_what}"
 
 
 def _host_moved(comparison: Comparison) -> str:

@@ -242,13 +242,8 @@ def bounds(evidence: Evidence) -> Finding | None:
     )
     text = f"They are {listed(spans)}."
     advice = "Batch more rows: while a product is bandwidth-bound, they cost little." if groups["bandwidth"] else ""
-    return said(
-        title,
-        text,
-        advice,
-        rows=(*(product.row for product in every), *(roof.row for roof in roofs if roof is not None)),
-        severity="note",
-    )
+    rows = (*(product.row for product in every), *(roof.row for roof in roofs if roof is not None))
+    return said(title, text, advice, rows=rows, severity="note")
 
 
 def _span(rows: list[int]) -> str:

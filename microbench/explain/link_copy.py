@@ -56,13 +56,8 @@ def pinned(evidence: Evidence) -> Finding | None:
     title = f"Pageable copies {links.DIRECTIONS[worst]} reach {percent(shares[worst])} of pinned ones"
     text = _paid(largest) if largest is not None else text
     advice = _pin(largest, priced, worst) if largest is not None else "Pin what is copied often." if heavy else ""
-    return said(
-        title,
-        text,
-        advice,
-        rows=(*rows, *(row for choice in priced for row in choice.rows)),
-        severity="advice" if heavy else "note",
-    )
+    rows += [row for choice in priced for row in choice.rows]
+    return said(title, text, advice, rows=rows, severity="advice" if heavy else "note")
 
 
 def _paid(choice: links.Choice) -> str:

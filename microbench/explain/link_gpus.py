@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, rule, said
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, rule, said
 from microbench.core.units import percent, quantity, round_percent, times
 from microbench.explain import link_facts as links
 
@@ -101,13 +101,8 @@ def peers(evidence: Evidence) -> Finding | None:
         title += f"; {len(lost)} pair{'s' * (len(lost) != 1)} {verb}" if lost else ""
     text = " ".join(words[:2])
     rows = (*rates.values(), *links.pairs(evidence, links.LATENCY).values())
-    return said(
-        title,
-        text,
-        advice,
-        rows=rows,
-        severity="problem" if failed else "advice" if slow else "note" if refused else "good",
-    )
+    severity: Severity = "problem" if failed else "advice" if slow else "note" if refused else "good"
+    return said(title, text, advice, rows=rows, severity=severity)
 
 
 def _without(evidence: Evidence) -> list[str]:

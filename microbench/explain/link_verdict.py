@@ -133,14 +133,9 @@ def _without_copies(evidence: Evidence, facts: links.LinkFacts) -> Finding | Non
     limits = {way: ceiling(f"pcie_{direction}", evidence.gpu) for direction, way in links.DIRECTIONS.items()}
     carried = [f"{quantity(limit.value, 'B/s')} {way}" for way, limit in limits.items() if limit is not None]
     words += f" The link could carry {listed(carried)}." if carried else ""
-    return _finding(
-        "note",
-        f"{read}; copies were not measured",
-        words.strip(),
-        f"Run `microbench run link_copy --into {evidence.run.run_id}` to measure them.",
-        "link_state without link_copy, and nothing wrong with the link",
-        ("generation_now", "lanes_now", "read_under_load"),
-    )
+    title, rule = f"{read}; copies were not measured", "link_state without link_copy, and nothing wrong with the link"
+    advice = f"Run `microbench run link_copy --into {evidence.run.run_id}` to measure them."
+    return _finding("note", title, words.strip(), advice, rule, ("generation_now", "lanes_now", "read_under_load"))
 
 
 def _others(others: Sequence[Cause]) -> str:

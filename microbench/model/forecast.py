@@ -32,7 +32,7 @@ from microbench.model.model import (
     wide,
 )
 from microbench.model.unknowns import HostTime
-from microbench.model.workload import Copies, Event, HostWork, Kernels, Part, Wait, Workload
+from microbench.model.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 
 # Without a synchronise, steps overlap, so the time of one is the difference between many steps and half as many, per
 # step. Two steps are enough if each fills the queue.
@@ -390,19 +390,14 @@ def _shortened(workload: Workload, longest: int) -> Workload:
         return workload
     pieces = _pieces(workload.parts)
     count = max(round(len(pieces) * longest / _calls(workload.parts)), FEW_PIECES)
-    last = tuple(part for piece in pieces[-count:] for part in piece)[-longest:]
+    last = list(itertools.chain.from_iterable(pieces[-count:]))[-longest:]
     share = min(longest / max(_calls(last), 1), 1.0)
-    return replace(workload, parts=tuple(_share_of(part, share) for part in last))
-
-
-def _share_of(part: Part, share: float) -> Part:
-    match part:
-        case Kernels() | Copies():
-            return replace(part, count=max(round(part.count * share), 1))
-        case HostWork():
-            return HostWork(part.seconds * share)
-        case Wait() | Event():
-            return part
+    for place, part in enumerate(last):
+        if isinstance(part, Kernels | Copies):
+            last[place] = replace(part, count=max(round(part.count * share), 1))
+        elif isinstance(part, HostWork):
+            last[place] = HostWork(part.seconds * share)
+    return replace(workload, parts=tuple(last))
 
 
 def _pieces(parts: Iterable[Part]) -> list[list[Part]]:

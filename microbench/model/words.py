@@ -84,26 +84,14 @@ def findings(forecast: Forecast) -> list[Finding]:
     result = [gain(forecast), *outside(forecast), *_host(forecast)]
     result += [_pace(forecast, way) for way in (forecast.stream, forecast.graph) if way is not None]
     if not forecast.advice:
-        result.append(
-            Finding(
-                rule="prediction.advice",
-                severity="good",
-                title="Nothing about its submission is worth changing",
-                text="The model tried a graph, another layer, fewer waits, fused kernels and pinned copies.",
-                threshold=f"a change is worth it if it saves {round_percent(WORTH)} of the step",
-            )
-        )
+        text = "The model tried a graph, another layer, fewer waits, fused kernels and pinned copies."
+        threshold = f"a change is worth it if it saves {round_percent(WORTH)} of the step"
+        title = "Nothing about its submission is worth changing"
+        result.append(Finding("prediction.advice", "good", title, text, threshold))
     workload = forecast.workload
     if workload.about:
-        result.append(
-            Finding(
-                rule="prediction.workload",
-                severity="note",
-                title=f"About this workload: {workload.title}",
-                text=" ".join(workload.about.split()),
-                threshold="as its file says",
-            )
-        )
+        title, text = f"About this workload: {workload.title}", " ".join(workload.about.split())
+        result.append(Finding("prediction.workload", "note", title, text, "as its file says"))
     return result
 
 
