@@ -475,7 +475,8 @@ class _Reader:
 
         Of several records of one event it is the last that was submitted before the wait.
         """
-        events, wanted = _sorted(self._events), syncs[:, Field.ON_CORRELATION].copy()
+        whole = np.concatenate([np.empty((0, 3), np.int64), *self._events])
+        events, wanted = whole[np.lexsort((whole[:, 1], whole[:, 0]))], syncs[:, Field.ON_CORRELATION].copy()
         syncs[:, Field.ON_CORRELATION] = NONE
         if not len(events):
             return
@@ -528,11 +529,6 @@ def _without_others(trace: Trace) -> Trace:
     window = np.searchsorted(begins_ns, trace.work["begin_ns"], "right") - 1
     inside = (window >= 0) & (trace.work["begin_ns"] < ends_ns[window])
     return msgspec.structs.replace(trace, work=trace.work[inside | (trace.work["call"] != NONE)])
-
-
-def _sorted(events: list[Integers]) -> Integers:
-    whole = np.concatenate([np.empty((0, 3), np.int64), *events])
-    return whole[np.lexsort((whole[:, 1], whole[:, 0]))]
 
 
 def _each(numbers: npt.NDArray[np.integer], function: Callable[[int], int]) -> Integers:
