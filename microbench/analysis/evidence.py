@@ -12,7 +12,6 @@ import msgspec
 from microbench.analysis.limits import Ceiling, ceiling, mover
 from microbench.analysis.stats import Row, Trust, rows
 from microbench.core.model import Environment, GpuInfo, Outcome, Run, Scalar
-from microbench.core.units import percent, quantity
 
 Made = TypeVar("Made")
 Severity = Literal["good", "note", "advice", "warning", "problem"]
@@ -259,21 +258,3 @@ def share_of(evidence: Evidence, row: Row) -> float | None:
     """A row's value over its ceiling; None if there is no ceiling in its unit."""
     limit = evidence.ceiling(row)
     return row.value / limit.value if limit is not None and limit.unit == row.metric.unit else None
-
-
-def beyond_ceiling(evidence: Evidence, suite: str, perhaps: str) -> Finding | None:
-    """Rates of a suite above their ceiling, which shows that the ceiling is wrong; ``perhaps`` lists likely causes."""
-    limits = [(row, evidence.ceiling(row)) for row in evidence.suite(suite)]
-    above = [(row, limit) for row, limit in limits if limit is not None and exceeds(row, limit)]
-    if not above:
-        return None
-    worst, limit = max(above, key=lambda pair: pair[0].value / pair[1].value)
-    value, most = quantity(worst.value, worst.metric.unit), quantity(limit.value, limit.unit)
-    assumed = ", ".join(limit.assumptions)
-    title = f"A figure is {percent(worst.value / limit.value)} of its ceiling, so the ceiling is wrong"
-    text = f"{worst.case_id} reaches {value} of {most}.{f' The ceiling assumes: {assumed}.' if assumed else ''}"
-    threshold = f"a rate above its ceiling by more than its interval; this ceiling is {limit.source}"
-    advice = f"Do not rely on percentages of it: one of its assumptions does not hold here ({perhaps})."
-    return Finding(
-        f"{suite}.over_limit", "warning", title, text, threshold, rests_on(*(row for row, _ in above)), advice=advice
-    )

@@ -3,10 +3,11 @@
 from functools import partial
 
 from microbench.analysis.clocks import CLOCK_LOSS
-from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, exceeds, rests_on
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, exceeds, rests_on
 from microbench.core.units import percent, round_percent
 from microbench.explain import compute_units as units
 from microbench.explain.compute_power import LASTS, lasting
+from microbench.explain.verdicts import beyond_ceiling
 
 # Shares of the units' rate at the measured clock; an H200's products reach 89 to 92 % on its tensor cores.
 HEALTHY, BROKEN = 0.80, 0.5

@@ -5,11 +5,12 @@ from functools import partial
 
 import msgspec
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, listed, rests_on, rule, said
-from microbench.analysis.limits import Reached, ceiling
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, rule, said
+from microbench.analysis.limits import ceiling
 from microbench.core.units import percent, quantity, round_percent, size
 from microbench.explain import link_facts as links
-from microbench.explain.link_causes import Cause, causes
+from microbench.explain.link_causes import SMALL, causes
+from microbench.explain.verdicts import Cause, Reached, beyond_ceiling
 
 HEALTHY, BROKEN = 0.9, 0.6
 USUAL_PAYLOAD_BYTES = 256
@@ -49,7 +50,7 @@ def _judged(evidence: Evidence, every: Sequence[Reached]) -> Finding:
     over = next((reached for reached in every if reached.over), None)  # its ceiling is wrong
     slow, blamed = slowest.share < HEALTHY, [cause for cause in seen if cause.certain]
     # Copies are too small to judge the link by, where nothing is certainly wrong.
-    small = next((cause for cause in seen if cause.name == "small copies"), None) if slow else None
+    small = next((cause for cause in seen if cause.name == SMALL), None) if slow else None
     small = None if over or blamed else small
     blamed += [cause for cause in seen if not cause.certain] if slow else []
     severity: Severity = "problem" if slowest.share < BROKEN else "warning"

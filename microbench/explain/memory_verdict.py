@@ -1,14 +1,13 @@
 """THE VERDICT on memory: the share of the DRAM's ceiling that reads and triad reach, and why it may be low."""
 
 from functools import partial
-from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, listed, rests_on, whole
-from microbench.analysis.limits import Reached
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, whole
 from microbench.core.units import percent, quantity, round_percent, size
 from microbench.explain.environment import GRAPHICS_MARK, HBM_BUS_BITS
 from microbench.explain.memory_levels import footprints
 from microbench.explain.memory_stream import IMPLEMENTATIONS, NATIVE, best_stream
+from microbench.explain.verdicts import Cause, Reached, beyond_ceiling
 
 # Shares of the ceiling that sound memory gives; an H200's reads reach 94 % and its triad 91 %.
 HEALTHY = {"read": 0.88, "triad": 0.85}
@@ -21,15 +20,6 @@ CLOCK_LOSS = 0.01
 LOADED = ("memory_stream", "memory_levels", "memory_copy", "memory_occupancy", "memory_stride", "memory_random")
 LARGE_BYTES = 256 << 20
 UNLOCK = "Remove a clock lock with `nvidia-smi -rmc`; `nvidia-smi -q -d CLOCK` shows the clocks."
-
-
-class Cause(NamedTuple):
-    """One reason for slow memory that this run saw: for the title, as a sentence, and what to do about it."""
-
-    short: str
-    text: str
-    advice: str
-    rests_on: tuple[str, ...]
 
 
 def reached(evidence: Evidence) -> list[Reached]:
