@@ -94,7 +94,8 @@ for _ in range(40):
     assert "samples of lines of Python" in call("diagnose", str(path), "--all").output
     (whose,) = (line for line in result.stderr.splitlines() if line.split()[:1] == ["whose"])
     slept = re.search(r"waiting in a sleep ([\d.]+) ms", whose)
-    assert slept and float(slept[1]) > 10, whose
+    assert slept is not None
+    assert float(slept[1]) > 10
     without = " ".join(watched(text, "--no-stacks").stderr.split())
     assert "program.py:4" not in without
     assert "record without --no-stacks to name it" in without
@@ -210,7 +211,7 @@ def test_a_program_that_is_not_python_is_recorded(here: Path, place: Place, monk
 def test_without_a_compiler_and_a_library_the_program_runs_and_one_line_says_why(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(library, "prebuilt", lambda machine: here / "none")
+    monkeypatch.setattr(library, "prebuilt", lambda source, machine: here / "none")
     monkeypatch.setenv("PATH", str(here))
     monkeypatch.delenv("CC", raising=False)
     result = watched(f"import os\nassert 'CUDA_INJECTION64_PATH' not in os.environ\n{STEPS}print('ran')\nexit(5)")

@@ -51,6 +51,9 @@ def diagnose(
     speedscope: Path | None = option(
         "FILE", "Write the idle time by cause and function to this new file for speedscope.app, a flame graph."
     ),
+    perfetto: Path | None = option(
+        "FILE", "Write idle time by cause, streams and host code to this new file for ui.perfetto.dev, a timeline."
+    ),
     why: bool = WHY,
     picture: Picture,
 ) -> int:
@@ -59,6 +62,7 @@ def diagnose(
     Reads traces of torch.profiler, Nsight Systems and JAX, and recordings of microbench watch. Of two files that are
     no ranks of one job it says what changed in a step: what it submits, where, and its time.
     """
+    from microbench.diagnosis import lanes, stacks
     from microbench.diagnosis.changed import are_two, compare, limits, side
     from microbench.library.answers import diagnosed, files_of, is_file_of_counts
     from microbench.model.step_file import typed_seconds, written
@@ -76,16 +80,16 @@ def diagnose(
                 f"diagnose writes {written_as}, not as {plain(path.name, 60)}",
                 f"name the file {named}{'; a browser prints it to PDF' if path.suffix.lower() == '.pdf' else ''}",
             )
-    for path in (page, save, speedscope):
+    for path in (page, save, speedscope, perfetto):
         if path is not None:
             check_new(path, force=picture.force)
     if counts or markdown or openmetrics or of_counts or any(map(is_file_of_counts, traces)):
-        if page or save or speedscope or timeline or limit is not None:
+        if page or save or speedscope or perfetto or timeline or limit is not None:
             raise UsageError("counts are compared without pictures and shares of time", "leave the other options out")
         window = {"run": run, "step": step, "from_s": from_s, "to_s": to_s}
         return _counts(traces, window, of_counts, json=json, markdown=markdown, openmetrics=openmetrics)
     files = files_of(traces)
-    asked = (("--timeline", timeline), ("--save", save), ("--speedscope", speedscope))
+    asked = (("--timeline", timeline), ("--save", save), ("--speedscope", speedscope), ("--perfetto", perfetto))
     if len(files) > 1 and (single := [name for name, given in asked if given]):
         raise UsageError(f"{single[0]} needs a single trace", f"give one of the {len(files)}")
     found = diagnosed(traces, run, step, from_s, to_s)
@@ -98,10 +102,9 @@ def diagnose(
         if several[0].unwatched is None:
             raise UsageError(f"the step cannot be saved: {several[0].why_no_graph}", "leave out --save")
         write_new(save, written(several[0].unwatched).encode(), force=picture.force)
-    if speedscope is not None:
-        from microbench.diagnosis import stacks
-
-        write_new(speedscope, stacks.speedscope(several[0]), force=picture.force)
+    for path, made_by in ((speedscope, stacks.speedscope), (perfetto, lanes.perfetto)):
+        if path is not None:
+            write_new(path, made_by(several[0]), force=picture.force)
     if page is not None:
         from microbench.report.page import diagnosis as pages
 
@@ -114,7 +117,7 @@ def diagnose(
     else:
         draw(found.screen(everything=everything), picture, why=why)
     if not json:
-        made = [f"written: {plain(path)}" for path in (page, save, speedscope) if path is not None]
+        made = [f"written: {plain(path)}" for path in (page, save, speedscope, perfetto) if path is not None]
         terminal.tell(made, terminal.open_console(sys.stderr))
     changed = limit is not None and any(_beyond(one, limit[1], float(limit[2]) / 100) for one in several)
     return ExitCode.CHANGED if changed else ExitCode.MEASURED
