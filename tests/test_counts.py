@@ -304,9 +304,7 @@ def test_the_figures_that_are_named_are_all() -> None:
 
 
 def found_in(made: Recorder) -> dict[str, str]:
-    return {
-        one.rule: one.title for one in findings(diagnose(made.trace(), costs_of(None).fit))
-    }
+    return {one.rule: one.title for one in findings(diagnose(made.trace(), costs_of(None).fit))}
 
 
 @pytest.mark.parametrize(("graphs", "launches", "words"), [
@@ -455,6 +453,15 @@ def test_ranks_stay_ranks(tmp_path: Path) -> None:
     assert "2 traces" in call("diagnose", one, two).output
     assert "What changed" in call("diagnose", one, two, "--fail-on", "launches>+0").output
     assert "2 traces" in call("diagnose", str(tmp_path)).output
+
+
+def test_records_that_a_trace_lacks_are_said(tmp_path: Path) -> None:
+    whole = program(seed=1)
+    before = at(tmp_path, "before.json", program(), 100)
+    after = at(tmp_path, "after.json", msgspec.structs.replace(whole, work=whole.work[::2]), 900)
+    shown = " ".join(call("diagnose", before, after, COLUMNS="160").output.split())
+    assert "Counts may be too low: after.json has 59 launches without work" in shown
+    assert "before.json has" not in shown
 
 
 def test_counts_of_a_step_are_a_baseline(tmp_path: Path) -> None:
