@@ -400,10 +400,11 @@ class Counting:
             self._slices[thread] = slices(self._trace, thread)
         of = self._slices[thread]
         at_ns = row["begin_ns"] if self._trace.samples is None else (row["begin_ns"] + row["end_ns"]) // 2
-        stack = of.stacks[of.path[int(np.searchsorted(of.edges_ns, at_ns, side="right")) - 1]]
-        names = [name for name in reversed(stack) if name]
-        own = (name for name in names if owner_of([name])[0] == OWN)
-        line = next(own, "") or next(filter(FUNCTION.search, names), "")
+        slice_ = int(np.searchsorted(of.edges_ns, at_ns, side="right")) - 1
+        names = list(reversed(of.stacks[int(of.path[slice_])]))  # the innermost first
+        line = next((name for name in names if owner_of([name])[0] == OWN), "") or next(
+            filter(FUNCTION.search, names), ""
+        )
         inner = next((name for name in names if "::" in name and not FUNCTION.search(name)), "")
         words = [name_of(self._trace, int(row["name"])), *([f"in {inner}"] if inner else [])]
         words += [f"at {_line(line)}"] if line else []
