@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from command_line import call
 from make_trace import Recorder, kineto
+from test_diagnose_cli import HOSTILE, hostile
 
 from microbench.core.errors import ExitCode, UsageError
 from microbench.diagnosis.changed import Changed, Side, are_two, compare, limits, verdict
@@ -453,6 +455,24 @@ def test_ranks_stay_ranks(tmp_path: Path) -> None:
     assert "2 traces" in call("diagnose", one, two).output
     assert "What changed" in call("diagnose", one, two, "--fail-on", "launches>+0").output
     assert "2 traces" in call("diagnose", str(tmp_path)).output
+
+
+@pytest.mark.parametrize("text", [text[:2000] for text in HOSTILE])
+def test_no_name_of_a_trace_breaks_out(tmp_path: Path, text: str) -> None:
+    before, after = at(tmp_path, "before.json", program(), 100), at(tmp_path, "after.json", hostile(text).trace(), 900)
+    for options in ((after, "--counts"), (after, "--openmetrics"), (before, after, "--markdown"), (before, after)):
+        result = call("diagnose", *options)
+        assert result.exit_code == ExitCode.MEASURED
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u2028\u202e]", result.output)
+        assert "--markdown" not in options or not re.search("<(?!/?sub>)", result.output)
+
+
+def test_a_picture_is_drawn_of_what_changed(tmp_path: Path) -> None:
+    before, after = at(tmp_path, "before.json", program(), 100), at(tmp_path, "after.json", program("wait", 1), 900)
+    for name, files in (("one.svg", (after, "--counts")), ("two.svg", (before, after))):
+        assert call("diagnose", *files, "--svg", str(tmp_path / name)).exit_code == ExitCode.MEASURED
+        assert "<svg" in (tmp_path / name).read_text(encoding="utf-8")
+    assert call("diagnose", before, after, "--openmetrics").exit_code == ExitCode.USAGE
 
 
 def test_records_that_a_trace_lacks_are_said(tmp_path: Path) -> None:

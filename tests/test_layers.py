@@ -52,12 +52,12 @@ LINES = {
     "explain": 6400,
     "archive": 1935,
     "traces": 3355,
-    "diagnosis": 6100,  # counts of a step, kernels by family, what changed between two recordings, use of graphs
+    "diagnosis": 6110,  # counts of a step, kernels by family, what changed between two recordings, use of graphs
     "session": 2245,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8355,  # counts and what changed, as a screen, Markdown and metrics
     "fleet": 3470,  # what workers return and files of the store hold is checked; JSON of both reports
     "library": 2205,  # counts of a call; callbacks; the sides of ab: variables, Pythons, own code
-    "cli": 2660,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph; counts
+    "cli": 2640,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph; counts
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 
