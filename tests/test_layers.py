@@ -57,7 +57,7 @@ LINES = {
     "report": 8355,  # counts and what changed, as a screen, Markdown and metrics
     "fleet": 3470,  # what workers return and files of the store hold is checked; JSON of both reports
     "library": 2205,  # counts of a call; callbacks; the sides of ab: variables, Pythons, own code
-    "cli": 2640,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph; counts
+    "cli": 2645,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph; counts
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 
