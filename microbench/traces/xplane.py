@@ -337,8 +337,6 @@ class _Reader:
             epoch_ns=0 if first_ns > FIRST_UNIX_NS else self.start_ns,
             lost={what: count for what, count in self.lost.items() if count > 0},
             unread={what: count for what, count in self.unread.items() if count > 0},
-            has_syncs=len(syncs) > 0,
-            has_operators=bool((ranges["kind"] == RANGE_KINDS.index("operator")).any()),
         )
 
     def plane(self, plane: _Plane) -> None:
