@@ -74,7 +74,9 @@ def test_more_work_fails_and_is_commented_on(clone: Path) -> None:
 
 @pytest.mark.slow
 def test_the_same_work_passes_whatever_gh_says(clone: Path) -> None:
-    code, said, summary = checked(clone, at(clone.parent, "new.json", program(seed=5)), TARGET="", PULL_REQUEST="7", GH_FAILS="1")
+    code, said, summary = checked(
+        clone, at(clone.parent, "new.json", program(seed=5)), TARGET="", PULL_REQUEST="7", GH_FAILS="1"
+    )
     assert (code, "The comment was not written" in said) == (0, True)
     assert "The counts of a step are the same" in summary
 

@@ -289,9 +289,7 @@ def test_perfetto_gets_idle_time_by_cause_streams_and_nested_code(tmp_path: Path
         for begin, end, _ in slices:
             while around and around[-1] <= begin + 1e-9:
                 around.pop()
-            assert not around or end <= around[-1] + 1e-9, (
-                "Perfetto drops a slice that ends behind the one around it"
-            )
+            assert not around or end <= around[-1] + 1e-9, "Perfetto drops a slice that ends behind the one around it"
             around.append(end)
 
 

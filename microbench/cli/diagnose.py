@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,13 +74,8 @@ def diagnose(
     limit = LIMIT.fullmatch(fail_on.strip()) if fail_on is not None else None
     of_counts = limits(fail_on) if fail_on is not None and limit is None else []
     from_s, to_s = (typed_seconds(*each) for each in (("--from", from_), ("--to", to)))
-    for path, endings, written_as in ((page, PAGES, "the page as HTML"), (save, (".toml",), "the step as TOML")):
-        if path is not None and path.suffix.lower() not in ("", *endings):
-            named = plain(path.with_suffix(endings[0]).name, 60)
-            raise UsageError(
-                f"diagnose writes {written_as}, not as {plain(path.name, 60)}",
-                f"name the file {named}{'; a browser prints it to PDF' if path.suffix.lower() == '.pdf' else ''}",
-            )
+    _check_ending(page, PAGES, "the page as HTML")
+    _check_ending(save, (".toml",), "the step as TOML")
     for path in (page, save, speedscope, perfetto):
         if path is not None:
             check_new(path, force=picture.force)
@@ -121,6 +117,16 @@ def diagnose(
         terminal.tell(made, terminal.open_console(sys.stderr))
     changed = limit is not None and any(_beyond(one, limit[1], float(limit[2]) / 100) for one in several)
     return ExitCode.CHANGED if changed else ExitCode.MEASURED
+
+
+def _check_ending(path: Path | None, endings: Sequence[str], written_as: str) -> None:
+    """Raise UsageError for a file with another ending."""
+    if path is not None and path.suffix.lower() not in ("", *endings):
+        named = plain(path.with_suffix(endings[0]).name, 60)
+        raise UsageError(
+            f"diagnose writes {written_as}, not as {plain(path.name, 60)}",
+            f"name the file {named}{'; a browser prints it to PDF' if path.suffix.lower() == '.pdf' else ''}",
+        )
 
 
 def _counts(

@@ -34,8 +34,8 @@ def measure(
         print_bytes(share.exported(result.run, Format.JSON))
         return result.exit_code
     draw(screen_of(result.run, result.path), why=why)
-    for name, each in counts_of(result.run) if counts else ():
-        draw(counts_screen(Side(name, each)))
+    for name, counted in counts_of(result.run) if counts else ():
+        draw(counts_screen(Side(name, counted)))
     lines = []  # which cases of the newest session have no figures
     for each in result.run.outcomes:
         if each.session == len(result.run.sessions) - 1 and each.status != "ok":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 import msgspec
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from microbench.core.errors import UsageError
 from microbench.core.units import plain, size
-from microbench.diagnosis.host_time import LINE_OF_CODE, Slices, slices, without_number
+from microbench.diagnosis.host_time import LINE_OF_CODE, Slices, slices
 from microbench.diagnosis.kernel_names import Family, bare, family
 from microbench.diagnosis.owners import FUNCTION, OWN, owner_of
 from microbench.diagnosis.steps import Steps
@@ -400,8 +400,11 @@ class Counting:
             self._slices[thread] = slices(self._trace, thread)
         of = self._slices[thread]
         at_ns = row["begin_ns"] if self._trace.samples is None else (row["begin_ns"] + row["end_ns"]) // 2
-        names = list(_around(self._trace, of, int(np.searchsorted(of.edges_ns, at_ns, side="right")) - 1))
-        line = next((name for name in names if owner_of(name) == OWN), "") or next(filter(FUNCTION.search, names), "")
+        slice_ = int(np.searchsorted(of.edges_ns, at_ns, side="right")) - 1
+        names = list(reversed(of.stacks[int(of.path[slice_])]))  # the innermost first
+        line = next((name for name in names if owner_of([name])[0] == OWN), "") or next(
+            filter(FUNCTION.search, names), ""
+        )
         inner = next((name for name in names if "::" in name and not FUNCTION.search(name)), "")
         words = [name_of(self._trace, int(row["name"])), *([f"in {inner}"] if inner else [])]
         words += [f"at {_line(line)}"] if line else []
@@ -417,12 +420,3 @@ def _pageable(trace: Trace) -> BoolArray:
 def _line(name: str) -> str:
     """A line of code as people write it: "train.py:20 step" of "train.py(20): step"."""
     return name if LINE_OF_CODE.search(name) else re.sub(r"\((\d+)\): ", r":\1 ", name)
-
-
-def _around(trace: Trace, of: Slices, at: int) -> Iterator[str]:
-    """The names of the ranges around a slice of time, the innermost first."""
-    place = int(of.range[at])
-    while place != NONE:
-        if (name := int(of.names[place])) != NONE:
-            yield without_number(trace.names[name])
-        place = int(of.around[place])

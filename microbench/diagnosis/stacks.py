@@ -79,8 +79,8 @@ def flame(diagnosis: Diagnosis, most_rows: int, smallest: float) -> tuple[Lane, 
     lanes: list[list[Piece]] = [[] for _ in range(most_rows)]
 
     def laid(node: Node, begin_ns: int, cause: int, depth: int) -> None:
-        ends_s = (at_ns * 1e-9 / count for at_ns in (begin_ns, begin_ns + node.ns))
-        lanes[depth].append(Piece(*ends_s, node.name, CAUSES[cause]))
+        begin_s, end_s = (at_ns * 1e-9 / count for at_ns in (begin_ns, begin_ns + node.ns))
+        lanes[depth].append(Piece(begin_s, end_s, node.name, CAUSES[cause]))
         for one in node.within if depth + 1 < most_rows else ():
             if one.ns >= smallest * root.ns:
                 laid(one, begin_ns, cause, depth + 1)
@@ -88,7 +88,7 @@ def flame(diagnosis: Diagnosis, most_rows: int, smallest: float) -> tuple[Lane, 
 
     begin_ns = 0
     for node in root.within:
-        laid(node, begin_ns, CAUSES.index(node.name), 0)  # type: ignore[arg-type]
+        laid(node, begin_ns, CAUSES.index(node.name), 0)
         begin_ns += node.ns
     return tuple(Lane("", tuple(pieces)) for pieces in lanes if pieces)
 
