@@ -42,10 +42,10 @@ LINES = {
     "analysis": 1555,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1810,
     "recorder": 1200,
-    "gpu": 8600,
-    "meter": 1000,
-    "experiments": 10550,
-    "benchmarks": 4850,
+    "gpu": 8510,
+    "meter": 990,
+    "experiments": 10250,
+    "benchmarks": 4770,
     "capture": 1790,  # a graph of a user's function, made and proved
     "comparison": 2075,  # sides measured in turn have a sequential rule
     "model": 4350,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
