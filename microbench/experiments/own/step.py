@@ -316,18 +316,28 @@ class SimulatedOwnStep(OwnStep):
     def profiled_ns(self) -> IntArray:
         """The kernels of one call, each with what a profiler adds."""
         machine = self._machine
+        durations_ns = [
+            call.item.duration_ns + machine.costs.profiler_ns
+            for call, count in self._seen().calls
+            if call.item.engine is None
+            for _ in range(count)
+        ]
+        return machine.globaltimer_ns(np.array(durations_ns))
+
+    def submitted(self) -> tuple[list[GraphNode], list[str]]:
+        """The work of one call, and the names of the calls in it that wait."""
+        seen = self._seen()
+        return [_simulated_node(call.item) for call, count in seen.calls for _ in range(count)], seen.waits
+
+    def _seen(self) -> sim.Captured:
+        """What a profiler sees of one call."""
+        machine = self._machine
         seen = machine.capturing = sim.Captured(lenient=True)
         try:
             attempt(self._own.call)
         finally:
             machine.capturing = None
-        durations_ns = [
-            call.item.duration_ns + machine.costs.profiler_ns
-            for call, count in seen.calls
-            if call.item.engine is None
-            for _ in range(count)
-        ]
-        return machine.globaltimer_ns(np.array(durations_ns))
+        return seen
 
 
 def _simulated_node(item: Item) -> GraphNode:

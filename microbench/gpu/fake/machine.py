@@ -92,16 +92,18 @@ class Watch:
 class Captured:
     """A capture: the calls that are captured instead of being run, how often each was made, and what broke the capture.
 
-    A ``lenient`` capture accepts waits, as a profiler does.
+    A ``lenient`` capture accepts waits, as a profiler does, and keeps the names of their calls.
     """
 
     def __init__(self, *, lenient: bool = False) -> None:
         self.calls: list[tuple[Call, int]] = []
+        self.waits: list[str] = []
         self.broken = ""
         self._lenient = lenient
 
     def wait(self, called: str) -> None:
         """Break the capture with the driver's error for a call that cannot be captured."""
+        self.waits.append(called)
         if not self._lenient:
             error = f"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: {called} was called while the stream captures"
             self.broken = self.broken or error

@@ -27,7 +27,7 @@ NODE_CODES = frozenset({0, 3, NO_DEVICE, 101, 304, 999})
 NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASS = "0x03"
 # Nothing can be measured without these; cuda-core, CuPy and the rest are layers, which are skipped if missing.
-NEEDED_PACKAGES = ("cuda-bindings",)
+NEEDED_PACKAGES = ("cuda-bindings", "numba")
 NVRTC_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 PCI_DEVICES = "/sys/bus/pci/devices"
