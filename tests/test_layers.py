@@ -44,8 +44,8 @@ LINES = {
     "recorder": 1435,  # a command gets its signals once, and stops and goes on with microbench
     "gpu": 8505,
     "meter": 990,
-    "experiments": 10300,
-    "benchmarks": 4780,
+    "experiments": 10260,
+    "benchmarks": 4765,
     "capture": 2000,  # a graph of a function or of its parts, made and proved
     "comparison": 2030,  # sides measured in turn have a sequential rule
     "model": 4165,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
