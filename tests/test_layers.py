@@ -41,7 +41,7 @@ LINES = {
     "core": 1460,
     "analysis": 1555,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1810,
-    "recorder": 1200,
+    "recorder": 1230,  # times without a processor; the very call in which a thread waits
     "gpu": 8600,
     "meter": 1000,
     "experiments": 10550,
@@ -52,9 +52,9 @@ LINES = {
     "explain": 6650,
     "archive": 1945,
     "traces": 3890,
-    "diagnosis": 4720,  # communication, starts, single steps have verdicts; loops and named functions make steps
+    "diagnosis": 5010,  # a step without each owner, the tree of idle time, its flame graph, a timeline for Perfetto
     "session": 2280,  # two sides are measured in turn, with Pythons and variables of their own
-    "report": 8110,
+    "report": 8135,  # the tree and the flame graph of the idle time
     "fleet": 3270,  # JSON of both reports; classes of few GPUs are held against their ceilings
     "library": 1945,  # the sides of ab: variables, Pythons, own code
     "cli": 2465,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph

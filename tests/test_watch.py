@@ -87,7 +87,8 @@ for _ in range(40):
     assert "samples of lines of Python" in call("diagnose", str(path), "--all").output
     (whose,) = (line for line in result.stderr.splitlines() if line.split()[:1] == ["whose"])
     slept = re.search(r"waiting in a sleep ([\d.]+) ms", whose)
-    assert slept and float(slept[1]) > 10, whose
+    assert slept, whose
+    assert float(slept[1]) > 10, whose
     without = " ".join(watched(text, "--no-stacks").stderr.split())
     assert "program.py:4" not in without
     assert "record without --no-stacks to name it" in without
