@@ -72,7 +72,7 @@ from microbench.traces.trace import Samples
         ("<frozen os>(88): _walk", "Python's os"),
         ("/usr/lib/python3.12/json/decoder.py(353): raw_decode", "Python's json"),
         ("main thread at train.py:90 step", ELSEWHERE),
-        ("forward", "forward"),
+        ("forward", "code in forward"),
     ],
 )
 def test_a_name_has_an_owner(name: str, owner: str) -> None:
@@ -289,9 +289,7 @@ def test_perfetto_gets_idle_time_by_cause_streams_and_nested_code(tmp_path: Path
         for begin, end, _ in slices:
             while around and around[-1] <= begin + 1e-9:
                 around.pop()
-            assert not around or end <= around[-1] + 1e-9, (
-                "Perfetto drops a slice that ends behind the one around it"
-            )
+            assert not around or end <= around[-1] + 1e-9, "Perfetto drops a slice that ends behind the one around it"
             around.append(end)
 
 

@@ -138,8 +138,10 @@ def _of_name(name: str) -> str:
     path = PACKAGES.sub("", function["path"]) if function is not None else name
     if part := next((words for begin, words in PARTS if path.startswith(begin)), ""):
         return part
+    if function is None and (OPERATOR.match(name) or LINE_OF_CODE.search(name)):
+        return OPERATORS if OPERATOR.match(name) else OWN
     if function is None:
-        return OPERATORS if OPERATOR.match(name) else OWN if LINE_OF_CODE.search(name) else name
+        return name if name in HELPS else f"code in {name}"  # of an annotation
     first, *rest = path.split("/")
     package = first.removesuffix(".py")
     if package in sys.stdlib_module_names:

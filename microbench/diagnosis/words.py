@@ -134,7 +134,7 @@ def owner_words(diagnosis: Diagnosis, owner: Owner) -> str:
     said = (
         f"{plain(owner.name)} {as_time(each(diagnosis, owner.seconds))}, {percent(owner.seconds / span_s)} of {whole}"
     )
-    if owner.most not in ("", owner.name):
+    if not owner.name.endswith(owner.most):
         said += f", most in {plain(owner.most, LONGEST_NAME)} {as_time(each(diagnosis, owner.most_s))}"
     helps = owner.helps
     if owner.name == NAMELESS:
