@@ -21,6 +21,7 @@ from microbench.diagnosis.diagnosis import (
     Step,
     another_gpu,
 )
+from microbench.diagnosis.graph_use import graph_use
 from microbench.diagnosis.health import Check
 from microbench.diagnosis.idle import BETWEEN, Cause
 from microbench.diagnosis.owners import NAMELESS, WAITING, Owner, owners
@@ -61,7 +62,9 @@ def findings(diagnosis: Diagnosis) -> list[Finding]:
     """All findings; the first is the verdict, if the trace can carry one."""
     gains = _gains(diagnosis)
     changes = [
-        one for of in (_best, _of_graph, _pauses, _communication, _causes, _interruptions) for one in of(diagnosis)
+        one
+        for of in (_best, _of_graph, _pauses, _communication, _causes, _interruptions, graph_use)
+        for one in of(diagnosis)
     ]
     return [
         *_verdict(diagnosis),
