@@ -180,10 +180,10 @@ class Sampler:
                         return
                     self.impossible = not getattr(sys, "_is_gil_enabled", lambda: True)()
                     wanted = not self.impossible and bool(self._shared.window_open)
-                    if wanted or self._since is not None:
-                        self._account(wanted)
                     if wanted:
                         self._sample(began_ns - due_ns)
+                    if wanted or self._since is not None:
+                        self._account(wanted)
                     takes_ns += (time.thread_time_ns() - before_ns - takes_ns) // 16
                     if began_ns - self._written_ns > WRITE_NS or len(self._cells) > MOST_WAITING:
                         self._ended = not self._flush()
@@ -206,16 +206,15 @@ class Sampler:
         """Record which functions each thread is in. The frames are let go at the end, and the lock is kept meanwhile.
 
         Who keeps Python's lock gives it up at the end of a call or a turn of a loop, so a late sample names the
-        function that made it wait. What that function waits in by then came later.
+        function that made it wait. What that function waits in by then came later. Nothing before gives the lock up.
         """
         now_ns, own = time.time_ns() + self._ahead_ns, _thread.get_ident()
+        stacks = [(thread, *self._stack(frame)) for thread, frame in sys._current_frames().items() if thread != own]
         late, (_, lacked_ns) = waited_ns > cells.SAMPLE_NS, self._own.now()
         kept, self._lacked_ns = late and waited_ns > 2 * (lacked_ns - self._lacked_ns), lacked_ns
         since_ns = now_ns - waited_ns if late else now_ns
-        for thread, frame in sys._current_frames().items():
-            if thread == own:
-                continue
-            innermost, number = self._stack(frame, waits=not kept), thread & THREAD
+        for thread, runs, waits in stacks:
+            innermost, number = runs if kept else waits, thread & THREAD
             run = self._open.get(number)
             begin_ns = since_ns
             if run is not None:
@@ -259,8 +258,9 @@ class Sampler:
         frame, begin_ns, end_ns, count, late = run
         self._cells.append(cells.samples(thread, frame, begin_ns, end_ns, count, late))
 
-    def _stack(self, frame: Any, *, waits: bool) -> int:
-        """The key of a frame and of all that called it; of the outermost known ones where too many are known."""
+    def _stack(self, frame: Any) -> tuple[int, int]:
+        """The key of a frame and of all that called it, of the outermost known ones where too many are known; and that
+        of the function in C in which it waits, the same without one."""
         while frame is not None and frame.f_code.co_filename.startswith(HERE):
             frame = frame.f_back  # Python calls the recorder when it collects garbage
         at = frame.f_lasti if frame is not None else -1
@@ -274,7 +274,7 @@ class Sampler:
             known = self._frames.get(place)
             if known is None:
                 if len(self._frames) >= MOST_LINES:
-                    return key
+                    return key, key
                 known = self._frames[place] = len(self._frames) + 1
                 self._code[id(code)] = code
                 own = self._places.is_own(code.co_filename)
@@ -282,14 +282,14 @@ class Sampler:
                 words = f"{key} {cells.OWN * own}{self._places.short(code.co_filename)}:{place[2]} {name}"
                 self._cells.append(cells.text(cells.FRAME, known, words))
             key = known
-        if not places or not waits:
-            return key
+        if not places:
+            return key, key
         code, number = places[0]
         may_wait = self._may_wait.get(id(code))
         if may_wait is None:
             may_wait = self._may_wait[id(code)] = _may_wait(code)
         if not may_wait or at < 0:
-            return key
+            return key, key
         place = key, -1, at
         known = self._frames.get(place)
         if known is None:
@@ -297,7 +297,7 @@ class Sampler:
             known = self._frames[place] = len(self._frames) + 1 if called else key
             if called:
                 self._cells.append(cells.text(cells.FRAME, known, f"{key} {called}"))
-        return known
+        return key, known
 
     def _flush(self) -> bool:
         """Write all rows, also of samples that may go on. Returns whether the recording goes on."""
