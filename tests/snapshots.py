@@ -6,7 +6,7 @@ UPDATE_SNAPSHOTS=1 writes them anew; then look at the difference before it is co
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +85,14 @@ def told(trace: Trace, facts: Iterable[str] = PROGRAM) -> str:
 def same_trace(name: str, trace: Trace) -> None:
     """Assert that all that a trace tells is the snapshot of that name."""
     same(f"traces/{name}", told(trace, PROGRAM + FILE))
+
+
+def in_turn(every: Mapping[str, Iterable[str]]) -> str:
+    """What is told of each, under its name. Of what was told before only the first line is repeated."""
+    told: set[str] = set()
+    texts = []
+    for name, pieces in every.items():
+        new = [piece if piece not in told else piece.partition("\n")[0] for piece in pieces]
+        told |= set(new)
+        texts.append("\n".join((f"== {name}", *new)))
+    return "\n\n".join(texts)
