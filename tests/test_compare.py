@@ -241,8 +241,7 @@ PAIRS: dict[str, tuple[Run, Run]] = {
 
 
 def told(found: Comparison, base: Side = BASE) -> Iterator[str]:
-    top = summary(found)
-    yield f"[{top.severity}] {top.title}: {top.text}"
+    yield drawn(summary(found))
     kinds = Counter(
         f"{one.new.benchmark} {one.new.metric.name}: {one.verdict} {one.reason or ''} by {one.by}"
         + " as a share" * one.shares
