@@ -17,6 +17,7 @@ from read_findings import check_shape, drawn
 from recorded_trees import unpack, write
 from sections import cells, section, some
 
+from microbench.analysis.limits import pcie_rate
 from microbench.archive import schema
 from microbench.archive.export import to_json
 from microbench.core.model import Fact, GpuInfo, Run, Scalar
