@@ -170,7 +170,7 @@ def rules(tree: ast.AST) -> set[str]:
 def test_every_finding_is_tested() -> None:
     """By a table of its suite, or as a part of a document that is a snapshot."""
     tests = [path for path in Path(__file__).parent.rglob("*.py") if path.name != Path(__file__).name]
-    names = ("fleet-*", "environment", "unknowns", "predictions", "comparisons", "links", "paths")
+    names = ("fleet-*", "environment", "unknowns", "predictions", "comparisons", "links", "paths", "timelines")
     documents = [path for name in names for path in snapshots.FOLDER.rglob(f"{name}.txt")]
     known = "\n".join(path.read_text(encoding="utf-8") for path in (*tests, *documents))
     declared = {rule: path for path in PACKAGE.rglob("*.py") for rule in rules(ast.parse(path.read_text("utf-8")))}
