@@ -27,7 +27,7 @@ def same(name: str, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(stripped, encoding="utf-8")
     assert stripped == path.read_text(encoding="utf-8"), (
-        f"{name} looks different: if you mean it, run UPDATE_SNAPSHOTS=1 pytest tests/test_snapshots.py, read git diff"
+        f"{name} looks different: if you mean it, run this test with UPDATE_SNAPSHOTS=1 and read git diff"
     )
 
 
