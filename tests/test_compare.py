@@ -160,84 +160,87 @@ def within(factor: float, deviation: float) -> tuple[Run, Run]:
 
 FAILED = replaced(made(2), lambda one: one.case.id == "memory_stream[kernel=copy]", status="crashed", measurements=())
 LOUD = with_fields("benchmark", "memory_stream", deviation=0.2)
-PAIRS: dict[str, tuple[Run, Run]] = {
-    "two runs of one machine": pair(),
-    "too small a change": pair(changed(1.01, **MEMORY), figures=quiet(usual(), 0.0005)),
-    **{f"{of_it} {factor}": pair(changed(factor, **of_it)) for of_it, factor in (
-        ({"benchmark": "memory_stream"}, 0.95), ({"benchmark": "memory_stream"}, 1.05),
-        ({"case_id": LAYER_3}, 1.5), ({"case_id": LAYER_3}, 0.6), ({"case_id": LAYER_3}, 1.2),
-        ({"benchmark": "launch_queue"}, 1.1), ({"benchmark": "launch_queue"}, 0.9),
-    )},
-    "changes by size": pair(*(
-        changed(by, case_id=f"memory_stream[kernel={name}]")
-        for name, by in (("copy", 0.5), ("read", 0.9), ("write", 0.8))
-    )),
-    "noisy figures": pair(figures=LOUD),
-    **{f"a count of 0 grows to {some}": (made(1, figures=with_counts(0.0)), made(2, figures=with_counts(some)))
-       for some in (0.0, 1018.0, 1.0, 0.25)},
-    "a time of 0 has no ratio": (made(1), made(2, figures=with_fields("benchmark", "launch_layers", value=0.0))),
-    "unverified": (made(1), unverified(made(2, changed(0.5, **MEMORY)))),
-    "four rounds": pair(changed(0.5, **MEMORY), rounds=4),
-    "a command with a size": (made(1), of_two_links(size_bytes=(1024, 2048))),
-    "a command without": (made(1), of_two_links()),
-    "a round on another driver": pair(rounds=1, driver="580.2"), "on the same driver": pair(rounds=1),
-    "rounds taken in turn are added up": (turns(0, changed(1.0)), turns(1, changed(0.9, **MEMORY))),
-    "four rounds of another driver": (grown(made(1, rounds=4, driver="560.1"), made(2, rounds=4)), made(3)),
-    "enough in the newest": (grown(made(1, changed(0.5, **MEMORY)), made(2)), made(3)),
-    # Their own scatter includes the drift, so a host that is 12 % slower only in NEW is a change.
-    "no drift is subtracted in turn": in_turn(changed(1.12, **HOST)), "nothing in turn": in_turn(changed(1.0)),
-    "alone, in turn": in_turn(changed(1.2, case_id=LAYER_3), drift=1.0),
-    "simulated and real": (made(1, simulated=True), made(2)),
-    "simulated both": (made(1, simulated=True), made(2, simulated=True)),
-    "another method": pair(versions={"link_copy": 2}),
-    "another unit": (made(1), made(2, figures=with_fields("suite", "memory", unit="OP/s", bound=None))),
-    "a case failed in NEW": (made(1), FAILED), "a case failed in BASE": (FAILED, made(1)),
-    "copies of one run": (made(1), grown(made(1), made(2, rounds=1))),
-    "figures of BASE alone": (made(1), made(2, figures=LESS)),
-    "nothing in common": (made(1, figures=LESS), made(2, figures=ALONE)),
-    "no figure": (msgspec.structs.replace(made(1), outcomes=()),) * 2,
-    "another driver and host": (
-        made(1, facts=BEFORE, gpu=msgspec.structs.replace(GPU, **OTHER_ECC)),
-        made(2, facts=AFTER, gpu=msgspec.structs.replace(GPU, **OTHER_ECC | {"ecc": False}), driver="580.2"),
-    ),
-    "another board": pair(changed(0.9, **MEMORY), gpu=board(1)),
-    "GPUs that changed places": (both(1, board(0), board(1)), both(3, board(1, index=0), board(0, index=1))),
-    "other GPUs at other places": (both(1, board(0), board(1)), both(3, board(10), board(11))),
-    "other GPUs at their places": (both(1, board(0), board(1)), both(3, board(10, index=0), board(11, index=1))),
-    "another model, as near its ceiling": pair(changed(0.5, **MEMORY), gpu=OTHER),
-    "farther": pair(changed(0.5, **MEMORY), changed(0.9, **MEMORY), gpu=OTHER), "nearer": pair(gpu=OTHER),
-    "a warmer card": pair(clocks_hz=WARM),
-    "a change at one clock": (made(1, clocks_hz=WARM), made(2, changed(0.92, **COMPUTE))),
-    "the measured clock": pair(
-        changed(0.9, metric="sm_clock"), figures=[*usual(), *CLOCKS], clocks_hz=(0.9 * HIGHEST_HZ,) * 5
-    ),
-    "without its clock": (made(1, gpu=BARE), made(2, gpu=BARE, clocks_hz=WARM)),
-    **{f"no known limit, on the clock: {on_clock}": pair(
-        clocks_hz=WARM, figures=with_fields("suite", "compute", bound=None, on_clock=on_clock)
-    ) for on_clock in (True, False)},
-    "no known limit, slower with and without the clock": pair(
-        changed(0.8, **COMPUTE), figures=with_fields("suite", "compute", bound=None, on_clock=False)
-    ),
-    # Off-chip memory takes fewer cycles at a lower clock; a cache takes as many cycles and more nanoseconds.
-    "cycles of DRAM": pair(
-        changed(1.81e9 / HIGHEST_HZ, metric="cycles"), figures=latencies(900.0), clocks_hz=(1.81e9,)
-    ),
-    "cycles of a cache": pair(figures=NEAR, clocks_hz=WARM),
-    "a slower cache": pair(changed(1.2, **MEMORY), figures=NEAR),
-    "a drift of the whole host": pair(changed(1.06, **HOST)), "beyond any drift": pair(changed(1.5, **HOST)),
-    "a row that moved beyond the host": pair(changed(1.06, **HOST), changed(1.5, case_id=LAYER_3)),
-    **{f"a row moved by {own} while the host did by {host}": pair(
-        changed(host, **HOST), changed(own / host, case_id=LAYER_3)
-    ) for host, own in ((1.08, 1.0), (1.08, 1.03), (0.92, 1.017))},
-    "a rate that the host times moves the other way": pair(
-        changed(1.06, kind="time"), changed(1 / 1.06, kind="rate"), figures=[*TIMES, *RATES]
-    ),
-    "two suites of a much slower host": pair(changed(1.4, **HOST), figures=TWO_SUITES),
-    **{f"{count} times of the host by {factor}": pair(part_of_the_host(count, factor))
-       for count, factor in ((13, 1.1), (12, 1.4), (12, 1.2))},
-    **{f"two host times by {factor}": pair(changed(factor, **HOST), figures=FEW_OF_THE_HOST)
-       for factor in (1.06, 1.5)},
-}  # fmt: skip
+
+
+def pairs() -> dict[str, tuple[Run, Run]]:
+    return {
+        "two runs of one machine": pair(),
+        "too small a change": pair(changed(1.01, **MEMORY), figures=quiet(usual(), 0.0005)),
+        **{f"{of_it} {factor}": pair(changed(factor, **of_it)) for of_it, factor in (
+            ({"benchmark": "memory_stream"}, 0.95), ({"benchmark": "memory_stream"}, 1.05),
+            ({"case_id": LAYER_3}, 1.5), ({"case_id": LAYER_3}, 0.6), ({"case_id": LAYER_3}, 1.2),
+            ({"benchmark": "launch_queue"}, 1.1), ({"benchmark": "launch_queue"}, 0.9),
+        )},
+        "changes by size": pair(*(
+            changed(by, case_id=f"memory_stream[kernel={name}]")
+            for name, by in (("copy", 0.5), ("read", 0.9), ("write", 0.8))
+        )),
+        "noisy figures": pair(figures=LOUD),
+        **{f"a count of 0 grows to {some}": (made(1, figures=with_counts(0.0)), made(2, figures=with_counts(some)))
+           for some in (0.0, 1018.0, 1.0, 0.25)},
+        "a time of 0 has no ratio": (made(1), made(2, figures=with_fields("benchmark", "launch_layers", value=0.0))),
+        "unverified": (made(1), unverified(made(2, changed(0.5, **MEMORY)))),
+        "four rounds": pair(changed(0.5, **MEMORY), rounds=4),
+        "a command with a size": (made(1), of_two_links(size_bytes=(1024, 2048))),
+        "a command without": (made(1), of_two_links()),
+        "a round on another driver": pair(rounds=1, driver="580.2"), "on the same driver": pair(rounds=1),
+        "rounds taken in turn are added up": (turns(0, changed(1.0)), turns(1, changed(0.9, **MEMORY))),
+        "four rounds of another driver": (grown(made(1, rounds=4, driver="560.1"), made(2, rounds=4)), made(3)),
+        "enough in the newest": (grown(made(1, changed(0.5, **MEMORY)), made(2)), made(3)),
+        # Their own scatter includes the drift, so a host that is 12 % slower only in NEW is a change.
+        "no drift is subtracted in turn": in_turn(changed(1.12, **HOST)), "nothing in turn": in_turn(changed(1.0)),
+        "alone, in turn": in_turn(changed(1.2, case_id=LAYER_3), drift=1.0),
+        "simulated and real": (made(1, simulated=True), made(2)),
+        "simulated both": (made(1, simulated=True), made(2, simulated=True)),
+        "another method": pair(versions={"link_copy": 2}),
+        "another unit": (made(1), made(2, figures=with_fields("suite", "memory", unit="OP/s", bound=None))),
+        "a case failed in NEW": (made(1), FAILED), "a case failed in BASE": (FAILED, made(1)),
+        "copies of one run": (made(1), grown(made(1), made(2, rounds=1))),
+        "figures of BASE alone": (made(1), made(2, figures=LESS)),
+        "nothing in common": (made(1, figures=LESS), made(2, figures=ALONE)),
+        "no figure": (msgspec.structs.replace(made(1), outcomes=()),) * 2,
+        "another driver and host": (
+            made(1, facts=BEFORE, gpu=msgspec.structs.replace(GPU, **OTHER_ECC)),
+            made(2, facts=AFTER, gpu=msgspec.structs.replace(GPU, **OTHER_ECC | {"ecc": False}), driver="580.2"),
+        ),
+        "another board": pair(changed(0.9, **MEMORY), gpu=board(1)),
+        "GPUs that changed places": (both(1, board(0), board(1)), both(3, board(1, index=0), board(0, index=1))),
+        "other GPUs at other places": (both(1, board(0), board(1)), both(3, board(10), board(11))),
+        "other GPUs at their places": (both(1, board(0), board(1)), both(3, board(10, index=0), board(11, index=1))),
+        "another model, as near its ceiling": pair(changed(0.5, **MEMORY), gpu=OTHER),
+        "farther": pair(changed(0.5, **MEMORY), changed(0.9, **MEMORY), gpu=OTHER), "nearer": pair(gpu=OTHER),
+        "a warmer card": pair(clocks_hz=WARM),
+        "a change at one clock": (made(1, clocks_hz=WARM), made(2, changed(0.92, **COMPUTE))),
+        "the measured clock": pair(
+            changed(0.9, metric="sm_clock"), figures=[*usual(), *CLOCKS], clocks_hz=(0.9 * HIGHEST_HZ,) * 5
+        ),
+        "without its clock": (made(1, gpu=BARE), made(2, gpu=BARE, clocks_hz=WARM)),
+        **{f"no known limit, on the clock: {on_clock}": pair(
+            clocks_hz=WARM, figures=with_fields("suite", "compute", bound=None, on_clock=on_clock)
+        ) for on_clock in (True, False)},
+        "no known limit, slower with and without the clock": pair(
+            changed(0.8, **COMPUTE), figures=with_fields("suite", "compute", bound=None, on_clock=False)
+        ),
+        # Off-chip memory takes fewer cycles at a lower clock; a cache takes as many cycles and more nanoseconds.
+        "cycles of DRAM": pair(
+            changed(1.81e9 / HIGHEST_HZ, metric="cycles"), figures=latencies(900.0), clocks_hz=(1.81e9,)
+        ),
+        "cycles of a cache": pair(figures=NEAR, clocks_hz=WARM),
+        "a slower cache": pair(changed(1.2, **MEMORY), figures=NEAR),
+        "a drift of the whole host": pair(changed(1.06, **HOST)), "beyond any drift": pair(changed(1.5, **HOST)),
+        "a row that moved beyond the host": pair(changed(1.06, **HOST), changed(1.5, case_id=LAYER_3)),
+        **{f"a row moved by {own} while the host did by {host}": pair(
+            changed(host, **HOST), changed(own / host, case_id=LAYER_3)
+        ) for host, own in ((1.08, 1.0), (1.08, 1.03), (0.92, 1.017))},
+        "a rate that the host times moves the other way": pair(
+            changed(1.06, kind="time"), changed(1 / 1.06, kind="rate"), figures=[*TIMES, *RATES]
+        ),
+        "two suites of a much slower host": pair(changed(1.4, **HOST), figures=TWO_SUITES),
+        **{f"{count} times of the host by {factor}": pair(part_of_the_host(count, factor))
+           for count, factor in ((13, 1.1), (12, 1.4), (12, 1.2))},
+        **{f"two host times by {factor}": pair(changed(factor, **HOST), figures=FEW_OF_THE_HOST)
+           for factor in (1.06, 1.5)},
+    }  # fmt: skip
 
 
 def told(found: Comparison, base: Side = BASE) -> Iterator[str]:
@@ -264,7 +267,7 @@ def told(found: Comparison, base: Side = BASE) -> Iterator[str]:
 
 def test_what_is_said_of_two_runs() -> None:
     """One in twenty intervals excludes "no change" by chance: the verdict is then "within 10 %" and not "same"."""
-    every = {name: told(compare(*runs)) for name, runs in PAIRS.items()}
+    every = {name: told(compare(*runs)) for name, runs in pairs().items()}
     every["a bundled run never grows"] = told(compare(made(1, rounds=3), made(2)), Side("nvidia-h200", grows=False))
     # A change of 1 % that the rounds show is not the same, and neither is what may have changed by 5 %.
     every |= {

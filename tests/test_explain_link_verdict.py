@@ -60,78 +60,92 @@ NARROW = two_switches(
 )
 OLD = two_switches(generation_gpu_max=3, generation_now=3, hop0_generation_max=3, hop4_generation_now=4)
 COHERENT = LinkInfo(generation_max=1, lanes_max=1, coherent=True)
-VERDICTS: dict[str, Run] = {
-    "healthy": WHOLE, "slow from the GPU": scaled("link_copy", "bandwidth", 0.8, direction="d2h"),
-    "8 of 16 lanes": with_facts(two_switches(lanes_now=8), slower(0.5)),
-    "generation 4 of 5": with_facts(two_switches(generation_now=4), slower(0.5)),
-    "generation 3, the slot hidden": with_facts({**FLAT, "generation_now": 3}, slower(0.25)),
-    "a narrow slot": with_facts(NARROW, slower(0.25)),
-    "a narrow root port": with_facts(two_switches(hop4_lanes_now=8, hop5_lanes_now=8), slower(0.5)),
-    "a slow bridge": with_facts(two_switches(hop2_generation_now=3), slower(0.2)),
-    "idle facts": with_facts(idle(generation_now=4, lanes_now=8), slower(0.1)),
-    "a far node": scaled("link_copy", "bandwidth", 0.7, make_link_run(nodes=2, facts=two_switches())),
-    "a shared uplink": SHARED, "errors": with_facts(two_switches(pcie_correctable_errors_risen=40)),
-    "a fatal error": with_facts(two_switches(pcie_fatal_errors_risen=1)),
-    "busy": with_gpu(lambda gpu: replace(gpu, other_processes=("python (1)",)), slower(0.7)),
-    "slow, all hidden": slower(0.7), "small copies": SMALL, "one size": ONE_SIZE,
-    "small copies of 8 lanes": with_facts(two_switches(lanes_now=8), SMALL),
-    "slow, nothing seen": with_facts(two_switches(), slower(0.7)),
-    "slow, nothing looked at": without("link_state", slower(0.7)),
-    "above the limit": with_facts(two_switches(), scaled("link_copy", "bandwidth", 1.1)),
-    "packets unread": with_gpu(lambda gpu: replace(gpu, link=LinkInfo(generation_max=5, lanes_max=16))),
-    "two causes": with_facts(two_switches(lanes_now=8, hop4_lanes_now=8), slower(0.5)),
-    # Copies were faster than such a link, and errors were few.
-    "misread": with_facts(two_switches(generation_now=1, lanes_now=1)),
-    "a bridge misread": with_facts(two_switches(hop4_lanes_now=1)),
-    "one replay": with_facts(two_switches(pcie_replays_risen=1)),
-    "errors of NVLink": with_facts(two_switches(nvlink_errors_risen=40)),
-    "a slow bridge that the GPU could not use": with_facts(OLD, slower(0.2)),
-    "integrated": with_gpu(lambda gpu: replace(gpu, integrated=True)), "C2C": with_facts({**FLAT, "c2c": True}),
-    "coherent": with_gpu(lambda gpu: replace(gpu, link=COHERENT)),
-    "an unknown link": with_gpu(lambda gpu: replace(gpu, link=LinkInfo())),
-    "pageable copies": changed(
-        lambda one: None if one.case.benchmark == "link_copy" and one.case.params["memory"] != "pageable" else one
-    ),
-    **{f"facts alone, {name}": facts_alone(facts) for name, facts in (
-        ("4 lanes", two_switches(lanes_now=4)), ("healthy", two_switches()),
-        ("errors of NVLink", two_switches(nvlink_errors_risen=40)), ("unknown", {**FLAT, "generation_now": None}),
-        ("idle", idle(generation_now=1, lanes_now=8)),
-    )},
-}  # fmt: skip
+
+
+def verdicts() -> dict[str, Run]:
+    return {
+        "healthy": WHOLE, "slow from the GPU": scaled("link_copy", "bandwidth", 0.8, direction="d2h"),
+        "8 of 16 lanes": with_facts(two_switches(lanes_now=8), slower(0.5)),
+        "generation 4 of 5": with_facts(two_switches(generation_now=4), slower(0.5)),
+        "generation 3, the slot hidden": with_facts({**FLAT, "generation_now": 3}, slower(0.25)),
+        "a narrow slot": with_facts(NARROW, slower(0.25)),
+        "a narrow root port": with_facts(two_switches(hop4_lanes_now=8, hop5_lanes_now=8), slower(0.5)),
+        "a slow bridge": with_facts(two_switches(hop2_generation_now=3), slower(0.2)),
+        "idle facts": with_facts(idle(generation_now=4, lanes_now=8), slower(0.1)),
+        "a far node": scaled("link_copy", "bandwidth", 0.7, make_link_run(nodes=2, facts=two_switches())),
+        "a shared uplink": SHARED, "errors": with_facts(two_switches(pcie_correctable_errors_risen=40)),
+        "a fatal error": with_facts(two_switches(pcie_fatal_errors_risen=1)),
+        "busy": with_gpu(lambda gpu: replace(gpu, other_processes=("python (1)",)), slower(0.7)),
+        "slow, all hidden": slower(0.7), "small copies": SMALL, "one size": ONE_SIZE,
+        "small copies of 8 lanes": with_facts(two_switches(lanes_now=8), SMALL),
+        "slow, nothing seen": with_facts(two_switches(), slower(0.7)),
+        "slow, nothing looked at": without("link_state", slower(0.7)),
+        "above the limit": with_facts(two_switches(), scaled("link_copy", "bandwidth", 1.1)),
+        "packets unread": with_gpu(lambda gpu: replace(gpu, link=LinkInfo(generation_max=5, lanes_max=16))),
+        "two causes": with_facts(two_switches(lanes_now=8, hop4_lanes_now=8), slower(0.5)),
+        # Copies were faster than such a link, and errors were few.
+        "misread": with_facts(two_switches(generation_now=1, lanes_now=1)),
+        "a bridge misread": with_facts(two_switches(hop4_lanes_now=1)),
+        "one replay": with_facts(two_switches(pcie_replays_risen=1)),
+        "errors of NVLink": with_facts(two_switches(nvlink_errors_risen=40)),
+        "a slow bridge that the GPU could not use": with_facts(OLD, slower(0.2)),
+        "integrated": with_gpu(lambda gpu: replace(gpu, integrated=True)), "C2C": with_facts({**FLAT, "c2c": True}),
+        "coherent": with_gpu(lambda gpu: replace(gpu, link=COHERENT)),
+        "an unknown link": with_gpu(lambda gpu: replace(gpu, link=LinkInfo())),
+        "pageable copies": changed(
+            lambda one: None if one.case.benchmark == "link_copy" and one.case.params["memory"] != "pageable" else one
+        ),
+        **{f"facts alone, {name}": facts_alone(facts) for name, facts in (
+            ("4 lanes", two_switches(lanes_now=4)), ("healthy", two_switches()),
+            ("errors of NVLink", two_switches(nvlink_errors_risen=40)), ("unknown", {**FLAT, "generation_now": None}),
+            ("idle", idle(generation_now=1, lanes_now=8)),
+        )},
+    }  # fmt: skip
+
+
 PAGEABLE = {"memory": "pageable"}
 APART = scaled("link_concurrent", "together", 1 / 0.511, SEVERAL)
-PAIRED = make_link_run(gpus=4, nodes=2, preset="full")
-for one, other in ((0, "1"), (1, "0"), (2, "3"), (3, "2")):
-    PAIRED = scaled("link_concurrent", "together", 0.51, PAIRED, gpu_index=one, beside=other)
 HIDDEN = with_facts(two_switches(numa_node=None), SEVERAL)
 TO_GPU = without("link_copy", memory="pageable", direction="d2h")
-OTHERS: dict[str, tuple[str, Run]] = {
-    "pinned copies": ("pin", WHOLE), "to the GPU alone": ("pin", TO_GPU),
-    **{f"pageable {factor} times as fast": ("pin", scaled("link_copy", "bandwidth_host", factor, **PAGEABLE))
-       for factor in (0.2, 3.4, 9.0)},
-    "pageable fast one way": ("pin", scaled("link_copy", "bandwidth_host", 9.0, **PAGEABLE, direction="d2h")),
-    "without link_pinning": ("pin", without("link_pinning")),
-    "no way to compare": ("pin", without("link_copy", TO_GPU, memory="pinned", direction="h2d")),
-    "a node beside the GPU's": ("numa", SEVERAL), "one node": ("numa", WHOLE),
-    "the GPU's node": ("numa", with_facts(two_switches(numa_node=0), SEVERAL)),
-    "equal nodes": ("numa", scaled("link_numa", "bandwidth", 1 / 0.722, SEVERAL, node=1)),
-    "the node hidden": ("numa", HIDDEN),
-    "hidden, equal": ("numa", scaled("link_numa", "bandwidth", 1 / 0.722, HIDDEN, node=1)),
-    "one uplink": ("concurrent", SEVERAL), "an uplink for two": ("concurrent", PAIRED), "apart": ("concurrent", APART),
-    "others ended before": ("concurrent", partly(APART, "link_concurrent")),
-    "one did": ("concurrent", partly(SEVERAL, "link_concurrent", direction="h2d", gpu_index=2)),
-    "halves": ("peers", SEVERAL), "two GPUs": ("peers", make_link_run(gpus=2)),
-    "pairs without access": ("peers", peer_outcomes(SEVERAL, "skipped", "other root", second=1)),
-    "a pair failed": ("peers", peer_outcomes(SEVERAL, "failed", "byte 3 differs", first=0, second=1)),
-    "all failed": ("peers", peer_outcomes(SEVERAL, "failed", "byte 3 differs")),
-    "no access at all": ("peers", peer_outcomes(SEVERAL, "skipped", "no peer access")),
-    "odd settings": (
-        "settings", with_facts(two_switches(max_payload_bytes=128, acs=True, relaxed_ordering=False), SEVERAL),
-    ),
-    "no resizable BAR": ("settings", with_facts(two_switches(resizable_bar=False))),
-    "usual settings": ("settings", SEVERAL),
-    "ACS harms several GPUs only": ("settings", with_facts(two_switches(acs=True))),
-}  # fmt: skip
+
+
+def paired() -> Run:
+    """Two GPUs share an uplink, and so do the other two."""
+    run = make_link_run(gpus=4, nodes=2, preset="full")
+    for one, other in ((0, "1"), (1, "0"), (2, "3"), (3, "2")):
+        run = scaled("link_concurrent", "together", 0.51, run, gpu_index=one, beside=other)
+    return run
+
+
+def others() -> dict[str, tuple[str, Run]]:
+    return {
+        "pinned copies": ("pin", WHOLE), "to the GPU alone": ("pin", TO_GPU),
+        **{f"pageable {factor} times as fast": ("pin", scaled("link_copy", "bandwidth_host", factor, **PAGEABLE))
+           for factor in (0.2, 3.4, 9.0)},
+        "pageable fast one way": ("pin", scaled("link_copy", "bandwidth_host", 9.0, **PAGEABLE, direction="d2h")),
+        "without link_pinning": ("pin", without("link_pinning")),
+        "no way to compare": ("pin", without("link_copy", TO_GPU, memory="pinned", direction="h2d")),
+        "a node beside the GPU's": ("numa", SEVERAL), "one node": ("numa", WHOLE),
+        "the GPU's node": ("numa", with_facts(two_switches(numa_node=0), SEVERAL)),
+        "equal nodes": ("numa", scaled("link_numa", "bandwidth", 1 / 0.722, SEVERAL, node=1)),
+        "the node hidden": ("numa", HIDDEN),
+        "hidden, equal": ("numa", scaled("link_numa", "bandwidth", 1 / 0.722, HIDDEN, node=1)),
+        "one uplink": ("concurrent", SEVERAL), "an uplink for two": ("concurrent", paired()),
+        "apart": ("concurrent", APART),
+        "others ended before": ("concurrent", partly(APART, "link_concurrent")),
+        "one did": ("concurrent", partly(SEVERAL, "link_concurrent", direction="h2d", gpu_index=2)),
+        "halves": ("peers", SEVERAL), "two GPUs": ("peers", make_link_run(gpus=2)),
+        "pairs without access": ("peers", peer_outcomes(SEVERAL, "skipped", "other root", second=1)),
+        "a pair failed": ("peers", peer_outcomes(SEVERAL, "failed", "byte 3 differs", first=0, second=1)),
+        "all failed": ("peers", peer_outcomes(SEVERAL, "failed", "byte 3 differs")),
+        "no access at all": ("peers", peer_outcomes(SEVERAL, "skipped", "no peer access")),
+        "odd settings": (
+            "settings", with_facts(two_switches(max_payload_bytes=128, acs=True, relaxed_ordering=False), SEVERAL),
+        ),
+        "no resizable BAR": ("settings", with_facts(two_switches(resizable_bar=False))),
+        "usual settings": ("settings", SEVERAL),
+        "ACS harms several GPUs only": ("settings", with_facts(two_switches(acs=True))),
+    }  # fmt: skip
 
 
 def told(run: Run, rule: str = "verdict") -> Iterator[str]:
@@ -145,8 +159,8 @@ def told(run: Run, rule: str = "verdict") -> Iterator[str]:
 
 
 def test_what_is_said_of_a_link() -> None:
-    every = {name: told(run) for name, run in VERDICTS.items()}
-    every |= {f"{rule}: {name}": told(run, rule) for name, (rule, run) in OTHERS.items()}
+    every = {name: told(run) for name, run in verdicts().items()}
+    every |= {f"{rule}: {name}": told(run, rule) for name, (rule, run) in others().items()}
     snapshots.same("links", snapshots.in_turn(every))
 
 
