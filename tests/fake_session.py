@@ -5,6 +5,7 @@ import pytest
 
 from microbench.analysis.stats import values_of
 from microbench.core.bench import Benchmark, Measured, discover
+from microbench.core.errors import Skip
 from microbench.core.model import Case, Fact, Floors, Measurement
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import FakeHost, open_fake_cold
@@ -62,3 +63,14 @@ def medians_of(name: str, rows: list[Measured]) -> dict[str, float]:
 
 def facts(name: str, costs: FakeCosts | None = None, /, **params: int | str) -> dict[str, Fact]:
     return {row.name: row for row in exactly(name, costs, params) if isinstance(row, Fact)}
+
+
+def told(name: str, costs: FakeCosts, params: dict[str, int | str]) -> str:
+    """All that a case yields on a simulated machine, in a line; or why it does not run there."""
+    try:
+        rows = exactly(name, costs, params)
+    except Skip as skip:
+        return f"skipped: {skip}"
+    figures = [f"{metric} {value:.4g}" for metric, value in medians_of(name, rows).items()]
+    figures += [f"{row.name}={row.reason if row.value is None else row.value}" for row in rows if isinstance(row, Fact)]
+    return ", ".join(figures)

@@ -1,6 +1,7 @@
 """Reads findings in tests: those of a suite by rule, and one of them checked for severity, words and shape."""
 
 import re
+import textwrap
 
 from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
 from microbench.core.model import Run
@@ -58,3 +59,8 @@ def check_shape(finding: Finding) -> None:
     for words in (finding.text, finding.advice):
         assert words == "" or words.endswith("."), f"{rule}: end it with a full stop: {words}"
         assert "nan" not in words.split(), rule
+
+
+def drawn(finding: Finding) -> str:
+    words = textwrap.fill(f"{finding.text} {finding.advice}".strip(), 116, break_long_words=False)
+    return f"[{finding.severity}] {finding.rule}: {finding.title}\n{textwrap.indent(words, '    ')}"

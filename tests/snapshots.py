@@ -6,7 +6,7 @@ UPDATE_SNAPSHOTS=1 writes them anew; then look at the difference before it is co
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ def same(name: str, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(stripped, encoding="utf-8")
     assert stripped == path.read_text(encoding="utf-8"), (
-        f"{name} looks different: if you mean it, run UPDATE_SNAPSHOTS=1 pytest tests/test_snapshots.py, read git diff"
+        f"{name} looks different: if you mean it, run this test with UPDATE_SNAPSHOTS=1 and read git diff"
     )
 
 
@@ -85,3 +85,14 @@ def told(trace: Trace, facts: Iterable[str] = PROGRAM) -> str:
 def same_trace(name: str, trace: Trace) -> None:
     """Assert that all that a trace tells is the snapshot of that name."""
     same(f"traces/{name}", told(trace, PROGRAM + FILE))
+
+
+def in_turn(every: Mapping[str, Iterable[str]]) -> str:
+    """What is told of each, under its name. Of what was told before only the first line is repeated."""
+    told: set[str] = set()
+    texts = []
+    for name, pieces in every.items():
+        new = [piece if piece not in told else piece.partition("\n")[0] for piece in pieces]
+        told |= set(new)
+        texts.append("\n".join((f"== {name}", *new)))
+    return "\n\n".join(texts)

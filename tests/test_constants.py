@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import snapshots
-from fake_session import exactly, facts, medians, medians_of
+from fake_session import exactly, facts, medians, told
 
 from microbench.core.bench import SUITES, discover
 from microbench.core.errors import Skip
@@ -47,16 +47,8 @@ def test_figures_are_those_of_the_constants(suite: str) -> None:
     for benchmark in discover().values():
         every = [one for one in benchmark.cases("default") if benchmark.here(here, one.params) is None]
         for case in every[:: -(-len(every) // MOST_CASES) or 1] if benchmark.suite == suite else ():
-            try:
-                rows = exactly(benchmark.name, costs, dict(case.params))
-            except Skip as skip:
-                lines.append(f"{case.id} skipped: {skip}")
-                continue
-            figures = [f"{name} {value:.4g}" for name, value in medians_of(benchmark.name, rows).items()]
-            figures += [
-                f"{row.name}={row.reason if row.value is None else row.value}" for row in rows if isinstance(row, Fact)
-            ]
-            lines.append(f"{case.id} {', '.join(figures)}")
+            said = told(benchmark.name, costs, dict(case.params))
+            lines.append(f"{case.id} {said}")
     snapshots.same(f"constants/{suite}", "\n".join(lines))
 
 

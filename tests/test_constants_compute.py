@@ -6,7 +6,8 @@ from typing import get_args
 import msgspec
 import numpy as np
 import pytest
-from fake_session import exactly, facts, medians, medians_of, run_case
+import snapshots
+from fake_session import exactly, facts, medians, medians_of, run_case, told
 
 from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
@@ -22,7 +23,6 @@ from microbench.meter.timer import Meter
 
 GIB = 1 << 30
 COSTS = FakeCosts()
-BEST = "algo66_tile18_stages35_cluster5"
 OTHER = FakeCosts(
     sm_count=80,
     sm_clock_hz=1.5e9,
@@ -36,7 +36,6 @@ OTHER = FakeCosts(
         power_limit_w=300.0, boost_s=0.03, tensor_offset_hz=0.05e9,
     ),
 )  # fmt: skip
-each_machine = pytest.mark.parametrize("costs", [COSTS, OTHER], ids=["default", "other"])
 
 
 def without_limit(costs: FakeCosts) -> FakeCosts:
@@ -48,28 +47,8 @@ def changed(costs: FakeCosts, **compute: object) -> FakeCosts:
     return replace(costs, compute=replace(costs.compute, **compute))
 
 
-def ceiling(costs: FakeCosts, dtype: str, load: str = "sustained", path: str = "wgmma") -> dict[str, float]:
-    return medians("tensor_ceiling", costs, load=load, path=path, dtype=dtype)
-
-
 def product(costs: FakeCosts, dtype: str = "bf16", size: int = 8192, library: str = "cublaslt") -> dict[str, float]:
     return medians("gemm_throughput", costs, library=library, size=size, dtype=dtype)
-
-
-@each_machine
-def test_without_warpgroup_instructions_warps_get_the_whole_rate(costs: FakeCosts) -> None:
-    older = msgspec.structs.replace(costs, compute_capability=(8, 0))
-    for machine, dtype in ((costs, "fp64"), (older, "bf16")):
-        per_clock = costs.compute.tensor_per_clock[dtype]
-        assert ceiling(machine, dtype, path="mma")["per_clock"] == pytest.approx(per_clock, rel=1e-3)
-
-
-@each_machine
-def test_the_fastest_kernel_is_found_and_it_is_not_the_first_guess(costs: FakeCosts) -> None:
-    second = changed(costs, libraries={"cublaslt": ProductLibrary(5000, {"1st": 0.8, "2nd": 0.9}, ("bf16",))})
-    for machine, dtype, best in ((costs, "bf16", BEST), (costs, "fp64", BEST), (second, "bf16", "2nd")):
-        figures = facts("gemm_throughput", machine, library="cublaslt", size=4096, dtype=dtype)
-        assert figures["candidate"].value == best
 
 
 def test_a_kernel_that_refuses_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,11 +86,6 @@ def test_a_library_that_draws_less_is_compared_at_its_own_clock_in_blocks_of_a_s
     assert busy_s == pytest.approx(1.0, rel=0.1), "the second halves of two blocks of a second"
 
 
-def test_a_run_with_less_time_claims_no_sustained_ratio() -> None:
-    assert "against" not in product(FRUGAL, library="torch")
-    assert "needs blocks of 1 s: --full" in str(facts("gemm_throughput", FRUGAL, **FRUGAL_CASE)["against"].reason)
-
-
 @pytest.mark.parametrize("library", ["cublaslt", "torch"])
 def test_operands_are_drawn_before_they_are_timed(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Memory is zeroed when it is given, and zeros multiply faster: also where no candidates are tried.
@@ -124,45 +98,6 @@ def test_operands_are_drawn_before_they_are_timed(library: str, monkeypatch: pyt
     product(costs, library=library)
     assert acts[0] == "drawn"
     assert "timed" in acts
-
-
-def test_another_library_is_measured_without_cublaslt_too() -> None:
-    costs = changed(COSTS, libraries={"torch": COSTS.compute.libraries["torch"]})
-    figures = product(costs, library="torch")
-    assert figures["rate"] == pytest.approx(product(COSTS, library="torch")["rate"], rel=0.01)
-    assert "against" not in figures
-    reason = facts("gemm_throughput", costs, dtype="bf16", library="torch", size=8192)["against"].reason
-    assert reason == "the simulated machine has no cublaslt"
-
-
-@pytest.mark.parametrize(("costs", "library", "dtype", "reason"), [
-    (COSTS, "cupy", "bf16", "the simulated cupy has no bf16"),
-    (COSTS, "torch", "fp16_acc16", "has no fp16_acc16"),
-    (COSTS, "cublaslt", "nvfp4", r"nvfp4 needs compute capability 10\.0, the simulated GPU has 9\.0"),
-    (FakeCosts(compute_capability=(8, 6)), "cublaslt", "fp8_e4m3_fast", r"fp8_e4m3 needs compute capability 8\.9"),
-    (changed(COSTS, libraries={}), "cublaslt", "bf16", "has no cublaslt"),
-])  # fmt: skip
-def test_what_a_library_or_gpu_lacks_is_a_skip(costs: FakeCosts, library: str, dtype: str, reason: str) -> None:
-    with pytest.raises(Skip, match=reason):
-        product(costs, dtype, library=library)
-
-
-def test_gpus_without_sparse_instructions_are_skipped() -> None:
-    with pytest.raises(Skip, match=r"compute capability 8\.0"):
-        medians("tensor_sparse", FakeCosts(compute_capability=(7, 5)), load="burst", path="mma", dtype="fp16")
-
-
-def test_partial_sums_in_fp32_cost_their_share() -> None:
-    costs = without_limit(COSTS)
-    ratio = product(costs, "fp8_e4m3")["rate"] / product(costs, "fp8_e4m3_fast")["rate"]
-    assert ratio == pytest.approx(costs.compute.promoted_share, rel=0.01)
-
-
-def test_the_search_finds_whole_waves_where_power_does_not_decide() -> None:
-    costs = without_limit(COSTS)
-    figures = facts("gemm_search", costs, dtype="bf16")
-    assert (figures["shape"].value, figures["candidate"].value) == (f"{64 * costs.sm_count}x8192x16384", BEST)
-    assert medians("gemm_search", costs, dtype="bf16")["rate"] > 1.02 * product(costs)["rate"]
 
 
 def drawn(costs: FakeCosts, data: str, dtype: str = "bf16") -> dict[str, float]:
@@ -189,31 +124,62 @@ def test_power_falls_to_the_limit_the_temperature_follows_it_and_nvml_overstates
     assert excess_hz == pytest.approx(own.nvml_excess_hz, rel=0.05)
 
 
-def test_work_below_the_limit_never_turns() -> None:
-    figures, _, reasons = course(COSTS, "fp64")
-    assert "turn" not in figures
-    assert figures["burst"] == pytest.approx(figures["sustained"], rel=0.01)
-    assert reasons == "none"
-
-
 def crowded(left_bytes: int) -> FakeCosts:
     """A GPU of 2 GiB with so much left."""
     return FakeCosts(memory=MemoryCosts(total_bytes=2 * GIB, context_bytes=2 * GIB - left_bytes))
 
 
-def test_shapes_are_halved_where_memory_is_short_and_the_row_says_so() -> None:
-    params: dict[str, int | str] = {"library": "cublaslt", "size": 16384, "dtype": "fp64"}
-    assert facts("gemm_throughput", crowded(1536 << 20), **params)["shape"].value == "4096x4096x4096"
-    with pytest.raises(Skip, match="of device memory asked, 8 MiB free"):
-        facts("gemm_throughput", crowded(8 << 20), **params)
-
-
-@pytest.mark.parametrize(
-    ("left_bytes", "shapes"), [(900 << 20, ("4096x4096x4096", "8192x8192x8192")), (220 << 20, ("4096x4096x4096",))]
-)
-def test_the_search_leaves_out_what_finds_no_room_beside_the_first_shape(left_bytes: int, shapes: tuple[str]) -> None:
+OLDER = {"compute_capability": (8, 0)}
+ONE_KERNEL = changed(COSTS, libraries={"cublaslt": ProductLibrary(5000, {"1st": 0.8, "2nd": 0.9}, ("bf16",))})
+SLOW = msgspec.structs.replace(COSTS.compute.libraries["cublaslt"], submit_ns=200_000)
+SUSTAINED = {"load": "sustained", "path": "mma"}
+CASES: dict[str, tuple[str, FakeCosts, dict[str, int | str]]] = {
+    **{f"without warpgroup instructions warps get the whole rate: {dtype} on {name}": (
+        "tensor_ceiling", machine, SUSTAINED | {"dtype": dtype}
+    ) for name, costs in (("default", COSTS), ("other", OTHER))
+      for machine, dtype in ((costs, "fp64"), (msgspec.structs.replace(costs, **OLDER), "bf16"))},
+    **{f"the fastest kernel is found: {name}": (
+        "gemm_throughput", costs, {"library": "cublaslt", "size": 4096, "dtype": dtype}
+    ) for name, costs, dtype in (
+        ("not the first guess", COSTS, "bf16"), ("fp64", COSTS, "fp64"), ("other", OTHER, "bf16"),
+        ("other, fp64", OTHER, "fp64"), ("the second of two", ONE_KERNEL, "bf16"),
+    )},
+    **{f"{library}, {dtype} on {name}": (
+        "gemm_throughput", costs, {"library": library, "size": 8192, "dtype": dtype}
+    ) for name, costs, library, dtype in (
+        ("a run with less time", FRUGAL, "torch", "bf16"), ("the usual machine", COSTS, "torch", "bf16"),
+        ("a machine without cuBLASLt", changed(COSTS, libraries={"torch": COSTS.compute.libraries["torch"]}), "torch",
+         "bf16"),
+        ("the usual machine", COSTS, "cupy", "bf16"), ("the usual machine", COSTS, "torch", "fp16_acc16"),
+        ("the usual machine", COSTS, "cublaslt", "nvfp4"),
+        ("an older GPU", FakeCosts(compute_capability=(8, 6)), "cublaslt", "fp8_e4m3_fast"),
+        ("a machine without libraries", changed(COSTS, libraries={}), "cublaslt", "bf16"),
+        # Partial sums in fp32 cost their share.
+        ("unlimited power", without_limit(COSTS), "cublaslt", "fp8_e4m3"),
+        ("unlimited power", without_limit(COSTS), "cublaslt", "fp8_e4m3_fast"),
+        ("unlimited power", without_limit(COSTS), "cublaslt", "bf16"),
+    )},
+    "the search finds whole waves where power does not decide": (
+        "gemm_search", without_limit(COSTS), {"dtype": "bf16"}
+    ),
+    "no sparse instructions": (
+        "tensor_sparse", FakeCosts(compute_capability=(7, 5)), {"load": "burst", "path": "mma", "dtype": "fp16"}
+    ),
+    **{f"shapes are halved where {left >> 20} MiB are left": (
+        "gemm_throughput", crowded(left), {"library": "cublaslt", "size": 16384, "dtype": "fp64"}
+    ) for left in (1536 << 20, 8 << 20)},
     # 4096 cubed takes 0.1 GB in bf16, 8192 cubed 0.4 GB: the larger ones do not fit, nor the best one a second time.
-    assert facts("gemm_search", crowded(left_bytes), dtype="bf16")["shape"].value in shapes
+    **{f"the search with {left >> 20} MiB": ("gemm_search", crowded(left), {"dtype": "bf16"})
+       for left in (900 << 20, 220 << 20)},
+    **{name: ("gemm_sustained", costs, {"dtype": dtype, "duration_s": 4}) for name, costs, dtype in (
+        ("work below the limit never turns", COSTS, "fp64"), ("work above it does", COSTS, "bf16"),
+        ("its burst holds no submission", changed(COSTS, libraries={"cublaslt": SLOW}), "bf16"),
+    )},
+}  # fmt: skip
+
+
+def test_figures_of_odd_machines() -> None:
+    snapshots.same("constants/odd-compute", snapshots.in_turn({name: (told(*one),) for name, one in CASES.items()}))
 
 
 @pytest.mark.parametrize("name", ["gemm_data", "gemm_search"])
@@ -238,9 +204,3 @@ def test_a_slow_product_is_never_silent_for_a_minute() -> None:
     assert 4 < call_s < 12, "the test needs a slow one"
     heard_s.append(gpu.clock.now_ns() * 1e-9)
     assert max(late - early for early, late in pairwise(heard_s)) < 5 * call_s
-
-
-def test_the_burst_holds_no_submission() -> None:
-    library = msgspec.structs.replace(COSTS.compute.libraries["cublaslt"], submit_ns=200_000)
-    slow = changed(COSTS, libraries={"cublaslt": library})
-    assert course(slow)[0]["burst"] / course(COSTS)[0]["burst"] == pytest.approx(1, rel=0.01)

@@ -241,21 +241,6 @@ def test_an_event_covers_only_the_work_before_it(way: str) -> None:
     assert unrecorded[1].begin_s < unrecorded[0].end_s
 
 
-def test_a_replay_hands_over_one_root_after_another() -> None:
-    """Its call is longer by each further root, and each root may begin before the call has returned."""
-    workload = step(Kernels(64, (0.1e-6,)), streams=64)
-    (replay,) = model.acts(workload, KNOWN, "graph")
-    one = 2.1e-6 + 64 * 2e-9
-    assert replay.host_s == pytest.approx(one + 63 * 0.7e-6)
-    found = model.play([replay])
-    begins = [span.begin_s for span in found.work]
-    assert begins == pytest.approx([one + place * 0.7e-6 + 3.5e-6 for place in range(64)])
-    assert sum(found.shares.values()) == pytest.approx(found.end_s)
-    forked = step(Copies("h2d", 64), Kernels(64, (0.1e-6,)), streams=64)
-    (replay,) = model.acts(forked, KNOWN, "graph")
-    assert replay.host_s == pytest.approx(2.1e-6 + 65 * 2e-9), "a copy that all wait for is the only root"
-
-
 @given(st.integers(1, 80), st.floats(0, 20e-6), st.sampled_from(LAYERS))
 def test_a_graph_takes_kernel_and_gap_behind_one_call(kernels: int, duration_s: float, layer: str) -> None:
     found = played(step(Kernels(kernels, (duration_s,), host_s=1e-3), Wait(), layer=layer), "graph")
@@ -308,51 +293,6 @@ def test_the_hosts_own_time_for_a_copy_is_paid_for_each_of_them_outside_of_graph
     assert step_s("graph", 50e-6) - step_s("graph", 40e-6) == pytest.approx(0.0 if captured else 3 * 10e-6)
 
 
-def test_the_gap_behind_a_large_grid_is_shorter_in_a_graph() -> None:
-    def gap_s(way: str, blocks: int | None) -> float:
-        acts = model.acts(step(Kernels(1, (9e-6,), blocks=blocks), Wait()), KNOWN, way)
-        (work,) = acts[0].work
-        assert isinstance(work, model.Work)
-        return work.gap_s
-
-    for blocks, less_s in ((None, 0.0), (1055, 0.0), (1056, KNOWN["wide_graph"]), (9999, KNOWN["wide_graph"])):
-        assert gap_s("graph", blocks) == pytest.approx(GAPS["graph"] - less_s)
-        assert gap_s("stream", blocks) == pytest.approx(GAPS["stream"])
-
-
-def test_large_grids_of_a_framework_are_in_the_gaps_of_its_code() -> None:
-    def step_s(blocks: int | None) -> float:
-        return played(step(Kernels(9, (9e-6,), blocks=blocks, layer="torch_eager"), Wait()), "graph").end_s
-
-    assert step_s(9999) == step_s(None)
-
-
-BETWEEN: tuple[tuple[Part, str, float], ...] = (
-    (Kernels(1, (0.8e-6,), memset=True), "memset_graph", 0.8e-6),
-    (Copies("h2d", model.SMALL_COPY - 1), "h2d_small_graph", 1.1e-6 + (model.SMALL_COPY - 1) / LINK),
-    (Copies("h2d", model.SMALL_COPY), "h2d_graph", 1.1e-6 + model.SMALL_COPY / LINK),
-    (Copies("d2h", 8), "d2h_graph", 1.2e-6 + 8 / (LINK * 1.1)),
-)
-
-
-@pytest.mark.parametrize(("part", "around", "own_s"), BETWEEN, ids=[name for _, name, _ in BETWEEN])
-def test_a_graph_takes_longer_to_a_memset_or_copy_and_back(part: Part, around: str, own_s: float) -> None:
-    """Half of it lies on either side, and none of it in a stream. A first or last node has one side."""
-    assert around in model.needed(step(part, Wait()), "graph")
-    assert around not in model.needed(step(part, Wait()), "stream")
-    kernel = Kernels(1, (4e-6,))
-    before, node, behind = played(step(kernel, part, kernel, Wait()), "graph").work
-    assert node.end_s - node.begin_s == pytest.approx(own_s)
-    gap_s = GAPS["graph"] if isinstance(part, Kernels) else 0.0
-    assert node.begin_s - before.end_s == pytest.approx(gap_s + KNOWN[around] / 2)
-    assert behind.begin_s - node.end_s == pytest.approx(GAPS["graph"] + KNOWN[around] / 2)
-    alone = played(step(part, Wait()), "graph")
-    assert alone.end_s == pytest.approx(alone.work[0].end_s + KNOWN["complete"])
-    longer = {around: KNOWN[around] + 1e-6}
-    streamed = [played(step(kernel, part, kernel, Wait()), "stream", **more).end_s for more in ({}, longer)]
-    assert streamed[0] == streamed[1]
-
-
 def test_a_full_queue_does_not_change_how_long_a_step_takes() -> None:
     workload = step(Kernels(50, (9e-6,)), Wait())
     roomy, full = played(workload, "stream"), played(workload, "stream", queue=4)
@@ -379,6 +319,12 @@ BEFORE_A_COPY = [act("launch", 1e-6, 0.0, model.Work("gpu", (9e-6, 40e-6)[at], 2
 JOINS = act("copy", 1e-6, 0.0, model.Work("d2h", 10e-6, joins=True))
 PAGEABLE = Copies("h2d", 1 << 20, memory="pageable")
 FORKED = [part for at in range(1, 9) for part in (Event(1, at, awaited=True), Kernels(1, (9e-6,), stream=at))]
+KERNEL = Kernels(1, (4e-6,))
+# A graph takes longer to these and back: half of it lies on either side, and a first or last node has one side.
+BETWEEN: dict[str, Part] = {
+    "a memset": Kernels(1, (0.8e-6,), memset=True), "a small copy": Copies("h2d", model.SMALL_COPY - 1),
+    "a copy": Copies("h2d", model.SMALL_COPY), "a copy to the host": Copies("d2h", 8),
+}  # fmt: skip
 ACTS: dict[str, tuple[list[model.Act], dict[str, float]]] = {
     "nothing": ([], {}),
     "an empty stream is synchronised too": ([model.Act("sync", 3e-6, wait_s=1e-6)], {}),
@@ -425,6 +371,12 @@ PLAYS: dict[str, tuple[Workload, str]] = {
         "graph",
     ),
     "nothing is captured": (step(Wait(), HostWork(1e-6), PAGEABLE), "graph"),
+    **{
+        f"{at} {place} in a {way}": (step(*parts), way)
+        for at, part in BETWEEN.items()
+        for place, parts in (("between kernels", (KERNEL, part, KERNEL, Wait())), ("alone", (part, Wait())))
+        for way in model.WAYS
+    },
     "a pinned copy leaves the host to the next call": (
         step(Copies("h2d", 5_000_000), Kernels(1, (4e-6,)), Copies("d2h", 5_500_000), Wait()), "stream",
     ),

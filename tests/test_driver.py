@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import snapshots
 from recorded_trees import unpack, write
 
 from microbench.gpu.machine import diagnosis
@@ -33,54 +34,41 @@ def test_a_gpu_that_works_needs_no_explanation() -> None:
     )  # hidden, yet it works
 
 
-CASES: list[tuple[str, machine.Observed, str, str]] = [
-    ("old driver", changed(WORKS, cuda_version=12040), "packages are of CUDA 13", "'.[cu12]'"),
-    ("ancient driver", changed(WORKS, cuda_version=11080), "CUDA 11 only", "525"),
-    ("packages", changed(WORKS, missing_packages=("cuda-bindings",)), "cuda-bindings", "'.[cu13]'"),
-    ("packages for 12", changed(WORKS, cuda_version=12080, bindings_version=None, missing_packages=("cuda-bindings",)),
-     "cuda-bindings", "'.[cu12]'"),
-    ("hidden", changed(FAILS, visible_devices=""), "CUDA_VISIBLE_DEVICES=''", "unset"),
-    ("hidden, none counted", changed(WORKS, device_count=0, visible_devices="7"), "CUDA_VISIBLE_DEVICES='7'", "unset"),
-    ("MIG", changed(FAILS, boards_in_mig_mode=1), "MIG mode is on", "nvidia-smi mig -cgi"),
-    ("MIG, a board named", changed(FAILS, boards_in_mig_mode=1, visible_devices="0"), "MIG mode is on", "mig -cgi"),
-    ("MIG, all hidden", changed(FAILS, boards_in_mig_mode=1, visible_devices="-1"), "CUDA_VISIBLE_DEVICES", "unset"),
-    ("nouveau", changed(ABSENT, gpus=("g",), bound_to=("nouveau",)), "nouveau", "NVIDIA's driver"),
-    ("vfio", changed(ABSENT, gpus=("g",), bound_to=("vfio-pci",)), "virtual machine", "that machine"),
-    ("WSL", changed(ABSENT, wsl=True), "WSL", "/usr/lib/wsl/lib"),
-    ("container", changed(ABSENT, gpus=("g",), container="docker"), "not given the GPU", "--gpus all"),
-    ("library lost", changed(ABSENT, module_version="580.95.05"), "kernel driver 580.95.05 runs", "libraries"),
-    ("no driver", changed(ABSENT, gpus=("0000:01:00.0",)), "0000:01:00.0 has no driver", "install NVIDIA's driver"),
-    ("nothing", ABSENT, "this machine shows no NVIDIA GPU", "--device fake"),
-    ("nothing in a container", changed(ABSENT, container="podman"), "this container (podman)", "--device fake"),
-    ("forbidden", changed(FAILS, denied_nodes=("/dev/nvidiactl",), denied_group="video"),
-     "no permission for /dev/nvidiactl", "usermod -aG video"),
-    ("nodes missing", changed(FAILS, missing_nodes=("/dev/nvidia-uvm",)), "/dev/nvidia-uvm", "nvidia-modprobe"),
-    ("nodes missing in a container", changed(FAILS, missing_nodes=("/dev/nvidiactl",), container="docker"),
-     "lacks /dev/nvidiactl", "--gpus all"),
-    ("a mismatch is not blamed on files", changed(FAILS, init_code=803, missing_nodes=("/dev/nvidia-uvm",)),
-     "different versions", "reboot"),
-    ("library without GPU",
-     changed(FAILS, gpus=(), bound_to=(), module_version=None, missing_nodes=("/dev/nvidiactl",)),
-     "no NVIDIA GPU is on the PCI bus", "lspci"),
-    ("unknown code", changed(FAILS, init_code=777), "777", "nvidia-smi"),
-    ("no count", changed(WORKS, device_count=None), "(100)", "nvidia-smi -L"),
-]  # fmt: skip
+SEEN: dict[str, machine.Observed] = {
+    "an old driver": changed(WORKS, cuda_version=12040), "an ancient driver": changed(WORKS, cuda_version=11080),
+    "a missing package": changed(WORKS, missing_packages=("cuda-bindings",)),
+    "a missing package of CUDA 12": changed(
+        WORKS, cuda_version=12080, bindings_version=None, missing_packages=("cuda-bindings",)
+    ),
+    "hidden": changed(FAILS, visible_devices=""),
+    "hidden, none counted": changed(WORKS, device_count=0, visible_devices="7"),
+    "MIG": changed(FAILS, boards_in_mig_mode=1),
+    "MIG, a board named": changed(FAILS, boards_in_mig_mode=1, visible_devices="0"),
+    "MIG, all hidden": changed(FAILS, boards_in_mig_mode=1, visible_devices="-1"),
+    "nouveau": changed(ABSENT, gpus=("g",), bound_to=("nouveau",)),
+    "vfio": changed(ABSENT, gpus=("g",), bound_to=("vfio-pci",)), "WSL": changed(ABSENT, wsl=True),
+    "a container": changed(ABSENT, gpus=("g",), container="docker"),
+    "the library lost": changed(ABSENT, module_version="580.95.05"),
+    "no driver": changed(ABSENT, gpus=("0000:01:00.0",)), "nothing": ABSENT,
+    "nothing in a container": changed(ABSENT, container="podman"),
+    "forbidden": changed(FAILS, denied_nodes=("/dev/nvidiactl",), denied_group="video"),
+    "nodes missing": changed(FAILS, missing_nodes=("/dev/nvidia-uvm",)),
+    "nodes missing in a container": changed(FAILS, missing_nodes=("/dev/nvidiactl",), container="docker"),
+    "a mismatch is not blamed on files": changed(FAILS, init_code=803, missing_nodes=("/dev/nvidia-uvm",)),
+    "a library without GPU": changed(
+        FAILS, gpus=(), bound_to=(), module_version=None, missing_nodes=("/dev/nvidiactl",)
+    ),
+    "an unknown code": changed(FAILS, init_code=777), "no count": changed(WORKS, device_count=None),
+    **{f"code {code}": changed(FAILS, init_code=code) for code in machine.INIT_CODES},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("seen", "reason", "step"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_rules(seen: machine.Observed, reason: str, step: str) -> None:
-    found = machine.diagnose(seen)
-    assert reason in found.reason
-    assert step in found.next_step
-    assert "\n" not in found.reason + found.next_step
-
-
-def test_every_code_of_the_table_is_reached_names_itself_and_is_two_lines() -> None:
-    for code, expected in machine.INIT_CODES.items():
-        assert machine.diagnose(changed(FAILS, init_code=code)) == expected
-        assert f"({code})" in expected.reason
-        assert expected.next_step
-        assert "\n" not in expected.reason + expected.next_step
+def test_why_there_is_no_gpu_and_what_to_do() -> None:
+    """Two lines each; what cuInit says is named by its number."""
+    found = {name: machine.diagnose(seen) for name, seen in SEEN.items()}
+    snapshots.same("no-gpu", snapshots.in_turn({name: (one.reason, one.next_step) for name, one in found.items()}))
+    assert not any("\n" in one.reason + one.next_step for one in found.values())
+    assert all(f"({code})" in found[f"code {code}"].reason for code in machine.INIT_CODES)
 
 
 class StandInCuda:
@@ -105,6 +93,9 @@ def test_asking_libcuda() -> None:
     answer = machine.ask_driver(lambda name: ctypes.CDLL("libcuda-of-nobody.so.99"))
     assert "libcuda-of-nobody.so.99" in str(answer.library_error)
     assert answer.init_code is None
+
+
+PACKAGES = {"cuda_bindings": "13.0.3", "numba": "0.61", "nvidia_cuda_nvrtc": "13.0.88"}
 
 
 def look(
@@ -144,7 +135,7 @@ def test_forbidden_device_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (root / f"dev/{name}").chmod(0o660)
     allowed = os.access
     monkeypatch.setattr(diagnosis.os, "access", lambda path, mode: allowed(path, mode) and Path(path).name != "nvidia0")
-    seen = look(root, machine.DriverAnswer(None, 999, None, 13000), cuda_bindings="13.0.3", nvidia_cuda_nvrtc="13.0.88")
+    seen = look(root, machine.DriverAnswer(None, 999, None, 13000), **PACKAGES)
     assert seen.denied_nodes == ("/dev/nvidia0",)
     assert seen.denied_group == (root / "dev/nvidia0").group()
     found = machine.diagnose(seen)

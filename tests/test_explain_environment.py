@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import snapshots
 from msgspec.structs import replace
+from read_findings import drawn
 from recorded_trees import unpack
 
 from microbench.analysis.evidence import Finding
@@ -48,67 +50,60 @@ def test_a_quiet_machine_has_no_findings() -> None:
     assert findings(run()) == []
 
 
-# Facts that differ from a quiet machine's, the rule that sees them, its severity, and the values that it names.
-FACT_CASES: list[tuple[dict[str, Any], str, str, tuple[str, ...]]] = [
-    ({"governor": "powersave"}, "environment.governor", "warning", ("powersave",)),
-    ({"governor": "schedutil", "governor_by_policy": "3 performance, 1 schedutil"}, "environment.governor", "warning",
-     ("3 performance, 1 schedutil",)),
-    ({"governor": "powersave", "cpu_frequency_driver": "intel_pstate", "energy_preference": "performance"},
-     "environment.governor", "note", ("intel_pstate",)),
-    ({"c_state_deepest": "C6", "c_state_exit_latency_s": 133e-6}, "environment.idle_states", "advice",
-     ("C6", "133 µs")),
-    ({"submit_core_siblings": "12"}, "environment.smt_sibling", "note", ("CPU 12",)),
-    ({"submit_core_siblings": "12", "parent_cores": "12-13"}, "environment.smt_sibling", "warning", ("CPU 12",)),
-    ({"submit_core_siblings": "12", "watcher_core": 12}, "environment.smt_sibling", "warning", ("CPU 12",)),
-    ({"clock_source": "hpet"}, "environment.clock_source", "problem", ("hpet",)),
-    ({"clock_source": "xen"}, "environment.clock_source", "problem", ("xen",)),
-    ({"physical_core_count": 2}, "environment.few_cores", "advice", ("2 physical", "3 busy")),
-    ({"physical_core_count": 1}, "environment.few_cores", "warning", ("1 physical", "3 busy")),
-    ({"cpu_quota": 1.5}, "environment.cpu_quota", "warning", ("1.5 CPUs",)),
-    ({"load_average_1min": 9.0}, "environment.load", "warning", ("9.0", "16 CPUs")),
-    ({"virtualization": "kvm"}, "environment.virtualization", "note", ("kvm",)),
-    ({"virtualization": "wsl"}, "environment.virtualization", "warning", ("WSL",)),
-    ({"container": "gvisor", "virtualization": "kvm"}, "environment.virtualization", "warning", ("gVisor",)),
-    ({"pcie_aspm_policy": "powersupersave"}, "environment.pcie_aspm", "advice", ("powersupersave",)),
-    ({"profiler": "Nsight Systems"}, "environment.profiler", "problem", ("Nsight Systems",)),
-    ({"tracer": "gdb"}, "environment.tracer", "problem", ("gdb",)),
-    ({"mps": "running"}, "environment.mps", "warning", ("running",)),
-    ({"mps": "control pipe without a visible daemon"}, "environment.mps", "note", ("control pipe",)),
-    ({"submit_core_numa_node": 0}, "environment.numa", "warning", ("node 0", "node 1")),
+MEMORY_ERRORS = (
+    MemoryErrors(rows_remapped_uncorrected=9, remap_pending=True, remap_failed=True),
+    MemoryErrors(uncorrected_volatile=1, uncorrected_aggregate=2, remap_pending=True),
+    MemoryErrors(pages_retired=4, retirement_pending=True), MemoryErrors(uncorrected_volatile=1),
+)  # fmt: skip
+# Facts and fields of the GPU that differ from a quiet machine's; each is one finding.
+FACTS: list[dict[str, Any]] = [
+    {"governor": "powersave"}, {"governor": "schedutil", "governor_by_policy": "3 performance, 1 schedutil"},
+    {"governor": "powersave", "cpu_frequency_driver": "intel_pstate", "energy_preference": "performance"},
+    {"c_state_deepest": "C6", "c_state_exit_latency_s": 133e-6}, {"submit_core_siblings": "12"},
+    {"submit_core_siblings": "12", "parent_cores": "12-13"}, {"submit_core_siblings": "12", "watcher_core": 12},
+    {"clock_source": "hpet"}, {"clock_source": "xen"}, {"physical_core_count": 2}, {"physical_core_count": 1},
+    {"cpu_quota": 1.5}, {"load_average_1min": 9.0}, {"virtualization": "kvm"}, {"virtualization": "wsl"},
+    {"container": "gvisor", "virtualization": "kvm"}, {"pcie_aspm_policy": "powersupersave"},
+    {"profiler": "Nsight Systems"}, {"tracer": "gdb"}, {"mps": "running"},
+    {"mps": "control pipe without a visible daemon"}, {"submit_core_numa_node": 0},
 ]  # fmt: skip
-GPU_CASES: list[tuple[dict[str, Any], str, str, tuple[str, ...]]] = [
-    ({"other_processes": ("python (pid 7)",)}, "environment.other_processes", "problem", ("python (pid 7)",)),
-    ({"other_processes": ("Xorg (graphics, pid 7)",)}, "environment.other_processes", "advice", ("Xorg",)),
-    ({"other_processes": ("Xorg (graphics, pid 7)", "python (pid 8)")}, "environment.other_processes", "problem",
-     ("Xorg", "python")),
-    ({"confidential_computing": True}, "environment.confidential_computing", "warning", ()),
-    ({"mig": True, "sm_count": 16}, "environment.mig", "note", ("16 SMs",)),
-    ({"ecc": False}, "environment.ecc", "note", ("off",)),
-    ({"ecc": True, "memory_bus_bits": 384}, "environment.ecc", "note", ("on", "384-bit")),
-    ({"memory_errors": MemoryErrors(rows_remapped_uncorrected=9, remap_pending=True, remap_failed=True)},
-     "environment.memory_errors", "problem", ("GPU memory: row remap failed", "9 rows remapped")),
-    ({"memory_errors": MemoryErrors(uncorrected_volatile=1, uncorrected_aggregate=2, remap_pending=True)},
-     "environment.memory_errors", "warning",
-     ("row remap pending", "2 uncorrected ECC errors (1 since the driver was loaded)")),
-    ({"memory_errors": MemoryErrors(pages_retired=4, retirement_pending=True)}, "environment.memory_errors", "warning",
-     ("page retirement pending", "4 pages retired")),
-    ({"memory_errors": MemoryErrors(uncorrected_volatile=1)}, "environment.memory_errors", "warning",
-     ("1 uncorrected ECC error since", "1 uncorrected ECC error (1 since")),
-    ({"persistence": False}, "environment.persistence", "advice", ()),
-    ({"link": LinkInfo(lanes_now=8, lanes_max=16)}, "environment.narrow_link", "warning", ("8 of 16",)),
+FIELDS: list[dict[str, Any]] = [
+    {"other_processes": ("python (pid 7)",)}, {"other_processes": ("Xorg (graphics, pid 7)",)},
+    {"other_processes": ("Xorg (graphics, pid 7)", "python (pid 8)")}, {"confidential_computing": True},
+    {"mig": True, "sm_count": 16}, {"ecc": False}, {"ecc": True, "memory_bus_bits": 384},
+    *({"memory_errors": errors} for errors in MEMORY_ERRORS), {"persistence": False},
+    {"link": LinkInfo(lanes_now=8, lanes_max=16)},
 ]  # fmt: skip
-CASES = [(session(**facts), *rest) for facts, *rest in FACT_CASES]
-CASES += [(session(gpu=fields), *rest) for fields, *rest in GPU_CASES]
 
 
-@pytest.mark.parametrize(("seen", "rule", "severity", "named"), CASES)
-def test_a_rule_has_its_severity_and_values(seen: Session, rule: str, severity: str, named: tuple[str, ...]) -> None:
+def told(of: dict[str, Any], seen: Session) -> str:
     finding = only(seen)
-    assert (finding.rule, finding.severity, finding.suite) == (rule, severity, "environment")
-    assert all(value in f"{finding.title} {finding.text}" for value in named)
+    assert finding.suite == "environment"
     assert finding.threshold
     assert finding.rests_on
-    assert severity in ("note", "problem") or finding.advice, "a warning or advice says what to do"
+    assert finding.severity in ("note", "problem") or finding.advice, "a warning or advice says what to do"
+    what = ", ".join(f"{name}={value}" for name, value in of.items())
+    return f"== {what} (rests on {', '.join(finding.rests_on)})\n{drawn(finding)}"
+
+
+def test_what_each_machine_is_told() -> None:
+    effects = ({effect.name: effect.when[0] if effect.when else "32"} for effect in EFFECTS)
+    texts = [told(facts, session(**facts)) for facts in (*FACTS, *effects)]
+    texts += [told(fields, session(gpu=fields)) for fields in FIELDS]
+    slow = session(clock_source="hpet", floors=Floors(timer_call_s=1.2e-6))
+    texts.append(told({"the reading of its own session": "1.20 µs"}, slow))
+    hidden = session(gpu={"mig": None})
+    facts = tuple(fact for fact in hidden.environment.facts if fact.name != "governor")
+    facts += (Fact("governor", None, "sysfs", "not shown"),)
+    texts.append(
+        told({"hidden": "governor, MIG"}, replace(hidden, environment=replace(hidden.environment, facts=facts)))
+    )
+    simulated = replace(session(governor="powersave", CUDA_LAUNCH_BLOCKING="1"), simulated=True)
+    texts.append(told({"simulated": "the only problem"}, simulated))
+    several = run(session(governor="powersave"), session(governor="powersave", profiler="ncu"), session())
+    for what, found in (("three sessions", several), ("two GPUs", run(of_two_gpus("all")))):
+        texts.append("\n".join((f"== {what}, worst first", *map(drawn, findings(found)))))
+    snapshots.same("environment", "\n\n".join(texts))
 
 
 @pytest.mark.parametrize("facts", [
@@ -135,18 +130,6 @@ def test_gpu_rules_are_silent_without_cause(fields: dict[str, Any]) -> None:
     assert findings(run(session(gpu=fields))) == []
 
 
-@pytest.mark.parametrize("effect", EFFECTS, ids=[effect.name for effect in EFFECTS])
-def test_variables(effect: Any) -> None:
-    finding = only(session(**{effect.name: effect.when[0] if effect.when else "32"}))
-    assert (finding.rule, finding.severity) == (f"environment.{effect.name.lower()}", effect.severity)
-    assert finding.title.startswith(f"{effect.name}=")
-    assert finding.rests_on == (effect.name,)
-
-
-def test_a_slow_clock_has_the_reading_of_its_own_session() -> None:
-    assert "1.20 µs" in only(session(clock_source="hpet", floors=Floors(timer_call_s=1.2e-6))).text
-
-
 def test_every_variable_with_an_effect_is_recorded() -> None:
     for effect in EFFECTS:
         assert effect.name in LAUNCH_VARIABLES or effect.name.startswith(LAUNCH_PREFIXES)
@@ -156,31 +139,13 @@ def test_rules_ask_for_facts_that_exist(tmp_path: Path) -> None:
     recorded = {fact.name for fact in host_facts(unpack("server", tmp_path), {})}
     assert set(QUIET_FACTS) <= recorded
     assert NEEDED_FACTS.keys() <= recorded
-    named = {fact for facts, *_ in FACT_CASES for fact in facts}
+    named = {fact for facts in FACTS for fact in facts}
     assert named <= recorded
-
-
-def test_what_cannot_be_seen_is_named_with_the_reason() -> None:
-    hidden = session(gpu={"mig": None})
-    facts = tuple(fact for fact in hidden.environment.facts if fact.name != "governor")
-    facts += (Fact("governor", None, "sysfs", "not shown"),)
-    environment = replace(hidden.environment, facts=facts)
-    finding = only(replace(hidden, environment=environment))
-    assert (finding.rule, finding.severity) == ("environment.unseen", "note")
-    assert "CPU governor (not shown)" in finding.text
-    assert "MIG mode" in finding.text
-    assert finding.rests_on == ("governor", "gpu mig")
 
 
 def test_an_old_file_without_facts_is_unknown_not_fine() -> None:
     old = Session(Environment(gpus=(GpuInfo(name="GPU", uuid="GPU-1"),)), Settings(), "0", "2026-01-01T00:00:00Z")
     assert [finding.rule for finding in findings(run(old))] == ["environment.unseen"]
-
-
-def test_simulated_is_a_problem_and_the_only_one() -> None:
-    finding = only(replace(session(governor="powersave", CUDA_LAUNCH_BLOCKING="1"), simulated=True))
-    assert (finding.rule, finding.severity) == ("environment.simulated", "problem")
-    assert "SIMULATED" in finding.title
 
 
 def test_a_simulated_gpu_may_have_memory_errors() -> None:
@@ -198,25 +163,12 @@ def test_memory_errors_in_words() -> None:
     )
 
 
-def test_findings_are_worst_first_and_named_by_session() -> None:
-    found = findings(run(session(governor="powersave"), session(governor="powersave", profiler="ncu"), session()))
-    assert [finding.rule for finding in found] == ["environment.profiler", "environment.governor"]
-    assert "session 2 of 3" in found[0].title
-    assert "sessions 1, 2 of 3" in found[1].title
-
-
 def of_two_gpus(device: str | None) -> Session:
     """The second GPU has persistence mode off, and hides whether MIG is on."""
     second = replace(QUIET_GPU, index=1, uuid="GPU-2", persistence=False, mig=None)
     base = session()
     where = replace(base.environment, gpus=(QUIET_GPU, second))
     return replace(base, environment=where, settings=Settings(device=device))
-
-
-def test_a_finding_names_its_gpu_of_several() -> None:
-    found = {finding.rule: finding for finding in findings(run(of_two_gpus("all")))}
-    assert found["environment.persistence"].title.startswith("GPU 1: ")
-    assert "MIG" in found["environment.unseen"].text
 
 
 def test_a_gpu_that_is_not_measured_distorts_nothing() -> None:

@@ -1,120 +1,168 @@
-"""The verdict on the link and its causes: severity, figures and facts of healthy and of broken made runs."""
+"""The link suite's findings on healthy and broken made runs: the verdict and its causes, copies, memory and places."""
 
-import pytest
-from link_evidence import SEVERAL, WHOLE, changed, evidence, findings, scaled, slower, with_facts, with_gpu, without
+from collections.abc import Iterator
+
+import snapshots
+from changed_run import is_case
+from link_evidence import (
+    SEVERAL,
+    WHOLE,
+    changed,
+    evidence,
+    findings,
+    peer_outcomes,
+    scaled,
+    slower,
+    with_facts,
+    with_gpu,
+    without,
+)
 from make_link_run import FLAT, Facts, make_link_run, state, two_switches
 from msgspec.structs import replace
-from read_findings import check
+from read_findings import check_shape, drawn
 
-from microbench.core.model import LinkInfo, Run
+from microbench.core.model import Fact, LinkInfo, Outcome, Param, Run
+from microbench.experiments.link.copies import BUSY_FACT
 from microbench.explain.link_causes import causes
+from microbench.explain.link_facts import OTHERS_BUSY
 
-RULE = "link.verdict"
-METAL = with_facts(two_switches())
-SHARED = without("link_numa", with_facts(two_switches(iommu="translated"), slower(0.7, SEVERAL)))
-SMALL = changed(
-    lambda one: None if one.case.benchmark == "link_copy" and int(one.case.params["size_bytes"]) > 1 << 16 else one,
-    METAL,
-)
-ONE_SIZE = changed(
-    lambda one: None if one.case.benchmark == "link_copy" and one.case.params["size_bytes"] != 1 else one, METAL
-)
-NARROW = two_switches(
-    lanes_now=8, lanes_slot_max=8, generation_slot_max=4, generation_now=4, slot_limit_bus_id="0000:3a:00.0"
-)
-OVER = scaled("link_copy", "bandwidth", 1.1)
-BUSY = with_gpu(lambda gpu: replace(gpu, other_processes=("python (1)",)), slower(0.7))
 
-UNREAD_PAYLOAD = with_gpu(lambda gpu: replace(gpu, link=LinkInfo(generation_max=5, lanes_max=16)))
+def only(size_bytes: int, most: bool, run: Run) -> Run:
+    """The run with copies of that size alone, or of no more than it."""
+
+    def kept(one: Outcome) -> Outcome | None:
+        size = int(one.case.params.get("size_bytes", 0)) if one.case.benchmark == "link_copy" else size_bytes
+        return one if (size <= size_bytes if most else size == size_bytes) else None
+
+    return changed(kept, run)
 
 
 def idle(**other: int) -> Facts:
     return two_switches(read_under_load=False, hop4_generation_now=1, **other)
 
 
-@pytest.mark.parametrize(("severity", "figures", "cause", "run"), [
-    ("good", ("5.0 x16", "to the GPU reach 55.4 GB/s", "94.7 %", "from the GPU reach 54.6 GB/s"), None, WHOLE),
-    ("warning", ("from the GPU", "75.8 %"), "hidden", scaled("link_copy", "bandwidth", 0.8, direction="d2h")),
-    ("problem", ("47.4 %", "8 of 16", "94.7 %"), "slow link", with_facts(two_switches(lanes_now=8), slower(0.5))),
-    ("problem", ("4.0 x16 of 5.0 x16",), "slow link", with_facts(two_switches(generation_now=4), slower(0.5))),
-    ("problem", ("3.0 x16", "hidden"), "slow link", with_facts({**FLAT, "generation_now": 3}, slower(0.25))),
-    ("problem", ("4.0 x8",), "narrow slot", with_facts(NARROW, slower(0.25))),
-    ("problem", ("root port 0000:39:01.0", "5.0 x8 of 5.0 x16"), "slow upstream",
-     with_facts(two_switches(hop4_lanes_now=8, hop5_lanes_now=8), slower(0.5))),
-    ("problem", ("bridge 0000:3c:00.0", "3.0 x16 of 5.0 x16"), "slow upstream",
-     with_facts(two_switches(hop2_generation_now=3), slower(0.2))),
-    ("problem", ("power",), "slow link", with_facts(idle(generation_now=4, lanes_now=8), slower(0.1))),
-    ("warning", ("--cpunodebind=0",), "far node",
-     scaled("link_copy", "bandwidth", 0.7, make_link_run(nodes=2, facts=two_switches()))),
-    ("warning", ("51.1 %", "IOMMU"), "shared uplink", SHARED),
-    ("warning", ("error counters",), "errors", with_facts(two_switches(pcie_correctable_errors_risen=40))),
-    ("warning", ("error counters",), "errors", with_facts(two_switches(pcie_fatal_errors_risen=1))),
-    ("warning", ("other processes",), "other processes", BUSY),
-    ("warning", ("virtual machine",), "hidden", slower(0.7)),
-    ("note", ("64 KiB", "1.24 MiB"), "small copies", SMALL),
-    ("note", ("1 B", "4.00 MiB"), "small copies", ONE_SIZE),
-    ("problem", ("8 of 16 lanes",), "small copies", with_facts(two_switches(lanes_now=8), SMALL)),
-    ("warning", ("66.3 %", "Nothing"), None, with_facts(two_switches(), slower(0.7))),
-    ("warning", ("Nothing", f"link_state --into {WHOLE.run_id}`"), None, without("link_state", slower(0.7))),
-    ("warning", ("104 %", "256-byte packets"), None, with_facts(two_switches(), OVER)),
-    ("good", ("assumes 256-byte packets, size hidden",), None, UNREAD_PAYLOAD),
-])  # fmt: skip
-def test_a_verdict_has_severity_and_cause(severity: str, figures: tuple[str, ...], cause: str | None, run: Run) -> None:
-    check(findings(run)[RULE], severity, *figures)
-    assert cause is None or cause in {one.name for one in causes(evidence(run))}
-
-
-def test_causes_come_with_the_facts_that_they_rest_on() -> None:
-    link, upstream = causes(evidence(with_facts(two_switches(lanes_now=8, hop4_lanes_now=8), slower(0.5))))
-    assert (link.name, link.certain, link.rests_on) == ("slow link", True, ("generation_now", "lanes_now"))
-    assert "copies fill 94.7 %" in link.text
-    assert (upstream.name, upstream.rests_on) == ("slow upstream", ("hop4_generation_now", "hop4_lanes_now"))
-    (far,) = causes(evidence(scaled("link_copy", "bandwidth", 0.7, make_link_run(nodes=2, facts=two_switches()))))
-    assert (far.name, "node 0 copies to the GPU reach 55.3 GB/s" in far.text) == ("far node", True)
-
-
-@pytest.mark.parametrize("facts", [
-    two_switches(generation_now=1, lanes_now=1),  # copies were faster than such a link
-    two_switches(hop4_lanes_now=1),
-    two_switches(pcie_replays_risen=1),
-    two_switches(nvlink_errors_risen=40),
-])  # fmt: skip
-def test_a_misread_link_and_few_errors_are_no_cause(facts: Facts) -> None:
-    check(findings(with_facts(facts))[RULE], "good")
-
-
-def test_a_slow_link_that_the_gpu_could_not_use_is_no_cause() -> None:
-    facts = two_switches(generation_gpu_max=3, generation_now=3, hop0_generation_max=3, hop4_generation_now=4)
-    assert causes(evidence(with_facts(facts, slower(0.2)))) == []
-
-
-@pytest.mark.parametrize("run", [
-    with_gpu(lambda gpu: replace(gpu, integrated=True)), with_facts({**FLAT, "c2c": True}),
-    with_gpu(lambda gpu: replace(gpu, link=LinkInfo(generation_max=1, lanes_max=1, coherent=True))),
-], ids=["integrated", "c2c fact", "coherent link"])  # fmt: skip
-def test_a_gpu_that_shares_memory_with_the_host_has_no_verdict(run: Run) -> None:
-    check(findings(run)[RULE], "note", "No PCIe verdict")
-    assert "link.settings" not in findings(run)
-
-
-def test_an_unknown_link_and_pageable_copies_have_no_verdict() -> None:
-    hidden = with_gpu(lambda gpu: replace(gpu, link=LinkInfo()))
-    check(findings(hidden)[RULE], "note", "No verdict", "55.4 GB/s", "256 MiB")
-    pageable = changed(
-        lambda one: None if one.case.benchmark == "link_copy" and one.case.params["memory"] != "pageable" else one
+def partly(run: Run, benchmark: str, **params: Param) -> Run:
+    """The run with others that ended before the measured copies did."""
+    return changed(
+        lambda one: replace(one, facts=(Fact(OTHERS_BUSY, False),)) if is_case(one, benchmark, params) else one, run
     )
-    check(findings(pageable)[RULE], "note", "No verdict", "pageable", "memory=pinned")
 
 
-@pytest.mark.parametrize(("severity", "figures", "facts"), [
-    ("warning", ("4 of 16 lanes",), two_switches(lanes_now=4)),
-    ("note", ("5.0 x16 while busy", "58.4 GB/s", "57.6 GB/s", "no fault", f"link_copy --into {WHOLE.run_id}`"),
-     two_switches()),
-    ("note", ("!no fault",), two_switches(nvlink_errors_risen=40)),
-    ("note", ("unknown",), {**FLAT, "generation_now": None}),
-    ("note", ("1.0 x8", "idle", "power"), idle(generation_now=1, lanes_now=8)),
-])  # fmt: skip
-def test_facts_alone_have_a_verdict(severity: str, figures: tuple[str, ...], facts: Facts) -> None:
-    run = changed(lambda one: state(facts) if one.case.benchmark == "link_state" else None)
-    check(findings(run)[RULE], severity, *figures)
-    assert set(findings(run)) - {"link.errors"} == {RULE}
+def facts_alone(facts: Facts) -> Run:
+    return changed(lambda one: state(facts) if one.case.benchmark == "link_state" else None)
+
+
+METAL = with_facts(two_switches())
+SHARED = without("link_numa", with_facts(two_switches(iommu="translated"), slower(0.7, SEVERAL)))
+SMALL, ONE_SIZE = only(1 << 16, True, METAL), only(1, False, METAL)
+NARROW = two_switches(
+    lanes_now=8, lanes_slot_max=8, generation_slot_max=4, generation_now=4, slot_limit_bus_id="0000:3a:00.0"
+)
+OLD = two_switches(generation_gpu_max=3, generation_now=3, hop0_generation_max=3, hop4_generation_now=4)
+COHERENT = LinkInfo(generation_max=1, lanes_max=1, coherent=True)
+
+
+def verdicts() -> dict[str, Run]:
+    return {
+        "healthy": WHOLE, "slow from the GPU": scaled("link_copy", "bandwidth", 0.8, direction="d2h"),
+        "8 of 16 lanes": with_facts(two_switches(lanes_now=8), slower(0.5)),
+        "generation 4 of 5": with_facts(two_switches(generation_now=4), slower(0.5)),
+        "generation 3, the slot hidden": with_facts({**FLAT, "generation_now": 3}, slower(0.25)),
+        "a narrow slot": with_facts(NARROW, slower(0.25)),
+        "a narrow root port": with_facts(two_switches(hop4_lanes_now=8, hop5_lanes_now=8), slower(0.5)),
+        "a slow bridge": with_facts(two_switches(hop2_generation_now=3), slower(0.2)),
+        "idle facts": with_facts(idle(generation_now=4, lanes_now=8), slower(0.1)),
+        "a far node": scaled("link_copy", "bandwidth", 0.7, make_link_run(nodes=2, facts=two_switches())),
+        "a shared uplink": SHARED, "errors": with_facts(two_switches(pcie_correctable_errors_risen=40)),
+        "a fatal error": with_facts(two_switches(pcie_fatal_errors_risen=1)),
+        "busy": with_gpu(lambda gpu: replace(gpu, other_processes=("python (1)",)), slower(0.7)),
+        "slow, all hidden": slower(0.7), "small copies": SMALL, "one size": ONE_SIZE,
+        "small copies of 8 lanes": with_facts(two_switches(lanes_now=8), SMALL),
+        "slow, nothing seen": with_facts(two_switches(), slower(0.7)),
+        "slow, nothing looked at": without("link_state", slower(0.7)),
+        "above the limit": with_facts(two_switches(), scaled("link_copy", "bandwidth", 1.1)),
+        "packets unread": with_gpu(lambda gpu: replace(gpu, link=LinkInfo(generation_max=5, lanes_max=16))),
+        "two causes": with_facts(two_switches(lanes_now=8, hop4_lanes_now=8), slower(0.5)),
+        # Copies were faster than such a link, and errors were few.
+        "misread": with_facts(two_switches(generation_now=1, lanes_now=1)),
+        "a bridge misread": with_facts(two_switches(hop4_lanes_now=1)),
+        "one replay": with_facts(two_switches(pcie_replays_risen=1)),
+        "errors of NVLink": with_facts(two_switches(nvlink_errors_risen=40)),
+        "a slow bridge that the GPU could not use": with_facts(OLD, slower(0.2)),
+        "integrated": with_gpu(lambda gpu: replace(gpu, integrated=True)), "C2C": with_facts({**FLAT, "c2c": True}),
+        "coherent": with_gpu(lambda gpu: replace(gpu, link=COHERENT)),
+        "an unknown link": with_gpu(lambda gpu: replace(gpu, link=LinkInfo())),
+        "pageable copies": changed(
+            lambda one: None if one.case.benchmark == "link_copy" and one.case.params["memory"] != "pageable" else one
+        ),
+        **{f"facts alone, {name}": facts_alone(facts) for name, facts in (
+            ("4 lanes", two_switches(lanes_now=4)), ("healthy", two_switches()),
+            ("errors of NVLink", two_switches(nvlink_errors_risen=40)), ("unknown", {**FLAT, "generation_now": None}),
+            ("idle", idle(generation_now=1, lanes_now=8)),
+        )},
+    }  # fmt: skip
+
+
+PAGEABLE = {"memory": "pageable"}
+APART = scaled("link_concurrent", "together", 1 / 0.511, SEVERAL)
+HIDDEN = with_facts(two_switches(numa_node=None), SEVERAL)
+TO_GPU = without("link_copy", memory="pageable", direction="d2h")
+
+
+def paired() -> Run:
+    """Two GPUs share an uplink, and so do the other two."""
+    run = make_link_run(gpus=4, nodes=2, preset="full")
+    for one, other in ((0, "1"), (1, "0"), (2, "3"), (3, "2")):
+        run = scaled("link_concurrent", "together", 0.51, run, gpu_index=one, beside=other)
+    return run
+
+
+def others() -> dict[str, tuple[str, Run]]:
+    return {
+        "pinned copies": ("pin", WHOLE), "to the GPU alone": ("pin", TO_GPU),
+        **{f"pageable {factor} times as fast": ("pin", scaled("link_copy", "bandwidth_host", factor, **PAGEABLE))
+           for factor in (0.2, 3.4, 9.0)},
+        "pageable fast one way": ("pin", scaled("link_copy", "bandwidth_host", 9.0, **PAGEABLE, direction="d2h")),
+        "without link_pinning": ("pin", without("link_pinning")),
+        "no way to compare": ("pin", without("link_copy", TO_GPU, memory="pinned", direction="h2d")),
+        "a node beside the GPU's": ("numa", SEVERAL), "one node": ("numa", WHOLE),
+        "the GPU's node": ("numa", with_facts(two_switches(numa_node=0), SEVERAL)),
+        "equal nodes": ("numa", scaled("link_numa", "bandwidth", 1 / 0.722, SEVERAL, node=1)),
+        "the node hidden": ("numa", HIDDEN),
+        "hidden, equal": ("numa", scaled("link_numa", "bandwidth", 1 / 0.722, HIDDEN, node=1)),
+        "one uplink": ("concurrent", SEVERAL), "an uplink for two": ("concurrent", paired()),
+        "apart": ("concurrent", APART),
+        "others ended before": ("concurrent", partly(APART, "link_concurrent")),
+        "one did": ("concurrent", partly(SEVERAL, "link_concurrent", direction="h2d", gpu_index=2)),
+        "halves": ("peers", SEVERAL), "two GPUs": ("peers", make_link_run(gpus=2)),
+        "pairs without access": ("peers", peer_outcomes(SEVERAL, "skipped", "other root", second=1)),
+        "a pair failed": ("peers", peer_outcomes(SEVERAL, "failed", "byte 3 differs", first=0, second=1)),
+        "all failed": ("peers", peer_outcomes(SEVERAL, "failed", "byte 3 differs")),
+        "no access at all": ("peers", peer_outcomes(SEVERAL, "skipped", "no peer access")),
+        "odd settings": (
+            "settings", with_facts(two_switches(max_payload_bytes=128, acs=True, relaxed_ordering=False), SEVERAL),
+        ),
+        "no resizable BAR": ("settings", with_facts(two_switches(resizable_bar=False))),
+        "usual settings": ("settings", SEVERAL),
+        "ACS harms several GPUs only": ("settings", with_facts(two_switches(acs=True))),
+    }  # fmt: skip
+
+
+def told(run: Run, rule: str = "verdict") -> Iterator[str]:
+    if (found := findings(run).get(f"link.{rule}")) is not None:
+        check_shape(found)
+        yield drawn(found)
+    if rule == "verdict":
+        for cause in causes(evidence(run)):
+            yield f"{cause.name}, certain: {cause.certain}, by {', '.join(cause.rests_on)}: {cause.text}"
+        yield f"with {', '.join(sorted(findings(run)))}"
+
+
+def test_what_is_said_of_a_link() -> None:
+    every = {name: told(run) for name, run in verdicts().items()}
+    every |= {f"{rule}: {name}": told(run, rule) for name, (rule, run) in others().items()}
+    snapshots.same("links", snapshots.in_turn(every))
+
+
+def test_the_busy_fact_has_one_name() -> None:
+    assert OTHERS_BUSY == BUSY_FACT

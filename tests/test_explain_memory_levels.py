@@ -1,12 +1,14 @@
 """Findings on the levels of memory: bandwidth and latency of each, where it ends, and what the L2 itself gives."""
 
 import dataclasses
+from collections.abc import Iterator
 
 import pytest
+import snapshots
 from changed_run import scaled, with_gpu
 from compute_evidence import figures, made
 from msgspec.structs import replace
-from read_findings import by_rule, evidence
+from read_findings import by_rule, drawn, evidence
 
 from microbench.core.model import Fact, Run, Work
 from microbench.explain import memory_levels as levels
@@ -45,71 +47,53 @@ def made_levels(sets: tuple[int, ...] = SETS) -> Run:
 WHOLE = made_levels()
 
 
-def test_levels_are_found_and_named() -> None:
-    found = levels.bandwidth_levels(evidence(WHOLE), "per_clock")
-    assert [one.name for one in found] == ["L1", "L2", "DRAM"]
-    assert [one.value for one in found] == pytest.approx([122.0, 42.0, 14.4], rel=0.01)
-    assert [one.last_bytes for one in found[:2]] == [192 << 10, 32 * MIB]
-    assert found[2].first_bytes == 256 * MIB
+def changed(metric: str, factor: float, *footprints: int, run: Run = WHOLE, benchmark: str = "memory_levels") -> Run:
+    """The run with a figure of these sets multiplied."""
+    for footprint in footprints:
+        run = scaled(run, benchmark, metric, factor, footprint_bytes=footprint, space="global")
+    return run
 
 
-def test_levels_end_with_the_last_set_that_they_hold() -> None:
-    points = levels.footprints(evidence(WHOLE), "memory_levels", "bandwidth")
-    found = levels.ends(points, levels.bandwidth_levels(evidence(WHOLE)))
-    assert [(level.name, level.last_bytes) for level in found] == [("L1", 192 << 10), ("L2", 32 * MIB)]
+SOME = (MIB // 2, MIB, 4 * MIB, 8 * MIB)
+FEW = made_levels(FEW_SETS)
+LATE = (4 * GIB, 16 * GIB)
+RUNS: dict[str, Run] = {
+    "each level is found, and ends with the last set that it holds": WHOLE,
+    "levels measured far apart have no known end": FEW,
+    # On an H200 sets of a few MiB give up to 68 B/clk/SM, while its L2 sends 37.
+    "the figure of the L2 is what it sends": changed("per_clock", 1.6, *SOME, run=changed("bandwidth", 1.6, *SOME)),
+    # Where the L2 is small or few sets were measured, none is known to be answered by it alone.
+    "an L2 that only shared answers show has an upper bound": replace(
+        FEW, outcomes=tuple(one for one in FEW.outcomes if one.case.params.get("footprint_bytes") != 24 * MIB)
+    ),
+    # A T4 has an L1 of 32 or 64 KiB: most of the sets up to 256 KiB are answered by its L2.
+    "a small L1 is not mistaken for the L2 behind it": changed(
+        "bandwidth", 42 / 70, 256 * KIB, run=changed("bandwidth", 42 / 122, 64 * KIB, 128 * KIB, 192 * KIB)
+    ),
+    "one odd point does not end a level": changed("bandwidth", 0.5, MIB),
+    "without the size of the L2 only the ends are named": with_gpu(WHOLE, lambda gpu: replace(gpu, l2_bytes=None)),
+    "a rise within DRAM is the reach of a TLB, and flat there is none": changed(
+        "cycles", 560 / 850, *LATE, benchmark="memory_latency"
+    ),
+}
 
 
-def test_levels_measured_far_apart_have_no_known_end() -> None:
-    run = made_levels(FEW_SETS)
-    quick = evidence(run)
-    assert [level.name for level in levels.bandwidth_levels(quick)] == ["L1", "L2", "DRAM"]
-    assert levels.ends(levels.footprints(quick, "memory_levels", "bandwidth"), levels.bandwidth_levels(quick)) == []
+def told(run: Run) -> Iterator[str]:
+    """Sets in KiB."""
+    known = evidence(run)
+    for metric in ("bandwidth", "per_clock"):
+        found, points = levels.bandwidth_levels(known, metric), levels.footprints(known, "memory_levels", metric)
+        for one in found:
+            sets = f"{one.first_bytes >> 10} to {one.last_bytes >> 10}"
+            yield f"{metric} of {one.name}: {one.value:.4g} from {sets}, together: {one.together}"
+        yield f"ends are known of {[level.name for level in levels.ends(points, found)]}"
+        yield f"answered together: {[footprint >> 10 for footprint, _ in levels.answered_together(points, found)]}"
+    yield f"reaches of TLBs: {[f'{reach / 1024:.4g}' for reach in levels.steps(known)]}"
+    yield drawn(by_rule(run, "memory")["memory.levels"])
 
 
-def test_the_figure_of_the_l2_is_what_it_sends() -> None:
-    """On an H200 sets of a few MiB give up to 68 B/clk/SM, while its L2 sends 37."""
-    run = WHOLE
-    for footprint in (MIB // 2, MIB, 4 * MIB, 8 * MIB):
-        for metric in ("bandwidth", "per_clock"):
-            run = scaled(run, "memory_levels", metric, 1.6, footprint_bytes=footprint, space="global")
-    measured = levels.bandwidth_levels(evidence(run), "per_clock")
-    l2 = next(level for level in measured if level.name == "L2")
-    assert l2.value == pytest.approx(42.0, rel=0.01)
-    assert (l2.first_bytes, l2.last_bytes, l2.together) == (16 * MIB, 32 * MIB, False)
-    together = levels.answered_together(levels.footprints(evidence(run), "memory_levels", "per_clock"), measured)
-    assert [footprint for footprint, _ in together] == [MIB // 2, MIB, 4 * MIB, 8 * MIB]
-    assert by_rule(run, "memory")["memory.levels"].text != by_rule(WHOLE, "memory")["memory.levels"].text
-
-
-def test_an_l2_that_only_shared_answers_show_has_an_upper_bound() -> None:
-    """Where the L2 is small or few sets were measured, none is known to be answered by it alone."""
-    run = made_levels(FEW_SETS)
-    kept = [one for one in run.outcomes if one.case.params.get("footprint_bytes") != 24 * MIB]
-    run = replace(run, outcomes=tuple(kept))
-    assert "L2 up to 11.0 TB/s" in by_rule(run, "memory")["memory.levels"].title
-
-
-def test_a_small_l1_is_not_mistaken_for_the_l2_behind_it() -> None:
-    """A T4 has an L1 of 32 or 64 KiB: most of the sets up to 256 KiB are answered by its L2."""
-    run = WHOLE
-    for footprint in (64, 128, 192):
-        run = scaled(run, "memory_levels", "bandwidth", 42 / 122, footprint_bytes=footprint << 10, space="global")
-    run = scaled(run, "memory_levels", "bandwidth", 42 / 70, footprint_bytes=256 << 10)
-    first = levels.bandwidth_levels(evidence(run))[0]
-    assert (first.name, first.last_bytes) == ("L1", 16 << 10)
-    assert first.value == pytest.approx(122.0 * 132 * 1.98e9, rel=0.01)
-
-
-def test_one_odd_point_does_not_end_a_level() -> None:
-    odd = scaled(WHOLE, "memory_levels", "bandwidth", 0.5, footprint_bytes=MIB)
-    by_name = {one.name: one for one in levels.bandwidth_levels(evidence(odd))}
-    assert by_name["L2"].value == pytest.approx(42.0 * 132 * 1.98e9, rel=0.01)
-    assert (by_name["L2"].first_bytes, by_name["L2"].last_bytes) == (16 * MIB, 32 * MIB)
-
-
-def test_without_the_size_of_the_l2_only_the_ends_are_named() -> None:
-    unknown = with_gpu(WHOLE, lambda gpu: replace(gpu, l2_bytes=None))
-    assert [one.name for one in levels.bandwidth_levels(evidence(unknown))] == ["L1", "DRAM"]
+def test_what_is_said_of_levels() -> None:
+    snapshots.same("levels", snapshots.in_turn({name: told(run) for name, run in RUNS.items()}))
 
 
 def test_a_crossing_is_straight_in_logarithms() -> None:
@@ -123,11 +107,3 @@ def test_a_crossing_is_straight_in_logarithms() -> None:
     assert levels.crossing(points, 2.0) is None
     assert levels.crossing([(100, at(16.0)), (401, at(4.0))], 8.0) is None
     assert levels.crossing([(1, row)], row.value) is None
-
-
-def test_a_rise_within_dram_is_the_reach_of_a_tlb() -> None:
-    (reach_bytes,) = levels.steps(evidence(WHOLE))
-    assert GIB < reach_bytes < 4 * GIB
-    flat = scaled(WHOLE, "memory_latency", "cycles", 560 / 850, footprint_bytes=4 * GIB)
-    flat = scaled(flat, "memory_latency", "cycles", 560 / 850, footprint_bytes=16 * GIB)
-    assert levels.steps(evidence(flat)) == []

@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import textwrap
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw, json
 from msgspec.structs import replace
-from read_findings import DOUBT, by_rule, check_shape
+from read_findings import DOUBT, by_rule, check_shape, drawn
 
 from microbench.analysis.evidence import DOUBTS, Evidence, Finding, evidence_by_device, row_name
 from microbench.analysis.stats import Trust, rows
@@ -39,11 +38,6 @@ def one_round(suite: str) -> Run:
     gpu = next(one.device for one in run.outcomes if one.device)
     more = tuple(replace(one, device=gpu) for one in two.outcomes if one.case.benchmark != "link_state")
     return replace(run, outcomes=(*run.outcomes, *more))
-
-
-def drawn(finding: Finding) -> str:
-    words = textwrap.fill(f"{finding.text} {finding.advice}".strip(), 116, break_long_words=False)
-    return f"[{finding.severity}] {finding.rule}: {finding.title}\n{textwrap.indent(words, '    ')}"
 
 
 @pytest.mark.parametrize("suite", ["environment", *SUITES])
@@ -176,9 +170,11 @@ def rules(tree: ast.AST) -> set[str]:
 def test_every_finding_is_tested() -> None:
     """By a table of its suite, or as a part of a document that is a snapshot."""
     tests = [path for path in Path(__file__).parent.rglob("*.py") if path.name != Path(__file__).name]
-    documents = snapshots.FOLDER.rglob("fleet-*.txt")
+    names = ("fleet-*", "environment", "unknowns", "predictions", "comparisons", "links", "paths", "timelines")
+    documents = [path for name in names for path in snapshots.FOLDER.rglob(f"{name}.txt")]
     known = "\n".join(path.read_text(encoding="utf-8") for path in (*tests, *documents))
     declared = {rule: path for path in PACKAGE.rglob("*.py") for rule in rules(ast.parse(path.read_text("utf-8")))}
     assert len(declared) > 100
-    untested = [f"{rule} ({path.relative_to(PACKAGE)})" for rule, path in declared.items() if f'"{rule}' not in known]
+    told = {rule for rule in declared if f'"{rule}' in known or f"] {rule}:" in known}
+    untested = [f"{rule} ({path.relative_to(PACKAGE)})" for rule, path in declared.items() if rule not in told]
     assert untested == [], "add each to its suite's table of tests: rule, run that has it, severity and figures"

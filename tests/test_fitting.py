@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import numpy as np
 import pytest
-from changed_run import bundled, changed, with_metrics, without
+import snapshots
+from changed_run import with_metrics, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_fake_run import for_a_fit
@@ -17,11 +18,9 @@ from msgspec.structs import replace
 from read_findings import evidence as evidence_of
 
 from microbench.analysis.evidence import Evidence, row_name
-from microbench.core.model import Fact, Measurement, Outcome, Run, Session, Work
+from microbench.core.model import Fact, Measurement, Outcome, Run, Work
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.model.constants import (
-    AROUND,
-    MEMSET,
     Constant,
     Fit,
     Misfit,
@@ -33,7 +32,6 @@ from microbench.model.constants import (
     of_rows,
     own_s,
     straight,
-    transitions,
 )
 from microbench.model.fit import (
     ASSUMED,
@@ -79,23 +77,6 @@ def with_watched(run: Run, *models: float) -> Run:
     return with_suite(run, ["launch_watched"], "default", (of_cupti, replace(made, facts=facts)))
 
 
-def test_what_recording_takes_is_known_as_well_as_models_agree(run: Run, fitted: Fit) -> None:
-    assert not any(name.startswith("watched.") for name in fitted.constants)
-    for models, least_s, most_s in (((2e-6,), 0.0, 0.01e-6), ((2.1e-6, 3e-6, 1.9e-6), 0.99e-6, 1.01e-6)):
-        found = fit(evidence_of(with_watched(run, *models)))
-        assert set(found.constants) - set(fitted.constants) == {"watched.call"}
-        constant = found.constants["watched.call"]
-        assert constant.rests_on == ("launch_watched[records=torch] call",)
-        assert (constant.value, constant.assumed) == (pytest.approx(2e-6, rel=1e-3), "")
-        assert least_s < constant.high - constant.value < most_s
-
-
-def test_a_cost_of_recording_that_may_be_nothing_is_left_out(run: Run) -> None:
-    """On a busy host one model's recorded steps were as short as those that nobody recorded."""
-    assert "watched.call" in fit(evidence_of(with_watched(run, 2e-6, 0.1e-6))).constants
-    assert not any(name.startswith("watched.") for name in fit(evidence_of(with_watched(run, 2e-6, -1.4e-6))).constants)
-
-
 def law_s(step: TimedStep, values: Mapping[str, float]) -> float:
     paced = step.gpu_paced(values)
     return step.kernels_s(paced) + sum(factor * values[name] for name, factor in step.terms(paced).items())
@@ -122,36 +103,84 @@ def test_intervals_hold_their_values_and_rows_are_named(run: Run, fitted: Fit) -
         assert set(constant.rests_on) <= rows, name
 
 
-def test_a_run_and_a_device_are_named(run: Run, fitted: Fit) -> None:
-    assert (fitted.run_id, fitted.device) == (run.run_id, run.outcomes[-1].device)
-    reach = fit(evidence_of(bundled("launch", "graph"))).reach
-    assert (fitted.reach.kernels, reach.streams) == (1000, 64)
-
-
-def test_a_run_without_a_gpu_gives_an_empty_fit() -> None:
-    found = fit(evidence_of(make_run(gpu=False)))
-    assert (dict(found.constants), found.layers) == ({}, ())
-    assert set(found.misfit.values()) == {ASSUMED}
-
-
 def longer(old: Measurement) -> Measurement:
     samples = [value * 1.5 for value in old.values]
     return replace(old, samples=msgspec.Raw(msgspec.json.encode(samples)))
 
 
-def test_one_step_far_off_moves_nothing(run: Run, fitted: Fit) -> None:
-    wrong = with_metrics(run, "graph_gain", longer, duration_ns=2000, kernels=100, submitter="loop")
-    assert wrong != run
-    found = fit(evidence_of(wrong))
-    for name in ("gap_stream", "gap_graph", "call.loop.0", "way", "complete", "replay_way"):
-        assert found.values[name] == pytest.approx(fitted.values[name], rel=0.02), name
+def copied(size_bytes: int, rate: float) -> Outcome:
+    made = measurement("bandwidth", size_bytes / rate, work=Work(bytes=size_bytes))
+    return outcome("link_copy", [made], memory="pinned", direction="h2d", size_bytes=size_bytes)
 
 
-def test_gaps_of_runs_without_profiled_durations_are_assumed_longer(run: Run, fitted: Fit) -> None:
-    """Such a run has the periods, and the kernels' own stamps."""
-    found = fit(evidence_of(without(run, "launch_gap")))
-    assert found.values["gap_stream"] == pytest.approx(fitted.values["gap_stream"], rel=0.02)
-    assert found.values["gap_graph"] == pytest.approx(fitted.values["gap_graph"], abs=0.05e-6)
+def changed_runs(run: Run) -> dict[str, tuple[Run, Run]]:
+    """Runs that lack something, or have something else, each with what it was made of."""
+    graph_gain = [one for one in run.outcomes if one.case.benchmark == "graph_gain"]
+    steps = replace(run, outcomes=tuple(graph_gain))
+    one_size = replace(run, outcomes=tuple(
+        one for one in run.outcomes if one.case.benchmark != "graph_lifecycle" or one.case.params["nodes"] == 100
+    ))  # fmt: skip
+    far_off = with_metrics(run, "graph_gain", longer, duration_ns=2000, kernels=100, submitter="loop")
+    around = [
+        outcome("graph_transitions", [measurement("around", seconds)], transition=kind, submitted="graph")
+        for kind, seconds in (("kernel", 0.8e-6), ("memset", 2.7e-6), ("copy_h2d", 4.9e-6))
+    ]
+    launches, link = make_run(), make_link_run()
+    round_trip = outcome("launch_cost", [measurement("submit", 3.3e-6), measurement("round_trip", 8.4e-6)])
+    unsynchronised = without(launches, "launch_sync")
+    floors = replace(launches.sessions[0].floors, idle_sync_s=0.3e-6)
+    slower_large = [copied(1 << 20, 50e9), copied(1 << 24, 49e9), copied(1 << 28, 48e9)]
+    return {
+        **{f"without {name}": (run, without(run, name)) for name in (
+            "launch_gap", "launch_layers", "launch_queue", "launch_sync", "launch_duration", "graph_gain",
+            "graph_lifecycle",
+        )},
+        "graphs of one size": (without(run, "graph_gain"), without(one_size, "graph_gain")),
+        "steps alone, which leave out what only sums show": (run, steps),
+        "a single step shows nothing by itself": (run, replace(run, outcomes=tuple(graph_gain[:1]))),
+        "one step far off moves nothing": (run, far_off),
+        "recorded calls of one model": (run, with_watched(run, 2e-6)),
+        "recorded calls are known as well as models agree": (run, with_watched(run, 2.1e-6, 3e-6, 1.9e-6)),
+        "one model's were as short as unrecorded ones": (run, with_watched(run, 2e-6, 0.1e-6)),
+        "on average shorter: left out": (run, with_watched(run, 2e-6, -1.4e-6)),
+        "with graph_transitions": (run, with_suite(run, ["graph_transitions"], "full", around)),
+        "without a watcher way and completion share the round trip": (
+            launches, with_outcomes(without(launches, "launch_cost"), round_trip),
+        ),
+        "an idle synchronise can be the run's floor": (
+            unsynchronised, replace(unsynchronised, sessions=(replace(launches.sessions[0], floors=floors),)),
+        ),
+        "no GPU": (launches, make_run(gpu=False)),
+        "copies whose line begins below nothing have no latency and a rate": (
+            link, with_outcomes(without(link, "link_copy"), *slower_large),
+        ),
+        "a copy's call that was not timed takes no more than is left": (link, without(link, "link_latency")),
+    }  # fmt: skip
+
+
+def shown(found: Fit) -> dict[str, str]:
+    """The constants in words, in us where they are times, with the first of the rows that they rest on."""
+
+    def told(one: Constant) -> str:
+        value, low, high = (f"{round(number * 1e6, 4) + 0.0:.3g}" for number in (one.value, one.low, one.high))
+        first = "".join(one.rests_on[:1]) + (f" and {len(one.rests_on) - 1} more" if one.rests_on[1:] else "")
+        return "; ".join(filter(None, (f"{value} ({low} to {high})", one.assumed, first)))
+
+    words = {name: told(one) for name, one in found.constants.items()}
+    words |= {f"misfit {way} {pace}": f"of {one.steps} steps" for (way, pace), one in found.misfit.items()}
+    return words | {"missing": ", ".join(missing(found, STEP, WAYS)) or "nothing"}
+
+
+def test_what_a_run_lacks_is_assumed_left_out_or_missing(run: Run, fitted: Fit) -> None:
+    """Of each changed run what is not said of the run that it was made of."""
+    texts = [f"== {fitted.run_id} {fitted.device} {fitted.reach}"]
+    texts[0] += "".join(f"\n{name}: {words}" for name, words in shown(fitted).items())
+    for what, (before, after) in changed_runs(run).items():
+        known, found = (shown(fit(evidence_of(one))) for one in (before, after))
+        lines = [f"{name}: {words}" for name, words in found.items() if known.get(name) != words]
+        gone = sorted(known.keys() - found.keys())
+        texts.append("\n".join([f"== {what}", *lines, *([f"gone: {', '.join(gone)}"] if gone else [])]))
+    snapshots.same("fits", "\n\n".join(texts))
 
 
 def test_gaps_behind_kernels_that_write_and_of_one_stream_are_measured(fitted: Fit) -> None:
@@ -165,25 +194,6 @@ def test_gaps_behind_kernels_that_write_and_of_one_stream_are_measured(fitted: F
     assert gap_s("cupy_raw") - gap_s("loop") == pytest.approx(values["one_stream_graph"], abs=0.01e-6)
     assert gap_s("torch_eager") - gap_s("cupy_raw") == pytest.approx(values["code_graph"] - values["write_graph"])
     assert gap_s("loop") - gap_s("loop", writes=False) == pytest.approx(values["write_graph"])
-
-
-def test_what_stands_around_memsets_and_copies_in_a_graph_is_measured_or_assumed(run: Run) -> None:
-    """graph_transitions has the time between two kernels, with the node and one more gap in it."""
-    times_s = {"kernel": 0.8e-6, "memset": 2.7e-6, "copy_h2d": 4.9e-6}
-    rows = [
-        outcome("graph_transitions", [measurement("around", seconds)], transition=kind, submitted="graph")
-        for kind, seconds in times_s.items()
-    ]
-    known = {name: Constant(value, value, value) for name, value in (("gap_graph", 0.1e-6), ("h2d_latency", 2.4e-6))}
-    measured = with_suite(run, ["graph_transitions"], "full", rows)
-    ours, none = (dict(transitions(evidence_of(one), known)) for one in (measured, run))
-    assert ours["memset_graph"].value == pytest.approx(2.7e-6 - 0.8e-6 - MEMSET.value - 0.1e-6, rel=0.05)
-    assert ours["h2d_small_graph"].value == pytest.approx(4.9e-6 - 0.8e-6 - 2.4e-6 - 0.1e-6, rel=0.05)
-    assert all(ours[name].rests_on and not ours[name].assumed for name in ("memset_graph", "h2d_small_graph"))
-    assert ours["d2h_graph"] == AROUND["d2h_graph"], "nothing measures it"
-    assert none == AROUND
-    assert all(constant.assumed for constant in none.values())
-    assert dict(transitions(evidence_of(run), {})) == {}, "a run that shows no graph shows no node of one"
 
 
 def test_gaps_of_model_code_lie_between_those_of_its_examples() -> None:
@@ -213,50 +223,6 @@ def test_graphs_of_one_size_say_that_the_rest_is_assumed(run: Run, fitted: Fit) 
     assert every[1].value == pytest.approx(2 * found.made[0][1].value)
 
 
-def test_without_a_watcher_way_and_completion_share_the_round_trip() -> None:
-    made = [measurement("submit", 3.3e-6), measurement("round_trip", 8.4e-6)]
-    found = fit(evidence_of(with_outcomes(without(make_run(), "launch_cost"), outcome("launch_cost", made))))
-    assert found.values["way"] == found.values["complete"]
-    both_s = 8.4e-6 - 3.3e-6 - found.values["empty"]
-    assert found.values["way"] * 2 == pytest.approx(both_s, rel=0.01)
-    assert "share" in found.constants["way"].assumed
-
-
-def test_an_idle_synchronise_can_be_the_runs_floor() -> None:
-    made = without(make_run(), "launch_sync")
-    assert "sync" not in fit(evidence_of(made)).constants
-    session: Session = made.sessions[0]
-    floors = replace(session.floors, idle_sync_s=0.3e-6)
-    floored = replace(made, sessions=(replace(session, floors=floors),))
-    constant = fit(evidence_of(floored)).constants["sync"]
-    assert (constant.value, bool(constant.assumed)) == (0.3e-6, True)
-
-
-def test_a_replays_way_is_a_launchs_until_steps_show_it(run: Run, fitted: Fit) -> None:
-    found = fit(evidence_of(without(run, "graph_gain")))
-    assert found.values["replay_way"] == found.values["way"]
-    assert "launch" in found.constants["replay_way"].assumed
-    assert not fitted.constants["replay_way"].assumed
-
-
-def test_the_pace_is_found_where_calls_were_never_timed(run: Run, fitted: Fit) -> None:
-    found = fit(evidence_of(without(run, "launch_layers")))
-    assert found.values["call.numba_configured.1"] == pytest.approx(fitted.values["call.numba_configured.1"], rel=0.02)
-    assert found.values["call.cupy_raw.0"] == pytest.approx(fitted.values["call.cupy_raw.0"], rel=0.02)
-
-
-def test_steps_alone_leave_out_what_only_sums_show(run: Run, fitted: Fit) -> None:
-    found = fit(evidence_of(changed(run, lambda one: one if one.case.benchmark == "graph_gain" else None)))
-    assert found.values["gap_stream"] == pytest.approx(fitted.values["gap_stream"], rel=0.02)
-    assert found.values["call.cupy_raw.0"] == pytest.approx(fitted.values["call.cupy_raw.0"], rel=0.02)
-    assert not {"way", "complete", "replay.loop", "replay_way", "make"} & set(found.constants)
-
-
-def test_a_single_step_shows_nothing_by_itself(run: Run) -> None:
-    single = next(one for one in run.outcomes if one.case.benchmark == "graph_gain")
-    assert dict(fit(evidence_of(replace(run, outcomes=(single,)))).constants) == {}
-
-
 def test_nothing_is_missing_in_a_whole_run(fitted: Fit) -> None:
     assert missing(fitted, STEP, WAYS) == []
     for layer in fitted.layers:
@@ -273,14 +239,6 @@ def test_missing_names_benchmarks_once_in_the_order_of_need() -> None:
         "launch_layers", "memory_stream",
     ]  # fmt: skip
     assert missing(found, STEP, ("graph",))[-2:] == ["graph_lifecycle", "graph_gain"]
-
-
-@pytest.mark.parametrize(("benchmark", "lacking"), [
-    ("launch_queue", ["launch_queue"]), ("launch_sync", ["launch_sync"]), ("graph_lifecycle", ["graph_lifecycle"]),
-    ("graph_gain", []), ("launch_duration", []),
-])  # fmt: skip
-def test_what_a_run_lacks_is_missed_only_where_nothing_stands_in(run: Run, benchmark: str, lacking: list[str]) -> None:
-    assert missing(fit(evidence_of(without(run, benchmark))), STEP, WAYS) == lacking
 
 
 def test_an_unknown_layer_is_missing(fitted: Fit) -> None:
@@ -348,31 +306,6 @@ def test_a_spin_kernels_own_length_is_its_record() -> None:
         assert own_s(evidence, duration_ns) == pytest.approx(profiled_s, abs=20e-9), duration_ns
     unrecorded = evidence_of(without(make_run(), "launch_duration"))
     assert own_s(unrecorded, 700) == pytest.approx(700e-9 + PROFILED_LONGER, abs=20e-9)
-
-
-def test_copies_whose_line_begins_below_nothing_have_no_latency_and_a_rate() -> None:
-    """Large copies that are a little slower a byte than small ones: the line goes through 0."""
-    rows = [
-        outcome(
-            "link_copy",
-            [measurement("bandwidth", size_bytes / rate, work=Work(bytes=size_bytes))],
-            memory="pinned", direction="h2d", size_bytes=size_bytes,
-        )
-        for size_bytes, rate in ((1 << 20, 50e9), (1 << 24, 49e9), (1 << 28, 48e9))
-    ]  # fmt: skip
-    found = fit(evidence_of(with_outcomes(without(make_link_run(), "link_copy"), *rows)))
-    assert found.values["h2d_latency"] == 0.0
-    assert found.constants["h2d_latency"].high > 0.0
-    assert found.values["h2d_rate"] == pytest.approx(49e9, rel=0.02)
-
-
-def test_a_copys_call_that_was_not_timed_takes_no_more_than_is_left() -> None:
-    found = fit(evidence_of(without(make_link_run(), "link_latency")))
-    for direction in ("h2d", "d2h"):
-        names = (f"{direction}_call", f"{direction}_way")
-        assert all("launch" in found.constants[name].assumed for name in names if name in found.constants)
-        if names[0] in found.constants:
-            assert found.values[names[0]] <= found.values["call.loop.0"]
 
 
 def rows_of(*figures: dict[str, float]) -> Evidence:
@@ -494,10 +427,3 @@ def test_a_misfit_of_some_lengths_holds_for_others() -> None:
         within_s = most * (step.seconds - 0.85 * 100 * seconds)
         held = np.mean([abs(off(step)) <= within_s for _ in range(2000)])
         assert 0.90 <= held <= 0.995, seconds
-
-
-def test_misfits_are_of_the_runs_own_steps(run: Run, fitted: Fit) -> None:
-    assert {way for way, _ in fitted.misfit} == set(WAYS)
-    assert all(one.steps > 0 and one.most >= one.median for one in fitted.misfit.values())
-    assert max(one.most for (way, _), one in fitted.misfit.items() if way == "stream") < 0.03
-    assert {one.steps for one in fit(evidence_of(without(run, "graph_gain"))).misfit.values()} == {0}

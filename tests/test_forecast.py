@@ -9,9 +9,9 @@ from make_fit import make_fit
 from msgspec.structs import replace
 
 from microbench.core.errors import UsageError
-from microbench.model.constants import OWN_SCATTERS, Fit
+from microbench.model.constants import Fit
 from microbench.model.forecast import BEYOND, Forecast, forecast, predict
-from microbench.model.model import WAYS, Act, Played, Way, needed, play
+from microbench.model.model import WAYS, Act, Played, needed, play
 from microbench.model.words import findings
 from microbench.model.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 
@@ -56,37 +56,6 @@ def test_the_interval_is_misfit_and_constants_together() -> None:
     # All but 7 us of such a step are its calls: one constant, so its share of the step is its share.
     assert both.half_width == pytest.approx(math.hypot(0.03, 0.04), rel=0.02)
     assert both.low_s < both.step_s < both.high_s
-
-
-@pytest.mark.parametrize(("workload", "way", "own_s"), [
-    (step(100, 50e-6), "stream", 100 * 50e-6),
-    (step(100, 2e-6), "stream", 100 * 2e-6),
-    (step(100, 50e-6), "graph", 100 * 50e-6),
-    (step(100, 0.5e-6), "stream", 0.5e-6),  # the host is slower: only the last kernel is waited for
-    (Workload((Copies("h2d", 10_000_000), Kernels(10, (50e-6,)), Wait())), "stream", 202e-6 + 10 * 50e-6),
-])  # fmt: skip
-def test_the_misfit_is_of_overhead_and_little_of_kernels_and_copies(workload: Workload, way: Way, own_s: float) -> None:
-    found = predict(workload, fit(half=0.0, most=0.1), way)
-    half_s = found.high_s - found.step_s
-    assert half_s == pytest.approx(0.1 * (found.step_s - own_s + 0.15 * own_s))
-
-
-@pytest.mark.parametrize(("workload", "own_s"), [
-    (step(1, 1e-3), 1e-3), (step(100, 50e-6), 5e-3),
-    (Workload((Kernels(2, (1e-3,), sm_share=0.0), Wait()), streams=2), 1e-3),
-    (Workload((Kernels(2, (1e-3,), stream=1), Kernels(1, (1e-3,), stream=0), Wait()), streams=2), 2e-3),
-    (Workload((Kernels(3, (1e-3, 2e-3), sm_share=0.0), Wait()), streams=2), 2e-3),
-])  # fmt: skip
-def test_no_interval_begins_below_the_kernels_own_time(workload: Workload, own_s: float) -> None:
-    for way in WAYS:
-        found = predict(workload, fit(half=0.0, most=0.5), way)
-        assert found.low_s == pytest.approx(own_s)
-        assert found.half_width == pytest.approx((found.high_s - found.step_s) / found.step_s)
-
-
-def test_a_step_of_nothing_but_a_kernel_is_known_as_well_as_the_kernel() -> None:
-    found = predict(step(1, 1.0), fit(half=0.0, most=0.1), "stream")
-    assert found.half_width == pytest.approx(0.1 * OWN_SCATTERS, rel=0.001)
 
 
 def test_a_long_step_has_the_interval_of_a_short_one() -> None:
@@ -193,6 +162,20 @@ STEPS: dict[str, Forecast] = {
     "what cannot be captured has no graph": forecast(
         Workload((HostWork(1e-3), Copies("h2d", 1000, memory="pageable"), Wait())), fit()
     ),
+    # The misfit is of overhead, and of little of kernels and copies; no interval begins below the kernels' own time.
+    **{f"a misfit of {most}, {name}": forecast(workload, fit(half=0.0, most=most))
+       for name, workload, most in (
+        ("long kernels", step(100, 50e-6), 0.1), ("short ones", step(100, 2e-6), 0.1),
+        ("shorter than calls", step(100, 0.5e-6), 0.1), ("one long kernel", step(1, 1.0), 0.1),
+        ("a copy", Workload((Copies("h2d", 10_000_000), Kernels(10, (50e-6,)), Wait())), 0.1),
+        ("no more than it", step(1, 1e-3), 0.5), ("nor less", step(100, 50e-6), 0.5),
+        ("side by side", Workload((Kernels(2, (1e-3,), sm_share=0.0), Wait()), streams=2), 0.5),
+        ("two of one stream", Workload(
+            (Kernels(2, (1e-3,), stream=1), Kernels(1, (1e-3,), stream=0), Wait()), streams=2
+        ), 0.5),
+        ("of two lengths", Workload((Kernels(3, (1e-3, 2e-3), sm_share=0.0), Wait()), streams=2), 0.5),
+    )},
+    "launches of a framework": forecast(step(1000, 0.2e-6, "torch_eager", arguments=1, host_s=0.0), fit()),
     # Profilers' durations overlap there; the interval knows this on both sides.
     "a graph of one stream may be shorter than its kernels": forecast(step(1000, 20e-6), SHORT_GAPS),
     "copies of pageable memory take the link": forecast(

@@ -3,26 +3,28 @@
 from functools import partial
 
 import pytest
-from changed_run import figures, simulated
+import snapshots
+from changed_run import simulated
 from hypothesis import given
 from hypothesis import strategies as st
-from make_fit import CALL_S, GAP_S, GRAPH_GAP_S, TORCH_S, VALUES, make_fit
+from make_fit import GAP_S, TORCH_S, VALUES, make_fit
 from msgspec.structs import replace
 from sections import drawn as drawn_whole
 from sections import lines_of, some, widest
+from test_unknowns import told, told_of_change
 
 from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.analysis.limits import pcie_rate
 from microbench.core.errors import UsageError
 from microbench.core.model import GpuInfo, LinkInfo
-from microbench.core.units import as_time, rate_of
+from microbench.core.units import rate_of
 from microbench.gpu.layers.base import layer_names, layer_titles
 from microbench.model import step_file, words
 from microbench.model.constants import Fit
 from microbench.model.forecast import Forecast, forecast
 from microbench.model.options import StepOptions
 from microbench.model.step_file import examples
-from microbench.model.whatif import Change, Changes, changed, findings, in_words, pairs
+from microbench.model.whatif import Change, Changes, changed, in_words, pairs
 from microbench.model.workload import Copies, HostWork, Kernels, Wait, Workload
 from microbench.report.curves import LEAST
 from microbench.report.document import Portion, Report, Stack, Stacks
@@ -64,35 +66,44 @@ PAGEABLE = Workload((HostWork(1e-6), Wait(), Copies("h2d", 4096, memory="pageabl
 TORCH = step(10, "1us", "torch", arguments=1, host="0")
 
 
-@pytest.mark.parametrize(("rule", "workload", "fit", "severity", "named"), [
-    ("prediction.gain", step(1000, "1us"), None, "good", ["1.51 ms", "2.01 ms", "1.33×", "1.37×"]),
-    ("prediction.gain", step(1000, "1ms"), None, "note", ["1.00 s", "1.00 s"]),
-    ("prediction.gain", step(2, "1us"), SLOW, "note", ["1.01 ms", "10.0 µs"]),
-    ("prediction.gain", PAGEABLE, None, "note", ["7.46 µs"]),
-    ("prediction.stream", step(100, "0"), None, "note", ["100 %", "0 s", "200 µs"]),
-    ("prediction.stream", step(100, "9us"), None, "note", ["10.5 %", "900 µs", "200 µs"]),
-    ("prediction.graph", step(100, "9us"), None, "note", ["5.8 %", "900 µs", "1.20 µs"]),
-    ("prediction.advice", step(1, "1ms"), None, "good", []),
-    ("prediction.outside", step(1251), None, "warning", []),
-    ("prediction.interval", step(), None, "note", ["2.0 %", "1.1 %", "95 %", "2.0 %"]),
-    ("prediction.interval", step(), make_fit(steps=0), "advice", ["2.0 %", "1.1 %", "2.0 %"]),
-    ("prediction.assumed", TORCH, None, "note", []),
-    ("prediction.host", step(10, "1us", "torch", arguments=1), None, "advice",
-     ["8.00 µs", "18.5 µs", "25 µs"]),
-    ("prediction.workload", read("decode-7b"), make_fit(call__torch_eager__0=TORCH_S), "note", None),
-])  # fmt: skip
-def test_a_finding_has_its_severity_and_figures(
-    rule: str, workload: Workload, fit: Fit | None, severity: str, named: list[str] | None
-) -> None:
-    finding = some(finding_of(rule, workload, fit))
-    assert finding.severity == severity
-    assert named is None or figures(finding) == named
+LATE = step(1000, "1us", replays=2)
+STEPS: dict[str, tuple[Workload, Fit]] = {
+    "a graph that pays": (step(1000, "1us"), make_fit()), "one that changes little": (step(1000, "1ms"), make_fit()),
+    "one that never pays": (step(2, "1us"), SLOW), "one that pays later than planned": (LATE, make_fit()),
+    "what no graph holds": (PAGEABLE, make_fit()), "kernels of no length": (step(100, "0"), make_fit()),
+    "kernels that take longer than calls": (step(100, "9us"), make_fit()),
+    "nothing to advise": (step(1, "1ms"), make_fit()), "as many kernels as were measured": (step(1250), make_fit()),
+    "more": (step(1251), make_fit()), "no measured steps": (step(), make_fit(steps=0)),
+    "a layer's replay is assumed": (TORCH, make_fit()),
+    "its host time is not known": (step(10, "1us", "torch", arguments=1), make_fit()),
+    "an example": (read("decode-7b"), make_fit(call__torch_eager__0=TORCH_S)),
+}  # fmt: skip
+TORCH_1000 = step(1000, "0", "torch", arguments=1, host="0")
+BYTES = Workload((Kernels(100, bytes=40e6), Wait()))
+BOTH = Workload((Kernels(100, (50e-6,), bytes=40e6), Kernels(100, bytes=40e6), Wait()))
+OWN_TIME = Workload((HostWork(100e-6), Kernels(100, (0.0,), host_s=10e-6), Wait()))
+PAGEABLE_IN = Workload((Copies("h2d", 1 << 20, memory="pageable"), Kernels(3, (1e-6,))))
+CHANGED: dict[str, tuple[Workload, dict[str, object]]] = {
+    "a shorter call": (TORCH_1000, {"submit_s": 2e-6}), "a longer one": (TORCH_1000, {"submit_s": 16e-6}),
+    "a shorter gap": (step(1000, "9us"), {"gap_s": 0.0}),
+    "a time that reads differently is not the same": (step(1000, "9us"), {"gap_s": 0.9 * GAP_S}),
+    "a gap that is as long": (step(1000, "9us"), {"gap_s": GAP_S}),
+    "a gap that the host hides": (step(1000, "0"), {"gap_s": 0.0}),
+    "a shorter gap of graphs": (step(1000, "1us"), {"graph_gap_s": 0.0}),
+    "beyond what was measured": (step(2000), {"gap_s": 0.0}),
+    "slower memory bounds kernels with bytes": (BYTES, {"memory_rate": 1e12}),
+    "and no others": (step(), {"memory_rate": 1e12}),
+    "the kernels' work scales with its bytes": (BOTH, {"kernel_time": 0.5}),
+    "the program's own time wherever it is": (OWN_TIME, {"host_time": 0.0}),
+    "no time of its own": (step(), {"host_time": 0.5}),
+    "a link that pageable copies do not use is named once": (PAGEABLE_IN, {"pcie_generation": 6}),
+}  # fmt: skip
 
 
-def test_a_finding_without_anything_to_say_is_left_out() -> None:
-    torch = step(100, "1us", "torch", arguments=1, host="0")
-    silent = {"outside": step(1250), "assumed": step(), "advice": torch, "graph": PAGEABLE, "workload": step()}
-    assert [rule for rule, workload in silent.items() if finding_of(f"prediction.{rule}", workload) is not None] == []
+def test_what_is_said_of_steps_and_changes() -> None:
+    every = {name: told(forecast(*asked)) for name, asked in STEPS.items()}
+    every |= {name: told_of_change(of, make_fit(), what, GPU) for name, (of, what) in CHANGED.items()}
+    snapshots.same("predictions", snapshots.in_turn(every))
 
 
 @pytest.mark.parametrize(("reference", "severity"), [(True, "advice"), (False, "warning")])
@@ -103,20 +114,6 @@ def test_constants_of_another_machine_are_marked(reference: bool, severity: str)
     assert finding.advice
     assert len(finding.rests_on) == 16
     assert words.benchmarks(finding.rests_on)[:3] == ("bench_way", "bench_empty", "bench_complete")
-
-
-def test_the_gpu_idles_where_no_kernel_runs() -> None:
-    share = predicted(step(100, "9us")).stream.idle_share
-    assert share == pytest.approx((99 * GAP_S + 7.2e-6) / (100 * 9e-6 + 99 * GAP_S + 7.2e-6), rel=0.02)
-
-
-def test_a_graph_that_pays_later_than_planned_is_told() -> None:
-    late = predicted(step(1000, "1us", replays=2))
-    saved_s = 1000 * (2e-6 - 1e-6 - GRAPH_GAP_S)
-    assert late.break_even == pytest.approx((10e-6 + 1000 * 2e-6) / saved_s, abs=1.1)
-    assert f"after {late.break_even} steps: more than the 2 planned" in words.paying(late)
-    assert "planned" not in words.paying(predicted(step(1000, "1us")))
-    assert "never" in words.paying(predicted(step(2, "1us"), SLOW))
 
 
 def test_a_step_is_described_by_what_is_in_it() -> None:
@@ -184,22 +181,6 @@ def changes(workload: Workload, **what: object) -> tuple[Change, ...]:
     return changed(workload, make_fit(), GPU, Changes(**what)).changes
 
 
-def after(workload: Workload, **what: object) -> Forecast:
-    then = changed(workload, make_fit(), GPU, Changes(**what))
-    return forecast(workload, then.fit, then.change)
-
-
-def test_a_shorter_call_or_gap_shortens_the_step_that_it_bounds_by_as_much() -> None:
-    host_bound, gpu_bound = step(1000, "0", "torch", arguments=1, host="0"), step(1000, "9us")
-    before, then = predicted(host_bound), after(host_bound, submit_s=2e-6)
-    assert before.stream.step_s - then.stream.step_s == pytest.approx(1000 * (TORCH_S - 2e-6), rel=1e-3)
-    assert some(then.graph).step_s == some(before.graph).step_s
-    before, then = predicted(gpu_bound), after(gpu_bound, gap_s=0.0)
-    assert before.stream.step_s - then.stream.step_s == pytest.approx(999 * GAP_S, rel=1e-3)
-    then = after(gpu_bound, graph_gap_s=0.0)
-    assert some(before.graph).step_s - some(then.graph).step_s == pytest.approx(999 * GRAPH_GAP_S, rel=1e-3)
-
-
 def test_another_layer_launches_all_of_it() -> None:
     parts = (Kernels(10, (0.0,), arguments=1), Kernels(10, (0.0,), arguments=1, layer="cupy_raw"), Wait())
     workload = Workload(parts, layer="torch_eager")
@@ -209,24 +190,6 @@ def test_another_layer_launches_all_of_it() -> None:
     with pytest.raises(UsageError, match="no launches through triton") as caught:
         changed(workload, make_fit(), GPU, Changes(layer="triton"))
     assert "launch_layers" in caught.value.next_step
-
-
-def test_memory_bounds_kernels_with_bytes_and_no_others() -> None:
-    workload = Workload((Kernels(100, bytes=40e6), Wait()))
-    then = after(workload, memory_rate=1e12)
-    assert then.stream.step_s == pytest.approx(100 * (40e-6 + GAP_S) + 6e-6, rel=0.01)
-    assert [one.matters for one in changes(workload, memory_rate=1e12)] == [True]
-    assert [one.matters for one in changes(step(), memory_rate=1e12)] == [False]
-
-
-def test_the_kernels_work_scales_with_its_bytes_and_the_program_s_own_time_wherever_it_is() -> None:
-    workload = Workload((Kernels(100, (50e-6,), bytes=40e6), Kernels(100, bytes=40e6), Wait()))
-    half = after(workload, kernel_time=0.5)
-    assert half.stream.step_s == pytest.approx(100 * (25e-6 + 5e-6 + 2 * GAP_S) + 6e-6, rel=0.01)
-    workload = Workload((HostWork(100e-6), Kernels(100, (0.0,), host_s=10e-6), Wait()))
-    none = after(workload, host_time=0.0)
-    assert none.stream.step_s == pytest.approx(100 * CALL_S + 6e-6, rel=0.05)
-    assert [one.matters for one in changes(step(), host_time=0.5)] == [False]
 
 
 def test_another_link_scales_copies_by_the_ceilings() -> None:
@@ -245,45 +208,6 @@ def test_another_link_scales_copies_by_the_ceilings() -> None:
 def test_a_link_that_is_not_known_cannot_be_scaled(gpu: GpuInfo | None) -> None:
     with pytest.raises(UsageError, match="does not say which PCIe link"):
         changed(step(), make_fit(), gpu, Changes(pcie_generation=4))
-
-
-def whatif_findings(workload: Workload, **what: object) -> dict[str, Finding]:
-    before, then = predicted(workload), after(workload, **what)
-    every = findings(before, then, changes(workload, **what), ("now", "then"), pairs(before, then))
-    return {finding.rule: finding for finding in every}
-
-
-TORCH_1000 = step(1000, "0", "torch", arguments=1, host="0")
-
-
-@pytest.mark.parametrize(("rule", "workload", "what", "severity", "named"), [
-    ("whatif.gain", TORCH_1000, {"submit_s": 2e-6}, "good", ["4.0×"]),
-    ("whatif.gain", TORCH_1000, {"submit_s": 16e-6}, "note", ["2.0×"]),
-    ("whatif.gain", step(1000, "9us"), {"gap_s": 0.9 * GAP_S}, "note", []),
-    ("whatif.stream", step(1000, "0"), {"gap_s": 0.0}, "note", ["100 %", "100 %"]),
-    ("whatif.graph", step(1000, "1us"), {"graph_gap_s": 0.0}, "note", ["33.6 %", "0.60 %"]),
-    ("whatif.unused", step(), {"memory_rate": 1e12}, "warning", []),
-    ("prediction.outside", step(2000), {"gap_s": 0.0}, "warning", []),
-])  # fmt: skip
-def test_a_finding_about_a_change_has_its_severity_and_figures(
-    rule: str, workload: Workload, what: dict[str, object], severity: str, named: list[str]
-) -> None:
-    finding = whatif_findings(workload, **what)[rule]
-    assert (finding.severity, figures(finding)) == (severity, named)
-
-
-def test_a_link_that_pageable_copies_do_not_use_is_named_once() -> None:
-    parts = (Copies("h2d", 1 << 20, memory="pageable"), Kernels(3, (1e-6,)))
-    assert whatif_findings(Workload(parts), pcie_generation=6)["whatif.unused"].title.count("PCIe 5 x16 to 6 x16") == 2
-    assert "whatif.unused" not in whatif_findings(TORCH_1000, submit_s=2e-6)
-
-
-def test_a_time_that_reads_differently_is_never_the_same() -> None:
-    small, none = (
-        pairs(predicted(step(1000, "9us")), after(step(1000, "9us"), gap_s=factor * GAP_S))[0] for factor in (0.9, 1.0)
-    )
-    assert as_time(small.before.step_s) != as_time(small.after.step_s)
-    assert (in_words(small), in_words(none)) == ("about the same", "the same")
 
 
 def test_two_machines_stand_side_by_side() -> None:

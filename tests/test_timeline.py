@@ -8,12 +8,13 @@ from pathlib import Path
 import command_line
 import pytest
 import snapshots
-from changed_run import figures, simulated
+from changed_run import simulated
 from hypothesis import given
 from hypothesis import strategies as st
 from make_fit import make_fit
 from make_run import make_run
 from msgspec.structs import replace
+from read_findings import drawn as told_of
 from sections import drawn, lines_of, some
 from typer.testing import Result
 
@@ -60,10 +61,6 @@ def lane(picture: TimeLine, name: str, way: str = "stream") -> Lane:
     begins = [index for index, one in enumerate(picture.lanes) if one.name.endswith("host")]
     own = picture.lanes[: begins[1]] if way == "stream" and len(begins) > 1 else picture.lanes[begins[-1] :]
     return next(one for one in own if name in one.name)
-
-
-def texts(one: Lane, kind: str) -> list[str]:
-    return [span.text for span in one.spans if span.kind == kind]
 
 
 def sheet(workload: Workload, run: Run = WHOLE) -> Report:
@@ -144,6 +141,7 @@ def lanes(picture: TimeLine) -> Iterator[str]:
         yield textwrap.fill(f"{one.name.strip()}: " + "; ".join(spans), 118, subsequent_indent="    ")
 
 
+MIXED = step(Copies("h2d", 1 << 20), Kernels(4, (1e-6,)), HostWork(5e-6), Kernels(2, (9e-6,)), Wait())
 STEPS: dict[str, Forecast] = {
     "a short step is one picture": kernels(8, 3e-6),
     "a full queue holds the host up": kernels(12, 20e-6, queue=4),
@@ -162,12 +160,19 @@ STEPS: dict[str, Forecast] = {
     "a beginning without kernels is left out": step(Copies("h2d", 50_000_000), Kernels(40, (3e-6,)), Wait()),
     "a beginning shows nothing that a copy engine does later": step(Kernels(40, (3e-6,)), Copies("d2h", 4096), Wait()),
     "steps that flow into one another say how long one takes then": step(Kernels(8, (9e-6,))),
+    "a host that is too slow": kernels(8, 0.5e-6),
+    "a gap in the middle": MIXED,
 }
 
 
 def test_what_a_step_looks_like() -> None:
-    drawn = ((f"== {name}", *(line for one in pictures(found) for line in lanes(one))) for name, found in STEPS.items())
-    snapshots.same("timelines", "\n\n".join("\n".join(each) for each in drawn))
+    """Its pictures, and the findings beside them."""
+    rows = evidence_by_device(WHOLE)[0]
+    every = {
+        name: (*(line for one in pictures(found) for line in lanes(one)), *map(told_of, words.findings(rows, found)))
+        for name, found in STEPS.items()
+    }
+    snapshots.same("timelines", snapshots.in_turn(every))
 
 
 def test_blocks_begin_and_end_at_halves_and_stay_apart() -> None:
@@ -202,21 +207,6 @@ def finding_of(rule: str, forecast: Forecast, run: Run = WHOLE) -> Finding:
     return next(each for each in words.findings(evidence_by_device(run)[0], forecast) if each.rule == rule)
 
 
-MIXED = step(Copies("h2d", 1 << 20), Kernels(4, (1e-6,)), HostWork(5e-6), Kernels(2, (9e-6,)), Wait())
-
-
-@pytest.mark.parametrize(("rule", "forecast", "severity", "named"), [
-    ("timeline.gain", kernels(8, 3e-6), "good", ["34.7 µs", "38.0 µs", "1.10×", "1.11×", "2.56 µs"]),
-    ("timeline.gain", MIXED, "note", ["55.2 µs", "56.0 µs"]),
-    ("timeline.limit", kernels(8, 3e-6), "note", ["36.8 %", "30.8 %"]),
-    ("timeline.limit", kernels(8, 0.5e-6), "note", ["86.0 %", "72.8 %", "2.0×"]),
-    ("timeline.limit", MIXED, "note", ["60.7 %", "60.1 %"]),
-])  # fmt: skip
-def test_a_finding_has_its_severity_and_figures(rule: str, forecast: Forecast, severity: str, named: list[str]) -> None:
-    finding = finding_of(rule, forecast)
-    assert (finding.severity, figures(finding)) == (severity, named)
-
-
 def test_the_gain_rests_on_the_nearest_measured_step() -> None:
     near, none = (finding_of("timeline.gain", kernels(8, 3e-6), run) for run in (WHOLE, make_run()))
     assert len(set(near.rests_on) - set(none.rests_on)) == 2
@@ -229,11 +219,6 @@ def test_only_kernels_alike_in_one_stream_have_a_pace() -> None:
     for parts in ((other, Wait()), (Kernels(8, (3e-6,)), Wait(), Wait()), (Wait(),), (Kernels(8, bytes=1e6),)):
         assert words.alike(Workload(parts)) is None
     assert words.alike(Workload((Kernels(8, (3e-6,)),), streams=2)) is None
-
-
-def test_a_full_queue_is_named() -> None:
-    full, roomy = (finding_of("timeline.limit", kernels(40, 20e-6, **queue)).text for queue in ({"queue": 4}, {}))
-    assert full == f"{roomy} The launch queue is full, and further calls wait for room."
 
 
 def test_the_nearest_measured_step_is_found() -> None:

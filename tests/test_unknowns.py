@@ -1,25 +1,27 @@
 """What a step's description leaves out: host time between launches, the share of the SMs, the making of a graph."""
 
 import json
-import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import snapshots
 from command_line import call
 from fake_session import exactly
 from make_fake_run import for_a_fit
-from make_fit import CALL_S, GAP_S, TORCH_S, make_fit
+from make_fit import GAP_S, TORCH_S, make_fit
 from make_run import outcome, with_suite
 from msgspec.structs import replace
+from read_findings import drawn
 from sections import some
+from test_forecast import told as what_steps_take
 
 from microbench.analysis.evidence import evidence_by_device
 from microbench.archive import store
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.model import GpuInfo, Measurement, Run
 from microbench.core.ops import ARRAY_LAYERS
-from microbench.core.units import two_times
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.layers.base import layer_names
 from microbench.model import fit as fitting
@@ -47,46 +49,85 @@ def chain(count: int = 100, duration_s: float = 20e-6, layer: str = "torch_eager
     return Workload((Kernels(count, (duration_s,), arguments=arguments, **more), Wait()), layer=layer)
 
 
-def test_a_framework_without_host_time_gets_two_cases_bare_operations_and_model_code() -> None:
-    found = forecast(chain(duration_s=10e-6), with_examples())
-    host = some(found.host)
-    assert (host.bare_s, host.typical_s) == pytest.approx((8e-6, 16e-6))
-    assert not host.assumed
-    assert host.rests_on == tuple(row for example in EXAMPLES for row in example.rests_on)
-    low, high = found.stream.ends
-    assert low.step_s == pytest.approx(99 * (10e-6 + GAP_S) + 8e-6 + 15e-6)
-    assert high.step_s == pytest.approx(100 * 16e-6 + 15e-6)
-    assert (found.stream.low_s, found.stream.high_s) == (low.low_s, high.high_s)
-    assert found.speedups == pytest.approx(
-        (low.step_s / some(found.graph).step_s, high.step_s / some(found.graph).step_s)
-    )
-    assert some(found.graph).ends == (), "a replay spends no host time between kernels"
-    assert found.stream.limits == ("kernel", "host")
+CALL = "call.torch_eager.1"
+FRAMEWORKS = with_examples(make_fit(call__jax_jit__1=40e-6, call__cupy_ufunc__1=10e-6))
 
 
-def test_both_cases_are_said_and_watch_tells_them_apart() -> None:
-    (sentence,) = words.unknown(forecast(chain(), with_examples()))
-    assert "a launch takes 8.00 µs (bare call) or 16.0 µs (typical model code). The step is launch-bound" in sentence
-    assert "`microbench watch python train.py` measures yours" in sentence
-    rows = prediction.ways_table(forecast(chain(duration_s=3e-6), with_examples())).rows
-    assert [[cell.text for cell in row[:2]] for row in rows[:2]] == [
-        ["stream, bare operations", "808 µs"], ["stream, typical model code", "1.61 ms"],
-    ]  # fmt: skip
-    fit = with_examples(make_fit(call__jax_jit__1=40e-6))
-    (sentence,) = words.unknown(forecast(chain(layer="jax_jit"), fit))
-    assert "2.00 µs (many launches in a call)" in sentence
-    assert sentence.endswith("less the bare call's 40.0 µs.")
-
-
-@pytest.mark.parametrize("steps", [True, False])
-def test_a_call_that_steps_show_too_says_so(steps: bool) -> None:
-    """It can differ from the call measured by itself, which `microbench show` gives."""
-    rows = ("launch_layers[layer=torch_eager] submit", *(("graph_gain[kernels=10] stream",) if steps else ()))
+def fitted_to(*rows: str) -> Fit:
+    """The call of PyTorch rests on these rows."""
     fit = with_examples()
-    call_s = replace(fit.constants["call.torch_eager.1"], rests_on=rows)
-    found = forecast(chain(), replace(fit, constants={**fit.constants, "call.torch_eager.1": call_s}))
-    finding = next(one for one in words.findings(found) if one.rule == "prediction.host")
-    assert ("8.00 µs, fitted to single calls (launch_layers) and to steps (graph_gain)." in finding.text) == steps
+    return replace(fit, constants={**fit.constants, CALL: replace(fit.constants[CALL], rests_on=rows)})
+
+
+def side_by_side(**more: object) -> Workload:
+    return Workload((Kernels(2, (1e-3,), **more), Wait()), streams=2)
+
+
+SINGLE, STEPS = "launch_layers[layer=torch_eager] submit", "graph_gain[kernels=10] stream"
+COPIES = (Copies("h2d", 1 << 20, stream=1), Kernels(2, (1e-3,), stream=0), Wait())
+OF_132 = replace(make_fit(), sms=132)
+FORECASTS: dict[str, tuple[Workload, Fit]] = {
+    "bare operations and model code": (chain(duration_s=10e-6), with_examples()),
+    "a step that the host bounds": (chain(duration_s=3e-6), with_examples()),
+    "a call fitted to single calls": (chain(), fitted_to(SINGLE)),
+    "and to steps": (chain(), fitted_to(SINGLE, STEPS)),
+    "no examples: the range is assumed": (chain(), make_fit()),
+    **{f"programs call {layer} in their own way": (chain(layer=layer), with_examples()) for layer in (
+        "loop", "cupy_raw",
+    )},
+    "host time that is given": (chain(host_s=0.0), with_examples()),
+    "many launches in a call": (chain(layer="jax_jit"), FRAMEWORKS),
+    "a framework adds its own call": (chain(layer="cupy_ufunc"), FRAMEWORKS),
+    "one long kernel is never launch-bound": (chain(1, 10e-3), with_examples()),
+    "kernels of two streams, side by side or one after another": (side_by_side(), make_fit()),
+    "of one stream": (Workload((Kernels(2, (1e-3,)), Wait())), make_fit()),
+    **{f"a share of the SMs of {share}": (side_by_side(sm_share=share), OF_132) for share in (0.5, 0.75, 1.0)},
+    **{f"{blocks} blocks on 132 SMs": (side_by_side(blocks=blocks), OF_132) for blocks in (50, 132, 10_000)},
+    "blocks on a GPU of unknown size": (side_by_side(blocks=132), make_fit()),
+    "the memory decides": (side_by_side(bytes=1e6), make_fit()),
+    "kernels beside copies of another stream are known": (Workload(COPIES, streams=2), make_fit()),
+    "a capture makes its layer's calls": (chain(1000, host_s=10e-6), make_fit()),
+    "or as much of them as the examples' captures": (chain(1000, host_s=10e-6), with_examples()),
+    "a compiled loop captures nothing": (chain(1000, layer="loop"), make_fit()),
+    "a range of steps pays off within a range": (chain(100, 3e-6), make_fit()),
+}  # fmt: skip
+CHANGED: dict[str, tuple[Workload, dict[str, object]]] = {
+    "another call leaves what a program does between launches": (chain(1000, 3e-6), {"submit_s": 2e-6}),
+    # A kernel and its gap take 7 us. A program of 5 us beside the call takes 13 us a launch, then 7 us.
+    "a shorter call gains most where the step becomes launch-bound": (chain(1000, 6e-6), {"submit_s": 2e-6}),
+    "a longer gap": (chain(1000, 12e-6), {"gap_s": 3e-6}),
+    "another layer keeps what the program does between launches": (chain(1000, 3e-6), {"layer": "loop"}),
+}  # fmt: skip
+
+
+def told(found: Forecast) -> Iterator[str]:
+    """Times in us."""
+    yield from what_steps_take(found)
+    yield f"speed-ups {[round(one, 3) for one in found.speedups]}"
+    if found.host is not None:
+        yield f"a launch {found.host.bare_s * 1e6:.4g} to {found.host.typical_s * 1e6:.4g} of {found.host.rests_on}"
+    for way in (found.stream, found.graph):
+        if way is not None and way.ends:
+            ends = ", ".join(f"{end.step_s * 1e6:.5g} {end.limit}-bound" for end in way.ends)
+            yield f"{way.way} {way.low_s * 1e6:.5g} to {way.high_s * 1e6:.5g}: {ends}"
+    yield from (" | ".join(cell.text for cell in row) for row in prediction.ways_table(found).rows)
+    yield words.paying(found)
+    foundations = words.foundations(found, "run", reference=False, simulated=False)
+    yield from map(drawn, (*words.findings(found), *foundations))
+
+
+def told_of_change(workload: Workload, fit: Fit, what: dict[str, object], gpu: GpuInfo | None = None) -> Iterator[str]:
+    then = changed(workload, fit, gpu, Changes(**what))
+    before, after = forecast(workload, fit), forecast(workload, then.fit, then.change)
+    ways = pairs(before, after)
+    yield f"{[f'{one.after.step_s * 1e6:.5g}' for one in ways]}: {' · '.join(map(in_words, ways))}"
+    yield from map(drawn, findings(before, after, then.changes, ("now", "then"), ways))
+
+
+def test_what_is_said_of_what_a_step_leaves_out() -> None:
+    every = {name: told(forecast(*asked)) for name, asked in FORECASTS.items()}
+    every |= {name: told_of_change(step, with_examples(), what) for name, (step, what) in CHANGED.items()}
+    snapshots.same("unknowns", snapshots.in_turn(every))
 
 
 @pytest.mark.parametrize("launch_s", [8e-6, 9e-6, 14e-6, 16e-6])
@@ -96,30 +137,6 @@ def test_any_program_between_the_two_cases_lies_within_the_range(launch_s: float
     assert given.host is None
     assert given.stream.ends == ()
     assert ranged.stream.low_s <= given.stream.step_s <= ranged.stream.high_s
-
-
-def test_without_examples_the_range_is_assumed_and_says_so() -> None:
-    found = forecast(chain(), make_fit())
-    host = some(found.host)
-    assert host.assumed
-    assert (host.bare_s, host.typical_s) == pytest.approx((8e-6, 18.5e-6))
-    finding = next(one for one in words.foundations(found, "run", reference=False, simulated=False)
-                   if one.rule == "prediction.assumed")  # fmt: skip
-    assert "no run has measured model code" in finding.text
-
-
-@pytest.mark.parametrize(("layer", "ranged"), [("torch_eager", True), ("loop", False), ("cupy_raw", False)])
-def test_only_a_framework_s_launches_have_a_range(layer: str, ranged: bool) -> None:
-    """Programs call their own kernels in their own way, so no example can stand for the host time between them."""
-    assert (forecast(chain(layer=layer), with_examples()).host is not None) == ranged
-    assert forecast(chain(layer=layer, host_s=0.0), with_examples()).host is None
-
-
-def test_a_compiled_framework_launches_as_fast_as_compiled_code_and_another_adds_its_own_call() -> None:
-    fit = with_examples(make_fit(call__jax_jit__1=40e-6, call__cupy_ufunc__1=10e-6))
-    jax, cupy = (unknowns.host_time(fit, layer, 1) for layer in ("jax_jit", "cupy_ufunc"))
-    assert jax.bare_s == pytest.approx(CALL_S)
-    assert (cupy.bare_s, cupy.typical_s) == pytest.approx((10e-6, 18e-6))
 
 
 @pytest.mark.parametrize("duration_s", [3e-6, 20e-6, 100e-6])
@@ -133,16 +150,6 @@ def test_the_verdict_flips_where_a_launch_takes_as_long_as_a_kernel_and_its_gap(
     )
     assert (below, above) == ("kernel", "host")
     assert forecast(chain(1, 10e-3), with_examples()).launch_bound_s is None
-
-
-def test_another_call_leaves_what_a_program_does_between_launches() -> None:
-    workload, fit = chain(1000, 3e-6), with_examples()
-    then = changed(workload, fit, None, Changes(submit_s=2e-6))
-    before, after = forecast(workload, fit), forecast(workload, then.fit, then.change)
-    saved = [first.step_s - later.step_s for first, later in zip(before.stream.ends, after.stream.ends, strict=True)]
-    assert saved[1] == pytest.approx(1000 * (TORCH_S - 2e-6), rel=0.01)
-    assert after.stream.ends[0].step_s == pytest.approx(1000 * (3e-6 + GAP_S), rel=0.02)
-    assert in_words(pairs(before, after)[0]).endswith("as fast")
 
 
 def after(workload: Workload, **what: object) -> Forecast:
@@ -171,87 +178,6 @@ def test_a_what_if_holds_for_every_program_within_the_range(what: dict[str, obje
         assert low.ratio * 0.999 <= own.ratio <= high.ratio * 1.001, host_s
 
 
-def test_a_shorter_call_gains_most_where_the_step_becomes_launch_bound() -> None:
-    (stream, graph) = pairs(forecast(chain(1000, 6e-6), with_examples()), after(chain(1000, 6e-6), submit_s=2e-6))
-    # A kernel and its gap take 7 us. A program of 5 us beside the call takes 13 us a launch, then 7 us.
-    assert stream.ends[1].ratio == pytest.approx(13 / 7, rel=0.01)
-    assert stream.ends[0].ratio == pytest.approx(8 / 7, rel=0.01)
-    assert in_words(stream) == "1.14× to 1.86× as fast"
-    assert in_words(graph) == "the same"
-
-
-def test_a_longer_gap_is_said_in_order() -> None:
-    workload = chain(1000, 12e-6)
-    before, then = forecast(workload, with_examples()), after(workload, gap_s=3e-6)
-    ways = pairs(before, then)
-    assert in_words(ways[0]) == "the same to 1.15× as long"
-    told = changed(workload, with_examples(), None, Changes(gap_s=3e-6)).changes
-    title = findings(before, then, told, ("now", "then"), ways)
-    assert "stays the same or becomes up to 1.15× as long (the same in typical model code)" in title[0].title
-
-
-def test_another_layer_keeps_what_the_program_does_between_launches() -> None:
-    workload = chain(1000, 3e-6)
-    low, high = after(workload, layer="loop").stream.ends
-    call_s = make_fit().values["call.loop.0"] + 0.5e-6 / 2  # with one argument
-    assert high.step_s == pytest.approx(1000 * (16e-6 - TORCH_S + call_s), rel=0.01)
-    assert low.step_s == pytest.approx(1000 * (3e-6 + GAP_S), rel=0.02), "the kernels limit bare launches"
-    advice = {one.name: one for one in forecast(workload, with_examples()).advice}
-    assert advice["layer"].step_s == pytest.approx(1000 * (16e-6 - TORCH_S + call_s), rel=0.01)
-    assert advice["host"].step_s == pytest.approx(1000 * TORCH_S, rel=0.01)
-    given = {one.name: one for one in forecast(chain(1000, 3e-6, host_s=8e-6), with_examples()).advice}
-    assert advice["layer"].step_s == pytest.approx(given["layer"].step_s)
-
-
-def test_printed_times_rates_and_speed_ups_agree() -> None:
-    """They are those of the ends; the model's own error stands beside them."""
-    found = forecast(chain(1000, 3e-6), with_examples())
-    low, high = found.stream.ends
-    assert words.between(found.stream) == two_times(low.step_s, high.step_s)
-    assert found.speedups == pytest.approx([end.step_s / some(found.graph).step_s for end in (low, high)])
-    assert found.stream.low_s < low.step_s < high.step_s < found.stream.high_s
-
-
-def test_the_answer_names_typical_model_code_and_is_good_only_where_it_was_measured() -> None:
-    known, assumed = (words.gain(forecast(chain(1000, 3e-6), fit)) for fit in (with_examples(), make_fit()))
-    assert "instead of 8.01 ms (bare operations) or 16.0 ms (typical model code): " in known.title
-    assert (known.severity, assumed.severity) == ("good", "note")
-    text = next(one.text for one in words.findings(forecast(chain(1000, 3e-6), with_examples()))
-                if one.rule == "prediction.stream")  # fmt: skip
-    assert text == "In one step kernels take the GPU 3.00 ms; calls take the host 16.0 ms in typical model code."
-    several = words.findings(forecast(side_by_side(), make_fit()))
-    assert any("GPU 2.00 ms, summed over streams; " in one.text for one in several)
-
-
-def side_by_side(**more: object) -> Workload:
-    return Workload((Kernels(2, (1e-3,), **more), Wait()), streams=2)
-
-
-def test_kernels_of_several_streams_lie_between_side_by_side_and_one_after_another() -> None:
-    found = forecast(side_by_side(), make_fit())
-    for way in (found.stream, some(found.graph)):
-        low, high = way.ends
-        assert low.step_s == pytest.approx(1e-3, rel=0.02)
-        assert high.step_s == pytest.approx(2e-3, rel=0.02)
-    assert "--sm-share" in "".join(words.unknown(found))
-    assert forecast(Workload((Kernels(2, (1e-3,)), Wait())), make_fit()).stream.ends == ()
-
-
-@pytest.mark.parametrize(
-    ("share", "takes_s"), [({"sm_share": 0.5}, 1e-3), ({"sm_share": 1.0}, 2e-3), ({"sm_share": 0.75}, 1.5e-3),
-                           ({"blocks": 50}, 1e-3), ({"blocks": 132}, 2e-3), ({"blocks": 10_000}, 2e-3)],
-)  # fmt: skip
-def test_a_share_of_the_sms_decides(share: dict[str, object], takes_s: float) -> None:
-    found = forecast(side_by_side(**share), replace(make_fit(), sms=132))
-    assert found.ends == ()
-    assert (found.stream.step_s, some(found.graph).step_s) == pytest.approx((takes_s, takes_s), rel=0.02)
-
-
-def test_blocks_on_a_gpu_of_unknown_size_decide_nothing() -> None:
-    assert len(forecast(side_by_side(blocks=132), make_fit()).ends) == 2
-    assert forecast(side_by_side(bytes=1e6), make_fit()).ends == (), "the memory decides"
-
-
 def test_two_unknowns_make_every_speed_up_between_their_four_corners() -> None:
     """Slow hosts gain most where kernels run side by side, and all are slower where they run one after another."""
     workload = Workload((Kernels(400, (10e-6,), arguments=1), Wait()), layer="torch_eager", streams=4)
@@ -269,13 +195,6 @@ def test_two_unknowns_make_every_speed_up_between_their_four_corners() -> None:
     assert found.stream.low_s <= min(corner.stream.step_s for corner in corners)
 
 
-def test_kernels_of_one_stream_beside_copies_of_another_are_known() -> None:
-    parts = (Copies("h2d", 1 << 20, stream=1), Kernels(2, (1e-3,), stream=0), Wait())
-    found = forecast(Workload(parts, streams=2), make_fit())
-    assert found.ends == ()
-    assert list(words.unknown(found)) == []
-
-
 def test_a_kernel_or_copy_larger_than_the_memory_is_refused_in_words() -> None:
     gpu = GpuInfo("Made", "GPU-made", memory_bytes=1 << 34)
     for part, what in (
@@ -290,27 +209,6 @@ def test_a_kernel_or_copy_larger_than_the_memory_is_refused_in_words() -> None:
 
 def made(workload: Workload, fit: Fit | None = None) -> Forecast:
     return forecast(workload, fit or make_fit())
-
-
-def test_a_graph_is_made_by_the_calls_of_the_layer_that_captures_it_and_warm_up_steps() -> None:
-    found = made(chain(1000, host_s=10e-6))
-    assert found.making.calls_s == pytest.approx(1000 * (TORCH_S + 10e-6))
-    assert found.making.driver_s == pytest.approx(10e-6 + 1000 * 2e-6)
-    assert found.making.warm_up_s == pytest.approx(3 * found.stream.step_s)
-    saved_s = found.stream.step_s - some(found.graph).step_s
-    if saved_s > 0:
-        assert found.break_even == math.ceil(found.making_s / saved_s)
-    measured = made(chain(1000, host_s=10e-6), with_examples())
-    assert measured.making.calls_s == pytest.approx(found.making.calls_s / 2), "as the examples' captures show"
-    loop = made(chain(1000, layer="loop"))
-    assert (loop.making.calls_s, loop.making.warm_up_s) == (0.0, 0.0)
-
-
-def test_a_range_of_steps_pays_off_within_a_range() -> None:
-    low, high = made(chain(100, 3e-6)).ends
-    text = words.paying(made(chain(100, 3e-6)))
-    assert f"after {high.break_even} to {low.break_even} steps" in text
-    assert "PyTorch eager" in text
 
 
 # The run's own rows.
