@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 from microbench.core.errors import UsageError
 from microbench.core.units import plain, typed_size
 
+MOST_LISTED = 8
 TargetKind = Literal["kernel", "file", "module"]
 EXAMPLES = "kernels.cu:saxpy, mypackage.steps:decode_step or train.py::step"
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
@@ -37,7 +38,8 @@ def target(text: str) -> Target:
     kind: TargetKind = "kernel" if place.endswith((".cu", ".cuh")) else "file" if place.endswith(".py") else "module"
     valid = KERNEL_NAME.fullmatch(name) if kind == "kernel" else DOTTED.fullmatch(name)
     if not colon or not valid or (kind == "module" and not DOTTED.fullmatch(place)):
-        raise UsageError(f"{plain(text, 80)} names no kernel and no function", f"for example {EXAMPLES}")
+        example = f"name a function of it: {plain(place, 60)}::step" if kind == "file" else f"for example {EXAMPLES}"
+        raise UsageError(f"{plain(text, 80)} names no kernel and no function", example)
     if kind != "module" and not Path(place).is_file():
         raise UsageError(f"there is no file {plain(place)}", "give the path from the current folder")
     return Target(kind, place, name)
@@ -63,7 +65,10 @@ def check_function(wanted: Target) -> None:
     first = wanted.name.partition(".")[0]
     if first not in names and not names & {"*", "__getattr__"}:
         near = difflib.get_close_matches(first, names, n=1)
-        defined = f"did you mean {near[0]}?" if near else f"for example {EXAMPLES}"
+        functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        defined = (
+            f"did you mean {near[0]}?" if near else f"it has {', '.join(functions[:MOST_LISTED]) or 'no function'}"
+        )
         raise UsageError(f"there is no {plain(first, 60)} in {plain(wanted.place)}", defined)
 
 

@@ -7,7 +7,9 @@ How they are secured is Dask's own configuration: every one of them reads ``dist
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
+import os
 import shlex
 import signal
 import subprocess
@@ -91,8 +93,9 @@ class Connection:
 
 
 @contextmanager
-def connected(where: Where) -> Iterator[Connection]:
-    """A connection to the cluster, which is closed at the end if it was made here.
+def connected(where: Where, wait_s: float = CONNECT_S) -> Iterator[Connection]:
+    """A connection to the cluster, which is closed at the end if it was made here. A scheduler is waited for at most
+    ``wait_s``.
 
     Raises UsageError if a package is missing, MicrobenchError if there is no scheduler, no host can be used, or Slurm
     takes no job.
@@ -119,8 +122,9 @@ def connected(where: Where) -> Iterator[Connection]:
             if target is None:
                 target = _cluster(where, hosts)
                 stack.callback(_close, target)
+            timeout_s = min(wait_s, CONNECT_S) if where.scheduler else CONNECT_S
             client = stack.enter_context(
-                Client(target, timeout=CONNECT_S, direct_to_workers=False, set_as_default=False)
+                Client(target, timeout=timeout_s, direct_to_workers=False, set_as_default=False)
             )
         except (OSError, ValueError, RuntimeError, TypeError) as error:
             verb = "reached" if where.scheduler is not None else "started"
@@ -173,15 +177,29 @@ def _cluster(where: Where, hosts: Sequence[str]) -> Any:
     if where.slurm is not None:
         return _slurm(where.slurm)
     from distributed import LocalCluster
+    from distributed.deploy.spec import close_clusters
 
-    return LocalCluster(
-        n_workers=where.local,
-        threads_per_worker=1,
-        processes=True,
-        memory_limit=0,
-        dashboard_address="127.0.0.1:0",
-        silence_logs=logging.CRITICAL,
-    )
+    # Ctrl-C of a terminal reaches local workers too, whose tracebacks would hide how the campaign ended: they ignore it
+    # once they run, and what they say while they start goes nowhere.
+    errors, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        return LocalCluster(
+            n_workers=where.local,
+            threads_per_worker=1,
+            processes=True,
+            memory_limit=0,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+            preload=["import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"],
+        )
+    except KeyboardInterrupt:
+        atexit.unregister(close_clusters)  # it would wait for the workers that have not started
+        raise
+    finally:
+        os.dup2(errors, 2)
+        os.close(errors)
+        os.close(nowhere)
 
 
 def _ssh(hosts: Sequence[str]) -> Any:
