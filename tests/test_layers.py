@@ -55,9 +55,9 @@ LINES = {
     "diagnosis": 4720,  # communication, starts, single steps have verdicts; loops and named functions make steps
     "session": 2280,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8160,  # a page opens on one screen, predict answers on one
-    "fleet": 3282,  # local workers end quietly
+    "fleet": 3282,  # JSON of both reports; classes of few GPUs are held against their ceilings; quiet ends
     "library": 1945,  # the sides of ab: variables, Pythons, own code
-    "cli": 2495,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph; an index in the pager
+    "cli": 2495,  # check repeats what is not healthy, five more commands answer in JSON; ab; graph; an index
 }
 OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba_stream"}
 

@@ -6,11 +6,13 @@ from typing import NamedTuple
 import msgspec
 
 from microbench.analysis.evidence import Finding
-from microbench.core.units import as_time, plain
+from microbench.core.units import as_time, percent, plain
 from microbench.diagnosis import lanes
 from microbench.diagnosis.diagnosis import Diagnosis
 from microbench.diagnosis.idle import CAUSES
 from microbench.diagnosis.lanes import Stretch
+from microbench.diagnosis.owners import owners
+from microbench.diagnosis.words import speedup
 from microbench.report.document import Span, Table, TimeLine, Tone
 from microbench.report.page.page import packed
 from microbench.report.page.templates import environment, page_context
@@ -24,6 +26,7 @@ class _Part(NamedTuple):
 
     id: str
     name: str
+    heading: str
     facts: tuple[tuple[str, str], ...]
     findings: tuple[Finding, ...]
     step: TimeLine
@@ -65,6 +68,7 @@ def _part(diagnosis: Diagnosis, name: str, costs: str, stretch: Stretch) -> _Par
     return _Part(
         id=name,
         name=plain(diagnosis.trace.source),
+        heading=_heading(diagnosis),
         facts=(("trace", " · ".join(block.about)), *lines, ("constants", costs)),
         findings=shown.findings,
         step=line,
@@ -72,6 +76,17 @@ def _part(diagnosis: Diagnosis, name: str, costs: str, stretch: Stretch) -> _Par
         legend=tuple((TONES[what], words) for what, words in legend if what in used),
         tables=shown.tables,
     )
+
+
+def _heading(diagnosis: Diagnosis) -> str:
+    """What a graph gives and whose the idle time is, else the name of the trace."""
+    faster, idle = speedup(diagnosis), diagnosis.idle
+    words = [f"{faster} as fast as a graph"] if faster else []
+    if idle is not None and idle.span_s > 0:
+        whose = f", most in {plain(owned[0].name)}" if (owned := owners(idle)) else ""
+        words.append(f"the GPU idles for {percent(idle.idle_s / idle.span_s)}{whose}")
+    heading = "; ".join(words) or plain(diagnosis.trace.source)
+    return heading[:1].upper() + heading[1:]
 
 
 def _encoded(stretch: Stretch) -> bytes:
