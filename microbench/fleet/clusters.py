@@ -7,9 +7,7 @@ How they are secured is Dask's own configuration: every one of them reads ``dist
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
-import os
 import shlex
 import signal
 import subprocess
@@ -18,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 from microbench.core.errors import MicrobenchError, UsageError
@@ -120,8 +119,8 @@ def connected(where: Where, wait_s: float = CONNECT_S) -> Iterator[Connection]:
             hosts = [host for host in where.ssh if host not in unreachable]
             target: Any = where.scheduler
             if target is None:
+                stack.callback(_close_all)  # also one that Ctrl-C left half made
                 target = _cluster(where, hosts)
-                stack.callback(_close, target)
             timeout_s = min(wait_s, CONNECT_S) if where.scheduler else CONNECT_S
             client = stack.enter_context(
                 Client(target, timeout=timeout_s, direct_to_workers=False, set_as_default=False)
@@ -177,29 +176,25 @@ def _cluster(where: Where, hosts: Sequence[str]) -> Any:
     if where.slurm is not None:
         return _slurm(where.slurm)
     from distributed import LocalCluster
-    from distributed.deploy.spec import close_clusters
+    from distributed.utils import LoopRunner
 
-    # Ctrl-C of a terminal reaches local workers too, whose tracebacks would hide how the campaign ended: they ignore it
-    # once they run, and what they say while they start goes nowhere.
-    errors, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+    # Ctrl-C is this process's alone: all threads and processes that this thread starts inherit that they do not hear
+    # it. The tracker of multiprocessing, which starts with the first process, would let them hear it again.
+    resource_tracker.ensure_running()
+    runner, before = LoopRunner(), signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        return LocalCluster(
-            n_workers=where.local,
-            threads_per_worker=1,
-            processes=True,
-            memory_limit=0,
-            dashboard_address="127.0.0.1:0",
-            silence_logs=logging.CRITICAL,
-            preload=["import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"],
-        )
-    except KeyboardInterrupt:
-        atexit.unregister(close_clusters)  # it would wait for the workers that have not started
-        raise
+        runner.start()
     finally:
-        os.dup2(errors, 2)
-        os.close(errors)
-        os.close(nowhere)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return LocalCluster(
+        loop=runner.loop,
+        n_workers=where.local,
+        threads_per_worker=1,
+        processes=True,
+        memory_limit=0,
+        dashboard_address="127.0.0.1:0",
+        silence_logs=logging.CRITICAL,
+    )
 
 
 def _ssh(hosts: Sequence[str]) -> Any:
@@ -220,6 +215,14 @@ def _ssh(hosts: Sequence[str]) -> Any:
     # The scheduler runs on the first host, as the nodes must be able to reach it.
     scheduler = process(ssh.Scheduler, hosts[0], dashboard=False, preload=[ON_HOST])
     return SpecCluster(workers, scheduler, name="SSHCluster", shutdown_on_close=False)
+
+
+def _close_all() -> None:
+    """Close the clusters that were made here."""
+    from distributed import SpecCluster
+
+    for cluster in list(SpecCluster._instances):
+        _close(cluster)
 
 
 def _close(cluster: Any) -> None:
