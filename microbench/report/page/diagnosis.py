@@ -85,7 +85,7 @@ def _part(diagnosis: Diagnosis, name: str, costs: str, figures: tuple[_Figure, .
 def _heading(diagnosis: Diagnosis) -> str:
     """What a graph gives and whose the idle time is, else the name of the trace."""
     faster, idle = speedup(diagnosis), diagnosis.idle
-    words = [f"{faster} as fast as a graph"] if faster else []
+    words = [f"as a graph {faster} as fast"] if faster else []
     if idle is not None and idle.span_s > 0:
         whose = f", most in {plain(owned[0].name)}" if (owned := owners(idle)) else ""
         words.append(f"the GPU idles for {percent(idle.idle_s / idle.span_s)}{whose}")
