@@ -81,7 +81,7 @@ def hostile(text: str) -> Recorder:
 
 def drawing(html: str) -> dict[str, Any]:
     """What the page's script draws."""
-    found = re.search(r'<script type="text/plain" id="packed-trace-0">([^<]*)</script>', html)
+    found = re.search(r'<script type="text/plain" id="packed-trace-0-step">([^<]*)</script>', html)
     drawn: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(found[1])))
     return drawn
 
@@ -159,7 +159,7 @@ def test_no_name_of_a_trace_breaks_out_of_the_page(tmp_path: Path, text: str) ->
     assert call("diagnose", trace, "-o", str(page)).exit_code == ExitCode.MEASURED
     html = page.read_text(encoding="utf-8")
     parsed = Parsed(html)
-    assert len(parsed.tags("script")) == 2, "the packed step and the page's own script"
+    assert len(parsed.tags("script")) == 3, "the packed drawings and the page's own script"
     assert not parsed.tags("img")
     assert not parsed.tags("b")
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u2028\u202e]", parsed.text + "".join(drawing(html)["names"]))
@@ -202,7 +202,7 @@ def test_a_page_may_hold_several_traces_and_one_that_cannot_carry_idle_time(tmp_
     result = call("diagnose", saved(tmp_path, program()), str(tmp_path / "lost.json"), "-o", str(page))
     assert result.exit_code == ExitCode.MEASURED
     html = page.read_text(encoding="utf-8")
-    assert html.count('class="picture step"') == 2
+    assert html.count('class="picture step step"') == 2
     assert "not given" in html
 
 
