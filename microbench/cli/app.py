@@ -61,7 +61,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version, and of a checkout the commit.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version, with its commit.")
     ] = False,
 ) -> None:
     pass
