@@ -41,7 +41,7 @@ LINES = {
     "core": 1463,
     "analysis": 1535,  # busy rounds of the host are told by its controls, and by calls of Python layers
     "host": 1815,  # says that it needs Numba
-    "recorder": 1435,  # a command gets its signals once, and stops and goes on with microbench
+    "recorder": 1450,  # times without a processor; a command gets its signals once, and stops with microbench
     "gpu": 8505,
     "meter": 990,
     "experiments": 10260,
@@ -52,7 +52,7 @@ LINES = {
     "explain": 6365,
     "archive": 1935,
     "traces": 3340,
-    "diagnosis": 6110,  # counts of a step, kernels by family, what changed between two recordings, use of graphs
+    "diagnosis": 6113,  # counts of a step, kernels by family, what changed between two recordings, use of graphs
     "session": 2245,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8362,  # counts and what changed, as a screen, Markdown and metrics
     "fleet": 3473,  # what workers return and files of the store hold is checked; JSON of both reports

@@ -72,7 +72,7 @@ from microbench.traces.trace import Samples
         ("<frozen os>(88): _walk", "Python's os"),
         ("/usr/lib/python3.12/json/decoder.py(353): raw_decode", "Python's json"),
         ("main thread at train.py:90 step", ELSEWHERE),
-        ("forward", "forward"),
+        ("forward", "code in forward"),
     ],
 )
 def test_a_name_has_an_owner(name: str, owner: str) -> None:
