@@ -13,6 +13,8 @@ from typing import Annotated
 import pytest
 from command_line import call
 from make_run import failed, make_run
+from make_trace import kineto
+from test_diagnose_cli import program
 
 from microbench.archive import schema, store
 from microbench.archive.export import HEADER
@@ -44,7 +46,8 @@ def test_each_command_is_listed_and_its_help_has_an_example() -> None:
         result = call(command, "--help")
         assert result.exit_code == 0
         assert f"Example: microbench {command}" in result.stdout
-    assert call("--version").stdout == f"microbench {__version__}\n"
+    assert re.fullmatch(rf"microbench {__version__}( \([0-9a-f]{{7,40}}(-dirty)?\))?\n", call("--version").stdout)
+    assert "--install-completion" in text
 
 
 README = Path(__file__).parent.parent / "README.md"
@@ -372,3 +375,24 @@ def test_everything_goes_through_a_pager_that_begins_with_an_index(tmp_path: Pat
     for found in index:
         assert found is not None
         assert lines[int(found[1]) - 1].startswith(found[2])
+
+
+def test_an_agent_finds_each_command_and_key_that_the_skill_names(tmp_path: Path) -> None:
+    """The skill is followed literally: its console block on a trace, and every key of the answer that it reads."""
+    text = (README.parent / "docs" / "SKILL.md").read_text(encoding="utf-8")
+    trace = tmp_path / "trace.json"
+    trace.write_bytes(kineto(program().trace()))
+    commands = re.findall(r"^\$ microbench (.+?)(?: +#.*)?$", text, re.MULTILINE)
+    for command in commands:
+        if command.startswith(("watch", "graph", "run", "check")):  # they need a GPU
+            assert call(command.split()[0], "--help").exit_code == 0
+            continue
+        named = command.replace("trace.json", str(trace)).split()
+        result = call(*named)
+        assert result.exit_code == 0, (command, result.output)
+        answer = json.loads(result.stdout)
+        for path in re.findall(rf"^\| `{named[0]}` \| `([\w.]+)` \|", text, re.MULTILINE):
+            value = answer
+            for key in path.split("."):
+                value = value[key]
+    assert {command.split()[0] for command in commands} >= {"watch", "diagnose", "graph", "predict", "compare"}

@@ -178,7 +178,7 @@ def test_a_closed_terminal_acts_as_ctrl_c(number: signal.Signals) -> None:
 
 def test_an_interruption_before_anything_began_says_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     @contextmanager
-    def interrupted(where: Where) -> Iterator[None]:
+    def interrupted(where: Where, wait_s: float) -> Iterator[None]:
         raise KeyboardInterrupt
         yield
 

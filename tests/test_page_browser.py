@@ -53,6 +53,7 @@ def tab(shared: Opened) -> Iterator[Any]:
     shared.tab.emulate_media(media="screen", color_scheme="light")
     shared.tab.reload()
     reached_ms(shared.tab, "usable")
+    shared.tab.get_by_role("button", name="Unfold all").click()
     yield shared.tab
     assert shared.complaints == []
     assert [address for address in shared.requests if not address.startswith(("file:", "blob:"))] == []
@@ -214,7 +215,9 @@ def test_without_scripts_all_words_and_tables_are_there(browser: Any, path: Path
     with browser.new_context(offline=True, java_script_enabled=False, viewport=WIDE) as context:
         tab = context.new_page()
         tab.goto(path.as_uri(), timeout=PATIENCE_MS)
+        tab.locator("#findings > details > summary").click()
         assert tab.get_by_text("are launch-bound").first.is_visible()
+        tab.locator("summary", has_text="launch_layers").first.click()
         table = layers(tab)
         assert len(column(table, "layer")) == table.locator("tbody tr").count()
 
@@ -222,6 +225,7 @@ def test_without_scripts_all_words_and_tables_are_there(browser: Any, path: Path
 def test_hostile_text_does_nothing(browser: Any, tmp_path: Path) -> None:
     with opened(browser, written(tmp_path, *map(hostile_run, CODE)), viewport=WIDE) as found:
         assert found.tab.get_by_role("heading", level=1).count() == len(CODE)
+        found.tab.get_by_role("button", name="Unfold all").click()
         for suite in found.tab.locator("section.suite", has_text="launch_cold").all():
             suite.locator("button[data-detail]").last.click()
             found.tab.get_by_role("dialog").get_by_role("button", name="Close").click()
@@ -237,6 +241,15 @@ def test_the_reference_fits_and_is_soon_usable(browser: Any, tmp_path: Path, req
     with opened(browser, path, viewport=WIDE, color_scheme="light") as found:
         request.node.user_properties.append(("usable_ms", round(reached_ms(found.tab, "usable"))))
         assert found.tab.locator(".chart .wide svg").count() >= 4
+        assert found.tab.locator("table:visible").count() == 0, "tables are folded"
+        assert found.tab.evaluate("document.documentElement.scrollHeight") <= 12 * WIDE["height"]
+        pictures = "[...document.querySelectorAll('.drawing .wide svg')].map(one => one.outerHTML)"
+        drawn = found.tab.evaluate(pictures)
+        assert len(drawn) == len(set(drawn)), "a picture is drawn twice"
+        box = found.tab.locator(".answers").last.bounding_box()
+        assert box["y"] + box["height"] <= WIDE["height"], "the numbers are on the first screen"
+        found.tab.goto(f"{path.as_uri()}#findings")
+        assert found.tab.locator("#findings .card").first.is_visible()
         assert (found.complaints, len(found.requests)) == ([], 1)
         with found.tab.expect_download() as waiting:
             found.tab.get_by_role("button", name="Download").click()

@@ -23,7 +23,6 @@ app = typer.Typer(
     help="Measure what it costs to submit work to a CUDA GPU, and what limits it.",
     epilog="Example: microbench run --quick",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -52,14 +51,17 @@ def main() -> None:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"microbench {__version__}")
+        from microbench.session.session import commit
+
+        made_of = f" ({known})" if (known := commit()) else ""  # only a checkout knows its commit
+        typer.echo(f"microbench {__version__}{made_of}")
         raise typer.Exit
 
 
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version, with its commit.")
     ] = False,
 ) -> None:
     pass

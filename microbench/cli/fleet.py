@@ -32,6 +32,7 @@ LINES_SHOWN, NAMES_SHOWN = 20, 3
 LONGEST_EVERY_S = 366 * 86400.0
 # Seconds between two looks at the clock while a watch waits for the next campaign.
 LOOK_EVERY_S = 60.0
+LINE_EVERY_S = 10.0  # between two lines of progress where there is no terminal
 STATUS_WORDS = {"failed": "failed", "died": "died", "hung": "hung", "no_gpu": "no GPU", "waiting": "not measured"}
 
 fleet_app = typer.Typer(
@@ -181,7 +182,7 @@ def _carry_out(
     differing = records.read_simulated(given.simulated) if given.simulated is not None else {}
     ok_before = campaign.counts()["ok"]
     try:
-        with _signals(), _shown() as changed, connected(where) as connection:
+        with _signals(), _shown() as changed, connected(where, given.wait) as connection:
             folder = records.make_folder(store, campaign.campaign)
             Engine(
                 connection.client, campaign, folder, labels=labels, node_labels=node_labels, simulated=differing,
@@ -218,12 +219,22 @@ def _signals() -> Iterator[None]:
 
 @contextmanager
 def _shown() -> Iterator[Callable[[Campaign, Sequence[str]], None]]:
-    """The function that shows the state of a campaign: a line that is updated on a terminal, nothing elsewhere."""
-    from microbench.report.terminal.terminal import Painter, open_console
+    """The function that shows the state of a campaign: a line that is updated on a terminal, a new line at most every
+    LINE_EVERY_S elsewhere."""
+    from microbench.report.terminal.terminal import Painter, open_console, tell
 
     console = open_console(sys.stderr)
     if not console.is_terminal or console.is_dumb_terminal:
-        yield lambda campaign, running: None
+        told, due_s = "", 0.0
+
+        def written(campaign: Campaign, running: Sequence[str]) -> None:
+            nonlocal told, due_s
+            line = progress_line(campaign, running)
+            if line != told and time.monotonic() >= due_s:
+                told, due_s = line, time.monotonic() + LINE_EVERY_S
+                tell([line], console)
+
+        yield written
         return
     from rich.live import Live
 

@@ -220,7 +220,9 @@ def _page(names: Sequence[str | None], *, redact: bool) -> Page:
             all_rows = rows(shown)
             devices = evidence_by_device(shown, all_rows)
         own_name = path.name.partition(".")[0] if is_reference(path) else shown.run_id
-        subjects.append(Subject(label or own_name, shown, devices, report_of(shown, path, all_rows)))
+        subjects.append(
+            Subject(label or own_name, shown, devices, report_of(shown, path, all_rows), screen_of(shown, path))
+        )
         origins += [Origin(evidence, label, is_reference(path)) for evidence in devices]
     return build(subjects, list(figures(origins).values()))
 

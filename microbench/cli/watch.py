@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from microbench.traces.trace import Trace
 
 USUAL_WINDOW_S, USUAL_EVERY = 2.0, 10
-UNSEEN = "no process of the command started CUDA; those with a cleaned environment are not seen"
+UNSEEN = (
+    "no process of the command started CUDA; those with a cleaned environment are not seen; start the program itself: "
+    "microbench watch -- python train.py"
+)
 # A core dump of microbench itself would be useless.
 DUMPING = (signal.SIGQUIT, signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
 

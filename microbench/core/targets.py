@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from microbench.core.errors import UsageError, nearest
 from microbench.core.units import plain, typed_size
 
+MOST_LISTED = 8
 TargetKind = Literal["kernel", "file", "module"]
 EXAMPLES = "kernels.cu:saxpy, mypackage.steps:decode_step or train.py::step"
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
@@ -36,7 +37,8 @@ def target(text: str) -> Target:
     kind: TargetKind = "kernel" if place.endswith((".cu", ".cuh")) else "file" if place.endswith(".py") else "module"
     valid = KERNEL_NAME.fullmatch(name) if kind == "kernel" else DOTTED.fullmatch(name)
     if not colon or not valid or (kind == "module" and not DOTTED.fullmatch(place)):
-        raise UsageError(f"{plain(text, 80)} names no kernel and no function", f"for example {EXAMPLES}")
+        example = f"name a function of it: {plain(place, 60)}::step" if kind == "file" else f"for example {EXAMPLES}"
+        raise UsageError(f"{plain(text, 80)} names no kernel and no function", example)
     if kind != "module" and not Path(place).is_file():
         raise UsageError(f"there is no file {plain(place)}", "give the path from the current folder")
     return Target(kind, place, name)
@@ -61,7 +63,8 @@ def check_function(wanted: Target) -> None:
                 names.add(other or name.partition(".")[0])
     first = wanted.name.partition(".")[0]
     if first not in names and not names & {"*", "__getattr__"}:
-        defined = nearest(first, names) or f"for example {EXAMPLES}"
+        functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        defined = nearest(first, names) or f"it has {', '.join(functions[:MOST_LISTED]) or 'no function'}"
         raise UsageError(f"there is no {plain(first, 60)} in {plain(wanted.place)}", defined)
 
 

@@ -92,8 +92,9 @@ class Connection:
 
 
 @contextmanager
-def connected(where: Where) -> Iterator[Connection]:
-    """A connection to the cluster, which is closed at the end if it was made here.
+def connected(where: Where, wait_s: float = CONNECT_S) -> Iterator[Connection]:
+    """A connection to the cluster, which is closed at the end if it was made here. A scheduler is waited for at most
+    ``wait_s``.
 
     Raises UsageError if a package is missing, MicrobenchError if there is no scheduler, no host can be used, or Slurm
     takes no job.
@@ -120,8 +121,9 @@ def connected(where: Where) -> Iterator[Connection]:
             if target is None:
                 stack.callback(_close_all)  # also one that Ctrl-C left half made
                 target = _cluster(where, hosts)
+            timeout_s = min(wait_s, CONNECT_S) if where.scheduler else CONNECT_S
             client = stack.enter_context(
-                Client(target, timeout=CONNECT_S, direct_to_workers=False, set_as_default=False)
+                Client(target, timeout=timeout_s, direct_to_workers=False, set_as_default=False)
             )
         except (OSError, ValueError, RuntimeError, TypeError) as error:
             verb = "reached" if where.scheduler is not None else "started"

@@ -38,6 +38,8 @@ LONGEST = 60
 VERDICT = ".verdict"
 # Losses from this factor on are shown as factors, smaller ones as shares.
 FACTOR = 1.5
+# The axis of losses reaches at least as far: the least loss that is a change.
+LEAST_AXIS = 0.015
 STATES: dict[str, tuple[Tone, str]] = {
     "slow": ("problem", "slower than the others"),
     "alike": ("good", "like the others"),
@@ -113,8 +115,8 @@ def page(verdict: Verdict) -> str:
     if verdict.failed:
         tables.append(_failures(verdict))
     return sheet.build(
-        kind="The outliers among the GPUs of a fleet",
-        title=f"campaign {plain(verdict.campaign)}: {_counted(verdict)}",
+        kind=f"campaign {plain(verdict.campaign)}: {_counted(verdict)}",
+        title=f"{facts[0][1][:1].upper()}{facts[0][1][1:]}",
         mark=SIMULATED if verdict.simulated else "",
         facts=facts,
         findings=everything,
@@ -229,9 +231,11 @@ def _map(verdict: Verdict) -> Tiles:
             words = _finding(slow[key]).title if key in slow else words
             rows.setdefault(row, []).append(Tile(words, STATES[state][0]))
     used = [STATES[state] for state in STATES if state in states]
+    groups = len({group for one in verdict.classes if one.judged for group in one.groups})
+    title = f"The GPUs, compared in {counted(groups, 'group')} of figures" if groups else "The GPUs, not compared"
     about = f"a cell is a GPU, a row {'a class' if label is None else f'a {plain(label)}'}"
     ordered = tuple(TileRow(plain(name, LONGEST), tuple(tiles)) for name, tiles in sorted(rows.items()))
-    return Tiles("The GPUs", about, ordered, tuple(used))
+    return Tiles(title, about, ordered, tuple(used))
 
 
 def _curves(verdict: Verdict) -> list[Curve]:
@@ -256,9 +260,9 @@ def _curve(one: Compared, group: str, own: Sequence[Named]) -> Curve:
     ]
     least = float(one.smallest[one.groups.index(group)])
     high, low = max((y for _, y, _ in points), default=0.0), min((y for _, y, _ in points), default=0.0)
-    ticks = sorted({0.0, low, high})
+    ticks = sorted({0.0, min(low, -LEAST_AXIS), max(high, LEAST_AXIS)})  # else chance fills the whole axis
     return Curve(
-        title=group,
+        title=f"{group}: the loss of each GPU against its class",
         about=f"{plain(one.name, 120)}; from {percent(math.expm1(least))} on a loss is named",
         x_title="GPUs, the fastest first",
         lines=tuple(line for line in lines if line.points),

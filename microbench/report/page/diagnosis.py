@@ -6,10 +6,12 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from microbench.analysis.evidence import Finding
-from microbench.core.units import as_time, plain
+from microbench.core.units import as_time, percent, plain
 from microbench.diagnosis import lanes, stacks
 from microbench.diagnosis.diagnosis import Diagnosis
 from microbench.diagnosis.idle import CAUSES
+from microbench.diagnosis.owners import owners
+from microbench.diagnosis.words import speedup
 from microbench.report.document import Lane, Span, Table, TimeLine, Tone
 from microbench.report.page.page import packed
 from microbench.report.page.templates import environment, page_context
@@ -39,6 +41,7 @@ class _Part(NamedTuple):
 
     id: str
     name: str
+    heading: str
     facts: tuple[tuple[str, str], ...]
     findings: tuple[Finding, ...]
     figures: tuple[_Figure, ...]
@@ -71,11 +74,23 @@ def _part(diagnosis: Diagnosis, name: str, costs: str, figures: tuple[_Figure, .
     return _Part(
         id=name,
         name=plain(diagnosis.trace.source),
+        heading=_heading(diagnosis),
         facts=(("trace", " · ".join(block.about)), *lines, ("constants", costs)),
         findings=shown.findings,
         figures=figures,
         tables=shown.tables,
     )
+
+
+def _heading(diagnosis: Diagnosis) -> str:
+    """What a graph gives and whose the idle time is, else the name of the trace."""
+    faster, idle = speedup(diagnosis), diagnosis.idle
+    words = [f"as a graph {faster} as fast"] if faster else []
+    if idle is not None and idle.span_s > 0:
+        whose = f", most in {plain(owned[0].name)}" if (owned := owners(idle)) else ""
+        words.append(f"the GPU idles for {percent(idle.idle_s / idle.span_s)}{whose}")
+    heading = "; ".join(words) or plain(diagnosis.trace.source)
+    return heading[:1].upper() + heading[1:]
 
 
 def _figures(diagnosis: Diagnosis, name: str) -> Iterator[tuple[_Figure, bytes]]:

@@ -10,9 +10,10 @@ import msgspec
 from markupsafe import Markup
 from msgspec.structs import replace
 
-from microbench.analysis.evidence import Evidence
+from microbench.analysis.evidence import Evidence, Finding
 from microbench.core.model import SAMPLES_KEPT, Measurement, Run
-from microbench.report.document import GRADES, SPREAD, SPREAD_WITHIN, Report, Table
+from microbench.report.document import GRADES, SPREAD, SPREAD_WITHIN, Block, Report, Screen, Table
+from microbench.report.figures.catalogue import KINDS
 from microbench.report.figures.figure import Figure
 from microbench.report.heading import SIMULATED
 from microbench.report.page.details import Details, details
@@ -25,6 +26,8 @@ MOST_BYTES = 3_000_000
 SAMPLE_STEPS = (SAMPLES_KEPT, 256, 128, 64, 32)
 # The default level takes 1.5 times as long and saves 2 %.
 LEVEL = 5
+# The findings with which the page opens, and the figures that it shows folded: a suite has one that is open.
+FIRST_FINDINGS, FOLDED = 3, ("sustained", "step")
 # A finding names at most this many of the rows behind it.
 MOST_RESTS = 6
 
@@ -32,12 +35,14 @@ Place = Callable[[str], int | None]
 
 
 class Subject(NamedTuple):
-    """A run on the page: its name among others, what was measured, the evidence of each GPU, and the report."""
+    """A run on the page: its name among others, what was measured, the evidence of each GPU, the report, and the screen
+    with which the page opens."""
 
     name: str
     run: Run
     groups: Sequence[Evidence]
     report: Report
+    screen: Screen = Screen()
 
 
 class Carried(NamedTuple):
@@ -62,6 +67,8 @@ class _Part(NamedTuple):
     name: str
     file: str
     report: Report
+    blocks: tuple[Block, ...]
+    first: tuple[tuple[Finding, str | None], ...]  # with the GPU that each is about
     machine: tuple[Table, ...]
     commands: tuple[str, ...]
     details: Details
@@ -139,11 +146,20 @@ def _count(measurement: Measurement) -> int:
 
 def _parts(subjects: Sequence[Subject], figures: Sequence[Figure]) -> list[_Part]:
     drawn = [picture for figure in figures for picture in figure.pictures]
+    charted = {
+        name for one in figures if one.name in KINDS and one.name not in FOLDED for name in KINDS[one.name].benchmarks
+    }
     parts: list[_Part] = []
     for index, subject in enumerate(subjects):
         # Pictures that the page's figures show are not shown again.
         sections = (
-            replace(section, pictures=tuple(one for one in section.pictures if one not in drawn))
+            replace(
+                section,
+                pictures=tuple(one for one in section.pictures if one not in drawn),
+                studies=tuple(
+                    replace(study, curve=None) if study.benchmark in charted else study for study in section.studies
+                ),
+            )
             for section in subject.report.sections
         )
         part = _Part(
@@ -151,6 +167,11 @@ def _parts(subjects: Sequence[Subject], figures: Sequence[Figure]) -> list[_Part
             name=subject.name,
             file=f"{slug(subject.run.run_id)}.json",
             report=replace(subject.report, sections=tuple(sections)),
+            blocks=subject.screen.blocks,
+            first=tuple(
+                (one, next((part.device for part in subject.report.sections if one in part.findings), None))
+                for one in subject.screen.findings[:FIRST_FINDINGS]
+            ),
             machine=machine_tables(subject.run),
             commands=commands(subject.run),
             details=details(subject.groups),
@@ -178,6 +199,7 @@ def _context(parts: Sequence[_Part], figures: Sequence[Figure]) -> dict[str, Any
         "runs": parts,
         "several": len(parts) > 1,
         "figures": figures,
+        "folded": FOLDED,
         "grades": GRADES,
         "spread": f"{SPREAD}, {SPREAD_WITHIN}",
         "most_rests": MOST_RESTS,

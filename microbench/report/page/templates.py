@@ -47,6 +47,10 @@ def environment() -> Environment:
         "as_table": bars_table,
         "classes": _classes,
         "drawn": _drawn,
+        "findings_of": lambda report: [
+            *report.environment,
+            *(one for part in report.sections for one in part.findings),
+        ],
         "glued": lambda text: BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text),  # a number and its unit stay on one line
         "heard": _heard,
         "kind": lambda picture: "drawing" if isinstance(picture, Drawing) else type(picture).__name__.lower(),

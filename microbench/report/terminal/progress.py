@@ -92,8 +92,10 @@ class PlainProgress:
             cases = f"{event.total_cases} case{'s' * (event.total_cases != 1)} of {', '.join(event.suites)}"
             if event.budget_s is not None and 0 < event.core_cases < event.total_cases:
                 cases += f": {event.core_cases} always, the others as far as {wall(event.budget_s)} reach"
-            elif event.budget_s is not None:
+            elif event.budget_s:
                 cases += f", at most {wall(event.budget_s)}"
+            elif event.budget_s is not None:
+                cases += ", each once: the time limit leaves no time for more"
             self._line(cases if event.total_cases else "no case to measure")
         elif isinstance(event, CaseDone):
             outcome = event.outcome

@@ -30,11 +30,29 @@ function setUpDownloads() {
   }
 }
 
-// On paper nothing can be unfolded, so findings are printed open.
+// All tables and pictures can be unfolded at once; a link to a part opens what holds it.
+function setUpFolds() {
+  const button = document.getElementById("unfold"), folds = [...document.querySelectorAll("details.data")];
+  button.addEventListener("click", () => {
+    const open = folds.some((one) => !one.open);
+    folds.forEach((one) => { one.open = open; });
+    button.textContent = open ? "Fold all" : "Unfold all";
+  });
+  button.hidden = folds.length === 0;
+  const follow = () => {
+    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const fold = target && (target.closest("details.data") ?? target.querySelector(":scope > details.data"));
+    if (fold) fold.open = true;
+  };
+  window.addEventListener("hashchange", follow);
+  follow();
+}
+
+// On paper nothing can be unfolded, so findings are printed open, and what a reader has unfolded.
 function setUpPrinting() {
   let closed = [];
   window.addEventListener("beforeprint", () => {
-    closed = [...document.querySelectorAll(".finding:not([open])")];
+    closed = [...document.querySelectorAll(".finding:not([open]), #findings > details:not([open])")];
     closed.forEach((one) => { one.open = true; });
   });
   window.addEventListener("afterprint", () => closed.forEach((one) => { one.open = false; }));
@@ -44,5 +62,6 @@ setUpTheme();
 setUpTables();
 setUpDetails();
 setUpDownloads();
+setUpFolds();
 setUpPrinting();
 setUpSteps().then(() => performance.mark("usable"));
