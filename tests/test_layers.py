@@ -51,8 +51,8 @@ LINES = {
     "model": 4350,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
     "explain": 6650,
     "archive": 1945,
-    "traces": 3890,
-    "diagnosis": 4720,  # communication, starts, single steps have verdicts; loops and named functions make steps
+    "traces": 3895,
+    "diagnosis": 4820,  # times that contradict each other forbid verdicts; communication, starts, single steps have verdicts; loops and named functions make steps
     "session": 2280,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8110,
     "fleet": 3475,  # what workers return and files of the store hold is checked; JSON of both reports
