@@ -2,9 +2,11 @@
 
     scripts/campaign --minutes 30 --seed 0    # faults for at most two thirds of the time, hostile files for the rest
     scripts/campaign --only KIND --seed N     # one fault or file again, as a failure prints it
+    scripts/campaign --kinds watched --faults 2000 --minutes 120    # programs under `microbench watch` alone
 
-tests/campaign_faults.py has the faults, tests/campaign_files.py the hostile files. The exit code is 1 if anything
-failed.
+tests/campaign_faults.py has the faults, tests/campaign_watched.py the programs under watch, tests/campaign_files.py the
+hostile files, tests/campaign_fleet.py and tests/campaign_traces.py odd workers, stores, functions and traces. The exit
+code is 1 if anything failed.
 """
 
 import argparse
@@ -22,11 +24,15 @@ from pathlib import Path
 
 import campaign_faults
 import campaign_files
+import campaign_fleet
+import campaign_watched
 
 from microbench.core.errors import MicrobenchError
 
 FAULTS, FILES = 500, 1_000_000
 SHARE_OF_FAULTS = 2 / 3
+campaign_faults.FAULTS.update(campaign_watched.PROGRAMS | campaign_fleet.FAULTS)
+campaign_files.KINDS.update(campaign_fleet.KINDS)
 LARGEST_MEMORY_BYTES = 1 << 30
 MOST_SHOWN = 20
 
@@ -65,18 +71,16 @@ def inject(bench: campaign_faults.Bench, kind: str, seed: int, tally: Tally) -> 
     shutil.rmtree(place.root)
 
 
-def faults(folder: Path, first_seed: int, until_s: float, only: str | None, tally: Tally) -> None:
-    """Inject the faults in turn, on one thread more than there are cores, because half of a fault is waiting."""
+def faults(folder: Path, kinds: list[str], seeds: range, until_s: float, tally: Tally) -> None:
+    """Inject the faults of these kinds in turn, on one thread more than there are cores: half of a fault is waiting."""
     threads = len(os.sched_getaffinity(0)) + 1
     bench = campaign_faults.Bench(folder, threads)
-    kinds = [only] if only else list(campaign_faults.FAULTS)
-    seeds = iter(range(first_seed, first_seed + (1 if only else FAULTS)))
-    lock = threading.Lock()
+    waiting, lock = iter(seeds), threading.Lock()
 
     def lane() -> None:
-        while time.monotonic() < until_s or only:
+        while time.monotonic() < until_s or len(seeds) == 1:
             with lock:
-                seed = next(seeds, None)
+                seed = next(waiting, None)
             if seed is None:
                 return
             inject(bench, kinds[seed % len(kinds)], seed, tally)
@@ -99,6 +103,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0, help="stop after that time (default: 30)")
     parser.add_argument("--seed", type=int, default=0, help="of the first fault and the first file (default: 0)")
     parser.add_argument("--only", metavar="KIND", choices=fault_kinds + file_kinds, help="one of a kind, with its seed")
+    parser.add_argument("--kinds", default="", help="faults whose kind begins so (default: all), and no files")
+    parser.add_argument("--faults", type=int, default=FAULTS, help=f"the most faults (default: {FAULTS})")
     asked = parser.parse_args()
     for name in [name for name in os.environ if name.startswith("MICROBENCH_")]:
         del os.environ[name]
@@ -107,13 +113,16 @@ def main() -> int:
     folder.chmod(0o755)  # some faults are another user's
     os.environ["MICROBENCH_DATA"] = str(folder / "data")
     tally, whole_s = Tally(), asked.minutes * 60
+    share = 1.0 if asked.kinds else SHARE_OF_FAULTS
     peak_bytes = 0
     if asked.only not in file_kinds:
-        faults(folder, asked.seed, began_s + whole_s * SHARE_OF_FAULTS, asked.only, tally)
+        kinds = [asked.only] if asked.only else [kind for kind in fault_kinds if kind.startswith(asked.kinds)]
+        seeds = range(asked.seed, asked.seed + (1 if asked.only else asked.faults))
+        faults(folder, kinds, seeds, began_s + whole_s * share, tally)
     faulted_s = time.monotonic() - began_s
-    if asked.only not in fault_kinds:
+    if asked.only not in fault_kinds and not asked.kinds:
         end = asked.seed + (1 if asked.only else FILES)
-        until_s = began_s + max(whole_s, faulted_s + whole_s * (1 - SHARE_OF_FAULTS))  # the last fault may take a while
+        until_s = began_s + max(whole_s, faulted_s + whole_s * (1 - share))  # the last fault may take a while
         peak_bytes = campaign_files.read_all(folder, asked.only, asked.seed, end, until_s, tally)
     took_s = time.monotonic() - began_s
     if tally.failures == 0:

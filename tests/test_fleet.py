@@ -545,7 +545,7 @@ def test_without_dask_the_command_says_what_to_install(tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "distributed", None)
     result = call("fleet", "run", "host", "--local", "1", "--store", str(tmp_path))
     assert result.exit_code == ExitCode.USAGE
-    assert "pip install 'cuda-microbench[fleet]'" in result.stderr
+    assert "pip install '.[fleet]'" in result.stderr
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from microbench.diagnosis.utilisation import compare, lines
 from microbench.gpu.machine import nvml, utilisation
 from microbench.gpu.machine.utilisation import Process, Sampler, boards
 from microbench.host.files import Machine
-from microbench.recorder import cells, program
+from microbench.recorder import cells, job, program
 from microbench.report.sheets.utilisation import screen
 from microbench.traces.reading import read
 from microbench.traces.trace import Trace
@@ -240,7 +240,7 @@ def test_the_thread_takes_no_signal_and_calls_nvml_only_when_the_command_has_beg
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with Sampler(two_gpus(nvmlInit=start)) as sampler:
         assert program.watch(["true"], tmp_path, when_begun=sampler.begin).status == 0
-    assert {*program.PASSED_ON, signal.SIGCHLD} <= masks[0]
+    assert {*job.PASSED_ON, signal.SIGCHLD} <= masks[0]
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
     count = len(masks)
     with pytest.raises(UsageError), Sampler(two_gpus(nvmlInit=start)) as sampler:

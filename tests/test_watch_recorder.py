@@ -15,7 +15,8 @@ from test_traces_nsys import names, sound
 from watched import CELLS_OF_A_STEP, CUPTI, INJECTED, Place, Recorded, cells_of, not_recorded, only
 
 from microbench.recorder import cells
-from microbench.recorder.program import PASSED_ON, How
+from microbench.recorder.job import PASSED_ON
+from microbench.recorder.program import How
 from microbench.traces.reading import read
 from microbench.traces.trace import MEMORIES, NONE, RANGE_KINDS, SYNC_KINDS, WORK_KINDS
 

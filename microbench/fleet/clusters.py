@@ -102,7 +102,7 @@ def connected(where: Where) -> Iterator[Connection]:
     try:
         from distributed import Client, Security
     except ImportError:
-        raise _missing("distributed", "cuda-microbench[fleet]") from None
+        raise _missing("distributed", ".[fleet]") from None
     # A lost worker is an outcome of the campaign; Dask's own words of it would stand between the lines of progress.
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.CRITICAL)

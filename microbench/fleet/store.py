@@ -243,7 +243,7 @@ def _package(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         cause = f"{name.partition('.')[0]} cannot be imported: {plain(error)}"
-        raise UsageError(cause, "pip install 'cuda-microbench[fleet]'") from None
+        raise UsageError(cause, "pip install '.[fleet]' in a checkout of microbench") from None
 
 
 def query(directory: Path, sql: str) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]], tuple[str, ...]]:

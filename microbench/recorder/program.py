@@ -7,23 +7,19 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from microbench.core import files
 from microbench.core.errors import UsageError
 from microbench.core.units import plain
 from microbench.recorder import cupti, library, recorder
+from microbench.recorder.job import HARMLESS, HELD, Job
 
 INJECTED = Path(__file__).parent / "inject"
 VARIABLE = "MICROBENCH_WATCH"
-# Signals that somebody sends to microbench are meant for the program.
-PASSED_ON = (
-    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
-)  # fmt: skip
-LONGEST_WAIT_S = 1.0
-# Python ignores these; the program must not inherit that.
-DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ)
+MOST_BYTES = 1 << 20  # of the reasons of one process
 
 
 class Reason(NamedTuple):
@@ -40,6 +36,10 @@ class Ended(NamedTuple):
     reasons: tuple[Reason, ...]
 
 
+NO_PATH = Reason(
+    "Python from its first import on, because the path of this package and that of the temporary folder have a colon",
+    "name another temporary folder by TMPDIR",
+)
 OTHERS_INJECTION = Reason(
     f"programs that are not Python, because {library.VARIABLE} is set already",
     "unset it, unless another tool needs it",
@@ -98,31 +98,57 @@ def watch(
     about once a second until the command ends; signals wait until it returns. Neither may raise. Raises UsageError,
     before the command begins, if the recorder or the command cannot be started.
     """
+    made = library.library()
     with contextlib.ExitStack() as stack:
+        before = stack.enter_context(signals_held())
         try:
-            reasons = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="microbench-")))
+            reasons = _folder_of_reasons(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="microbench-"))))
         except OSError as error:
             raise UsageError(
                 f"the temporary folder cannot be used: {error.strerror or error}", "name another one by TMPDIR"
             ) from error
-        made = library.library()
         taken = os.environ.get(library.VARIABLE, "") not in ("", str(made))  # it is ours under another watch
         missed = [Reason(*library.MISSING)] if made is None else [OTHERS_INJECTION] * taken
         added = {} if made is None else variables(folder.absolute(), reasons, how, made, injected=not taken)
-        status = _run(command, {**os.environ, **added}, when_begun, meanwhile)
+        if made is not None and os.pathsep in str(_on_python_path(reasons)):
+            missed.append(NO_PATH)
+        if early := signal.sigpending() - HARMLESS:  # they end this process as soon as they are not held any more
+            return Ended(-min(early), ())
+        job = Job(command, {**os.environ, **added}, before)
+        when_begun()
+        status = job.wait(meanwhile)
+        if not folder.exists():
+            missed.append(Reason(f"{plain(folder)} was removed while the command ran", "let the command keep it"))
         return Ended(status, (*_reasons(reasons), *missed))
 
 
+def _folder_of_reasons(folder: Path) -> Path:
+    """Where recorders leave why they did not record. A process that gives up root's rights leaves it too."""
+    reasons = folder / "reasons"
+    reasons.mkdir()
+    if os.pathsep in str(INJECTED):
+        (folder / "inject").symlink_to(INJECTED)
+    if os.geteuid() == 0:
+        folder.chmod(0o711)
+        reasons.chmod(0o1733)
+    return reasons
+
+
+def _on_python_path(reasons: Path) -> Path:
+    """The folder of sitecustomize.py, or a link to it: no entry of PYTHONPATH can have a colon."""
+    return reasons.parent / "inject" if os.pathsep in str(INJECTED) else INJECTED
+
+
 @contextlib.contextmanager
-def signals_held() -> Iterator[None]:
-    """Block signals, also in threads that start here and live on, such as those of NumPy.
+def signals_held() -> Iterator[set[int]]:
+    """Block signals, also in threads that start here and live on, such as those of NumPy; gives those blocked before.
 
     A program that imports NumPy before ``watch`` must import it within this block: ``watch`` blocks signals in its own
     thread only, and a Ctrl-C that another thread receives ends this process.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
     try:
-        yield
+        yield set(before)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -131,62 +157,25 @@ def variables(folder: Path, reasons: Path, how: How, made: Path, *, injected: bo
     """The variables of the environment by which processes record themselves; those of programs that are not Python only
     if the library is ``injected``."""
     settings = {**_settings(folder, how, made), "reasons": str(reasons), "injected": injected}
-    path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
-    ours = {VARIABLE: json.dumps(settings), "PYTHONPATH": path}
+    entry = str(_on_python_path(reasons))
+    path = os.pathsep.join(filter(None, (entry if os.pathsep not in entry else "", os.environ.get("PYTHONPATH"))))
+    ours = {VARIABLE: json.dumps(settings), f"{VARIABLE}_REASONS": str(reasons), "PYTHONPATH": path}
     if not injected:
         return ours
     times = {"FOR_MS": how.for_s, "WINDOW_MS": how.window_s, "EVERY_MS": how.every_s}
     words = {name: "" if seconds is None else str(round(seconds * 1000)) for name, seconds in times.items()}
-    words |= {"FOLDER": str(folder), "REASONS": str(reasons), "WHOLE": "1" if how.whole else ""}
+    words |= {"FOLDER": str(folder), "WHOLE": "1" if how.whole else ""}
     words |= {"CUDA": ",".join(map(str, cupti.majors())), "CUPTI": next(cupti.paths(), "")}
     return {**ours, library.VARIABLE: str(made), **{f"{VARIABLE}_{name}": value for name, value in words.items()}}
-
-
-def _run(
-    command: list[str],
-    environment: Mapping[str, str],
-    when_begun: Callable[[], None],
-    meanwhile: Callable[[], None],
-) -> int:
-    """Run a command to its end, in the process group of this process; the status that it ends with.
-
-    A signal of the terminal, such as Ctrl-C, goes to the whole group, so the program has it already. Any other that
-    reaches this process is passed on. None of them ends this process before the program.
-    """
-    awaited = {*PASSED_ON, signal.SIGCHLD}
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
-    try:
-        try:
-            process = os.posix_spawnp(command[0], command, environment, setsigmask=before, setsigdef=DEFAULT)
-        except OSError as error:
-            raise UsageError(
-                f"{plain(command[0])} cannot be run: {error.strerror}", "microbench watch -- python train.py"
-            ) from error
-        when_begun()
-        ended, status = os.waitpid(process, os.WNOHANG)
-        while not ended:
-            # A thread of another library may have taken the signal of a command that ended before this line.
-            received = signal.sigtimedwait(awaited, LONGEST_WAIT_S)
-            if received is None or received.si_signo == signal.SIGCHLD:
-                ended, status = os.waitpid(process, os.WNOHANG)
-                if received is None and not ended:
-                    meanwhile()
-            elif received.si_code <= 0:  # sent by a process and not by the terminal
-                os.kill(process, received.si_signo)
-        return os.waitstatus_to_exitcode(status)
-    finally:
-        while signal.sigtimedwait(PASSED_ON, 0):  # signals that came too late for the program must not end this process
-            pass
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _reasons(folder: Path) -> list[Reason]:
     """What the recorders have left, each reason once."""
     found: dict[Reason, None] = {}
     for path in sorted(folder.iterdir()):
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with contextlib.suppress(ValueError, TypeError):
-                cause, next_step = json.loads(line)
-                found[Reason(plain(cause), plain(next_step))] = None
+        with contextlib.suppress(OSError), files.open_regular(path) as file:
+            for line in file.read(MOST_BYTES).splitlines():
+                with contextlib.suppress(ValueError, TypeError):
+                    cause, next_step = json.loads(line)
+                    found[Reason(plain(cause), plain(next_step))] = None
     return list(found)

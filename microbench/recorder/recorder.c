@@ -186,6 +186,7 @@ static bool enabled[SYNC + 1];        /* by kind */
 static char path[MOST_PATH], reasons[MOST_PATH];
 static char reason[3 * MOST_PATH];    /* a cause, and the next step in the last line */
 static struct stat identity;          /* of the file, which the program may close */
+static atomic_bool forked, told_of_fork; /* this process is a fork of a recorded one, and has said so */
 static atomic_bool stopped, ending;
 static _Atomic uint64_t handed_out_bytes;
 
@@ -270,6 +271,14 @@ static void leave_reason(void) {
     put_quoted(target, next_step);
     fputs("]\n", target);
     fclose(target);
+}
+
+/* Say once that this process is a fork of a recorded one, and uses the GPU. */
+static void tell_of_fork(void) {
+    if (atomic_exchange(&told_of_fork, true)) return;
+    refuse("start such a process by spawn or exec, or fork before the first import of a GPU package",
+           "work of a process that was forked from a recorded one: CUPTI cannot follow a fork");
+    leave_reason();
 }
 
 /* Writing; the mutex is held. */
@@ -509,6 +518,7 @@ static void called(void *unused, uint32_t domain, uint32_t number, const void *a
     uint8_t action = number < MOST_CALLS ? actions[domain - 1][number] : 0, type = action & 15;
     bool runtime = domain == 2, paused = READ(last_counted) != 0;
     (void)unused;
+    if (READ(forked)) return tell_of_fork();
     if (!data->leaves) {
         *data->kept = 0;
         if (runtime) SET(*own, data->correlation);
@@ -883,7 +893,11 @@ static void clear(void) {
     microbench_shared.first_thread = microbench_shared.wanted = microbench_shared.can_switch = 0;
     microbench_shared.window_open = 1;
     generation++;
-    stopped = false;
+    stopped = forked = told_of_fork = false;
+}
+
+static void mark_fork(void) {
+    forked = true;
 }
 
 static bool begin(const char *given_cupti, const char *folder, const char *given_file, const char *program) {
@@ -975,15 +989,19 @@ EXPORTED const char *microbench_end(int why) {
 
 /* Record this process from now on, into the given file or one in a folder. Everything is recorded in the first
  * ``window`` seconds of each ``every``, and only waits in the rest; with 0 windows and pauses grow; ``whole`` has no
- * pauses. Without a libcupti the one is found that the program would load. Returns why that is impossible, or NULL. */
+ * pauses. Without a libcupti the one is found that the program would load. The folder of reasons is that of `microbench
+ * watch`, or NULL. Returns why the recording is impossible, or NULL. */
 EXPORTED const char *microbench_begin(
     const char *given_cupti, const char *folder, const char *given_file, const char *program, double window,
-    double every, int whole) {
+    double every, int whole, const char *folder_of_reasons) {
+    static atomic_bool marks;
     if (atomic_exchange(&active, true)) {
         succeeded(TAKEN, "cuptiSubscribe");
         return reason;
     }
+    if (!atomic_exchange(&marks, true)) pthread_atfork(NULL, NULL, mark_fork);
     clear();
+    keep(reasons, folder_of_reasons);
     window_s = window, every_s = every;
     if (!begin(given_cupti, folder, given_file, program)) {
         microbench_end(AFTER_A_FAILURE);
@@ -1036,13 +1054,20 @@ EXPORTED void microbench_switch(void) {
     pthread_mutex_unlock(&turns);
 }
 
-/* Return so many seconds after the first kernel, when what was submitted until then is recorded. */
+/* Return when `microbench watch` has ended and has removed the folder of reasons; or, unless it is 0, so many seconds
+ * after the first kernel, when what was submitted until then is recorded. */
 EXPORTED void microbench_wait(double seconds) {
     unsigned number = generation;
-    if (!begins(number)) return;
-    doze(seconds);
+    struct timespec began = {0}, now;
+    while (!over(number)) {
+        if (*reasons && access(reasons, F_OK) && errno == ENOENT) return;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if (seconds > 0 && launched && !began.tv_sec) began = now;
+        if (began.tv_sec && (now.tv_sec - began.tv_sec) + (now.tv_nsec - began.tv_nsec) / 1e9 >= seconds) break;
+        doze(LOOK_S);
+    }
     pthread_mutex_lock(&turns);
-    last_window = number == generation;
+    if (number == generation) last_window = true;
     pthread_mutex_unlock(&turns);
     if (end_window(number)) doze(BEHIND_S);
 }
@@ -1067,7 +1092,7 @@ static void stop_at_exit(void) {
     if (microbench_end(AT_EXIT)) leave_reason();
 }
 
-/* End the recording while the program runs on. Its own profiler may then have CUPTI. */
+/* End the recording while the program runs on, which may outlive `microbench watch`. Its own profiler may then have CUPTI. */
 static void *stop_after(void *unused) {
     microbench_wait(ends_after_s);
     if (microbench_end(AFTER_A_TIME)) leave_reason();
@@ -1077,14 +1102,14 @@ static void *stop_after(void *unused) {
 /* CUDA's driver calls this within cuInit. */
 EXPORTED int InitializeInjection(void) {
     const char *folder = getenv("MICROBENCH_WATCH_FOLDER"), *whole = getenv("MICROBENCH_WATCH_WHOLE");
+    if (forked) tell_of_fork(); /* it starts CUDA itself */
     if (!folder || !microbench_take_process()) return 1;
-    keep(reasons, getenv("MICROBENCH_WATCH_REASONS"));
     ends_after_s = seconds_of("MICROBENCH_WATCH_FOR_MS");
     if (microbench_begin(
             NULL, folder, NULL, program_invocation_short_name, seconds_of("MICROBENCH_WATCH_WINDOW_MS"),
-            seconds_of("MICROBENCH_WATCH_EVERY_MS"), whole && *whole))
+            seconds_of("MICROBENCH_WATCH_EVERY_MS"), whole && *whole, getenv("MICROBENCH_WATCH_REASONS")))
         leave_reason();
     else if (atexit(stop_at_exit)) microbench_end(AFTER_A_FAILURE);
-    else if (ends_after_s > 0) start_thread(stop_after, NULL);
+    else start_thread(stop_after, NULL);
     return 1;
 }

@@ -40,7 +40,8 @@ def begin(package: str, settings: dict[str, Any], tell: Any) -> Recorder:
     the compiled recorder.c, "for_s" the time after its first work on the GPU at which the recording ends, or None. With
     "window_s" everything is recorded in the first "window_s" of each "every_s" seconds, and only waits and the turns of
     loops in the rest. With neither it pauses now and then, unless "whole" is true. With "stacks" the functions
-    that Python is in are sampled too, but not in pauses. ``tell`` is called with a cause and a next step if the
+    that Python is in are sampled too, but not in pauses. "reasons" is a folder that `microbench watch` removes at its
+    end, which ends the recording too; a block has none. ``tell`` is called with a cause and a next step if the
     recording ends early. Raises NotRecorded and OSError.
     """
     recorder = Recorder(settings, tell)
@@ -49,8 +50,8 @@ def begin(package: str, settings: dict[str, Any], tell: Any) -> Recorder:
         recorder.start(package, settings)
         failed.pop_all()
     atexit.register(recorder.stop_at_exit)
-    if settings["for_s"] is not None:
-        start_thread(recorder.stop_after, settings["for_s"])
+    if "reasons" in settings:
+        start_thread(recorder.stop_after, settings["for_s"] or 0)
     return recorder
 
 
@@ -82,7 +83,7 @@ class Recorder:
         refused = self._library.microbench_begin(
             os.fsencode(cupti.path()), os.fsencode(settings["folder"]), None if file is None else os.fsencode(file),
             os.fsencode(program), ctypes.c_double(settings["window_s"] or 0), ctypes.c_double(settings["every_s"] or 0),
-            int(settings["whole"]),
+            int(settings["whole"]), os.fsencode(settings["reasons"]) if "reasons" in settings else None,
         )  # fmt: skip
         if refused is not None:
             self._going_on = False
@@ -110,7 +111,8 @@ class Recorder:
         return min(readings)[1]
 
     def stop_after(self, seconds: float) -> None:
-        """End the recording while the program runs on. A profiler of the program's own may use CUPTI afterwards."""
+        """End the recording after a time, or with `microbench watch`, while the program runs on. A profiler of the
+        program's own may use CUPTI afterwards."""
         self._library.microbench_wait(ctypes.c_double(seconds))
         self._stop(AFTER_A_TIME)
 

@@ -111,16 +111,16 @@ def run_whole(call: Callable[[], Any], kind: Callable[..., Any]) -> Callable[[],
         return lambda: _last(call())
     if not (inspect.iscoroutinefunction(kind) or inspect.isasyncgenfunction(kind)):
         return call
-    runner = asyncio.Runner()
+    loop = asyncio.new_event_loop()
 
     async def awaited() -> Any:
         result = call()
         return _last([each async for each in result]) if inspect.isasyncgen(result) else await result
 
     def run() -> Any:
-        return runner.run(awaited())
+        return loop.run_until_complete(awaited())
 
-    weakref.finalize(run, runner.close)
+    weakref.finalize(run, loop.close)
     return run
 
 

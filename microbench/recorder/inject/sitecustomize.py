@@ -1,36 +1,57 @@
-"""Begins the recording of a process at its first import of a GPU package; `microbench watch` puts it on PYTHONPATH.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+"""Begins the recording of a process when it first imports a GPU package; `microbench watch` puts it on PYTHONPATH.
 
-Every Python that the program starts runs this file, so it is written for old versions too, imports nothing before it
-must, and hands on to the sitecustomize that it hides.
+Every Python that the program starts runs this file, so it is written for all versions from 2.7 on, imports nothing
+before it must, and hands on to the sitecustomize that it hides.
 """
 
 import os
 import sys
 
 PACKAGES = {
-    "torch", "cupy", "jax", "jaxlib", "tensorflow", "triton", "cuda", "numba.cuda", "pycuda", "warp", "tensorrt", "rmm",
-    "cudf",
+    "torch", "cupy", "jax", "jaxlib", "tensorflow", "triton", "numba.cuda", "pycuda", "warp", "tensorrt", "rmm", "cudf",
 }  # fmt: skip
+NAMESPACE = "cuda."  # its packages are NVIDIA's: cuda.bindings, cuda.core and so on
 FIRST_PYTHON = (3, 9)  # that the recorder is written for
+FIRST_FINDERS = (3, 4)  # that look for modules as the finder below does
 HERE = os.path.dirname(os.path.abspath(__file__))
-VARIABLE = "MICROBENCH_WATCH"
+VARIABLE, REASONS = "MICROBENCH_WATCH", "MICROBENCH_WATCH_REASONS"
 
 
 class _FirstImport:
-    """A finder that asks the other finders, and begins the recording when one of them has found a GPU package."""
+    """A finder that asks the other finders, and has the recording begin when what they found is executed: a program may
+    only ask whether it could import a package."""
 
-    def find_spec(self, name: str, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name not in PACKAGES or self not in sys.meta_path:
+    def find_spec(self, name, path=None, target=None):
+        if not (name in PACKAGES or name.startswith(NAMESPACE)) or self not in sys.meta_path:
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find is not None and finder is not self else None
             if spec is not None:
-                self.begin(name)
+                self.begin_before(spec)
                 return spec
         return None
 
-    def begin(self, package: str) -> None:
+    def begin_before(self, spec):
+        """Begin when the loader of a package executes it; at once if its loader does not let itself be changed."""
+        loader, name = spec.loader, spec.name
+        if loader is None:  # a folder without code
+            return
+
+        def begin_and_execute(module):
+            if module.__name__ == name:  # a loader may be that of several modules
+                vars(loader).pop("exec_module", None)
+                self.begin(name)
+            return execute(module)
+
+        try:
+            execute = loader.exec_module
+            loader.exec_module = begin_and_execute
+        except AttributeError:
+            self.begin(name)
+
+    def begin(self, package):
         """Begin once, whichever thread comes first."""
         try:
             sys.meta_path.remove(self)
@@ -39,26 +60,29 @@ class _FirstImport:
         _begin(package)
 
 
-def _begin(package: str) -> None:
+def _begin(package):
     """Record this process; if that is impossible, leave the reason for the end of the watched program."""
-    import json
-
-    try:
-        settings = json.loads(os.environ[VARIABLE])
-        reasons, library = settings["reasons"], settings["library"]
-    except (KeyError, TypeError, ValueError):  # the program has changed the variable
+    reasons = os.environ.get(REASONS)
+    if not reasons:  # the program has changed the variables
         return
 
-    def tell(cause: str, next_step: str) -> None:
+    def tell(cause, next_step):
         try:
             with open(os.path.join(reasons, str(os.getpid())), "a") as file:
-                file.write(json.dumps([cause, next_step]) + "\n")
+                file.write("[" + _quoted(cause) + ", " + _quoted(next_step) + "]\n")
         except OSError:
             pass
 
     try:
+        import json
+
+        try:
+            settings = json.loads(os.environ[VARIABLE])
+            library, injected = settings["library"], settings["injected"]
+        except (KeyError, TypeError, ValueError):  # the program has changed the variable
+            return
         if sys.version_info < FIRST_PYTHON:
-            if not settings["injected"]:  # otherwise the library records this process when CUDA starts
+            if not injected:  # otherwise the library records this process when CUDA starts
                 tell(sys.executable + " is older than Python 3.9", "run the program with a newer Python")
             return
         import importlib.util
@@ -67,7 +91,7 @@ def _begin(package: str) -> None:
             return
 
         # Under a name of its own, because the program may use another version of microbench itself.
-        name, room = "_microbench_watch", os.path.dirname(HERE)
+        name, room = "_microbench_watch", os.path.dirname(os.path.realpath(HERE))
         where = os.path.join(room, "__init__.py")
         spec = importlib.util.spec_from_file_location(name, where, submodule_search_locations=[room])
         assert spec is not None
@@ -79,28 +103,34 @@ def _begin(package: str) -> None:
         tell(what.splitlines()[0], getattr(error, "next_step", "please report this, with the program that was watched"))
 
 
-def _taken(library: str) -> bool:
+def _quoted(text):
+    """A string of JSON; the program's own json may be another one."""
+    plain = (one if " " <= one <= "~" and one not in '"\\' else "\\u" + format(ord(one), "04x") for one in text)
+    return '"' + "".join(plain) + '"'
+
+
+def _taken(library):
     """Take this process for Python. False if the library, which CUDA has loaded, records it already."""
     import ctypes
 
     return bool(ctypes.CDLL(library).microbench_take_process())
 
 
-def _hand_on() -> None:
+def _hand_on():
     """Import the sitecustomize that this one hides. Python reports its exceptions as it would without this file."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != HERE]
     own = sys.modules.pop("sitecustomize")
     try:
         __import__("sitecustomize")
     except ImportError as error:
-        if error.name != "sitecustomize":
+        if getattr(error, "name", None) != "sitecustomize" and str(error) != "No module named sitecustomize":
             raise
         sys.modules["sitecustomize"] = own
 
 
-if os.environ.get(VARIABLE):
+if os.environ.get(VARIABLE) and sys.version_info >= FIRST_FINDERS:
     first_import = _FirstImport()
     sys.meta_path.insert(0, first_import)
-    if not PACKAGES.isdisjoint(sys.modules):
+    if not PACKAGES.isdisjoint(sys.modules):  # by a file of a folder of packages, before this one
         first_import.begin("(imported before)")
 _hand_on()
