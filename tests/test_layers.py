@@ -44,7 +44,7 @@ LINES = {
     "recorder": 1435,  # a command gets its signals once, and stops and goes on with microbench
     "gpu": 8505,
     "meter": 990,
-    "experiments": 10365,  # async functions and generators are run
+    "experiments": 10375,  # async functions and generators are run
     "benchmarks": 4780,
     "capture": 2000,  # a graph of a function or of its parts, made and proved
     "comparison": 2040,  # sides measured in turn have a sequential rule
