@@ -15,8 +15,8 @@ OWN, LIBRARY, BUILT_IN = "your own code", "Python's library", "built-in function
 NAMELESS, IMPORTS, PYTHONS, WAITING_IN = "host code without a name", "imports", "Python's ", "waiting in "
 OPERATORS, ELSEWHERE, GARBAGE = "PyTorch's operators", "PyTorch's other threads", "Python's garbage collection"
 # "torch/nn/functional.py linear" in our recordings, "torch/nn/functional.py(88): linear" in traces of PyTorch.
-FUNCTION = re.compile(r"(?P<path>[^() ]+\.py)(?P<line>\(\d+\):)? \S+$")
-PACKAGES = re.compile(r"(?:.*/)?(?:(?:site|dist)-packages|python3\.\d+)/")
+FUNCTION = re.compile(r"(?<![^() ])(?P<path>[^() ]+\.py)(?P<line>\(\d+\):)? \S+$")
+PACKAGES = re.compile(r"^(?:.*/)?(?:(?:site|dist)-packages|python3\.\d+)/")
 FROZEN = re.compile(r"<frozen (\w+)")
 OPERATOR = re.compile(r"(aten|autograd|torch|c10|prims)::|\w+Backward\d*$")
 # Parts of packages by how their paths and their ranges begin.
