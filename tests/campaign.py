@@ -5,7 +5,8 @@
     scripts/campaign --kinds watched --faults 2000 --minutes 120    # programs under `microbench watch` alone
 
 tests/campaign_faults.py has the faults, tests/campaign_watched.py the programs under watch, tests/campaign_files.py the
-hostile files. The exit code is 1 if anything failed.
+hostile files, tests/campaign_fleet.py and tests/campaign_traces.py odd workers, stores, functions and traces. The exit
+code is 1 if anything failed.
 """
 
 import argparse
@@ -23,13 +24,15 @@ from pathlib import Path
 
 import campaign_faults
 import campaign_files
+import campaign_fleet
 import campaign_watched
 
 from microbench.core.errors import MicrobenchError
 
 FAULTS, FILES = 500, 1_000_000
 SHARE_OF_FAULTS = 2 / 3
-campaign_faults.FAULTS.update(campaign_watched.PROGRAMS)
+campaign_faults.FAULTS.update(campaign_watched.PROGRAMS | campaign_fleet.FAULTS)
+campaign_files.KINDS.update(campaign_fleet.KINDS)
 LARGEST_MEMORY_BYTES = 1 << 30
 MOST_SHOWN = 20
 

@@ -11,6 +11,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -173,7 +174,7 @@ class Reader:
 
     def clear(self) -> None:
         for path in self.folder.iterdir():
-            path.unlink() if path.is_symlink() or not path.is_dir() else path.rmdir()
+            path.unlink() if path.is_symlink() or not path.is_dir() else shutil.rmtree(path)
 
     # Each kind is a method that raises MicrobenchError for a file that is refused.
 
@@ -312,11 +313,10 @@ KINDS: dict[str, tuple[Callable[[Reader, random.Random], None], float]] = {
     "xz": (Reader.xz, 50), "head": (Reader.head, 100), "toml": (Reader.toml, 200), "notes": (Reader.notes, 90),
     "command": (Reader.command, 2), "odd": (Reader.odd, 1), "program": (Reader.program, 0.1),
 }  # fmt: skip
-WEIGHTS = [weight for _, weight in KINDS.values()]
 
 
 def kind_of(seed: int, only: str | None) -> str:
-    return only or random.Random(seed).choices(list(KINDS), WEIGHTS)[0]
+    return only or random.Random(seed).choices(list(KINDS), [weight for _, weight in KINDS.values()])[0]
 
 
 def _work(reader: Reader, sent: Any, current: Any, only: str | None, seeds: range, until_s: float) -> None:

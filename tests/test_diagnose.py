@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from make_fit import make_fit
 from make_trace import EVENT_NS, GAP_NS, WAY_NS, Recorder, in_turns, steps_of, with_pinned_copies
 from msgspec.structs import replace
 
@@ -32,7 +33,7 @@ from microbench.model.constants import Constant, Fit
 from microbench.model.fit import fit_for
 from microbench.model.workload import Kernels, Wait, Workload
 from microbench.report.sheets.diagnosis import answer, screen
-from microbench.traces.trace import MIGRATION, NONE, RANGE_KINDS, Memory, RangeKind, Trace
+from microbench.traces.trace import MIGRATION, NONE, RANGE_KINDS, Memory, RangeKind, Thread, Trace
 
 
 @cache
@@ -800,6 +801,69 @@ def test_what_the_recorder_says_of_itself_is_heard(changes: dict[str, object], n
     assert check.name == name
     assert (forbids in check.forbids) if forbids else not check.forbids
     assert ("copy it again" in check.meaning) == ("cut" in name)
+
+
+def overlapped(program: Recorder, how: str) -> Trace:
+    """The trace of a program with times that contradict each other."""
+    trace = program.trace()
+    work, calls = trace.work, trace.calls
+    if how == "at one instant":
+        length = work["end_ns"] - work["begin_ns"]
+        work["begin_ns"] = work["begin_ns"][-1]
+        work["end_ns"] = work["begin_ns"] + length
+    elif how == "into the next one":
+        work["end_ns"][:-1] = work["begin_ns"][1:] + 500
+    elif how == "one around the others":
+        work["end_ns"][0] = work["end_ns"][-1]
+    elif how == "calls":
+        calls["end_ns"][:-1] = calls["begin_ns"][1:] + 500
+    elif how == "after a wait":
+        work["end_ns"][-1] += 3600 * 10**9
+    return trace
+
+
+@pytest.mark.parametrize(
+    "how", ["at one instant", "into the next one", "one around the others", "calls", "after a wait"]
+)
+@pytest.mark.parametrize("duration_ns", [2000, 60_000])
+def test_times_that_contradict_each_other_forbid_the_verdict(how: str, duration_ns: int) -> None:
+    program = Recorder()
+    for _ in range(60):
+        program.launches(10, between_ns=5000, duration_ns=duration_ns)
+    program.wait("cudaDeviceSynchronize")
+    found = diagnose(overlapped(program, how), make_fit())
+    assert found.bound is None
+    assert (
+        "overlapping" in found.why_no_idle
+        or "after a wait" in found.why_no_idle
+        or "before their call" in found.why_no_idle
+    )
+    assert not any(one.severity == "good" for one in words.findings(found))
+    assert diagnose(program.trace(), make_fit()).bound == ("GPU-bound" if duration_ns == 60_000 else "launch-bound")
+
+
+def test_kernels_that_were_launched_to_begin_early_may_overlap() -> None:
+    program = Recorder()
+    for kernel in range(600):
+        program.submit(program.call("cudaLaunchKernelExC", 3000), f"kernel_{kernel}", 60_000)
+    trace = program.trace()
+    trace.work["end_ns"][:-1] = trace.work["begin_ns"][1:] + 500
+    found = diagnose(trace, make_fit())
+    assert found.bound == "GPU-bound"
+    assert [(check.name, check.count) for check in found.health] == [("kernels that begin early", 599)]
+    trace.work["end_ns"][0] = trace.work["end_ns"][-1]  # it would end before those that began early
+    assert diagnose(trace, make_fit()).bound is None
+
+
+def test_streams_of_two_processes_may_have_one_number() -> None:
+    program = steps_of(12, 10, duration_ns=60_000)
+    trace = program.trace(threads=(Thread(1, 1), Thread(2, 2)))
+    other = trace.work.copy()
+    other["call"] = len(trace.calls) + np.arange(len(other))
+    calls = np.concatenate([trace.calls, trace.calls])
+    calls["thread"][len(trace.calls) :] = 1
+    both = msgspec.structs.replace(trace, work=np.concatenate([trace.work, other]), calls=calls)
+    assert not any("overlapping" in check.name for check in checks(both, None))
 
 
 def test_overlapping_and_early_work_is_counted() -> None:

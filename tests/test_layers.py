@@ -44,15 +44,15 @@ LINES = {
     "recorder": 1450,  # times without a processor; a command gets its signals once, and stops with microbench
     "gpu": 8505,
     "meter": 990,
-    "experiments": 10260,
+    "experiments": 10335,  # async functions and generators are run
     "benchmarks": 4765,
     "capture": 2000,  # a graph of a function or of its parts, made and proved
     "comparison": 2030,  # sides measured in turn have a sequential rule
     "model": 4165,  # calls of Python layers are those of their quiet rounds; speed-ups have intervals; larger calls
     "explain": 6365,
     "archive": 1935,
-    "traces": 3340,
-    "diagnosis": 6113,  # counts of a step, kernels by family, what changed between two recordings, use of graphs
+    "traces": 3345,
+    "diagnosis": 6210,  # contradictions forbid verdicts; counts of a step, kernels by family, what changed
     "session": 2245,  # two sides are measured in turn, with Pythons and variables of their own
     "report": 8362,  # counts and what changed, as a screen, Markdown and metrics
     "fleet": 3473,  # what workers return and files of the store hold is checked; JSON of both reports

@@ -27,7 +27,7 @@ from microbench.core.targets import Argument, argument, check_kernel, dimensions
 from microbench.experiments.own import callables
 from microbench.experiments.own.culprit import follow
 from microbench.experiments.own.loading import OwnCall, bound
-from microbench.experiments.own.step import NotCapturedError, own_step
+from microbench.experiments.own.step import WARM_UPS, NotCapturedError, own_step
 from microbench.explain import own
 from microbench.explain.rules import of_suite
 from microbench.gpu.fake.costs import FakeCosts
@@ -547,3 +547,81 @@ def test_a_simulated_step_that_submits_nothing_is_not_captured() -> None:
 def test_own_runs_survive_the_file() -> None:
     _, run = measure("steps.py::step", "--setup", "steps.py::setup")
     assert msgspec.json.decode(msgspec.json.encode(run), type=Run).outcomes[0].case == run.outcomes[0].case
+
+
+RUN_WHOLE = """
+import asyncio, functools, time
+ran = []
+class Odd(Exception):
+    def __str__(self): raise KeyError("odd")
+async def awaited():
+    await asyncio.sleep(0)
+    ran.append(1)
+    return "done"
+def yields():
+    yield "first"
+    ran.append(1)
+    yield "done"
+async def both():
+    yield "first"
+    ran.append(1)
+    yield "done"
+class Step:
+    async def __call__(self):
+        ran.append(1)
+        return "done"
+step, part = Step(), functools.partial(awaited)
+async def prepared(): return "done",
+def given(word):
+    ran.append(1)
+    return word
+def unrun(): return awaited()
+def lazy(): return yields()
+def odd(): raise Odd
+def clocks():
+    time.monotonic = time.perf_counter = lambda: 0.0
+    time.monotonic_ns = time.perf_counter_ns = lambda: 0
+def slow(): time.sleep(0.002)
+"""
+
+
+@pytest.mark.parametrize("name", ["awaited", "yields", "both", "step", "part"])
+def test_a_function_that_is_async_or_a_generator_is_run_whole(name: str, folder: Path) -> None:
+    (folder / "whole.py").write_text(RUN_WHOLE)
+    try:
+        made = bound(exact(), f"whole.py::{name}", "", {})
+        ran = sys.modules["whole"].ran
+        assert (made.call(), len(ran)) == ("done", 1)
+        own_step(exact(), lambda: made).submit(3)
+        assert len(ran) == 1 + WARM_UPS + 3
+        assert bound(exact(), "whole.py::given", "whole.py::prepared", {}).call() == "done"
+    finally:
+        del sys.modules["whole"]
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("unrun", "returns a coroutine that nobody runs"), ("lazy", "returns a generator that nobody runs"),
+    ("odd", r"^Odd: <exception str\(\) failed>"),
+])  # fmt: skip
+def test_a_function_that_is_not_run_or_whose_error_says_nothing_is_told(name: str, words: str, folder: Path) -> None:
+    (folder / "whole.py").write_text(RUN_WHOLE)
+    try:
+        with pytest.raises(MeasurementError, match=words):
+            own_step(exact(), lambda: bound(exact(), f"whole.py::{name}", "", {}))
+    finally:
+        del sys.modules["whole"]
+
+
+def test_a_slow_function_takes_its_own_time_on_the_simulated_gpu(folder: Path) -> None:
+    (folder / "whole.py").write_text(RUN_WHOLE)
+    result, run = measure("whole.py::slow")
+    assert result.exit_code == 0
+    (step,) = own.steps(evidence_by_device(run, rows(run))[0])
+    assert step.submit.value >= 0.002
+
+
+def test_a_function_that_replaces_the_clocks_is_measured_like_any_other(folder: Path) -> None:
+    (folder / "whole.py").write_text(RUN_WHOLE)
+    result, run = measure("whole.py::clocks")
+    assert result.exit_code == 0
+    assert [outcome.status for outcome in run.outcomes] == ["ok"]

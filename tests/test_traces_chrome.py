@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import snapshots
+from make_trace import kineto, steps_of
 from snapshots import told
 
 from microbench.core.errors import UsageError
@@ -412,6 +413,32 @@ def test_cut_files(tmp_path: Path) -> None:
     assert reading.read(path).lost == {"cut tail": 1}
 
 
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [(-6, "its checksum is wrong"), (-2, "its checksum is wrong"), (30, "its compressed data is damaged")],
+)
+def test_damaged_gzip_is_told_apart_from_a_file_that_is_no_trace(place: int, words: str, tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(kineto(steps_of().trace())))
+    packed[place] ^= 1
+    path = tmp_path / "x.json.gz"
+    path.write_bytes(packed)
+    with pytest.raises(UsageError, match=words):
+        reading.read(path)
+
+
+@pytest.mark.parametrize("time", ["NaN", "Infinity", '"NaN"', "null", "1e400", "-1e99", "[]"])
+@pytest.mark.parametrize("key", ["ts", "dur"])
+def test_a_trace_whose_times_are_no_numbers_is_refused_for_that(time: str, key: str, tmp_path: Path) -> None:
+    text = re.sub(rf'"{key}": [0-9.]+', f'"{key}": {time}', kineto(steps_of().trace()).decode())
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    if (key, time) == ("dur", "null"):  # none at all
+        assert reading.read(path).lost == {"records without a duration": 372}
+        return
+    with pytest.raises(UsageError, match=r"does not say when a GPU worked: [0-9 ]+ events of it cannot be read"):
+        reading.read(path)
+
+
 def test_a_file_cut_before_any_work_is_called_cut() -> None:
     """PyTorch's profiler writes operators first, so that the first half of a file has no work of a GPU."""
     events = sorted(sample(), key=lambda event: event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"))
@@ -469,7 +496,8 @@ REFUSED = {
     "amd": (dumps({**document(sample()), "deviceProperties": [{"id": 0, "name": "AMD Instinct MI300X"}]}), "AMD"),
     "cpu only": (dumps(document([host(0, 5, "aten::add")])), "no CUDA call"),
     "no events": (dumps(document([])), "no CUDA call"),
-    "other json": (b'{"a": [1, 2, 3]}', "no trace"), "array of numbers": (b"[[1, 2], [3, 4]]", "no CUDA call"),
+    "other json": (b'{"a": [1, 2, 3]}', "no trace"),
+    "array of numbers": (b"[[1, 2], [3, 4]]", "2 events of it cannot be read"),
     "events of no list": (b'{"traceEvents": {"a": 1}}', "no trace"),
     "empty": (b"", "it is empty"), "text": (b"hello", "no known form"), "number": (b"12", "no known form"),
     "zeros": (bytes(5000), "no known form"),

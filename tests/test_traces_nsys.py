@@ -169,7 +169,7 @@ ENDLESS = "WITH RECURSIVE n(start) AS (SELECT 1 UNION ALL SELECT start + 1 FROM 
 @pytest.mark.parametrize("sql", [
     f"CREATE VIEW CUDNN_EVENTS AS {ENDLESS}", f"CREATE VIEW other AS {ENDLESS}",
     "CREATE TRIGGER t AFTER INSERT ON StringIds BEGIN DELETE FROM StringIds; END",
-    "CREATE VIRTUAL TABLE CUBLAS_EVENTS USING fts5(start, end)",
+    "CREATE VIRTUAL TABLE CUBLAS_EVENTS USING fts5(start, end)", "CREATE VIRTUAL TABLE other USING fts5(text)",
 ])  # fmt: skip
 def test_views_triggers_and_virtual_tables_are_refused(sql: str, tmp_path: Path) -> None:
     path = write(tmp_path / "view.sqlite", small(), then=sql)

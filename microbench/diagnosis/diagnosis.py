@@ -12,11 +12,11 @@ import msgspec
 
 from microbench.core.errors import UsageError, run_command
 from microbench.core.ops import LOOP_LAYER
-from microbench.core.units import as_time, percent, round_percent
+from microbench.core.units import as_time, counted, percent, round_percent
 from microbench.diagnosis import owners
 from microbench.diagnosis.communication import Exchanged, exchanged
 from microbench.diagnosis.given import LEAST_GIVEN, MOST_GIVEN, Given, meant
-from microbench.diagnosis.health import Check, checks, forbidden
+from microbench.diagnosis.health import TIMELESS, Check, checks, forbidden
 from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.idle import Cause, Idle, busiest, idle
 from microbench.diagnosis.latencies import recorded_latencies
@@ -210,6 +210,10 @@ def diagnose(
     Raises UsageError for a trace without work of a GPU.
     """
     if not len(trace.work):
+        timeless = sum(count for kind, count in trace.unread.items() if any(words in kind for words in TIMELESS))
+        if timeless:
+            cause = f"{trace.source} does not say when a GPU worked: {counted(timeless, 'record')} of it cannot be read"
+            raise UsageError(f"{cause}, such as a time that is no number", "record again")
         launches = sum(doing(name_of(trace, name)) == "launch" for name in trace.calls["name"].tolist())
         if launches:
             raise UsageError(

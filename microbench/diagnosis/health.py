@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -12,8 +13,9 @@ import numpy.typing as npt
 from microbench.core.units import as_time, counted, percent
 from microbench.diagnosis.host_time import doing
 from microbench.diagnosis.steps import Steps
-from microbench.traces.events import COPY_AGAIN, CUT_TAIL
-from microbench.traces.trace import MIGRATION, NONE, WORK_KINDS, Trace
+from microbench.traces.collector import AT_ZERO, BAD_TIME
+from microbench.traces.events import COPY_AGAIN, CUT_TAIL, DAMAGED
+from microbench.traces.trace import MIGRATION, NONE, WORK_KINDS, Table, Trace
 
 IntArray = npt.NDArray[np.int64]
 Verdict = Literal["idle time", "short gaps", "prediction"]
@@ -22,8 +24,16 @@ Verdict = Literal["idle time", "short gaps", "prediction"]
 MOST_UNKNOWN = 0.05
 # Lost records that only name what the host does.
 NAMING_ONLY = ("NVTX events", "OS events")
+# Records that are left out because of what is in them, not of their number.
+TIMELESS = (AT_ZERO, BAD_TIME, DAMAGED, "rows without times")
+# The launches that may let a kernel begin before the one before it ends: programmatic dependent launch.
+EARLY_LAUNCHES = ("LaunchKernelEx",)
+WAIT_FOR_ALL = ("DeviceSynchronize", "CtxSynchronize")
+# The clocks of host and GPU are aligned no better than this.
+UNALIGNED_NS = 10_000
 # A trace without steps needs so many pieces of work, or so much time of them, for a verdict.
 FEWEST_WORK, LEAST_WORK_S = 10, 10e-3
+KERNEL = WORK_KINDS.index("kernel")
 # Steps of which less recurs are no steps that a graph could replace.
 ALIKE = 0.5
 
@@ -132,10 +142,14 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             "they are shorter than a microsecond" if rounded else "begin and end are equal, or the end is missing",
             ("idle time", "prediction") if share > MOST_UNKNOWN and not rounded else (),
         )  # fmt: skip
-    if overlapping := _overlapping(trace):
+    yield from _overlaps(trace, works_s)
+    late, late_ns = _unawaited(trace)
+    if late:
+        share = max(late / len(work), late_ns * 1e-9 / works_s)
         yield Check(
-            "overlapping pieces of work of one stream", overlapping, overlapping / len(work),
-            "a kernel begins before the one before it ends: programmatic dependent launch, or rounded times",
+            "pieces of work that end after a wait for them", late, share,
+            "the clocks of host and GPU are not aligned, or their ends are wrong",
+            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
         )  # fmt: skip
     processes = {trace.threads[thread].process for thread in np.unique(calls["thread"])}
     if len(processes) > 1:
@@ -153,7 +167,13 @@ def _checks(trace: Trace, steps: Steps | None) -> Iterator[Check]:
             f"{samples.late} came late, because a thread held the GIL",
         )  # fmt: skip
     for kind, count in trace.unread.items():
-        yield Check(f"left out: {kind}", count, 0.0, "too many to keep, so they are not part of the diagnosis")
+        timeless = any(words in kind for words in TIMELESS)
+        share = count / (count + len(work) + len(calls)) if timeless else 0.0
+        yield Check(
+            f"left out: {kind}", count, share,
+            "nobody knows what was then" if timeless else "too many to keep, so they are not part of the diagnosis",
+            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
+        )  # fmt: skip
 
 
 def _launches(trace: Trace) -> Iterator[Check]:
@@ -221,9 +241,83 @@ def _first_own_ns(trace: Trace) -> IntArray:
     return np.where(begins < np.iinfo(np.int64).max, begins, np.iinfo(np.int64).min)[place]
 
 
-def _overlapping(trace: Trace) -> int:
-    """How many pieces of work begin before the end of the one before them in their stream."""
-    work = trace.work[trace.work["node"] == NONE]
-    work = work[np.lexsort((work["begin_ns"], work["stream"], work["device"]))]
-    same = (np.diff(work["stream"]) == 0) & (np.diff(work["device"]) == 0)
-    return int((same & (work["begin_ns"][1:] < work["end_ns"][:-1])).sum())
+def _overlaps(trace: Trace, works_s: float) -> Iterator[Check]:
+    """Work and calls that overlap although one comes after the other: a stream does one piece of work at a time, and a
+    thread makes one call at a time.
+
+    By programmatic dependent launch a kernel may begin before the end of the one before it, and ends after it. All work
+    takes ``works_s``.
+    """
+    work, calls = trace.work, trace.calls
+    rounded_ns = trace.resolution_ns if trace.resolution_ns >= 1000 else 0
+    processes = np.array([thread.process for thread in trace.threads] + [NONE])
+    of = processes[np.append(calls["thread"], NONE)[work["call"]]]
+    streams = np.stack([work["device"], work["stream"], np.zeros(len(work), np.int64)])
+    alone = work["node"] == NONE  # branches of a graph run side by side
+    if len(np.unique(of[work["call"] != NONE])) > 1:  # each process has a stream of that number
+        streams[2] = of
+        alone &= work["call"] != NONE
+    names = np.array([any(part in name for part in EARLY_LAUNCHES) for name in (*trace.names, "")])
+    may_be_early = names[np.append(calls["name"], NONE)[work["call"]]] & (work["kind"] == KERNEL)
+    early, wrong, wrong_ns = _overlapping(work[alone], streams[:, alone], may_be_early[alone], rounded_ns)
+    if early:
+        yield Check(
+            "kernels that begin early", early, early / len(work),
+            "before the one before them in the stream ends: programmatic dependent launch",
+        )  # fmt: skip
+    if wrong:
+        share = max(wrong / len(work), wrong_ns * 1e-9 / max(works_s, 1e-9))
+        yield Check(
+            "overlapping pieces of work of one stream", wrong, share,
+            "a stream does one after the other, so their times are wrong",
+            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
+        )  # fmt: skip
+    never = np.zeros(len(calls), dtype=bool)
+    _, wrong, _ = _overlapping(calls, calls["thread"][np.newaxis].astype(np.int64), never, rounded_ns)
+    if wrong:
+        share = wrong / len(calls)
+        yield Check(
+            "overlapping calls of one thread", wrong, share,
+            "a thread makes one after the other, so their times are wrong",
+            ("idle time", "prediction") if share > MOST_UNKNOWN else (),
+        )  # fmt: skip
+
+
+def _unawaited(trace: Trace) -> tuple[int, int]:
+    """How many pieces of work end later than the first call behind their own that waited for the whole GPU, and by how
+    many ns in all."""
+    work, calls = trace.work, trace.calls
+    whole = np.array([any(part in name for part in WAIT_FOR_ALL) for name in (*trace.names, "")])
+    waits = calls[whole[calls["name"]]]
+    processes = np.array([thread.process for thread in trace.threads] + [NONE])
+    own = work[work["call"] != NONE]
+    if not len(waits) or len(np.unique(processes[calls["thread"]])) > 1 or len(np.unique(own["device"])) > 1:
+        return 0, 0  # of several processes or GPUs nobody knows which one it waited for
+    first = np.searchsorted(waits["begin_ns"], calls["end_ns"][own["call"]])
+    ends = np.append(waits["end_ns"], np.iinfo(np.int64).max - UNALIGNED_NS)[first]
+    late_ns = own["end_ns"] - ends
+    late_ns = late_ns[late_ns > UNALIGNED_NS]
+    return len(late_ns), int(late_ns.sum())
+
+
+def _overlapping(
+    rows: Table, lanes: IntArray, may_be_early: npt.NDArray[np.bool_], rounded_ns: int
+) -> tuple[int, int, int]:
+    """How many rows begin early, how many overlap an earlier one of their lane wrongly, and by how many ns in all.
+
+    ``lanes`` has the keys of a lane by row, in columns. Overlaps up to ``rounded_ns`` are those of rounded times,
+    except of rows that begin at once.
+    """
+    order = np.lexsort((rows["end_ns"], rows["begin_ns"], *lanes))
+    begin, end, lanes = rows["begin_ns"][order], rows["end_ns"][order], lanes[:, order]
+    starts = np.flatnonzero((np.diff(lanes, axis=1) != 0).any(axis=0)) + 1
+    before = np.full(len(rows), np.iinfo(np.int64).min)  # the latest end of the rows before it in its lane
+    for first, last in pairwise([0, *starts.tolist(), len(rows)]):
+        np.maximum.accumulate(end[first : last - 1], out=before[first + 1 : last])
+    previous = np.roll(begin, 1)
+    overlap_ns = np.where(before > begin, np.minimum(before, end) - begin, 0)
+    overlaps = overlap_ns > 0
+    at_once = overlaps & (begin == previous)
+    early = overlaps & ~at_once & may_be_early[order] & (end >= before)
+    wrong = overlaps & ~early & (at_once | (overlap_ns > rounded_ns))
+    return int(early.sum()), int(wrong.sum()), int(overlap_ns[wrong].sum())

@@ -376,7 +376,7 @@ def _steps(trace: Trace, tokens: _Tokens, one: Found) -> Steps | None:
         if np.count_nonzero(tokens.submits[begins[0] : begins[-1]]) < DIFFERENT:
             return None
         begins_ns[0], begins_ns[-1] = span_ns
-    if len(begins) < fewest or np.any(np.diff(begins_ns) <= 0):
+    if len(begins) < fewest or np.any(np.diff(begins_ns) <= 0) or np.any(np.diff(begins) <= 0):  # one has no call
         return None
     most = max(min(MOST_SHAPES, (len(begins) - 1) // 2), 1)
     alike = [_likeness(tokens.whole, begins, every) for every in range(1, most + 1)]

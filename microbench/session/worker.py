@@ -9,13 +9,13 @@ import importlib
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from time import monotonic  # a user's function may replace the names in the module
 from typing import IO, Any, TypeVar
 
 import msgspec
@@ -130,7 +130,7 @@ def _place(error: Exception) -> str:
 
 def run_case(job: messages.Job, device: Device, benchmark: Benchmark, order: messages.Order, send: Send) -> Outcome:
     """Measure one case; an error becomes an outcome too."""
-    began_s = time.monotonic()
+    began_s = monotonic()
     send(messages.Started(order.case.id))
     if benchmark.name not in device.seen:
         device.seen.add(benchmark.name)
@@ -142,7 +142,7 @@ def run_case(job: messages.Job, device: Device, benchmark: Benchmark, order: mes
         outcome = Outcome(
             order.case, order.session, order.round, outcome.status, reason=outcome.reason, device=order.device
         )
-    return msgspec.structs.replace(outcome, wall_s=round(time.monotonic() - began_s, 6))
+    return msgspec.structs.replace(outcome, wall_s=round(monotonic() - began_s, 6))
 
 
 def throttled(send: Send, every_s: float) -> Callable[[str, int, float], None]:
@@ -151,8 +151,8 @@ def throttled(send: Send, every_s: float) -> Callable[[str, int, float], None]:
 
     def tick(metric: str, n: int, value: float) -> None:
         nonlocal sent_s
-        if time.monotonic() - sent_s >= every_s:
-            sent_s = time.monotonic()
+        if monotonic() - sent_s >= every_s:
+            sent_s = monotonic()
             send(messages.Tick(metric, n, value))
 
     return tick

@@ -50,7 +50,7 @@ def read(path: Path) -> Trace:
             del head
             reader = ChromeReader(path.name)
             scan_trace(stream, reader)
-        return reader.finish()
+        return reader.finish(stream.fault)
 
 
 def read_whole(data: bytes, reader: ChromeReader) -> bool:

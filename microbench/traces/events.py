@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 
 from microbench.core.errors import UsageError
-from microbench.core.units import plain
+from microbench.core.units import counted, plain
 from microbench.traces.collector import (
+    BAD_TIME,
     MAX_NAME,
     NO_DURATION,
     NO_ROW,
@@ -356,12 +357,13 @@ class ChromeReader:
         elif key in VERSIONS and isinstance(value, str | int | float):
             facts.versions[key] = plain(value)
 
-    def finish(self) -> Trace:
-        """The recording. Raises UsageError if microbench cannot judge it."""
+    def finish(self, fault: str = "") -> Trace:
+        """The recording; ``fault`` says why its bytes end too early. Raises UsageError if it cannot be judged."""
         cut = CUT_TAIL in self.collector.lost
         if not self.found_events:
             if cut:
-                cause = f"{self._name} is cut off, or is no trace: it is JSON that ends before any list of trace events"
+                why = fault or "it is JSON that ends before any list of trace events"
+                cause = f"{self._name} is {'damaged' if fault else 'cut off, or is no trace'}: {why}"
                 raise UsageError(cause, COPY_AGAIN)
             next_step = (
                 "give a trace of torch.profiler (export_chrome_trace), Nsight Systems, JAX or microbench; "
@@ -382,6 +384,10 @@ class ChromeReader:
             raise UsageError(cause, "give a recording of an NVIDIA GPU")
         if cut and not collector.work.count:
             raise UsageError(f"{self._name} is cut off: it ends inside an event, before any work of a GPU", COPY_AGAIN)
+        timeless = collector.unread[BAD_TIME] + collector.unread[DAMAGED]
+        if timeless and not collector.work.count and not collector.calls.count:
+            cause = f"{self._name} does not say when a GPU worked: {counted(timeless, 'event')} of it cannot be read"
+            raise UsageError(f"{cause}, such as a time that is no number", "record again")
         if not collector.work.count and not collector.calls.count:
             raise UsageError(
                 f"{self._name} has no CUDA call and no work of an NVIDIA GPU: nothing says what the GPU did",

@@ -175,7 +175,7 @@ class _Export:
         self.tables: dict[str, frozenset[str]] = {}
         for kind, name, page in self._sql.execute("SELECT type, name, rootpage FROM sqlite_master"):
             name = _text(name)
-            if kind not in (b"table", b"index") or (name in READ and not page):
+            if kind not in (b"table", b"index") or not page:  # a virtual table has no page
                 raise _refusal(
                     self.path, "it has views, triggers or virtual tables, which Nsight Systems does not write"
                 )

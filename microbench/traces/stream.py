@@ -54,8 +54,9 @@ class TraceStream:
             packed = self._packed or self._file.read(READ_BYTES)
             try:
                 part = self._unpacker.decompress(packed, size)
-            except zlib.error:
-                self.fault = "its compressed data is damaged"
+            except zlib.error as error:
+                checked = "incorrect" in str(error)  # of a checksum or a length, which follow the data
+                self.fault = f"its {'checksum is wrong' if checked else 'compressed data is damaged'}"
                 break
             self._packed = self._unpacker.unconsumed_tail
             if not part and not packed:

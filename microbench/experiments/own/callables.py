@@ -3,8 +3,12 @@
 No library is imported here: the function itself has imported those that it uses.
 """
 
+import asyncio
+import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -96,6 +100,44 @@ def use_stream(handle: int, device_index: int) -> Callable[[], object]:
     if cupy is not None and cupy.is_available():
         restore.callback(own_cupy.use_stream(cupy, handle, device_index))
     return restore.close
+
+
+def run_whole(call: Callable[[], Any], kind: Callable[..., Any]) -> Callable[[], Any]:
+    """The call of a function, awaited on one event loop if it is ``async def``, and exhausted if it is a generator.
+
+    Of what a generator yields the last is the result.
+    """
+    if inspect.isgeneratorfunction(kind):
+        return lambda: _last(call())
+    if not (inspect.iscoroutinefunction(kind) or inspect.isasyncgenfunction(kind)):
+        return call
+    loop = asyncio.new_event_loop()
+
+    async def awaited() -> Any:
+        result = call()
+        return _last([each async for each in result]) if inspect.isasyncgen(result) else await result
+
+    def run() -> Any:
+        return loop.run_until_complete(awaited())
+
+    weakref.finalize(run, loop.close)
+    return run
+
+
+def _last(several: Iterable[Any]) -> Any:
+    kept = deque(several, maxlen=1)
+    return kept.pop() if kept else None
+
+
+def refuse_unrun(result: object) -> None:
+    """Raise MeasurementError for what a function returned and nobody has run."""
+    unrun = inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)
+    if unrun and package_of(result) in ("builtins", "asyncio", "_asyncio"):
+        if inspect.iscoroutine(result):
+            result.close()  # else Python would warn that it was never awaited
+        raise MeasurementError(
+            f"it returns a {type(result).__name__} that nobody runs: name a function that is async or a generator"
+        )
 
 
 def ready(result: object) -> None:

@@ -53,7 +53,14 @@ def called(call: Callable[[], object], file: str) -> Any:
         raise error
     place = _Follower(lambda: False, file).place_of(error)
     where = f" ({words(place)})" if place is not None else ""
-    raise MeasurementError(f"{type(error).__name__}: {plain(error, LONGEST_ERROR)}{where}") from error
+    raise MeasurementError(f"{plain(said(error), LONGEST_ERROR)}{where}") from error
+
+
+def said(error: BaseException) -> str:
+    """The type of an exception and what it says; saying it may fail, too."""
+    lines = traceback.format_exception_only(error)
+    line = lines[-1 if isinstance(error, SyntaxError) else 0].strip()
+    return f"{type(error).__name__}{line[line.find(':') :] if ':' in line else ''}"
 
 
 def follow(call: Callable[[], object], broken: Callable[[], bool], file: str) -> Followed:

@@ -16,6 +16,7 @@ from microbench.core.errors import MeasurementError
 from microbench.core.model import Param
 from microbench.core.targets import Target, target
 from microbench.core.units import plain
+from microbench.experiments.own.callables import refuse_unrun, run_whole
 from microbench.experiments.own.culprit import called
 from microbench.gpu.protocol.gpu import Gpu
 
@@ -47,7 +48,9 @@ def bound(gpu: Gpu, function: str, setup: str, axes: Mapping[str, Param]) -> Own
     made: Any = None
     if setup:
         prepare: Callable[..., Any] = called(partial(load, setup), "")
-        made = called(partial(prepare, **_named(gpu, prepare, values)), _file_of(prepare))
+        prepared = partial(prepare, **_named(gpu, prepare, values))
+        made = called(run_whole(prepared, _inner(prepare)), _file_of(prepare))
+        refuse_unrun(made)
     positional = made if isinstance(made, tuple) else () if made is None or isinstance(made, dict) else (made,)
     given = made if isinstance(made, dict) else {}
     unknown = [name for name in values if not setup and name not in _parameters(step) and not _takes_any(step)]
@@ -61,7 +64,7 @@ def bound(gpu: Gpu, function: str, setup: str, axes: Mapping[str, Param]) -> Own
     except ValueError:  # a function of C without a signature
         pass
     call = partial(step, *positional, **named) if positional or named else step
-    return OwnCall(call, (*positional, *named.values()), _file_of(step))
+    return OwnCall(run_whole(call, _inner(step)), (*positional, *named.values()), _file_of(step))
 
 
 WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "none": None}
@@ -136,6 +139,17 @@ def _named(gpu: Gpu, function: Callable[..., Any], values: Mapping[str, object],
     known: dict[str, Any] = {GPU: gpu, **values}
     chosen = {name: known[name] for name in list(_parameters(function))[taken:] if name in known}
     return {**values, **chosen} if _takes_any(function) else chosen
+
+
+def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a wrapped function, a partial one or an object with __call__ runs."""
+    function = inspect.unwrap(function)
+    while isinstance(function, partial):
+        function = inspect.unwrap(function.func)
+    if inspect.isroutine(function) or isinstance(function, type):
+        return function
+    called: Callable[..., Any] = type(function).__call__
+    return called
 
 
 def _file_of(step: Callable[..., Any]) -> str:

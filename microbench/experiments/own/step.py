@@ -1,9 +1,9 @@
 """A user's function: warmed up on one stream, captured into a graph, replayed and compared."""
 
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic_ns  # the function may replace the names in the module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from microbench.core.units import plain
 from microbench.experiments.own import callables
 from microbench.experiments.own.callables import JAX
-from microbench.experiments.own.culprit import Followed, attempt, called, follow
+from microbench.experiments.own.culprit import Followed, attempt, called, follow, said
 from microbench.experiments.own.loading import OwnCall
 from microbench.experiments.own.nodes import GraphNode, read_nodes
 from microbench.gpu.cuda.context import check, error_name
@@ -27,6 +27,8 @@ STREAM_DEFAULT_FLAGS = 0
 EMPTY = "the graph is empty: nothing was submitted to the captured stream; pass the function its stream as an argument"
 OF_JAX = "JAX submits to streams of its own and makes graphs of its own (XLA's command buffers)"
 MOST_WORDS = 200
+# On the simulated GPU a function that takes this long takes its own time; a shorter one takes that of its calls.
+SLOW_NS = 100_000
 
 
 class Blocker(NamedTuple):
@@ -92,6 +94,7 @@ class OwnStep:
             restore = callables.use_stream(self._handle, int(case.context.device))
             case.synchronize()
             result = called(own.call, own.file)
+            callables.refuse_unrun(result)
             callables.ready(result)
             case.synchronize()
             restore()
@@ -116,9 +119,9 @@ class OwnStep:
     def _slots(self) -> int:
         """Calls that surely fit the launch queue before the launches of a call are counted: a launch takes 1 µs or
         more."""
-        began_ns = time.monotonic_ns()
+        began_ns = monotonic_ns()
         self._call()
-        launches = max((time.monotonic_ns() - began_ns) // 1000, 1)
+        launches = max((monotonic_ns() - began_ns) // 1000, 1)
         self._case.synchronize()
         return max(SAFE_QUEUE_SLOTS // int(launches), 1)
 
@@ -152,7 +155,7 @@ class OwnStep:
         return int(code) != 0 or status == driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_INVALIDATED
 
     def _captured(self, traced: bool) -> OwnGraph:
-        began_ns = time.monotonic_ns()
+        began_ns = monotonic_ns()
         thread_local = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         check(driver.cuStreamBeginCapture(self._handle, thread_local))
         ran = Followed()
@@ -160,15 +163,15 @@ class OwnStep:
             ran = self._run(traced)
         finally:
             code, graph = driver.cuStreamEndCapture(self._handle)
-        captured_ns = time.monotonic_ns()
+        captured_ns = monotonic_ns()
         if int(code) != 0 or ran.error is not None:
             if int(code) == 0:
                 driver.cuGraphDestroy(graph)
             raise NotCapturedError(_blocker(ran, int(code)))
         nodes = read_nodes(graph)
-        began_making_ns = time.monotonic_ns()
+        began_making_ns = monotonic_ns()
         executable = check(driver.cuGraphInstantiate(graph, 0))
-        times_s = (captured_ns - began_ns) * 1e-9, (time.monotonic_ns() - began_making_ns) * 1e-9
+        times_s = (captured_ns - began_ns) * 1e-9, (monotonic_ns() - began_making_ns) * 1e-9
         self._case.own(lambda: driver.cuGraphExecDestroy(executable))
         check(driver.cuGraphDestroy(graph))
         function, handle, stream = driver.cuGraphLaunch, driver.CUgraphExec(int(executable)), self._handle
@@ -185,15 +188,15 @@ class OwnStep:
                 if ran.error is not None:
                     raise ran.error
 
-        began_ns = time.monotonic_ns()
+        began_ns = monotonic_ns()
         ended = attempt(whole)
-        captured_ns = time.monotonic_ns()
+        captured_ns = monotonic_ns()
         if ended.error is not None:
             raise NotCapturedError(_blocker(ran._replace(error=ran.error or ended.error), 0))
         nodes = read_nodes(driver.CUgraph(graph.raw_cuda_graph()))
-        began_making_ns = time.monotonic_ns()
+        began_making_ns = monotonic_ns()
         graph.instantiate()
-        times_s = (captured_ns - began_ns) * 1e-9, (time.monotonic_ns() - began_making_ns) * 1e-9
+        times_s = (captured_ns - began_ns) * 1e-9, (monotonic_ns() - began_making_ns) * 1e-9
         return OwnGraph(nodes, ran.result, *times_s, self._replaying(graph.replay), graph.reset)
 
     def _replaying(self, launch: Callable[[], object]) -> Submit:
@@ -251,7 +254,7 @@ class OwnStep:
 
         durations_ns = self._case.context.kernel_records.durations_ns(run)
         if ended.error is not None:
-            raise MeasurementError(f"a call after the capture failed: {plain(ended.error, MOST_WORDS)}")
+            raise MeasurementError(f"a call after the capture failed: {plain(said(ended.error), MOST_WORDS)}")
         return durations_ns
 
 
@@ -265,7 +268,7 @@ def _packed(leaf: Any) -> bool:
 
 def _blocker(ran: Followed, code: int) -> Blocker:
     """The reason why a capture stopped: the library's own words, else the driver's."""
-    words = f"{type(ran.error).__name__}: {ran.error}" if ran.error is not None else error_name(code)
+    words = said(ran.error) if ran.error is not None else error_name(code)
     first = next((line.strip() for line in words.splitlines() if line.strip()), words)
     return Blocker(plain(first, MOST_WORDS), plain(ran.called, 80), ran.line)
 
@@ -278,10 +281,19 @@ class SimulatedOwnStep(OwnStep):
 
     def __init__(self, machine: sim.Machine, own: OwnCall) -> None:
         self._machine, self._own = machine, own
+        shortest_ns = monotonic_ns()
         for _ in range(WARM_UPS):
-            called(own.call, own.file)
+            began_ns = monotonic_ns()
+            callables.refuse_unrun(called(own.call, own.file))
+            shortest_ns = min(shortest_ns, monotonic_ns() - began_ns)
         machine.synchronize()
-        self.submit = sim.FakeProgram(machine, own.call, SAFE_QUEUE_SLOTS, stream=0)
+        self._own_ns = shortest_ns if shortest_ns >= SLOW_NS else 0
+        self.submit = sim.FakeProgram(machine, self._take, SAFE_QUEUE_SLOTS, stream=0)
+
+    def _take(self) -> None:
+        self._own.call()
+        if self._own_ns:
+            self._machine.spend(self._own_ns)
 
     def capture(self, *, follow: bool = False) -> OwnGraph:
         machine = self._machine
@@ -292,7 +304,7 @@ class SimulatedOwnStep(OwnStep):
             ran = self._run(follow)
         finally:
             machine.capturing = None
-        error = captured.broken or (str(ran.error) if ran.error is not None else "")
+        error = captured.broken or (said(ran.error) if ran.error is not None else "")
         if error:
             raise NotCapturedError(Blocker(error, ran.called, ran.line))
         if not captured.calls:
