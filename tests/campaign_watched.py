@@ -104,7 +104,7 @@ def py_prints(spec: Spec) -> str:
 
 def py_sees_itself(spec: Spec) -> str:
     return spec.chosen.choice([
-        "print(re.findall('Sig(?:Ign|Blk|Cgt):.*', open('/proc/self/status').read()))",
+        "print(re.findall('Sig(?:Ign|Blk):.*', open('/proc/self/status').read()))",
         "print(signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGPIPE), signal.pthread_sigmask(0, ()))",
         "print(sorted(n for n in os.environ if not re.search(OURS, n)), os.environ.get('LC_CTYPE'))",
         "print(sys.argv, sys.flags, sys.stdout and sys.stdout.encoding, os.getcwd() == os.environ['HERE'])",
@@ -132,7 +132,7 @@ def py_children(spec: Spec) -> str:
         f"print(subprocess.run([sys.executable, '-c', 'import sys; print(sys.flags.inspect); sys.exit({number})']).returncode)",
         f"print(subprocess.run('kill -9 $$', shell=True).returncode, subprocess.getoutput('echo {name}'))",
         f"p = os.fork()\nif not p:\n    os.write(2, b'child\\n'); os._exit({number})\nprint(reap(p))",
-        f"subprocess.Popen(['sh', '-c', 'sleep 0.{number % 5 + 1}; echo late > {name}.late'])",
+        f"os.system('(sleep 0.{number % 5 + 1}; echo late > {name}.late) &')",
         "import multiprocessing as mp\nwith mp.get_context('fork').Pool(2) as pool:\n    print(pool.map(abs, [-1, -2]))"
         if not spec.ignored else "pass",
         "import threading\nt = [threading.Thread(target=print, args=(n,)) for n in range(3)]\n[(x.start(), x.join()) for x in t]",

@@ -38,6 +38,7 @@ class _FirstImport:
         loader, name = spec.loader, spec.name
         if loader is None:  # a folder without code
             return
+
         def begin_and_execute(module):
             if module.__name__ == name:  # a loader may be that of several modules
                 vars(loader).pop("exec_module", None)
